@@ -1,4 +1,4 @@
-"""Keeps rows read from public traces in results/reference/traces.csv, with their source."""
+"""Keeps rows read from public traces in results/reference/public/traces.csv, with their source."""
 
 import sys
 

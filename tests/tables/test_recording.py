@@ -14,6 +14,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.measurements.registry import RECORDED
 from mfulab.tables import build
 from mfulab.tables import recording as recordings
+from mfulab.tables.consistency import unfit
 from mfulab.tables.recording import FILES, check
 
 
@@ -92,6 +93,44 @@ def test_a_changed_tree_is_refused_unless_told(results):
     folder = recordings.record(results, report_rows.GPU, allow_dirty=True)
     assert json.loads((folder / "recording.json").read_text())["commits"]["0123abc-dirty"] == 1
     assert check(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "change", "says"),
+    [
+        ("profile_step", {"forward_ms": "9e6", "backward_ms": "1", "optimiser_ms": "1"}, "a phase that is longer"),
+        ("profile_step", {"phases_percent": "180"}, "do not add up"),
+        ("bench_matmul", {"end_to_end_s": "1e-9"}, "takes longer alone than with its transfers"),
+        ("environment", {"thread_settings": '{"OPENBLAS_CORETYPE": "Haswell"}'}, "OPENBLAS_CORETYPE=Haswell was set"),
+    ],
+)
+def test_rows_that_nobody_should_show_are_refused_unless_told(results, step, change, says):
+    row = next((results / report_rows.GPU / step).iterdir()) / "row.csv"
+    rewrite(row, lambda cells: cells.update(change))
+    with pytest.raises(ConfigurationError, match=says):
+        recordings.record(results, report_rows.GPU)
+    assert not (results / "reference").exists()
+    folder = recordings.record(results, report_rows.GPU, allow_unfit=True)
+    (said,) = json.loads((folder / "recording.json").read_text())["unfit"]
+    assert says in said
+    assert check(folder) == []
+
+
+def test_an_imprecise_time_is_not_recorded():
+    row = {"run": "model=a", "status": "ok", "precision_percent": 26.0}
+    assert "less than ±25 %, such as model=a" in next(unfit({"profile": [row], "environment": []}))
+    assert list(unfit({"profile": [row | {"precision_percent": 24.0}], "environment": []})) == []
+
+
+def test_the_page_is_told_of_a_recording_whose_code_has_changed(results, recording):
+    assert build.collect(reference=results / "reference").problems == []
+    about = json.loads((recording / "recording.json").read_text())
+    name = next(each for each in about["code"] if each.startswith("profile_step,"))
+    about["code"][name] = "0" * 16
+    (recording / "recording.json").write_text(json.dumps(about))
+    (problem,) = build.collect(reference=results / "reference").problems
+    assert f"1 of {len(about['code'])} steps" in problem
+    assert name in problem
 
 
 def test_rows_without_a_commit_need_it_stated(results):

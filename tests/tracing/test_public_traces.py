@@ -13,7 +13,7 @@ from mfulab.tables.trace_join import trace_columns
 from mfulab.tracing.reader import read_file
 
 FOLDER = Path(__file__).parents[3] / "shared/traces"
-REFERENCE = Path(__file__).parents[2] / "results/reference"
+REFERENCE = Path(__file__).parents[2] / "results/reference/public"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no traces in {FOLDER}")
 
 # BERT-small: 4 layers of width 512 and 8 heads over 141 tokens, a head over 30,522 words.

@@ -25,4 +25,11 @@ TABLES = {each.table: each for each in MEASUREMENTS.values()}
 # What a recording of a machine holds: public runs and other libraries' tables are no machine's.
 RECORDED = {table: each for table, each in TABLES.items() if not each.lines}
 # Folders of results/ that are no machine's.
-NO_MACHINE = {"plan", "tables", "reference", "superseded", *(m.step for m in MEASUREMENTS.values() if not m.on_device)}
+NO_MACHINE = {
+    "plan",
+    "tables",
+    "reference",
+    "superseded",
+    "public",
+    *(m.step for m in MEASUREMENTS.values() if not m.on_device),
+}

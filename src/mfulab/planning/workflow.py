@@ -220,7 +220,7 @@ class Workflow:
     @property
     def recorded(self) -> list[str]:
         """The tables of recorded machines."""
-        return sorted(map(str, [*RESULTS.glob("reference/*.csv"), *RESULTS.glob("reference/*/*.csv")]))
+        return sorted(map(str, RESULTS.glob("reference/*/*.csv")))
 
     @property
     def measures(self) -> bool:

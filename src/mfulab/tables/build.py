@@ -18,6 +18,7 @@ from mfulab.tables.columns import LEADING, Column, Record, Records, columns, dic
 from mfulab.tables.records import (
     AGAIN,
     Collected,
+    aged,
     ceiling_name,
     first_line,
     from_folder,
@@ -27,6 +28,7 @@ from mfulab.tables.records import (
     progress,
 )
 
+PUBLIC = "public"  # rows that are no machine's of ours: public traces and runs
 PRECISION = re.compile(r"\bprecision=\w+")  # in a run's name: with another one it is the same step
 
 
@@ -70,7 +72,11 @@ def collect(
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(is_gpu(row.get("device")) for row in found.records["environment"]):
                 _extend(everything, found)
-        _extend(everything, from_recorded(reference))
+                everything.problems.extend(aged(folder))
+        public = from_recorded(reference / PUBLIC)
+        if measured:  # public runs, which are no traces, fill a page of their own
+            public.records = {table: [] if TABLES[table].lines else rows for table, rows in public.records.items()}
+        _extend(everything, public)
     joined(replicates.merge(everything.records))
     return everything
 

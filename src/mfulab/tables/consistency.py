@@ -1,13 +1,20 @@
 """Checks of what cannot be among the columns of a row, or between rows of a machine, though each reads well alone."""
 
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pandas as pd
+
+from mfulab.core.language import Texts
+from mfulab.tables.verdict import ABOVE_PEAK
 
 PHASES = 15.0  # % that the phases of a step, timed in steps with marks, may sum to above or below the step
 WHOLE = 1.15  # a part ÷ its whole: both are medians of windows that met different moments
 UPDATE = 2.0  # an optimiser's time ÷ that of the same update after a smaller or larger batch
 POINTS = 5.0  # by which a rung of the ladder may lie above the one before it: two counters, two clocks
+WIDEST = 25.0  # % to either side of a time that is recorded for everyone: one less known is measured again
 LEVELS = ("L1", "L2", "L3", "memory")
 BATCH = r"(?<=batch_size=)\d+"  # in a run's name: what remains without it is the same step
 # Each counts a part of what the one before counts, in the same windows.
@@ -41,6 +48,24 @@ def failed(rows: pd.DataFrame) -> dict[str, pd.Series]:
 def any_failed(rows: pd.DataFrame) -> pd.Series:
     """True for each row that fails a check."""
     return pd.DataFrame(failed(rows), index=rows.index).any(axis=1)
+
+
+def unfit(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """Yields what speaks against showing a machine's rows to everyone, a line for each reason and table."""
+    text = Texts("en", "trust")
+    for table, found in records.items():
+        rows = pd.DataFrame([row for row in found if row["status"] == "ok"]).dropna(axis=1, how="all")
+        masks = failed(rows)
+        if "mfu_percent" in rows:
+            masks["above_peak"] = rows["mfu_percent"] > ABOVE_PEAK
+        if "precision_percent" in rows:
+            masks["imprecise"] = rows["precision_percent"] > WIDEST
+        for key, mask in masks.items():
+            if mask.any():
+                yield f"{table}.csv: {text(key, count=int(mask.sum()), run=rows.loc[mask, 'run'].iloc[0])}"
+    for row in records["environment"]:
+        for name, value in json.loads(row["thread_settings"] or "{}").items():
+            yield f"environment.csv: {row['run']}: {name}={value} was set, which most machines do not have."
 
 
 def _updates(rows: pd.DataFrame) -> pd.Series:

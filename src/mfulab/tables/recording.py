@@ -37,11 +37,12 @@ from mfulab.measurements import manifest
 from mfulab.measurements.registry import NO_MACHINE, RECORDED, TABLES
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns, computed
-from mfulab.tables.records import Collected, ceiling_name, from_recorded, identity, read_config
+from mfulab.tables.consistency import unfit
+from mfulab.tables.records import ABOUT, Collected, ceiling_name, code, code_name, from_recorded, identity, read_config
 
 RESULTS = Path("results")
 REFERENCE = "reference"
-CONFIGS, SERIES, ABOUT = "configs.jsonl", "series.csv", "recording.json"
+CONFIGS, SERIES = "configs.jsonl", "series.csv"
 FILES = {*(f"{table}.csv" for table in RECORDED), CONFIGS, SERIES, ABOUT}
 DIRTY = "-dirty"  # ends the commit of a row that changed code has measured
 RELATIVE = 1e-9  # of joined values: what printing and reading a float may change, and much more
@@ -72,9 +73,16 @@ def _plans(results: Path, hardware: str) -> list[Path]:
     return sorted((results / hardware / "plan").glob("*.json"))
 
 
-def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = False, replace: bool = False) -> Path:
+def record(
+    results: Path,
+    hardware: str,
+    commit: str = "",
+    allow_dirty: bool = False,
+    allow_unfit: bool = False,
+    replace: bool = False,
+) -> Path:
     """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, and writes nothing, where the
-    results are not fit for it: no rows, no commit, a changed tree, or a recording that is there already.
+    results are not fit for it: no rows, no commit, a changed tree, rows that are `unfit`, or a recording that is there.
 
     `commit` is that of the measuring code where it was copied without its repository, so that rows have none.
     """
@@ -87,6 +95,11 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
         row["commit"] = row["commit"] or commit
         row["recorded"] = True
     _refuse(rows, allow_dirty)
+    against = list(unfit(found.records))
+    if against and not allow_unfit:
+        raise ConfigurationError(
+            "\n".join([*against, "Measure those again (the page's trust gives the command), or give --allow-unfit."])
+        )
     if folder.exists() and not replace:
         raise ConfigurationError(f"{folder}/: is there already. Give --replace to write it anew.")
 
@@ -94,7 +107,7 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     provenance = about(found.records, hardware, experiments(results, hardware), commit, allow_dirty)
-    _write(found, provenance, partial)
+    _write(found, {**provenance, "unfit": against}, partial)
     if folder.exists():
         old = folder.with_name(f".{hardware}.old")
         shutil.rmtree(old, ignore_errors=True)
@@ -138,16 +151,14 @@ def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
         for row in rows
     }
     _write_tables(found.records, folder)
-    lines = [
-        json.dumps({"table": table, "run": run, "config": read_config(path)}, sort_keys=True)
-        for (table, run), path in folders.items()
-    ]
-    write_text(folder / CONFIGS, "".join(f"{line}\n" for line in lines))
+    configs = [{"table": table, "run": run, "config": read_config(path)} for (table, run), path in folders.items()]
+    write_text(folder / CONFIGS, "".join(f"{json.dumps(line, sort_keys=True)}\n" for line in configs))
+    codes = {code_name(line["table"], line["config"]) for line in configs}
     busiest = sorted(found.records["profile"], key=lambda row: -(row.get("utilization_percent") or 0))[:MOST_SERIES]
     shown = [("readings", row) for row in found.records["readings"]] + [("profile", row) for row in busiest]
     polled = series.collect((row, folders[table, row["run"]]) for table, row in shown)
     write_csv(folder / SERIES, polled, series.columns(polled))
-    write_json(folder / ABOUT, provenance, indent=1)
+    write_json(folder / ABOUT, {**provenance, "code": {name: code(name) for name in sorted(codes)}}, indent=1)
 
 
 def _write_tables(records: Records, folder: Path) -> None:
@@ -313,6 +324,7 @@ def run(
     results: Path,
     commit: str,
     allow_dirty: bool,
+    allow_unfit: bool,
     replace: bool,
     only_check: bool,
     again: bool,
@@ -324,7 +336,7 @@ def run(
             for folder in folders if again else ():
                 rejoin(folder)
         else:
-            folders = [record(results, hardware or hardware_slug(), commit, allow_dirty, replace)]
+            folders = [record(results, hardware or hardware_slug(), commit, allow_dirty, allow_unfit, replace)]
     except OSError as error:
         raise cannot_be_written(error.filename or results, error) from error
     problems = [f"{folder}: {problem}" for folder in folders for problem in check(folder)]

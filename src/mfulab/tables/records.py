@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import LARGEST, UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.core.formats import format_name
 from mfulab.core.measurement import Measurement
@@ -17,10 +18,12 @@ from mfulab.core.replicates import base_name
 from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, impossible, is_in_range
 from mfulab.measurements import manifest
 from mfulab.measurements.count_flops import CountFlopsConfig
-from mfulab.measurements.registry import MEASUREMENTS, RECORDED, TABLES
+from mfulab.measurements.registry import MEASUREMENTS, TABLES
+from mfulab.planning.sources import digests, run_sources
 from mfulab.tables.columns import Record, Records, kept, kind, marked
 
 PROGRESS = ("measured", NOT_MEASURED, "to_come")  # best first
+ABOUT = "recording.json"
 AGAIN = "Remove its folder and give the command again: it is measured anew."
 
 
@@ -244,9 +247,9 @@ def _key(config: Mapping[str, Any]) -> str:
 
 
 def from_recorded(folder: Path) -> Collected:
-    """The rows of one recorded machine: its tables, whose joined columns are dropped to be joined anew."""
+    """The rows of one recorded machine, or of what is public. Joined columns are dropped: they are joined anew."""
     collected = Collected()
-    for table, measurement in RECORDED.items():
+    for table, measurement in TABLES.items():
         seen: set[tuple[str, str]] = set()
         for number, cells in enumerate(_lines(folder / f"{table}.csv", collected.problems), start=2):
             try:
@@ -263,6 +266,36 @@ def from_recorded(folder: Path) -> Collected:
             collected.add(table, {**row, **known, **who})
     collected.series = [{**line, "recorded": "True"} for line in _lines(folder / "series.csv", collected.problems)]
     return collected
+
+
+def code_name(table: str, config: Mapping[str, Any]) -> str:
+    """The step that measured a row, and the model or kernel that it measured, with a comma between them."""
+    measured = config.get("model") or config.get("kernel") or {}
+    return f"{TABLES[table].step},{measured.get('_target_', '')}"
+
+
+def code(name: str) -> str:
+    """A digest of all code and data that count for rows of a `code_name`; "" where they are no more."""
+    step, _, target = name.partition(",")
+    try:
+        return hashlib.sha256(digests(run_sources(step, target or None)).encode()).hexdigest()[:16]
+    except ConfigurationError:
+        return ""
+
+
+def aged(folder: Path) -> list[str]:
+    """A sentence where code has changed since a machine was recorded; none where the recording holds no digests."""
+    try:
+        known = read_json(folder / ABOUT).get("code", {})
+    except FileNotFoundError:
+        return []
+    except UnreadableError as error:
+        return [str(error)]
+    changed = [name for name, digest in known.items() if code(name) != digest]
+    if not changed:
+        return []
+    what = f"the code of {len(changed)} of {len(known)} steps and their models has changed since, such as {changed[0]}"
+    return [f"{folder}: {what}. `mfulab record --replace` renews it on such a machine."]
 
 
 def _lines(path: Path, problems: list[str]) -> list[dict[str, str]]:

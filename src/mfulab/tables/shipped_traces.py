@@ -1,4 +1,4 @@
-"""Rows read from public traces, kept in results/reference/traces.csv with where each came from; never the files.
+"""Rows read from public traces, kept in results/reference/public/traces.csv with where each came from; never the files.
 
 python scripts/record_traces.py --source "REPOSITORY FOLDER, commit, licence" FILE…
 """
@@ -17,7 +17,7 @@ from mfulab.tables.records import from_recorded
 from mfulab.tables.trace_join import trace_columns
 from mfulab.tracing.reader import files, read_file
 
-PLACE = Path("results/reference/traces.csv")
+PLACE = Path("results/reference/public/traces.csv")
 
 
 def read(paths: Sequence[str], source: str) -> list[Record]:

@@ -65,7 +65,7 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
 
 
 def thread_settings() -> dict[str, str]:
-    """Variables that say where threads run, how many there are, whether they spin, and what libraries may use of a CPU."""
+    """Variables that say where threads run, how many, whether they spin, and what libraries may use of a CPU."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith((*THREADING, *LIMITING))}
 
 
