@@ -1,15 +1,18 @@
 """Public runs recomputed: speeds of each kind, printed figures met, and what is not known kept and said."""
 
 import csv
+from pathlib import Path
 
 import pytest
 
+from mfulab.core.rows import Row
 from mfulab.measurements import published as declared
 from mfulab.measurements.published import PublishedConfig, PublishedRow
 from mfulab.measurements.published import measure as published
 from mfulab.measurements.published.measure import measure
-from mfulab.tables.records import read_rows
+from mfulab.tables.records import from_recorded, read_rows
 
+KEPT = Path(__file__).parents[2] / "results/reference/public"
 SHAPES = (
     '{"architecture": "GPT2LMHeadModel", "n_embd": 6144, "n_layer": 48, "n_head": 64, "vocab_size": 51200, '
     '"n_positions": 2048}'
@@ -125,3 +128,13 @@ def test_the_lines_of_a_run_become_rows_of_the_table(recomputed, tmp_path):
     (broken,) = read_rows(folder, "published")
     assert broken["status"] == "failed"
     assert "accelerators='many'" in broken["message"]
+
+
+@pytest.mark.parametrize("collection", ["papers", "torchtitan", "llm_foundry", "mlperf_training_v5_1"])
+def test_the_rows_that_are_kept_are_those_counted_anew(collection, tmp_path):
+    kept = [row for row in from_recorded(KEPT).records["published"] if row["published"] == collection]
+    counted = measure(PublishedConfig(published=collection), tmp_path).samples
+    names = PublishedRow.model_fields.keys() - Row.model_fields.keys()
+    assert len(kept) == len(counted) > 0
+    for row, again in zip(kept, counted, strict=True):
+        assert {name: row[name] or None for name in names} == {name: again[name] or None for name in names}

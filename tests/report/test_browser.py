@@ -159,6 +159,19 @@ def test_accessible_at_three_widths(browser, report, name):
     tab.close()
 
 
+def test_a_korean_table_has_korean_titles_and_sorts_by_them(browser, report):
+    tab = browser.new_page()
+    tab.goto(report.with_name("korean.html").as_uri())
+    tab.wait_for_selector("#grid tbody tr[data-row]")
+    title = tab.get_by_role("button", name="시간 (s)", exact=True)
+    assert title.get_attribute("title").startswith("time_s: ")
+    title.click()
+    times = [float(cell) for cell in column_of(tab, "시간 (s)").all_text_contents() if cell]
+    assert times == sorted(times, reverse=True)
+    assert len(times) > 1
+    tab.close()
+
+
 def test_export_holds_the_filtered_rows_with_the_columns_that_are_shown(opened, tmp_path):
     opened.locator("#filter").fill("resnet18")
     opened.locator("#columns summary").click()

@@ -17,6 +17,7 @@ from mfulab.core.groups import WorkloadConfig
 from mfulab.core.language import LANGUAGES, Texts, catalogue, verdicts
 from mfulab.core.rows import Status
 from mfulab.goodput import engines
+from mfulab.measurements.registry import TABLES
 from mfulab.mfu import ladder
 from mfulab.report import figures
 from mfulab.report.drawing import fonts
@@ -43,7 +44,7 @@ CONSTANTS = (
 )
 REASONS = {"no_clock", "no_bytes", "no_roof", "no_device_name", "no_cpu_name", "one_of_several"}
 JOB = {"torn", "clock", "ranks"}
-NOTES = {"update", "uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
+NOTES = {"imprecise", "update", "uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
 
 
 def keys(language: str) -> set[tuple[str, str]]:
@@ -314,3 +315,7 @@ def test_a_language_s_own_word_for_a_term_is_one(language):
     texts = [*named, *(text for name, words in sections.items() if name != "names" for text in words.values())]
     foreign = "이용률|매개변수|[0-9}] %" if language == "ko" else "utilisation"
     assert [text for text in texts if re.search(foreign, text)] == []
+
+
+def test_each_column_that_a_table_shows_at_first_has_a_korean_title():
+    assert set(catalogue("ko")["names"]["column"]) == {name for each in TABLES.values() for name in each.shown.split()}

@@ -59,6 +59,26 @@ def test_the_seminar_s_mean_is_said_by_its_worst_kernel():
     )
 
 
+def test_the_seminar_s_mean_is_a_sum_of_its_suspects():
+    rows = matmuls(
+        {"kernel": "torch", "time_s": 0.01, "first_call_s": 0.02, "first_calls_mean_s": 0.011},
+        {"kernel": "numba_cpu_naive", "time_s": 0.3},
+        {"kernel": "numba_cpu_seminar_transposed", "time_s": 0.25},
+        {"kernel": "numba_cpu_seminar", "time_s": 0.29, "first_call_s": 1.29, "first_calls_mean_s": 0.4},
+    ).assign(max_absolute_error=float("nan"))
+    assert (
+        "These 400 ms are the 10.0 ms of torch − 10.0 ms by the accumulator in float64 + 40.0 ms by reading columns "
+        "+ 250 ms without the tiles, threads and vectors of a library + 100 ms by the first call, which compiles "
+        "+ 10.0 ms by calls that are not hot yet."
+    ) in told(seminar_matmul, rows)
+    without = rows[rows["kernel"] != "numba_cpu_seminar_transposed"]
+    words = told(seminar_matmul, without)
+    assert "columns" not in words
+    assert "+ 290 ms without the tiles" in words
+    assert "of torch" not in told(seminar_matmul, rows[rows["kernel"] != "torch"])
+    assert "나누면" in told(seminar_matmul, rows, "ko")
+
+
 def counters(load, truth, **read):
     others = {"other_processes_percent": 5.0}
     unread = dict.fromkeys((*known_truth.COUNTERS, *known_truth.SINGLE))

@@ -19,6 +19,7 @@ CORRECTED = {
 }
 TIMES = ("time_s", "first_calls_mean_s", "first_call_s")
 MOST_SIZES = 2
+PARTS = ("accumulator", "access", "rest", "compiled", "cold")  # of the first calls' mean
 DOMINATES = 50.0  # % of the mean's sum: less, and compilation is not what the mean shows
 
 
@@ -49,6 +50,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     if calls > 1 and worst["share"] < DOMINATES:
         without_s = (calls * worst["first_calls_mean_s"] - worst["first_call_s"]) / (calls - 1)
         words.append(text("not_dominated", without=quantity(without_s, "s")))
+    words += _parts(timed, worst, text)
     errors = timed.set_index(["n", "kernel"])["max_absolute_error"].dropna()
     pairs = [(n, kernel) for n, kernel in errors.index if (n, CORRECTED.get(kernel)) in errors.index]
     if pairs:
@@ -58,6 +60,21 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         words.append(text("errors", kernel=kernel, other=other, size=int(n), **values))
     wrong = rows[rows["status"] == "incorrect"]
     return " ".join([*words, *(text("wrong_at", row=row) for _, row in wrong.iterrows())])
+
+
+def _parts(timed: pd.DataFrame, worst: pd.Series, text: Texts) -> list[str]:
+    """The mean of a kernel's first calls as an exact sum, each suspect by what the kernel without it saves, hot."""
+    hot = timed[timed["n"] == worst["n"]].drop_duplicates("kernel").set_index("kernel")["time_s"]
+    others = {"accumulator": CORRECTED.get(worst["kernel"]), "access": f"{worst['kernel']}_transposed"}
+    if others["accumulator"] not in hot or "torch" not in hot:
+        return []
+    parts = {key: worst["time_s"] - hot[other] for key, other in others.items() if other in hot}
+    parts["rest"] = worst["time_s"] - hot["torch"] - sum(parts.values())
+    parts["compiled"] = (worst["first_call_s"] - worst["time_s"]) / worst["first_calls"]
+    parts["cold"] = worst["first_calls_mean_s"] - worst["time_s"] - parts["compiled"]
+    found = [(key, parts[key]) for key in PARTS if key in parts]
+    terms = [f"{'−' if part < 0 else '+'} {text(key, part=quantity(abs(part), 's'))}" for key, part in found]
+    return [text("parts", mean=worst["first_calls_mean_s"], library=hot["torch"], terms=" ".join(terms))]
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

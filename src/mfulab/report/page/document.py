@@ -66,7 +66,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     doubts, doubt_lines, again = trust.summary(tables, language)
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
     told = _in_words(tables, language)
-    data = payload.read(told, folder) | {"figures": {each["name"]: each.pop("rows") for each in _all(sections)}}
+    data = payload.read(told, folder, text) | {"figures": {each["name"]: each.pop("rows") for each in _all(sections)}}
     content = template.render(
         text=text,
         headline=_headline(sections, tables, text),

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mfulab.core.files import UnreadableError, read_json
+from mfulab.core.language import Texts
 from mfulab.measurements.registry import TABLES
 from mfulab.report import frames
 from mfulab.tables import columns as declared_columns
@@ -22,13 +23,13 @@ DRAWN = 500  # rows of a figure's CSV; the table's export has all
 KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", "time_ci_high_s"}
 
 
-def read(tables: frames.Tables, folder: Path) -> dict[str, Any]:
+def read(tables: frames.Tables, folder: Path, text: Texts) -> dict[str, Any]:
     """The tables and the details of their runs, from details.json in `folder`; none where it cannot be read."""
     try:
         details = read_json(folder / "details.json")
     except (FileNotFoundError, UnreadableError):
         details = {}
-    return {"tables": compact(tables), "details": details}
+    return {"tables": compact(tables, text), "details": details}
 
 
 def packed(data: Mapping[str, Any]) -> str:
@@ -37,7 +38,7 @@ def packed(data: Mapping[str, Any]) -> str:
     return base64.b64encode(gzip.compress(text.encode("utf-8", errors="replace"), mtime=0)).decode()
 
 
-def compact(tables: frames.Tables) -> dict[str, Any]:
+def compact(tables: frames.Tables, text: Texts) -> dict[str, Any]:
     """Tables by column, texts that repeat as numbers into a dictionary; empty tables and columns are left out."""
     compacted = {}
     for name, measurement in TABLES.items():
@@ -51,7 +52,8 @@ def compact(tables: frames.Tables) -> dict[str, Any]:
             if column not in main and ((cells == "") if kinds[column] is str else cells.isna()).all():
                 continue
             meaning = description(measurement, declared[column]) if column in declared else ""
-            entry: dict[str, Any] = {"name": column, "main": column in main, "description": meaning}
+            named = {"name": column, "title": text.name("column", column), "description": meaning}
+            entry: dict[str, Any] = {**named, "main": column in main}
             if kinds[column] is str:
                 codes, distinct = pd.factorize(table[column])
                 entry["dictionary"] = list(distinct)

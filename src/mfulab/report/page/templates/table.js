@@ -17,6 +17,7 @@ const comparisons = {
   ">=": (a, b) => a !== null && Number(a) >= Number(b),
   "<=": (a, b) => a !== null && Number(a) <= Number(b),
 };
+const about = ({ name, title, description }) => (title === name ? description : `${name}: ${description}`);
 const UNITS = ["", "_percent", "_s", "_bytes", "_j", "_tflop_s"];
 
 class Grid {
@@ -145,11 +146,11 @@ class Grid {
       this.choose(this.name);
       byId("column-list").querySelectorAll("input")[place].focus();
     });
-    return element("label", { title: column.description }, box, ` ${column.name}`);
+    return element("label", { title: about(column) }, box, ` ${column.title}`);
   }
 
   heading(column) {
-    const button = element("button", { textContent: column.name, title: column.description, type: "button" });
+    const button = element("button", { textContent: column.title, title: about(column), type: "button" });
     button.addEventListener("click", () => {
       const ascending = this.sorted && this.sorted.name === column.name ? !this.sorted.ascending : !column.number;
       this.sorted = { name: column.name, index: column.index, ascending };
