@@ -13,6 +13,8 @@ import pytest
 from support import report_rows
 
 from mfulab.cli.main import main
+from mfulab.tables import build
+from mfulab.tables.records import Collected
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
@@ -402,6 +404,26 @@ def test_a_run_shows_where_its_step_goes_with_the_numbers_of_the_table(opened):
     for level in levels:
         parts = [float(found) for found in re.findall(r"([\d.e+-]+) ms", level)]
         assert sum(parts) == pytest.approx(1e3 * time, rel=0.02)
+
+
+def test_a_trace_shows_its_operators_by_what_is_to_gain(browser, tmp_path):
+    found = Collected()
+    found.records["traces"] = [{**report_rows.traces()[0].model_dump(), "experiment": "", "recorded": False}]
+    build.joined(found.records)
+    build.write(found, tmp_path)
+    main(["page", "--tables", str(tmp_path), "--out", str(tmp_path / "traces.html")])
+    opened = browser.new_page()
+    opened.goto((tmp_path / "traces.html").as_uri())
+    opened.locator("#grid tbody tr[data-row]").first.click()
+    level = opened.locator("dialog#run .icicle").evaluate_all("all => all.map((each) => each.ariaLabel)")[-1]
+    assert sum(float(found) for found in re.findall(r"([\d.e+-]+) ms", level)) == pytest.approx(100, rel=1e-3)
+    lines = opened.locator("dialog#run table.beside tr").all_inner_texts()
+    assert [line.split("\t")[0] for line in lines] == ["operator", "aten::gelu", "aten::mm", "not launched in time"]
+    bound, *numbers = lines[2].split("\t")[2:]
+    assert bound == "compute"
+    time, best, gain = map(float, numbers)
+    assert time == pytest.approx(46, rel=1e-3)
+    assert best + gain == pytest.approx(time, rel=1e-3)
 
 
 def test_a_phone_stacks_panels_and_wraps_the_legend(opened):

@@ -24,6 +24,7 @@ from mfulab.report.drawing import labels, matmuls, relative
 from mfulab.report.figures import (
     flops_versus_time,
     kernel_ladder,
+    matmul_precision,
     matmul_shapes,
     mfu_versus_utilization,
     precision_speed,
@@ -215,6 +216,39 @@ def test_a_gain_above_peaks_and_bytes_is_flagged(few):
     assert "more than peaks and bytes allow" not in precision_speed.finding(rows.assign(speedup=1.5), text)
     assert "more than peaks and bytes allow" in precision_speed.finding(rows.assign(speedup=90.0), text)
     assert precision_speed.finding(rows.head(1), text).count(rows["model"].iloc[0]) == 1
+    slow = 1e3 * rows["time_s_base"]
+    faults = rows.assign(speedup=4.0, possible=2.0, page_faults_ms_base=0.6 * slow)
+    assert "are page faults" in precision_speed.finding(faults, text)
+    few_faults = faults.assign(page_faults_ms_base=0.4 * slow)
+    assert "was disturbed" in precision_speed.finding(few_faults, text)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "says"),
+    [(8.97, "has 8.97× the speed"), (0.000281, "takes 3,560× as long"), (1.0, "has 1.00× the speed")],
+)
+def test_a_speed_up_is_said_as_a_reader_would(speedup, says):
+    assert relative.times(speedup, Texts("en", "execution_speed")) == says
+
+
+@pytest.mark.parametrize(("many", "falls"), [(20.0, True), (60.0, False), (40.0, False)])
+def test_mfu_falls_only_where_it_is_lower_on_more_devices(many, falls):
+    one = {"model": "gpt2", "accelerator": "H100", "family": "Hopper"}
+    runs = [{**one, "accelerators": 8, "mfu_bf16_percent": 40.0}, {**one, "accelerators": 64, "mfu_bf16_percent": many}]
+    runs += [{**each, "accelerator": "H200", "mfu_bf16_percent": 30.0} for each in runs]
+    says = published_mfu.finding(pd.DataFrame(runs), Texts("en", "published_mfu"))
+    assert ("falls from 40 % of the 16-bit peak on 8 devices to 20 % on 64" in says) == falls
+    assert ("falls" in says) == falls
+
+
+def test_integers_are_not_called_the_most_exact_format():
+    lines = [("int8", 900.0, 0.0), ("fp32", 300.0, 3e-7), ("bf16", 600.0, 4e-3)]
+    rows = pd.DataFrame(lines, columns=["precision", "tflop_s", "relative_error"]).assign(n=512, machine="here")
+    text = Texts("en", "matmul_precision")
+    says = matmul_precision.finding(rows, text)
+    assert "int8 is the fastest with 900 TFLOP/s; sums of its integers are exact" in says
+    assert "fp32 errs least, by 3.0e-07 at 300 TFLOP/s" in says
+    assert "fp32 is both the fastest" in matmul_precision.finding(rows[rows["precision"] == "fp32"], text)
 
 
 def sound(rows):

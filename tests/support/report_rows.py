@@ -228,6 +228,15 @@ def traces() -> list[TraceRow]:
         spent = {"products": products, "recomputed": 0, "uncounted": 0, "others": others, "graph": 0}
         spent |= {"communication": 0, "copies": 1_000_000, "input_wait": 0, "idle": 99_000_000 - others - products}
         flops = 4e11 * products / 1e6
+        each = {"shapes": "64×64", "calls": 9, "launch_ns": 900, "reason": None}
+        matmul = {"flops": {"bf16": flops}, "bytes": flops / 900, "time_ns": products, "kernel_ns": products}
+        other = {"flops": {}, "bytes": 4.0 * others, "time_ns": others, "kernel_ns": others}
+        idle = {"flops": None, "bytes": None, "time_ns": 100_000_000 - others - products, "kernel_ns": 0}
+        operators = [
+            {"kind": "products", "operator": "aten::mm", **each, **matmul},
+            {"kind": "others", "operator": "aten::gelu", **each, **other},
+            {"kind": "idle", "operator": "starved", **each, **idle},
+        ]
         rows.append(
             TraceRow(
                 **common("", f"trace={name}"),
@@ -239,6 +248,7 @@ def traces() -> list[TraceRow]:
                 spent=json.dumps(spent), utilization_percent=busy, kernel_busy_percent=busy,
                 matmul_percent=busy - busy // 2, other_operators_percent=busy // 2, idle_percent=99 - busy,
                 copy_percent=1, communication_percent=0, launch_gap_s=2e-6, launch_gaps_per_step=100 * place,
+                operators=json.dumps(operators),
             )
         )  # fmt: skip
     return rows

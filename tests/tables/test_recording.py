@@ -201,4 +201,4 @@ def test_every_recording_that_is_shipped_is_valid_and_small():
     shipped = recordings.recordings(ROOT / "results", None)
     assert [problem for folder in shipped for problem in check(folder)] == []
     for folder in shipped:  # one row of each run with its config: sixteen experiments are four hundred rows
-        assert sum(path.stat().st_size for path in folder.iterdir()) < 2_500_000, folder
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 3_000_000, folder

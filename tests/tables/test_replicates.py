@@ -231,7 +231,8 @@ def test_replicates_that_two_experiments_asked_for_are_one_run():
     assert (row["replicates"], row["experiment"]) == (6, "quickstart")
 
 
-def test_numbers_are_medians_and_durations_sums():
+@pytest.mark.parametrize(("warm", "steady"), [(2, True), (1, False)])
+def test_numbers_are_medians_and_durations_sums(warm, steady):
     rows = sweep(Machine(1), replicates=3, runs=1)
     for number, row in enumerate(rows):
         row |= {
@@ -239,12 +240,12 @@ def test_numbers_are_medians_and_durations_sums():
             "steps": 10,
             "batch_size": 4,
             "utilization_percent": 90.0 + number,
-            "steady": number < 2,
+            "steady": number < warm,
         }
         row["kernel_busy_percent"] = 50.0 if number == 0 else None
     (row,) = merge_rows(rows)
     assert (row["process_s"], row["steps"], row["batch_size"]) == (6.0, 30, 4)
-    assert (row["utilization_percent"], row["kernel_busy_percent"], row["steady"]) == (91.0, 50.0, False)
+    assert (row["utilization_percent"], row["kernel_busy_percent"], row["steady"]) == (91.0, 50.0, steady)
 
 
 def test_recorded_rows_keep_their_own_interval():

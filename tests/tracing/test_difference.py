@@ -87,12 +87,13 @@ def test_the_noise_is_the_spread_of_the_steps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("gate", "status"), [((), 0), (("--gate", "5%"), 1), (("--gate", "30"), 0)], ids=["none", "5", "30"]
+    ("gate", "status"), [((), 0), (("--gate", "5%"), 1), (("--gate", "0.3"), 0)], ids=["none", "5", "30"]
 )
-def test_the_gate_is_the_status(tmp_path, capsys, gate, status):
+@pytest.mark.parametrize("command", [("trace", "--compare"), ("compare",)], ids="-".join)
+def test_the_gate_is_the_status(tmp_path, capsys, command, gate, status):
     old = write(tmp_path / "old.json", trace(launched("gemm", 0, 5, 80, 1), launched("nccl", 1, 90, 15, 2)))
     new = write(tmp_path / "new.json", trace(launched("gemm", 0, 5, 100, 1), launched("relu", 1, 110, 15, 2)))
-    code = main(["trace", "--compare", str(old), str(new), "--json", *gate])
+    code = main([*command, str(old), str(new), "--json", *gate])
     found = json.loads(capsys.readouterr().out)
     assert code == status
     assert (found["before_ms"], found["after_ms"], found["verdict"]) == (0.1, 0.12, "slower")
@@ -115,12 +116,15 @@ def test_the_table_names_what_is_new_and_what_is_gone(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--compare", "{old}"), "give two traces"),
-        (("--compare", "{old}", "{old}", "--gate", "fast"), "--gate fast"),
-        (("--compare", "{old}", "{bad}"), "not JSON"),
+        (("trace", "--compare", "{old}"), "give two traces"),
+        (("trace", "--compare", "{old}", "{old}", "--gate", "fast"), "'fast' is no share"),
+        (("trace", "--compare", "{old}", "{bad}"), "not JSON"),
+        (("compare", "{old}", "{bad}"), "not JSON"),
+        (("compare", "{old}", "{old}", "--out", "{old}"), "it holds the runs"),
+        (("compare", "{old}", "{old}.gone"), "no results here"),
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(tmp_path, capsys, words, said):
     old, bad = recorded(tmp_path / "old.json"), write(tmp_path / "bad.json", b"\xff\xff")
-    assert main(["trace", *(word.format(old=old, bad=bad) for word in words)]) == 2
+    assert main([word.format(old=old, bad=bad) for word in words]) == 2
     assert said in capsys.readouterr().err

@@ -33,7 +33,7 @@ def run(
     steps: int | None,
     capture: Path | None,
     compare: bool,
-    gate: str | None,
+    gate: float | None,
     model: str | None,
     batch_size: int | None,
     sequence_length: int | None,

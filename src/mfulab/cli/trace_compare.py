@@ -1,4 +1,4 @@
-"""`mfulab trace --compare A B`: where a step of B takes more or less than one of A."""
+"""`mfulab compare A B` of two traces (`mfulab trace --compare`): where a step of B takes more or less than one of A."""
 
 import json
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from mfulab.cli.trace_text import NAME, short, table
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
+from mfulab.tables.compare import show as results
 from mfulab.tracing.device_time import CAUSES
 from mfulab.tracing.difference import Difference, Part, difference
 from mfulab.tracing.reader import read_file
@@ -23,46 +24,46 @@ COMPARED = ("operator", "shapes", "before", "after", "change")
 LONGEST = 15
 
 
-def compare(paths: Sequence[Path], gate: str | None, as_json: bool, language: str, **options: Any) -> int:
+def either(old: Path, new: Path, noticeable: float, gate: float | None, out: Path | None, as_json: bool) -> int:
+    """Compares two traces where both are files, otherwise two sets of results; the status of either.
+
+    Raises:
+        ConfigurationError: nothing is there to compare, or `out` is given, which holds runs, with traces.
+    """
+    if not (old.is_file() and new.is_file()):
+        return results(old, new, noticeable, gate, out, as_json)
+    if out:
+        raise ConfigurationError(f"--out {out}: it holds the runs of two sets of results; of traces print --json.")
+    return compare([old, new], gate, as_json, "en")
+
+
+def compare(paths: Sequence[Path], gate: float | None, as_json: bool, language: str, **options: Any) -> int:
     """Shows the difference of the first rows of two files; 1 where the second is slower by more than the gate.
 
     Raises:
-        ConfigurationError: there are not two files, or the gate is no percentage.
+        ConfigurationError: there are not two files.
         TraceError: a file cannot be read.
     """
     if len(paths) != 2:
         raise ConfigurationError(f"--compare: give two traces, the old one and the new one; here are {len(paths)}")
-    limit = _limit(gate)
     analyses = [read_file(path, **options)[0].analysis for path in paths]
     found = difference(*(one for one in analyses if one is not None))
-    failed = limit is not None and found.verdict == "slower" and found.change > limit
+    failed = gate is not None and found.verdict == "slower" and found.change > gate
     if as_json:
         print(json.dumps(_plain(found, failed), ensure_ascii=False))
     else:
-        _show(Console(highlight=False), Texts(language, "trace"), found, limit)
+        _show(Console(highlight=False), Texts(language, "trace"), found, gate)
     return int(failed)
 
 
-def _limit(gate: str | None) -> float | None:
-    if gate is None:
-        return None
-    try:
-        value = float(gate.removesuffix("%"))
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e6:
-        raise ConfigurationError(f"--gate {gate}: give the percentage by which a step may become slower, as in 5%")
-    return value / 100
-
-
-def _show(console: Console, text: Texts, found: Difference, limit: float | None) -> None:
+def _show(console: Console, text: Texts, found: Difference, gate: float | None) -> None:
     before, after = (f"{float(span) / 1e6:,.3f}" for span in (found.before, found.after))
     noise = text("no_noise") if found.noise is None else text("noise", share=percent(100 * found.noise))
     change = f"{100 * found.change:+.2f}"
     console.print(Text(text("compared", before=before, after=after, change=change), style="bold"))
     console.print(f"{text(found.verdict)}; {noise}")
-    if limit is not None:
-        console.print(text("gate", share=percent(100 * limit)))
+    if gate is not None:
+        console.print(text("gate", share=percent(100 * gate)))
     whole = Part("step", "", "", found.before, found.after)
     table(
         console,

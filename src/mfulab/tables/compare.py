@@ -305,7 +305,7 @@ def tell(compared: Sequence[Compared], title: str, basis: str, gate: float | Non
     open_ = [each for each in timed if each.ratio_high is None or each.ratio_high > 1 + gate]
     if open_:
         says = f"{len(open_)} of {len(timed)} runs may be slower by more than {percent(100 * gate)} %"
-        print(f"{says}: more processes narrow their intervals (replicates=8, or mfulab paired)", file=sys.stderr)
+        print(f"{says}: more processes narrow their intervals (mfulab refine, or mfulab paired)", file=sys.stderr)
     return UNDECIDED if open_ else 0
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import LARGEST, UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.core.formats import format_name
 from mfulab.core.measurement import Measurement
-from mfulab.core.replicates import base_name
+from mfulab.core.replicates import base_name, numbered, replicate_of
 from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, impossible, is_in_range
 from mfulab.measurements import manifest
 from mfulab.measurements.count_flops import CountFlopsConfig
@@ -128,6 +128,7 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         return collected
     collected.excluded = [{"experiment": plan.experiment, **run} for run in plan.excluded]
     seen: set[str] = set()
+    planned = {run.folder for run in plan.runs}
 
     def add(step: str, folder: str, links: Mapping[str, Any]) -> None:
         place = root / folder
@@ -148,8 +149,22 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
             add("ceilings", folder, {})
         if run.flops_folder:
             add("count_flops", run.flops_folder, {})
-        add(run.step, run.folder, {"flops": run.flops_folder, "compute": run.ceilings.get("compute")})
+        for folder in (run.folder, *_further(root, run.step, run.folder, planned)):
+            add(run.step, folder, {"flops": run.flops_folder, "compute": run.ceilings.get("compute")})
     return collected
+
+
+def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Iterator[str]:
+    """Later processes of a run than are planned, as `mfulab refine` adds them: of its config, and not older than it."""
+    while (later := numbered(base_name(folder), replicate_of(folder) + 1)) not in planned:
+        if not (root / later / "row.csv").exists():
+            return
+        one, two = (read_config(root / each) | {"replicate": 1} for each in (folder, later))
+        began, began_later = (read_row(root / each, step)["started_at"] for each in (folder, later))
+        if one != two or began_later < began:
+            return
+        yield later
+        folder = later
 
 
 def progress(path: Path, root: Path = Path()) -> dict[tuple[str, str], str]:

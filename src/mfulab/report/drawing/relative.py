@@ -23,8 +23,9 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     """
     keys = [key for key in KEYS if key != axis]
     filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
+    values = ["samples_per_s", *trust.INTERVAL, "ceiling_tflop_s", "effective_precision", "page_faults_ms"]
+    filled = filled.reindex(columns=dict.fromkeys([*filled, *values]))
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)
-    values = ["samples_per_s", *trust.INTERVAL, "ceiling_tflop_s", "effective_precision"]
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
     if paired.empty:
         return paired.assign(**dict.fromkeys(("speedup", "speedup_low", "speedup_high"), pd.Series(dtype=float)))
@@ -49,13 +50,21 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
 
     ends = {"best": rows.loc[rows["speedup"].idxmax()], "worst": rows.loc[rows["speedup"].idxmin()]}
     values = {f"{which}_run": _named(row, rows, axis, text) for which, row in ends.items()}
-    values |= {f"{which}_speedup": significant(row["speedup"]) for which, row in ends.items()}
+    values |= {which: times(row["speedup"], text) for which, row in ends.items()}
     said = text("finding_one" if ends["best"]["speedup"] == ends["worst"]["speedup"] else "finding", **values)
     beyond = rows["speedup"] / rows["possible"]
     if axis != "precision" or not (beyond > MARGIN).any():
         return said
     row = rows.loc[beyond.idxmax()]
-    return f"{said} {text('impossible', run=_named(row, rows, axis, text), row=row)}"
+    step = 1e3 * row["time_s_base"]
+    without = beyond.max() * (1 - np.nan_to_num(row["page_faults_ms_base"]) / step)
+    key = "faults" if without <= MARGIN else "impossible"
+    return f"{said} {text(key, run=_named(row, rows, axis, text), row=row, step=step)}"
+
+
+def times(speedup: float, text: Texts) -> str:
+    """A speed-up in words: how many times as fast, or how many times as long."""
+    return text("as_fast" if speedup >= 1 else "as_long", times=significant(max(speedup, 1 / speedup)))
 
 
 def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:

@@ -65,10 +65,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     ends = [best.groupby(["model", "accelerator"], as_index=False).nth(place) for place in (0, -1)]
     falls = ends[0].merge(ends[1], on=["model", "accelerator"], suffixes=("_few", "_many"))
     falls = falls[falls["accelerators_few"] < falls["accelerators_many"]]
-    if falls.empty:
-        return words
     falls = falls.assign(ratio=falls["mfu_bf16_percent_many"] / falls["mfu_bf16_percent_few"])
-    return f"{text('finding', **falls.sort_values(['ratio', 'model', 'accelerator']).iloc[-1])} {words}"
+    falls = falls[falls["ratio"] < 1].sort_values(["ratio", "model", "accelerator"])
+    return f"{text('finding', **falls.iloc[0])} {words}" if len(falls) else words
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -54,11 +54,11 @@ def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
     """Of each machine, model and workload the run with most samples per second: what no setting measured here cured.
 
-    The lowest MFU comes first.
+    The lowest MFU comes first; a step that has no arithmetic to count has nothing to gain, and comes last.
     """
     keys = ["machine", "model", "workload", "mode"]
     ordered = rows.sort_values("samples_per_s", ascending=False, na_position="last")
-    return ordered.drop_duplicates(keys).sort_values("mfu_percent", na_position="last")
+    return ordered.drop_duplicates(keys).sort_values("mfu_percent", key=lambda mfu: mfu.where(mfu > 0))
 
 
 def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, Any]:

@@ -28,11 +28,12 @@ function icicle(record, detail) {
   const whole = 1e3 * Number(record.time_s);
   if (!(whole > 0)) return [];
   const named = (columns) => Object.entries(columns).map(([column, name]) => ({ name, ms: Number(record[column]) })).filter(({ ms }) => ms > 0);
+  const roofs = JSON.parse(record.operator_roofline || "[]");
   const shares = (text) => Object.entries(text ? JSON.parse(text) : {}).map(([name, percent]) => ({ name, ms: (whole * percent) / 100 }));
   const levels = [
     [words.budget, named(groups.budget)],
     [words.phases, named(groups.phases)],
-    [words.operators, detail?.operators ? detail.operators.map((each) => ({ name: each.operator, ms: (whole * Number(each.share_percent)) / 100 })) : shares(record.top_other_operators)],
+    [words.operators, roofs.length ? roofs.map((each) => ({ name: said(each.operator ?? each.kind), ms: each.time_ms })) : detail?.operators ? detail.operators.map((each) => ({ name: each.operator, ms: (whole * Number(each.share_percent)) / 100 })) : shares(record.top_other_operators)],
     [words.kernels, shares(record.top_kernels)],
   ].filter(([, parts]) => parts.length);
   if (!levels.length) return [];
@@ -51,7 +52,18 @@ function icicle(record, detail) {
     element("h3", { textContent: words.drill }), element("p", { className: "provenance", textContent: words.drill_help }),
     line([{ name: words.step, ms: whole }]),
     ...levels.flatMap(([title, parts]) => [element("p", { className: "provenance", textContent: title }), line(parts)]),
+    ...(roofs.length ? roofline(roofs) : []),
   ];
+}
+
+const said = (key) => groups.trace[key] ?? key;
+
+// A step's operators by what is to gain: the best time that the device's peaks allow each, and what bounds it.
+function roofline(roofs) {
+  const row = (kind, texts) => element("tr", {}, ...texts.map((textContent, place) => element(kind, { textContent, className: place > 2 ? "number" : "" })));
+  const lines = roofs.map((each) => [said(each.operator ?? each.kind), each.shapes ?? "", each.bound ? said(each.bound) + (each.doubtful ? said("doubtful") : "") : "", ...[each.time_ms, each.best_ms, each.headroom_ms].map(shown)]);
+  const table = element("table", { className: "beside" }, row("th", ["operator", "shapes", "bound", "ms", "best", "headroom"].map(said)), ...lines.map((cells) => row("td", cells)));
+  return [element("h3", { textContent: said("operators") }), element("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: said("operators") }, table)];
 }
 
 // ---- two runs: what differs in their names, which hold every key, then times, budget, ladder and verdict
