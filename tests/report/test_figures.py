@@ -219,7 +219,7 @@ def test_a_gain_above_peaks_and_bytes_is_flagged(few):
     slow = 1e3 * rows["time_s_base"]
     faults = rows.assign(speedup=4.0, possible=2.0, page_faults_ms_base=0.6 * slow)
     assert "are page faults" in precision_speed.finding(faults, text)
-    few_faults = faults.assign(page_faults_ms_base=0.4 * slow)
+    few_faults = faults.assign(page_faults_ms_base=0.1 * slow)
     assert "was disturbed" in precision_speed.finding(few_faults, text)
 
 
