@@ -22,7 +22,6 @@ from mfulab.report.page import payload, why
 from mfulab.report.summary import short
 from mfulab.tables import compare
 from mfulab.tables.records import PROGRESS
-from mfulab.tracing.device_time import CAUSES
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
 SCRIPTS = ("report.js", "figures.js", "table.js", "run.js")  # one script of the page, in this order
@@ -48,8 +47,11 @@ WORDS = (
     *("selected", "select", "zoom", "reset", "difference", "apart", "meet", "budget", "ladder", "times", "settings"),
     *("same_settings", "phases", "kernels", "drill", "drill_help", "step", "rest", "side_by_side", "verdict"),
 )
-# Words of the table of a trace's operators.
-ROOFLINE = ("operators", "operator", "shapes", "bound", "doubtful", "compute", "memory", "launch", "ms", "best")
+# Words of the table of a trace's operators, and of its idle time.
+ROOFLINE = (
+    *("operators", "operator", "shapes", "bound", "ms", "best", "headroom"),
+    *("compute", "memory", "launch", "doubtful", "synchronisation", "starved", "queued", "unlinked"),
+)
 
 
 def save(tables: Path, drawn: Path | None, out: Path, language: str) -> None:
@@ -107,7 +109,7 @@ def _groups(text: Texts) -> dict[str, dict[str, str]]:
         "budget": {f"{part}_ms": parts(part) for part in headroom.PARTS},
         "phases": {f"{name}_ms": phases(name) for name in why.PHASES},
         "ladder": {rung.column: rung.column for rung in ladder.RUNGS},
-        "trace": {key: parts(key) for key in (*ROOFLINE, "headroom", *CAUSES)} | {"rest": text("rest")},
+        "trace": {key: parts(key) for key in ROOFLINE} | {"rest": text("rest")},
     }
 
 
