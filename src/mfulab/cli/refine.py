@@ -27,21 +27,23 @@ UNDECIDED = 3  # the exit status where minutes ended first
 def run(hardware: str | None, results: Path, widest: float, minutes: float, most: int) -> int:
     """Adds processes to each run known to less than `widest`, a round of one each at a time, widest ÷ cost first.
 
-    A run that fails a check of its columns is among them. The status is 3 where some are left: `minutes` are over, or
+    A run that fails a check of its columns is among them; one of a single process, which has no interval, is not, and
+    one whose process ends without a row is not tried again. The status is 3 where some are left: `minutes` are over, or
     they have `most` processes. Raises ConfigurationError where nothing was measured.
     """
     hardware = hardware or hardware_slug()
     if not (results / hardware).is_dir():
         raise ConfigurationError(f"{results / hardware}/: nothing was measured. Measure first: snakemake report.")
-    until = time.monotonic() + 60 * minutes
-    while (found := list(_least_known(results, hardware, 100 * widest, most))) and time.monotonic() < until:
+    until, lost = time.monotonic() + 60 * minutes, set()
+    while found := [each for each in _least_known(results, hardware, 100 * widest, most) if each[1]["run"] not in lost]:
         for number, (step, row) in enumerate(found, 1):
             took = row["process_s"] / row["replicates"]
             if time.monotonic() + took > until:
                 continue
             folder = _next(results / hardware / step / row["run"])
             print(f"{number}/{len(found)} ±{row['precision_percent']:.3g} %  {step}  {folder.name}", flush=True)
-            _measure(results, step, folder, max(SHORTEST_S, LONGER * took))
+            if not _measured(results, step, folder, max(SHORTEST_S, LONGER * took)):
+                lost.add(row["run"])
         if all(time.monotonic() + row["process_s"] / row["replicates"] > until for _, row in found):
             break
     for table in TIMED:
@@ -74,14 +76,19 @@ def _next(first: Path) -> Path:
     return folder
 
 
-def _measure(results: Path, step: str, folder: Path, longest_s: float) -> None:
-    """One process, as the workflow begins it; nothing stays of one that hangs."""
+def _measured(results: Path, step: str, folder: Path, longest_s: float) -> bool:
+    """Runs one process, as the workflow does without a worker; True if it left its row, else nothing of it stays."""
     command = [sys.executable, "scripts/run.py", step, "--config", str(folder.absolute() / "config.json")]
-    try:
-        with (folder / "log").open("w", encoding="utf-8") as log:
+    ended = "without a row"
+    with (folder / "log").open("w", encoding="utf-8") as log:
+        try:
             subprocess.run(
                 command, cwd=results.absolute().parent, stdout=log, stderr=subprocess.STDOUT, timeout=longest_s
             )
-    except subprocess.TimeoutExpired:
-        remove(folder)
-        print(f"{folder.name}: ended after {longest_s:.0f} s", file=sys.stderr)
+        except subprocess.TimeoutExpired:
+            ended = f"after {longest_s:.0f} s"
+    if (folder / "row.csv").exists():
+        return True
+    remove(folder)
+    print(f"{folder.name}: ended {ended}; not tried again", file=sys.stderr)
+    return False

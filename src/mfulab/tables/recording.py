@@ -97,9 +97,7 @@ def record(
     _refuse(rows, allow_dirty)
     against = list(unfit(found.records))
     if against and not allow_unfit:
-        raise ConfigurationError(
-            "\n".join([*against, "Measure those again (the page's trust gives the command), or give --allow-unfit."])
-        )
+        raise ConfigurationError("\n".join([*against, "Measure those again (mfulab refine), or give --allow-unfit."]))
     if folder.exists() and not replace:
         raise ConfigurationError(f"{folder}/: is there already. Give --replace to write it anew.")
 

@@ -1,0 +1,28 @@
+"""`mfulab refine` where a process leaves no row, or nothing was measured; the workflow's test of replicates runs it."""
+
+import pytest
+
+from mfulab.cli import refine
+from mfulab.cli.main import main
+from mfulab.core.files import write_json
+
+
+@pytest.mark.parametrize(
+    ("code", "says"), [("raise SystemExit(9)", "without a row"), ("while True: pass", "after 1 s")]
+)
+def test_a_process_that_leaves_no_row_is_told_once_and_leaves_nothing(tmp_path, monkeypatch, capsys, code, says):
+    folder = tmp_path / "results/here/profile_step/model=a"
+    write_json(folder / "config.json", {"replicate": 1})
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/run.py").write_text(code)
+    row = {"run": "model=a", "precision_percent": 90.0, "process_s": 0.02, "replicates": 2}
+    monkeypatch.setattr(refine, "_least_known", lambda *_: [("profile_step", row)])
+    monkeypatch.setattr(refine, "SHORTEST_S", 1.0)
+    assert main(["refine", "here", "--results", str(tmp_path / "results")]) == refine.UNDECIDED
+    assert capsys.readouterr().err == f"model=a,replicate=2: ended {says}; not tried again\n"
+    assert [path.name for path in folder.parent.iterdir()] == ["model=a"]
+
+
+def test_without_results_there_is_nothing_to_refine(tmp_path, capsys):
+    assert main(["refine", "here", "--results", str(tmp_path)]) == 2
+    assert "nothing was measured" in capsys.readouterr().err
