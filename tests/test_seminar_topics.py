@@ -12,7 +12,7 @@ from mfulab.tables.columns import columns
 
 ROOT = Path(__file__).parents[1]
 LISTED = (ROOT / "docs" / "seminar.md").read_text(encoding="utf-8").partition("\n## Lab\n")[2]
-TOPICS = LISTED.partition("## Not here")[0]
+TOPICS = LISTED.partition("What PyCUDA's calls become")[0]  # these are of other packages
 EXPERIMENTS = {path.stem for path in (ROOT / "config" / "experiment").glob("*.yaml")}
 # Of this project itself: what is first tried, what needs hours or a card, and whether numbers repeat.
 OWN = {"quickstart", "miniature", "recorded", "gpu_record", "validity", "utilization"}

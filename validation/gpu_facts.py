@@ -21,7 +21,7 @@ import psutil
 import torch
 
 from mfulab.core.groups import DeviceConfig
-from mfulab.device import cpu, gpu, nvml
+from mfulab.device import cpu, gpu, vendors
 from mfulab.device.compute import allow_tf32, prepare
 from mfulab.device.gpu import clock_reader
 from mfulab.device.identity import NoDeviceError, hardware_slug
@@ -29,6 +29,7 @@ from mfulab.device.local_peak import peak_of
 from mfulab.device.samplers.reading import Readings
 from mfulab.device.samplers.selection import samplers_for
 from mfulab.device.samplers.series import Series
+from mfulab.device.vendors import nvidia
 from mfulab.measurements.environment import measure as environment
 from mfulab.mfu.utilization import utilization
 from mfulab.runtime.run import commit
@@ -74,7 +75,7 @@ def software(device: torch.device) -> Facts:
         "commit": commit(),
         "packages": environment.packages(),
         "operating_system": environment.operating_system(),
-        "driver": environment.driver(),
+        "driver": nvidia.driver(),
         "cuda": torch.version.cuda,
         "snakemake": shutil.which("snakemake"),
         "nvcc": shutil.which("nvcc"),
@@ -89,8 +90,8 @@ def properties(device: torch.device) -> Facts:
     peaks = {name: peak_of(device, 1, name, DeviceConfig()) for name in ("fp64", "fp32", "tf32", "bf16", "fp8", "int8")}
     return {
         "slug": hardware_slug("cuda"),
-        **gpu.describe(gpu.handle_of(device)),
-        "restriction": nvml.restriction(gpu.handle_of(device)) or None,
+        **vendors.of(gpu.uuid_of(device)).describe_all()[0],
+        "restriction": gpu.restriction_of(device) or None,
         "computed_tflop_s": {name: peak.spec for name, peak in peaks.items()},
         "no_peak_because": {name: peak.reason for name, peak in peaks.items() if peak.spec is None},
     }

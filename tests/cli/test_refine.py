@@ -5,6 +5,7 @@ import pytest
 from mfulab.cli import refine
 from mfulab.cli.main import main
 from mfulab.core.files import write_json
+from mfulab.runtime import client
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,7 @@ def test_a_process_that_leaves_no_row_is_told_once_and_leaves_nothing(tmp_path, 
     row = {"run": "model=a", "precision_percent": 90.0, "process_s": 0.02, "replicates": 2}
     monkeypatch.setattr(refine, "_least_known", lambda *_: [("profile_step", row)])
     monkeypatch.setattr(refine, "SHORTEST_S", 1.0)
+    monkeypatch.setenv(client.SOCKET, "")  # no worker
     assert main(["refine", "here", "--results", str(tmp_path / "results")]) == refine.UNDECIDED
     assert capsys.readouterr().err == f"model=a,replicate=2: ended {says}; not tried again\n"
     assert [path.name for path in folder.parent.iterdir()] == ["model=a"]

@@ -15,8 +15,8 @@ import mfulab
 from mfulab.cli import watch
 from mfulab.cli.export import prometheus_page
 from mfulab.cli.main import main
-from mfulab.device import nvml
 from mfulab.device.peaks import Peak
+from mfulab.device.vendors import nvml
 from mfulab.interactive import published
 from mfulab.interactive.published import Rate
 

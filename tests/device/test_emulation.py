@@ -122,6 +122,6 @@ def test_an_avx2_machine_is_rehearsed():
     )
     assert told.returncode == 0, told.stderr
     assert told.stdout.split() == [
-        "kernel=torch,size=128,precision=bf16",
-        "model=simple_cnn,workload=inference,batch_size=1,precision=bf16,execution=eager",
+        "kernel=torch,size=128,precision=bf16,timing=short",
+        "model=simple_cnn,workload=inference,batch_size=1,precision=bf16,execution=eager,timing=short",
     ]

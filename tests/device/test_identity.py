@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from mfulab.device import identity, nvml
+from mfulab.device import identity
 from mfulab.device.identity import CudaDevice, NoDeviceError
+from mfulab.device.vendors import nvml
 
 H100 = CudaDevice("NVIDIA H100 80GB HBM3", "GPU-aaaa-1")
 OTHER_H100 = CudaDevice("NVIDIA H100 80GB HBM3", "GPU-bbbb-2")

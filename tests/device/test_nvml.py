@@ -7,10 +7,10 @@ import pynvml
 import pytest
 from support.nvml_stand_in import Gpu, StandIn
 
-from mfulab.device import identity, nvml
-from mfulab.device.samplers import nvml_sampler
-from mfulab.device.samplers.gpm_sampler import METRICS, GpmSampler
-from mfulab.device.samplers.nvml_sampler import (
+from mfulab.device import identity
+from mfulab.device.vendors import nvml, nvml_sampler
+from mfulab.device.vendors.gpm import METRICS, GpmSampler
+from mfulab.device.vendors.nvml_sampler import (
     Counter,
     NvmlAtEnd,
     NvmlSampler,

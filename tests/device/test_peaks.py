@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mfulab.device.cpu import Cpu
 from mfulab.device.cpu_peaks import cpu_peak
 from mfulab.device.datasheets import UnknownDeviceError, datasheets, find, normalised, table
-from mfulab.device.gpu import GpuProperties
 from mfulab.device.peaks import UNITS, agrees, computed, gpu_peak, memory_peak_gb_s, peak, printed
+from mfulab.device.vendors import GpuProperties
 
 H100 = GpuProperties("NVIDIA H100 80GB HBM3", 132, 1980, 2619, 5120)
 ALL = pytest.mark.parametrize("sheet", datasheets(), ids=lambda sheet: sheet.device)

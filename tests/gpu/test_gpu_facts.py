@@ -9,10 +9,11 @@ import pytest
 import torch
 from support.nvml_stand_in import Gpu, StandIn
 
-from mfulab.device import identity, nvml
+from mfulab.device import identity
 from mfulab.device.identity import cuda_devices
-from mfulab.device.samplers import gpm_sampler
 from mfulab.device.samplers.reading import Reading
+from mfulab.device.vendors import gpm as gpm_sampler
+from mfulab.device.vendors import nvml
 from mfulab.timing.best_matmul import matmul_of
 from mfulab.timing.clocks import HostClock
 from mfulab.timing.pace import Pace

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from mfulab.core.groups import DeviceConfig
-from mfulab.device import gpu, nvml
+from mfulab.device import gpu
 from mfulab.device.identity import cuda_devices
 from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import gpu_peak
-from mfulab.device.samplers.gpm_sampler import GpmSampler, why_unsupported
-from mfulab.device.samplers.nvml_sampler import NvmlSampler
 from mfulab.device.samplers.series import Series
+from mfulab.device.vendors import nvidia, nvml
+from mfulab.device.vendors.gpm import GpmSampler, why_unsupported
+from mfulab.device.vendors.nvml_sampler import NvmlSampler
 from mfulab.timing.clocks import CudaClock
 from mfulab.timing.pace import Pace
 from mfulab.timing.windows import observe
@@ -27,7 +28,7 @@ ROUND_MS = 1_700_000  # clocks of torch's spin kernel in about a millisecond
 
 @pytest.fixture(scope="module")
 def handle():
-    return gpu.handle_of(DEVICE)
+    return nvml.handle_by_uuid(gpu.uuid_of(DEVICE))
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,7 @@ def test_energy_is_power_times_time(handle, product):
 
 def test_nvml_and_torch_mean_the_same_gpu(handle):
     assert cuda_devices()[0].uuid.endswith(gpu.uuid_of(DEVICE))
-    assert gpu.describe(handle)["name"] == torch.cuda.get_device_name(DEVICE)
+    assert nvidia.describe_all()[0]["name"] == torch.cuda.get_device_name(DEVICE)
 
 
 def test_no_product_beats_the_highest_clocks_peak(product):

@@ -1,4 +1,4 @@
-"""The commands of a recording, without a GPU: their parts' limits, what they leave, and that what they name exists."""
+"""The three parts of a recording, without a GPU: limits of their steps, what they leave, that what they name exists."""
 
 import importlib.util
 import json
@@ -21,20 +21,36 @@ from mfulab.planning import load
 from mfulab.planning.keys import choices
 
 FOLDER = ROOT / "validation" / "recording"
-COMMANDS = sorted(FOLDER.glob("[0-9]_*.sh"))
+SCRIPT, PARTS = FOLDER / "record.sh", ("1", "2", "3")
 KERNELS = set(choices(ROOT / "config", "kernel"))
 FILE = "test_cuda_kernels_gpu.py"
 EXPERIMENTS = {path.stem for path in (ROOT / "config" / "experiment").glob("*.yaml")}
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda path: path.stem)
-def test_a_command_names_what_exists(command):
-    subprocess.run(["bash", "-n", command], check=True)
-    text = command.read_text()
+def test_the_command_names_what_exists():
+    subprocess.run(["bash", "-n", SCRIPT], check=True)
+    text = SCRIPT.read_text()
     assert {name for names in re.findall(r"experiment=([\w,]+)", text) for name in names.split(",")} <= EXPERIMENTS
     assert set(re.findall(r"\bcuda_(?:hopper\w*|grouped)\b", text)) <= KERNELS
     for path in re.findall(r"(?:validation|tests)/[\w/]+\.py", text):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ((), "part=missing; choose 1, 2 or 3"),
+        (("4",), "part=4; choose 1, 2 or 3"),
+        (("2",), "recorded/part1.txt: missing"),
+        (("3",), "recorded/part2.txt: missing"),
+    ],
+)
+def test_a_part_without_the_one_before_stops_and_writes_nothing(part, says, tmp_path):
+    script = tmp_path / "validation" / "recording" / "record.sh"
+    shutil.copytree(FOLDER, script.parent)
+    done = subprocess.run(["bash", script, *part], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, says in done.stdout) == (3, True)
+    assert {path.name for path in tmp_path.iterdir()} == {"validation"}
 
 
 def run(tmp_path, body, out="recorded"):
@@ -160,12 +176,12 @@ TOLD = """#!/bin/bash
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """What all commands start, a list of words each, where everything that they start ends at once."""
-    return calls(tmp_path_factory.mktemp("tree"), COMMANDS)
+    """What all parts start, a list of words each, where everything that they start ends at once."""
+    return calls(tmp_path_factory.mktemp("tree"), PARTS)
 
 
-def calls(tree, commands, told=TOLD):
-    """What `commands` start in an empty tree, a list of words each; every program does what `told` says."""
+def calls(tree, parts, told=TOLD):
+    """What `parts` start in an empty tree, a list of words each; every program does what `told` says."""
     (tree / "site" / "bin").mkdir(parents=True)
     for program in ("python3", "snakemake", "ncu", "compute-sanitizer", "nvidia-smi", "nvcc"):
         path = tree / "site" / "bin" / program
@@ -177,9 +193,9 @@ def calls(tree, commands, told=TOLD):
     (tree / "recorded").mkdir()
     (tree / "recorded" / "dropped.txt").write_text(f"{DROPPED}\n")
     environment = os.environ | {"SITE": str(tree / "site"), "CALLS": str(tree / "calls"), "OUT": str(tree / "recorded")}
-    for command in commands:
-        script = tree / "validation" / "recording" / command.name
-        subprocess.run(["bash", script], env=environment, capture_output=True, timeout=HANGS_S)
+    for part in parts:
+        script = tree / "validation" / "recording" / "record.sh"
+        subprocess.run(["bash", script, part], env=environment, capture_output=True, timeout=HANGS_S)
     return [line.split("\x1f")[:-1] for line in (tree / "calls").read_text().splitlines()]
 
 
@@ -198,35 +214,31 @@ def selected(expression):
     return {name for name, parts in names.items() if chosen(parts)}
 
 
-def test_each_rung_and_family_is_tested_once(started):
+def test_the_hopper_rungs_are_tested_first_and_every_kernel_later_unless_dropped(started):
     chosen = [selected(words[words.index("-k") + 1]) for words in started if "-k" in words]
-    rungs, families = chosen[:5], chosen[5:10]
-    assert rungs == [
+    assert chosen[:6] == [
         {"cuda_hopper"},
         {"cuda_hopper_stores"},
         {"cuda_hopper_cluster"},
         {"cuda_hopper_hilbert"},
+        {"cuda_hopper_pingpong"},
         {"cuda_hopper_fp8"},
     ]
-    apart = [*rungs, *families]
-    assert sum(map(len, apart)) == len(set().union(*apart)), "none twice"
-    assert selected("every") - set().union(*apart) == {
-        "cutile",  # not on such a machine
-        *("torch_compiled", "triton_autotuned"),  # too long for a first look
-    }
-    assert set().union(*chosen[10:]) == selected("every") - {DROPPED}
+    kept, tuned = chosen[6:]
+    assert not kept & tuned
+    assert kept | tuned == selected("every") - {DROPPED}
 
 
 def test_where_nothing_can_be_tested_no_rung_is_dropped(tmp_path):
-    fails = calls(tmp_path, COMMANDS[:1], f"{TOLD}exit 1\n")
-    assert sum("-k" in words for words in fails) == 5, "the families, which say so"
+    fails = calls(tmp_path, PARTS[:1], f"{TOLD}exit 1\n")
+    assert not any("-k" in words for words in fails)
     assert (tmp_path / "recorded" / "dropped.txt").read_text() == f"{DROPPED}\n"
 
 
 def endings(tree, status):
     """How often a first look tries a rung whose tests end with `status`, and what it drops."""
     told = f"{TOLD}case \"$*\" in *'[cuda_hopper-'*) exit {status};; esac\n"
-    words = [word for line in calls(tree, COMMANDS[:1], told) for word in line if "[cuda_hopper-" in word]
+    words = [word for line in calls(tree, PARTS[:1], told) for word in line if "[cuda_hopper-" in word]
     return len(words), (tree / "recorded" / "dropped.txt").read_text().split()
 
 
@@ -242,7 +254,7 @@ def test_a_rung_is_dropped_that_is_wrong_or_crashes_and_one_that_takes_too_long_
 
 def test_cuda_that_refuses_a_forked_process_leaves_the_worker_out(tmp_path):
     told = f'{TOLD}case "$*" in *os.fork*) exit 9;; *experiment=*) printenv MFULAB_WORKER > worker;; esac\n'
-    calls(tmp_path, COMMANDS[:1], told)
+    calls(tmp_path, PARTS[:1], told)
     assert (tmp_path / "recorded" / "no_worker.txt").exists()
     assert (tmp_path / "worker").read_text() == "\n", "told by an empty name to do without"
 

@@ -16,6 +16,7 @@ from mfulab.kernels.cuda_hopper import CudaHopper
 from mfulab.kernels.cuda_hopper_cluster import CudaHopperCluster
 from mfulab.kernels.cuda_hopper_fp8 import CudaHopperFp8
 from mfulab.kernels.cuda_hopper_hilbert import CudaHopperHilbert, hilbert_order
+from mfulab.kernels.cuda_hopper_pingpong import CudaHopperPingpong
 from mfulab.kernels.cuda_hopper_stores import CudaHopperStores
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.hopper import BOX, ROW_BYTES, STAGES, TILE_M, TILE_N, View, tensor_map
@@ -36,6 +37,7 @@ ARGUMENTS = {
     CudaHopper: "c",
     CudaHopperStores: "*c_map",
     CudaHopperCluster: "*c_map",
+    CudaHopperPingpong: "*c_map",
     CudaHopperHilbert: "*c_map, order",
     CudaHopperFp8: "*c_map, order",
 }
@@ -124,7 +126,12 @@ FULL = Shape(1, 256, 256, 512)
         (CudaHopperCluster, {"hopper_cluster": [("% 32 < BLOCKS", "% 32 < 1")]}, "deadlock"),
         (CudaHopperCluster, {"hopper_cluster": [("sync_cluster();  // until", "// until")]}, "has ended"),
         (CudaHopperCluster, {"hopper_cluster": [("sync_cluster();  // nobody", "// nobody")]}, "initialised"),
-        (CudaHopperCluster, {"hopper_cluster": [("load_box_for(0b11,", "load_box_for(0b01 << rank,")]}, "deadlock"),
+        (CudaHopperCluster, {"hopper_tiles": [("load_box_for(0b11,", "load_box_for(0b01 << rank,")]}, "deadlock"),
+        (
+            CudaHopperPingpong,
+            {"hopper_pingpong": [("arrive(&turns[1 - own])", "arrive(&turns[own])")]},
+            "too many|deadlock",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),
 )
@@ -148,8 +155,9 @@ def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
         (CudaHopperStores, {"hopper_tiles": [("if (first) wait_until_read<1>();", "")]}),
         (CudaHopperStores, {"hopper_stores": [("wait_until_read<0>();", ";")]}),
         (CudaHopperHilbert, {"hopper_hilbert": [("* BLOCKS + rank)", "* BLOCKS)")]}),
+        (CudaHopperPingpong, {"hopper_pingpong": [("wait(&turns[own], parity);", "")]}),
     ],
-    ids=["stage_freed_too_early", "patch_overwritten", "stores_not_awaited", "both_blocks_alike"],
+    ids=["stage_freed_too_early", "patch_overwritten", "stores_not_awaited", "both_blocks_alike", "out_of_turn"],
 )
 def test_what_the_hardware_would_not_notice_gives_a_wrong_product(tmp_path, kind, changed):
     assert not product_on_host(built(tmp_path, kind("bf16"), **changed), kind("bf16"), FULL, clusters=1).correct
@@ -169,7 +177,7 @@ def test_the_machine_code_is_what_each_rung_adds(kind, precision):
     assert sum(count for opcode, count in opcodes.items() if opcode.startswith(product)) == 4
     assert not [opcode for opcode in opcodes if re.match(r"(STL|LDL|HMMA|FFMA|LD|ST)(\.|$)", opcode)]
     assert opcodes["USETMAXREG.TRY_ALLOC.CTAPOOL"] == opcodes["USETMAXREG.DEALLOC.CTAPOOL"] == 1
-    assert opcodes["SYNCS.EXCH.64"] == 2 * STAGES
+    assert opcodes["SYNCS.EXCH.64"] == 2 * STAGES + (2 if kind is CudaHopperPingpong else 0)
     assert opcodes["UTMALDG.3D"] >= 1
     stored = kind is not CudaHopper
     assert opcodes["UTMASTG.3D"] == opcodes["STSM.16.M88.4"] // 4 == (TILE_N // BOX if stored else 0)
@@ -196,7 +204,8 @@ def test_the_stages_and_patches_fit_an_sm_and_are_those_of_the_source():
     assert all(kind.shared_memory_bytes <= 227 << 10 for kind in ARGUMENTS)
     source = (SOURCES / "hopper_tiles.cuh").read_text()
     assert f"ROW = {ROW_BYTES};" in source
-    assert f"BM = {TILE_M}, BN = {TILE_N}, BK = ROW / OPERAND_BYTES, STAGES = {STAGES};" in source
+    assert f"TILE_ROWS {TILE_M}\n" in source
+    assert f"BM = TILE_ROWS, BN = {TILE_N}, BK = ROW / OPERAND_BYTES, STAGES = {STAGES};" in source
     assert f"BOX = {BOX};" in source
 
 

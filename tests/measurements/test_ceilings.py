@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -111,7 +112,9 @@ def test_only_the_fastest_ways_are_swept(monkeypatch):
 
     monkeypatch.setattr(best_matmul, "WAYS", {name: way(name, s) for name, s in TIMES.items()})
     monkeypatch.setattr(best_matmul, "MIDDLE", {"cpu": (8, 8, 8)})
-    monkeypatch.setattr(best_matmul, "_repeat", lambda action, *_: action() or [TIMES[asked[-1]]] * 2)
+    monkeypatch.setattr(
+        best_matmul, "_repeat", lambda action, *_: action() or [best_matmul.Sample(TIMES[asked[-1]], None)] * 2
+    )
     assert best_matmul._fastest_ways("fp32", CPU) == ["numpy", "torch_nt"]
     monkeypatch.setattr(best_matmul, "WAYS", {"torch": way("torch", None)})
     with pytest.raises(UnsupportedError, match="torch"):
@@ -119,6 +122,45 @@ def test_only_the_fastest_ways_are_swept(monkeypatch):
 
 
 TIMES = {"torch": 3.0, "torch_nt": 2.0, "cast": None, "numpy": 1.0}
+
+
+class FallingClock:
+    """A GPU of 1,000 MFLOP a second and MHz, whose clock falls from 2,000 to 1,500 MHz after 0.3 s of work."""
+
+    def __init__(self):
+        self.now, self.marks = 0.0, []
+
+    def mhz(self):
+        return 2000.0 if self.now < 0.3 else 1500.0
+
+    def work(self):
+        self.now += 1e-3 * 2000 / self.mhz()
+
+    def synchronise(self):
+        pass
+
+    def mark(self):
+        self.marks.append(self.now)
+
+    def intervals(self):
+        (began, ended), self.marks = self.marks, []
+        return [ended - began]
+
+
+def test_a_gpu_s_ceiling_is_what_it_holds_and_its_burst_is_told_apart(monkeypatch):
+    clock, gpu = FallingClock(), SimpleNamespace(type="cuda")
+    monkeypatch.setattr(best_matmul, "clock_for", lambda device: clock)
+    monkeypatch.setattr(best_matmul, "clock_reader", lambda device: clock.mhz)
+    monkeypatch.setattr(best_matmul.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setitem(best_matmul.WAYS, "torch", lambda *_: clock.work)
+    samples = best_matmul._sweep("torch", "bf16", gpu, 15, [(1024, 1024, 1024)])
+    flops = 2 * 1024**3
+    assert [(one["burst"], one["clock_mhz"]) for one in samples] == [(True, 2000), *[(False, 1500)] * 4]
+    best = best_matmul.fastest_matmul(samples, gpu)
+    assert best.tflop_s == pytest.approx(flops / (1e-3 * 2000 / 1500) / 1e12)
+    assert best_matmul.burst_of(best, samples) == pytest.approx(flops / 1e-3 / 1e12)
+    on_cpu = [{"library": "torch", "shape": "1x1x1", "tflop_s": 1.0}]
+    assert best_matmul.burst_of(best_matmul.fastest_matmul(on_cpu, CPU), on_cpu) is None
 
 
 def test_an_emulated_format_is_not_swept(monkeypatch, tmp_path):

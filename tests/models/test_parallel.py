@@ -70,9 +70,9 @@ def test_each_node_has_devices_of_its_own(monkeypatch):
 def test_a_rank_sees_its_own_gpu_alone(uuid, seen, monkeypatch):
     gpus = [CudaDevice("H100", "GPU-a"), CudaDevice("H100", uuid)]
     monkeypatch.setattr(parallel, "cuda_devices", lambda: gpus)
-    monkeypatch.setenv(parallel.VISIBLE, "GPU-a,GPU-b")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     parallel.see_one_gpu(1)
-    assert os.environ[parallel.VISIBLE] == seen
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
 
 
 def test_a_process_alone_agrees_with_itself_and_is_not_wrapped():

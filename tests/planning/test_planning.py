@@ -54,8 +54,8 @@ def test_what_is_emulated_is_swept_once_and_stands_beside_fp32_s_ceiling():
     native, emulated = of(emulated=()), of(emulated={"bf16"})
     assert len(names(native)) > 6
     assert names(emulated) == {
-        "kernel=torch,size=128,precision=bf16",
-        "model=simple_cnn,workload=inference,batch_size=1,precision=bf16,execution=eager",
+        "kernel=torch,size=128,precision=bf16,timing=short",
+        "model=simple_cnn,workload=inference,batch_size=1,precision=bf16,execution=eager,timing=short",
     }
     assert names(native, "precision=fp32") == names(emulated, "precision=fp32")
     assert [run.name for run in by_step(emulated, "ceilings") if "bf16" in run.name] == ["ceiling=bf16"]
@@ -272,7 +272,7 @@ def test_a_swept_nested_key_stands_in_the_name():
     narrow = ("kernel=torch", "size=64", "precision=fp32", "replicates=1")
     result = planned("experiment=quickstart", "kernel.block=[8,8],[16,16]", *narrow)
     names = [run.name for run in by_step(result, "bench_matmul")]
-    assert [name.split("kernel.block=")[1] for name in names] == ["8x8", "16x16"]
+    assert [name.split("kernel.block=")[1] for name in names] == ["8x8,timing=short", "16x16,timing=short"]
 
 
 def test_what_differs_from_the_defaults_stands_in_the_name_and_a_peak_does_not():
@@ -283,6 +283,19 @@ def test_what_differs_from_the_defaults_stands_in_the_name_and_a_peak_does_not()
         assert "peak" not in run.name
         assert run.config["device"]["peak_tflop_s"] == {}
     assert {r.config["device"]["peak_tflop_s"]["fp32"] for r in by_step(result, "ceilings")} == {3}
+
+
+def test_processes_are_short_on_a_cpu_alone_and_what_the_user_sets_stays():
+    sweep = ("experiment=quickstart", "model=simple_cnn", "replicates=1")
+
+    def timing(*overrides, device="cpu"):
+        run = by_step(planned(*sweep, *overrides, device=device), "profile_step")[0]
+        return run.config["timing"]["window_time_s"], run.config["timing"]["patience_s"]
+
+    assert timing() == (0.1, 0.2)
+    assert timing(device="cuda") == (None, None)
+    assert timing("short_processes=false") == (None, None)
+    assert timing("timing.window_time_s=0.7") == (0.7, 0.2)
 
 
 def test_the_reports_rows_are_planned_or_all():

@@ -38,7 +38,7 @@ HEADROOM = PACKAGE.parent / "mfu/headroom.py"
 ASKING = ("text", "words")
 CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
-    *("PRODUCTS", "OPERATORS", "KERNELS", "OVERVIEW", "RANKS"),
+    *("PRODUCTS", "OPERATORS", "COLLECTIVES", "MODULES", "KERNELS", "OVERVIEW", "RANKS"),
     *("GAPS", "CAUSES", "COMPARED"),
     *("SINGLE", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
 )
@@ -85,7 +85,9 @@ def strings(node: ast.AST) -> Iterator[str]:
 def used() -> frozenset[str]:
     """Every key that code or template asks for."""
     template = (PACKAGE / "page/templates/report.html").read_text()
+    grids = re.findall(r"grid\(.*?\]", (PACKAGE / "page/templates/run.js").read_text())
     asked = {
+        *re.findall(r'"(\w+)"', " ".join(grids)),
         *re.findall(r"text\([\"'](\w+)[\"']", template),
         *NOTES,
         *verdict.CAUSES,

@@ -1,5 +1,6 @@
 """The modules that the worker imports once for all runs leave every GPU alone, so that each run may use one."""
 
+import json
 import os
 import subprocess
 import sys
@@ -15,13 +16,21 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is f
 
 
 @pytest.mark.parametrize(
-    ("measures", "rules", "work"),
-    [(True, ["bench_matmul", "rows"], "rows"), (True, ["bench_matmul", "tables"], "both"), (False, ["page"], "report")],
+    ("measures", "rules", "mode", "work"),
+    [
+        (True, ["bench_matmul", "rows"], "eager", "rows"),
+        (True, ["bench_matmul", "tables"], "eager", "both"),
+        (True, ["profile_step", "tables"], "tensorflow_eager", "both tensorflow"),
+        (False, ["page"], "eager", "report"),
+    ],
 )
-def test_the_worker_imports_what_the_workflow_is_to_do(measures, rules, work):
+def test_the_worker_imports_what_the_workflow_is_to_do(measures, rules, mode, work):
     jobs = [SimpleNamespace(rule=SimpleNamespace(name=name)) for name in rules]
-    assert Workflow.work(SimpleNamespace(measures=measures), jobs) == work
+    runs = {"a": SimpleNamespace(text=json.dumps({"execution": {"mode": mode}}))}
+    assert Workflow.work(SimpleNamespace(measures=measures, _runs=runs), jobs) == work
     modules = server.modules_for(work)
+    frameworks = [name for name in modules if name.endswith(("_jax", "_tensorflow"))]
+    assert frameworks == (["mfulab.models.framework_tensorflow"] if "tensorflow" in work else [])
     assert set(server.REPORT) <= set(modules) or work == "rows"
     assert not {*server.REPORT, "mfulab.tables.seminar"} & set(modules) or work != "rows"
     assert {"triton", "transformers.modeling_utils"} <= set(modules) or work == "report"

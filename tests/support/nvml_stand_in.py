@@ -59,7 +59,7 @@ class StandIn:
 
     def install(self, monkeypatch: Any) -> "StandIn":
         """Puts the stand-in under pynvml for one test."""
-        from mfulab.device import nvml
+        from mfulab.device.vendors import nvml
 
         monkeypatch.setattr(pynvml, "_LoadNvmlLibrary", lambda: None)
         monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", self.pointer)

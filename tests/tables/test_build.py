@@ -335,7 +335,7 @@ def test_the_terminal_names_a_run_by_its_values():
     from mfulab.planning.naming import short
 
     assert short("model=gpt2,workload=training,batch_size=4") == "gpt2 training 4"
-    assert short("kernel=torch,size=64,timing.windows=2") == "torch 64 windows=2"
+    assert short("kernel=torch,size=64,timing=short,timing.windows=2,seed=3") == "torch 64 3"
     assert short("all") == "all"
 
 

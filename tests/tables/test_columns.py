@@ -16,7 +16,7 @@ GIVEN = {
     "profile": {*join.profile_columns({}, {}, {}, {}, None)},
     "matmul": {*join.matmul_columns({}, {}, None)},
     "readings": {*join.reading_columns({}, {}, None)},
-    "traces": {*trace_join.trace_columns({}), *job.COLUMNS},
+    "traces": {*trace_join.trace_columns({}), *job.COLUMNS, "collective_bandwidth"},
 }
 
 

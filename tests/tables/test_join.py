@@ -55,6 +55,28 @@ def test_mfu_of_a_job_is_all_flops_over_the_slowest_step_and_the_sum_of_peaks():
     assert four["predicted_memory_bytes"] is None
 
 
+def test_modules_share_a_cpu_s_step_as_they_do_the_traced_one_and_a_gpu_s_keep_their_kernels_time():
+    modules = [([], 800e6, 3e12), (["Net"], 400e6, 3e12), (["Net", "ReLU"], 100e6, 0)]
+    row = {
+        **STEP,
+        "kernel_busy_percent": 90.0,
+        "modules": json.dumps([{"path": p, "calls": 1, "time_ns": t, "flops": f} for p, t, f in modules]),
+    }
+    on = {
+        kind: json.loads(join.profile_columns(row, FLOPS, COMPUTE, MEMORY, kind)["module_times"])
+        for kind in ("cpu", "cuda")
+    }
+    assert [one["ms"] for one in on["cpu"]] == pytest.approx([500, 250, 62.5])
+    assert [one["ms"] for one in on["cuda"]] == pytest.approx([800, 400, 100])
+    assert on["cpu"][1]["mfu_percent"] == pytest.approx(100 * 3e12 / 0.25 / (COMPUTE["measured_tflop_s"] * 1e12))
+    assert on["cuda"][1]["mfu_percent"] == pytest.approx(100 * 3e12 / 0.4 / (COMPUTE["computed_tflop_s"] * 1e12))
+    assert on["cpu"][2]["mfu_percent"] is None
+    assert join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cpu")["module_times"] is None
+    refused = {**row, "kernel_busy_percent": None}
+    assert join.profile_columns(refused, FLOPS, COMPUTE, MEMORY, "cuda")["module_times"] is None, "CUPTI was refused"
+    assert join.profile_columns(refused, FLOPS, COMPUTE, MEMORY, "cpu")["module_times"]
+
+
 def test_a_training_step_on_a_gpu_by_hand():
     joined = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")
     assert joined["flops"] == 3e12

@@ -1,11 +1,13 @@
 """Results of several machines in one folder: what is new comes, what differs is told, nothing is lost."""
 
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from mfulab.cli.main import main
+from mfulab.core.files import read_csv
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.runtime.run import write_csv
 from mfulab.tables.merge import collect
@@ -141,3 +143,49 @@ def test_every_step_that_needs_no_device_is_collected(tmp_path: Path, step: str)
 def test_a_folder_without_results_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["collect", str(tmp_path)]) == 2
     assert "no results here" in capsys.readouterr().err
+
+
+def test_a_class_hands_in_archives_and_equal_devices_stay_apart(tmp_path: Path, capsys) -> None:
+    """One packs, one hands in a folder, one a broken file, one nothing, one a row of another machine."""
+    work, given, into = tmp_path / "work", tmp_path / "given", tmp_path / "results"
+    given.mkdir()
+    for number, name in enumerate(("alice", "Bob Ö.", "mallory")):
+        folder = work / name / "results"
+        make(folder, "environment", "all", "cpu-2c", device="cpu", process_s=number + 1.0)
+        make(folder, "count_flops", "model=linear", forward_flops=8)
+        make_plan(folder, "cpu-2c", "all")
+    (work / "alice/results/cpu-2c/environment/all/log").write_text("x" * 10_000)
+    assert main(["collect", str(work / "alice"), "--pack", str(given / "alice.tar.gz")]) == 0
+    with tarfile.open(given / "alice.tar.gz") as file:
+        names = file.getnames()
+    assert {Path(name).name for name in names} == {"config.json", "row.csv", "samples.csv", "quickstart.json"}
+    (work / "Bob Ö.").rename(given / "Bob Ö.")
+    row = work / "mallory/results/cpu-2c/environment/all/row.csv"
+    row.write_text(row.read_text().replace("cpu-2c", "cpu-9c"))
+    (work / "mallory").rename(given / "mallory")
+    (given / "eve.tar.gz").write_bytes(b"\x1f\x8b broken")
+    (given / "empty").mkdir()
+    assert main(["collect", "--class", str(given), "--into", str(into)]) == 1
+    said = capsys.readouterr().out
+    assert "4 runs copied" not in said
+    assert "eve.tar.gz: cannot be unpacked" in said
+    assert "empty: no results here" in said
+    assert "its row is of run=all on hardware=cpu-9c; not copied" in said
+    machines = {"cpu-2c--alice", "cpu-2c--bob"}
+    assert {path.parents[2].name for path in into.glob("*/environment/all/row.csv")} == machines
+    for machine in machines:
+        assert read_csv(into / machine / "environment/all/row.csv")[0]["hardware"] == machine
+        [plan] = (into / machine / "plan").glob("*.json")
+        found = json.loads(plan.read_text())
+        assert (found["hardware"], found["runs"][0]["folder"]) == (machine, f"results/{machine}/environment/all")
+    assert len(list(into.glob("count_flops/*/row.csv"))) == 1, "counts belong to no machine"
+    assert main(["collect", "--class", str(given), "--into", str(into)]) == 1
+    assert capsys.readouterr().out.startswith("0 runs copied"), "the same again"
+
+
+def test_two_participants_of_one_name_are_refused_before_anything_is_copied(tmp_path: Path, capsys) -> None:
+    for name in ("Ann", "ann.1"):
+        make(tmp_path / "given" / name, "environment", "all", "cpu-2c")
+    assert main(["collect", "--class", str(tmp_path / "given"), "--into", str(tmp_path / "results")]) == 2
+    assert "are both of ann. Rename one." in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()

@@ -9,7 +9,7 @@ import pytest
 from mfulab.cli import paired as command
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
-from mfulab.tables.paired import judge
+from mfulab.tables.paired import MOST_ROUNDS, judge
 
 RUNS, ROUNDS = 40, 4
 
@@ -42,7 +42,14 @@ def test_a_change_of_a_tenth_is_found_on_a_machine_that_drifts():
     assert faster.count("faster") >= 0.9 * len(faster)
 
 
-def in_rounds(change: float, seed: int, pair_s: float = 2.0, minutes: float = 5.0, between: float = 0.04):
+def in_rounds(
+    change: float,
+    seed: int,
+    pair_s: float = 2.0,
+    minutes: float = 5.0,
+    between: float = 0.04,
+    rounds: int = MOST_ROUNDS,
+):
     """Eight runs, each pair of two processes that vary by `between` and of `pair_s`: (verdicts, seconds spent)."""
     drawn, spent = random.Random(seed), [0.0]
     runs = [("profile_step", f"size={number}") for number in range(8)]
@@ -51,13 +58,13 @@ def in_rounds(change: float, seed: int, pair_s: float = 2.0, minutes: float = 5.
         spent[0] += pair_s
         return tuple(factor * math.exp(drawn.gauss(0, between)) for factor in (1.0, change))
 
-    found = command.in_rounds(runs, measure, {}, 10, minutes, 0.02, now=lambda: spent[0])
+    found = command.in_rounds(runs, measure, {}, rounds, minutes, 0.02, now=lambda: spent[0])
     return [each.verdict for each in found], spent[0]
 
 
 @pytest.mark.parametrize("between", [0.01, 0.04, 0.15])
 def test_stopping_early_calls_few_unchanged_runs_different(between):
-    same = [verdict for seed in range(60) for verdict in in_rounds(1.0, seed, between=between)[0]]
+    same = [verdict for seed in range(60) for verdict in in_rounds(1.0, seed, pair_s=0.6, between=between)[0]]
     assert sum(verdict in ("faster", "slower") for verdict in same) <= 0.05 * len(same)
 
 
@@ -114,7 +121,7 @@ def test_a_commit_that_is_none_and_too_few_rounds_are_said_at_once(capsys, monke
     with pytest.raises(ConfigurationError, match=r"--base=no-such-commit: no folder of a checkout, and git says: .*"):
         command.checkout("no-such-commit").__enter__()
     assert main(["paired", "--base", str(tmp_path), "--rounds", "1"]) == 2
-    assert "--rounds=1: from 2, which give an interval, to 10." in capsys.readouterr().err
+    assert "--rounds=1: from 2, which give an interval, to 60." in capsys.readouterr().err
     assert main(["paired", "--base", str(tmp_path), "--minutes", "0"]) == 2
     assert "--minutes=0: more than 0." in capsys.readouterr().err
 

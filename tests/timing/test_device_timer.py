@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.nvml_stand_in import Gpu, StandIn
 
-from mfulab.device import gpu, nvml
+from mfulab.device import gpu
+from mfulab.device.vendors import nvml
 from mfulab.timing import device_timer
 from mfulab.timing.device_timer import DeviceTimer
 

@@ -1,5 +1,6 @@
 """Walks visit what they claim to visit, and their numbers follow from that."""
 
+import mmap
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from mfulab.core.errors import UnsupportedError
 from mfulab.measurements.probe_memory import ProbeMemoryConfig
 from mfulab.measurements.probe_memory.measure import level_of, measure, rates
-from mfulab.timing.memory_access import LINE, Walk, by_rows, chase, cycle, host_walk, in_order
+from mfulab.timing.memory_access import FILES, LINE, Walk, by_rows, chase, cycle, file_walk, host_walk, in_order
 
 
 @given(st.integers(1, 300), st.integers(1, 16), st.integers(0, 5))
@@ -45,6 +46,19 @@ def test_a_row_follows_from_its_walk(tmp_path, pattern):
     lines = row.touched_gb_s / row.gb_s
     assert lines == pytest.approx(LINE if pattern in ("strided", "random") else 1)
     assert host_walk(pattern, 1 << 16).accesses == row.accesses
+
+
+@pytest.mark.parametrize("pattern", ["page_cache", "disk"])
+def test_a_walk_through_a_file_reads_whole_pages_and_leaves_no_file(tmp_path, pattern):
+    row = measure(ProbeMemoryConfig(pattern=pattern, working_set_bytes=1 << 20), tmp_path).row
+    assert (row.level, row.accesses) == (pattern, min(FILES[pattern], (1 << 20) // mmap.PAGESIZE))
+    assert row.touched_gb_s == pytest.approx(mmap.PAGESIZE / row.time_per_access_s / 1e9)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_takes_no_file_is_unsupported(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"pattern=disk: .*none has no file that can be read so"):
+        file_walk("disk", 1 << 20, tmp_path / "none")
 
 
 def test_a_copy_to_a_gpu_and_too_large_a_set_are_unsupported(tmp_path):

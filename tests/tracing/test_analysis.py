@@ -48,6 +48,41 @@ def test_shares_by_hand(told):
     assert found["launch_gap_s"] == pytest.approx(10e-6)
 
 
+def test_kernels_keep_their_time_and_gaps_give_way_where_a_step_is_faster_without_a_trace(told):
+    traced = told(TRACE)
+    found = traced.untraced(0.8 * traced.window.length / traced.window.steps / 1e9)
+    shares = values(found)
+    assert shares["kernel_busy_percent"] == pytest.approx(60 / 0.8)
+    assert shares["copy_percent"] == pytest.approx(10 / 0.8)
+    assert shares["idle_percent"] == pytest.approx(10 / 0.8)
+    assert shares["launch_gap_s"] == pytest.approx(10e-6 / 3)
+    assert shares["launch_gaps_per_step"] == 1.5
+    assert {kind: time for kind, time in found.spent.items() if kind != "idle"} == {
+        kind: time for kind, time in traced.spent.items() if kind != "idle"
+    }
+
+
+@given(st.floats(0.01, 20), st.integers(1, 89))
+def test_the_parts_sum_to_the_untraced_time_and_no_share_is_above_all_of_it(tmp_path_factory, ratio, busy):
+    content = trace(steps((0, 100)), launched("k", 5, 10, busy, 1))
+    recording = read(write(tmp_path_factory.mktemp("t") / "t.json", content))
+    traced = analyse(recording, windows(recording)[0])
+    found = traced.untraced(ratio * traced.window.length / 1e9)
+    assert sum(found.spent.values()) == found.window.length
+    assert found.spent["others"] + found.spent["uncounted"] == busy * 1000
+    assert 0 <= values(found)["kernel_busy_percent"] <= 100.001
+    assert values(found)["kernel_busy_percent"] + values(found)["idle_percent"] == pytest.approx(100, abs=0.01)
+    assert (found is traced) == (round(ratio * traced.window.length) < busy * 1000)
+
+
+def test_without_gaps_what_is_left_is_idle_and_a_cpu_s_shares_stay(told):
+    full = told(trace(steps((0, 100)), launched("k", 0, 0, 100, 1)))
+    assert values(full.untraced(200e-6))["idle_percent"] == pytest.approx(50)
+    with torch.inference_mode():
+        host = trace_steps(lambda: torch.ones(64, 64) @ torch.ones(64, 64), CPU, 2)
+    assert trace_readings(host, CPU, 1.0)[0] == trace_readings(host, CPU)[0]
+
+
 def test_the_edges_of_the_window_count_as_idle(told):
     assert values(told(trace(steps((0, 100)), launched("k", 30, 40, 20, 1))))["kernel_busy_percent"] == 20
 

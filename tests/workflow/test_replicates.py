@@ -54,3 +54,20 @@ def test_a_run_that_cannot_be_done_is_not_tried_again(make_project):
     with (project.folder / "results/tables/profile.csv").open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["recorded"] == "False"]
     assert [(row["status"], row["replicates"]) for row in rows] == [("unsupported", "")], done.stdout
+
+
+def test_what_a_budget_leaves_is_spent_where_precision_lacks(make_project):
+    project = make_project()
+    sweep = ("results/tables/profile.csv", "--config", "experiment=miniature", *ONE_RUN, "precision=fp32")
+    sweep += ("replicates=2", "ceiling_replicates=1", "budget_min=2")
+    done = project.snakemake(*sweep)
+    [flag] = (project.folder / "results/plan").glob("*.refined")
+    with (project.folder / "results/tables/profile.csv").open(newline="", encoding="utf-8") as file:
+        [row] = (row for row in csv.DictReader(file) if row["recorded"] == "False")
+    further = [path for path in project.rows() if "/profile_step/" in path and ",replicate=" in path]
+    assert len(further) + 1 == processes(row)
+    assert processes(row) == 8 or float(row["precision_percent"]) <= 8, done.stdout
+    assert ("replicate=3" in flag.with_suffix(".refined.log").read_text()) == (processes(row) > 2)
+    before = project.rows()
+    project.snakemake(*sweep)
+    assert project.rows() == before, "it is spent once"

@@ -1,16 +1,8 @@
-# Sourced by each command of a recording. Each is complete in itself: it installs the wheels where they are missing, goes on
-# from the results that were carried along, and leaves everything new in $OUT, in few files: its log, what later commands are
-# to know, and the results packed in parts of at most 15 MB.
-#
-#   OUT     where results go; DEVICE  cuda, or cpu for a rehearsal; LIMIT_S  seconds the whole command may take
-#   ROWS    more overrides for every row, such as timing.windows=2, and PATIENCE, by which limits are multiplied: a rehearsal's
-#   KEEP    seconds at the end that a part leaves to those after it
-#   REPLICATES  processes that measure each run; with 2 and the results of 1 carried along, the second is added
+# Sourced by `record.sh`: limits, what is carried from part to part, and what is left. NAME names the log.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 OUT=${OUT:-recorded} DEVICE=${DEVICE:-cuda} ROWS=${ROWS:-} PATIENCE=${PATIENCE:-1} REPLICATES=${REPLICATES:-1} SITE=${SITE:-$HOME/site}
-LIMIT_S=${LIMIT_S:-$((560 * PATIENCE))}
-LOG=$OUT/$(basename "$0" .sh).txt BEGAN=$SECONDS RUNNING=
+LIMIT_S=${LIMIT_S:-$((560 * PATIENCE))} LOG=$OUT/${NAME:-$(basename "$0" .sh)}.txt BEGAN=$SECONDS RUNNING=
 mkdir -p "$OUT" && : > "$LOG" || exit 3
 
 # What an earlier command packed. All files get one time: else Snakemake takes copied code for newer than results.

@@ -36,3 +36,8 @@ onerror:
 
 def figures_with_data(wildcards):
     return lab.figures(checkpoints.tables.get().output.figures)
+
+
+# Further processes start on this machine: a cluster's jobs have no part in it.
+def refined(wildcards):
+    return lab.refined(wildcards) if workflow.local_exec else []

@@ -8,6 +8,7 @@ localrules:
     report,
     rows,
     first_page,
+    refine,
 
 
 # A checkpoint: only joined rows tell which figures have something to draw.
@@ -17,6 +18,7 @@ checkpoint tables:
         others=lab.other_manifests,
         recorded=lab.recorded,
         rows=lab.rows,
+        refined=refined,
         sources=lab.module_sources("mfulab.tables.build"),
     output:
         expand("results/tables/{table}.csv", table=TABLES),
@@ -57,6 +59,27 @@ rule first_page:
         "Writing a first page: reports/report.html"
     shell:
         "({params.command} && echo {output} > {output:q}) > {log:q} 2>&1"
+
+
+# What a budget leaves goes to the runs that are known least, process by process.
+rule refine:
+    input:
+        lab.rows,
+    output:
+        "results/plan/{digest}.refined",
+    log:
+        "results/plan/{digest}.refined.log",
+    conda:
+        "../envs/tools.yaml"
+    resources:
+        cpu_measurement=1,
+        gpu=lab.gpu,
+    params:
+        hardware=lab.plans[0].hardware if lab.plans else "",
+    message:
+        "Measuring again what is known least"
+    shell:
+        "(warm scripts/refine.py {params.hardware} --in-budget --widest 8% && echo {output} > {output:q}) > {log:q} 2>&1"
 
 
 rule figure:

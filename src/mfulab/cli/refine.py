@@ -1,5 +1,10 @@
-"""`mfulab refine`: more processes for the runs that are known least, where a whole sweep would be measured again."""
+"""`mfulab refine`: more processes for the runs that are known least, where a whole sweep would be measured again.
 
+A sweep with a budget ends with it: what is left of the budget is spent where precision lacks.
+"""
+
+import math
+import os
 import subprocess
 import sys
 import time
@@ -12,11 +17,13 @@ import pandas as pd
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import read_json, remove, write_json
 from mfulab.core.replicates import MOST_REPLICATES, numbered
-from mfulab.core.rows import TimedRow
+from mfulab.core.rows import NOT_MEASURED, TimedRow
 from mfulab.device.identity import hardware_slug
 from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.runtime import budget, client, lifetime
 from mfulab.tables.consistency import any_failed
 from mfulab.tables.recording import gather
+from mfulab.tables.records import read_row
 
 TIMED = {each.table: step for step, each in MEASUREMENTS.items() if issubclass(each.row, TimedRow)}
 LONGER = 10.0  # a process ÷ the usual one of its run: then it hangs, and is ended
@@ -24,28 +31,44 @@ SHORTEST_S = 120.0  # that a process may always take
 UNDECIDED = 3  # the exit status where minutes ended first
 
 
-def run(hardware: str | None, results: Path, widest: float, minutes: float, most: int) -> int:
-    """Adds processes to each run known to less than `widest`, a round of one each at a time, widest ÷ cost first.
+def run(hardware: str | None, results: Path, widest: float, minutes: float, most: int, in_budget: bool = False) -> int:
+    """Adds processes to each run known to less than `widest`: one to each of the more promising half, again and again.
 
     A run that fails a check of its columns is among them; one of a single process, which has no interval, is not, and
     one whose process ends without a row is not tried again. The status is 3 where some are left: `minutes` are over, or
     they have `most` processes. Raises ConfigurationError where nothing was measured.
+
+    Args:
+        in_budget: the sweep that is under way asks, for its own runs alone, those of too few processes too; what its
+            budget leaves counts in place of `minutes`, and the status is 0.
     """
     hardware = hardware or hardware_slug()
     if not (results / hardware).is_dir():
         raise ConfigurationError(f"{results / hardware}/: nothing was measured. Measure first: snakemake report.")
-    until, lost = time.monotonic() + 60 * minutes, set()
-    while found := [each for each in _least_known(results, hardware, 100 * widest, most) if each[1]["run"] not in lost]:
-        for number, (step, row) in enumerate(found, 1):
-            took = row["process_s"] / row["replicates"]
-            if time.monotonic() + took > until:
-                continue
-            folder = _next(results / hardware / step / row["run"])
-            print(f"{number}/{len(found)} ±{row['precision_percent']:.3g} %  {step}  {folder.name}", flush=True)
-            if not _measured(results, step, folder, max(SHORTEST_S, LONGER * took)):
-                lost.add(row["run"])
-        if all(time.monotonic() + row["process_s"] / row["replicates"] > until for _, row in found):
-            break
+    sweep = budget.read() if in_budget else None
+    if sweep is not None:
+        minutes = sweep.left_s() / 60
+    until, lost = time.monotonic() + 60 * minutes, set[str]()
+    if starts := client.SOCKET not in os.environ:
+        lifetime.start(work="rows")
+    try:
+        while found := [
+            each
+            for each in _least_known(results, hardware, 100 * widest, most, sweep)
+            if each[1]["run"] not in lost and time.monotonic() + _process_s(each[1]) <= until
+        ]:
+            for step, row in found[: (len(found) + 1) // 2]:
+                if time.monotonic() + _process_s(row) > until:
+                    continue
+                folder = _next(results / hardware / step / row["run"])
+                print(f"{len(found)} left  ±{row['precision_percent']:.3g} %  {step}  {folder.name}", flush=True)
+                if not _measured(results, step, folder, max(SHORTEST_S, LONGER * _process_s(row))):
+                    lost.add(row["run"])
+    finally:
+        if starts:
+            lifetime.stop()
+    if sweep is not None:
+        return 0
     for table in TIMED:
         remove(results / "tables" / f"{table}.csv")  # it lacks the new processes: snakemake writes it anew
     left = len(list(_least_known(results, hardware, 100 * widest, MOST_REPLICATES)))
@@ -53,32 +76,47 @@ def run(hardware: str | None, results: Path, widest: float, minutes: float, most
     return UNDECIDED if left else 0
 
 
-def _least_known(results: Path, hardware: str, widest: float, most: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _least_known(
+    results: Path, hardware: str, widest: float, most: int, sweep: budget.Budget | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Step and row of each run that lacks processes, most precision to gain a second first."""
     found = []
     for table, rows in gather(results, hardware).records.items():
         if table not in TIMED or not rows:
             continue
-        frame = pd.DataFrame(rows)
+        frame = pd.DataFrame(rows).astype({"precision_percent": float, "replicates": float})
+        if sweep is not None:
+            planned = [f"{hardware}/{TIMED[table]}/{numbered(run, 2)}" in sweep.plan["runs"] for run in frame["run"]]
+            frame = frame[planned].fillna({"precision_percent": math.inf, "replicates": 1})
         wanted = (frame["precision_percent"] > widest) | any_failed(frame)
         processes = frame["replicates"] + frame["left_out_replicates"].fillna(0)
         wanted &= (frame["status"] == "ok") & (processes < most) & frame["precision_percent"].notna()
-        found += [(TIMED[table], rows[place]) for place in frame.index[wanted]]
+        found += [(TIMED[table], row) for row in frame[wanted].to_dict("records")]
     yield from sorted(found, key=lambda each: -each[1]["precision_percent"] / each[1]["process_s"])
 
 
+def _process_s(row: dict[str, Any]) -> float:
+    """Seconds of one process, by those that measured the row."""
+    return float(row["process_s"] / row["replicates"])
+
+
 def _next(first: Path) -> Path:
-    """The folder of the first process that is not there yet, with its config."""
+    """The folder of the first process that was not measured yet, with its config."""
     number = 2
-    while (folder := first.with_name(numbered(first.name, number))).joinpath("row.csv").exists():
+    while _is_measured(folder := first.with_name(numbered(first.name, number))):
         number += 1
     write_json(folder / "config.json", read_json(first / "config.json") | {"replicate": number}, indent=1)
     return folder
 
 
+def _is_measured(folder: Path) -> bool:
+    return (folder / "row.csv").exists() and read_row(folder, folder.parent.name)["status"] != NOT_MEASURED
+
+
 def _measured(results: Path, step: str, folder: Path, longest_s: float) -> bool:
-    """Runs one process, as the workflow does without a worker; True if it left its row, else nothing of it stays."""
-    command = [sys.executable, "scripts/run.py", step, "--config", str(folder.absolute() / "config.json")]
+    """Runs one process as the workflow does; True if it measured. Without a row nothing of it stays."""
+    script = [sys.executable, "-S", "-E", client.__file__, "scripts/run.py", step]
+    command = [*script, "--config", str(folder.absolute() / "config.json")]
     ended = "without a row"
     with (folder / "log").open("w", encoding="utf-8") as log:
         try:
@@ -87,8 +125,8 @@ def _measured(results: Path, step: str, folder: Path, longest_s: float) -> bool:
             )
         except subprocess.TimeoutExpired:
             ended = f"after {longest_s:.0f} s"
-    if (folder / "row.csv").exists():
-        return True
+    if (folder / "row.csv").exists():  # of a process that failed, too: it costs one replicate
+        return bool(read_row(folder, step)["status"] == "ok")
     remove(folder)
     print(f"{folder.name}: ended {ended}; not tried again", file=sys.stderr)
     return False

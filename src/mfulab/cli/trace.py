@@ -8,7 +8,8 @@ from typing import Any
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import write_text
-from mfulab.core.language import verdicts
+from mfulab.core.language import Texts, verdicts
+from mfulab.core.language.quantities import percent
 from mfulab.mfu import job as jobs
 from mfulab.tables.trace_join import trace_columns
 from mfulab.tracing.chrome import TraceError
@@ -18,9 +19,12 @@ from mfulab.tracing.reader import Read, failed, files, read_file
 _NESTED = (
     *("flops_by_format", "executed_by_format", "padding_by_format", "uncounted_operators", "spent", "idle_causes"),
     *("top_kernels", "top_other_operators", "given_peaks", "reasons", "peak_weights", "products", "notes"),
-    *("window_source", "mfu_reason", "verdict_numbers", "operator_roofline"),
+    *("window_source", "mfu_reason", "verdict_numbers", "operator_roofline", "module_times", "collective_bandwidth"),
 )
-_LEFT_OUT = ("collectives", "operators", "hardware", "run", "commit", "started_at", "process_s", "measured_s")
+_LEFT_OUT = (
+    *("collectives", "collective_sizes", "operators", "modules", "timeline", "hardware", "run", "commit"),
+    *("started_at", "process_s", "measured_s"),
+)
 _PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 
 
@@ -32,6 +36,7 @@ def run(
     peaks: Sequence[str],
     steps: int | None,
     capture: Path | None,
+    perfetto: Path | None,
     compare: bool,
     gate: float | None,
     model: str | None,
@@ -48,6 +53,8 @@ def run(
         paths = [path for word in given for path in files([word])]
         return compared(paths, gate, as_json, language, steps=steps, capture=capture)
     paths = files(given)
+    if perfetto and len(paths) != 1:
+        raise ConfigurationError(f"--perfetto {perfetto}: tracks are added to one trace, and {len(paths)} are given")
     counted = _counted(model, batch_size, sequence_length, precision)
     found: list[Read] = []
     for path in paths:
@@ -62,6 +69,8 @@ def run(
             row |= counted(row)
         row |= trace_columns(row)
     jobs.joined(rows)
+    if perfetto:
+        _write_tracks(found, rows, perfetto, language)
     if html:
         _write_page(rows, html, language)
     if as_json:
@@ -107,6 +116,25 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     }
     kept = {name: value for name, value in row.items() if name not in _LEFT_OUT and name != "recorded"}
     return kept | sentences | {name: json.loads(kept[name]) for name in _NESTED if kept.get(name)}
+
+
+def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Path, language: str) -> None:
+    from mfulab.cli.trace_text import KINDS
+    from mfulab.tracing import timeline
+
+    text, added = Texts(language, "trace"), list[str]()
+    names = {kind: text(KINDS.get(kind, kind)) for kind in (*timeline.SPENT, *timeline.CAUSES)}
+    told = [(one.told, one.flops, row) for one, row in zip(found, rows, strict=True) if one.told is not None]
+    if not told:
+        raise ConfigurationError(f"--perfetto {out}: the trace holds no device's time to draw")
+    for time, flops, row in told:
+        peak, mfu = row["peak_tflop_s"], row["mfu_percent"]
+        words = verdicts.columns(row, language=language)
+        verdict = f"{words['verdict']}: {words['verdict_reason']}"
+        said = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
+        added += timeline.tracks(time, flops, peak and 1e12 * peak, said, names)
+    timeline.write(out, told[0][0].recording, added)
+    print(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
 
 
 def _write_page(rows: list[dict[str, Any]], page: Path, language: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from mfulab.cli.trace_text import NAME, short, table
+from mfulab.cli.trace_text import KINDS, NAME, short, table
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
@@ -19,7 +19,6 @@ from mfulab.tracing.reader import read_file
 
 # Titles and verdicts as the catalogues name them.
 WORDS = ("differences", "slower", "faster", "same", "kind", "matmuls")
-_LABELS = {"products": "matmuls", "recomputed": "recomputation", "others": "other_operators"}
 COMPARED = ("operator", "shapes", "before", "after", "change")
 LONGEST = 15
 
@@ -78,13 +77,13 @@ def _show(console: Console, text: Texts, found: Difference, gate: float | None) 
 
 def _cells(text: Texts, part: Part) -> tuple[str, ...]:
     operator = (
-        text(part.operator) if part.operator in CAUSES else part.operator or text(_LABELS.get(part.kind, part.kind))
+        text(part.operator) if part.operator in CAUSES else part.operator or text(KINDS.get(part.kind, part.kind))
     )
     change = f"{float(part.difference) / 1e6:+,.3f}"
     if not part.before or not part.after:
         change = f"{change} ({text('appears') if part.after else text('vanishes')})"
     spans = (f"{float(span) / 1e6:,.3f}" for span in (part.before, part.after))
-    return text(_LABELS.get(part.kind, part.kind)), short(operator, NAME), short(part.shapes, 40), *spans, change
+    return text(KINDS.get(part.kind, part.kind)), short(operator, NAME), short(part.shapes, 40), *spans, change
 
 
 def _plain(found: Difference, failed: bool) -> dict[str, Any]:

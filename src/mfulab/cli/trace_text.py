@@ -20,16 +20,21 @@ from mfulab.tracing.reader import Read
 PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding")
 OPERATORS = ("operator", "shapes", "bound", "ms", "best", "headroom")
 KERNELS = ("kernel", "calls", "share")
+COLLECTIVES = ("collective", "calls", "size", "processes", "ms", "algorithm_gb_s", "bus_gb_s", "wait")
+MODULES = ("module", "calls", "ms", "share", "flop", "mfu_percent")
+DEEPEST, LEAST_PERCENT = 5, 2.0  # modules shown: levels, and share of the longest
 GAPS = ("ended_by", "cause", "ms")
 OVERVIEW = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
 RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
 # The titles of these tables, and of the best that matmuls are compared with, as the catalogues name them.
 WORDS = (
-    *("products", "operators", "compute", "memory", "launch", "doubtful", "kernels", "gaps"),
+    *("products", "operators", "modules", "collectives", "compute", "memory", "launch", "doubtful", "kernels", "gaps"),
     *("ranks", "best_trace", "best_matmul_runs", "best_both"),
 )
+KINDS = {"products": "matmuls", "recomputed": "recomputation", "others": "other_operators"}  # of time, as named there
 LONGEST = 5
 OF_KERNELS = ("products", "recomputed", "uncounted", "others")
+TEXTS = ("operator", "shapes", "kernel", "ended_by", "cause", "kind", "bound", "module", "collective")  # columns
 NAME = 64  # characters of a kernel's name
 
 
@@ -42,6 +47,8 @@ def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str = "en", con
     rows = [row for _, row in found if row["status"] == "ok"]
     if len(rows) > 1:
         console.print(_overview(text, rows, language))
+    for row in {row["job"] if row.get("job_ranks") else id(row): row for row in rows}.values():
+        table(console, text, "collectives", COLLECTIVES, _collectives(row))
     for job in {row["job"]: row for row in rows if row.get("job_ranks")}.values():
         _job(console, text, job, [row for row in rows if row["job"] == job["job"]])
 
@@ -181,6 +188,7 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
             without[why] = without.get(why, 0.0) + one["time_ms"]
     for why, time in sorted(without.items(), key=lambda item: -item[1])[:LONGEST]:
         console.print(Text(text("no_best", time=f"{time:,.3f}", reason=why), style="dim"))
+    table(console, text, "modules", MODULES, _modules(row))
     kernels = [
         (short(str(one["kernel"]), NAME), f"{one['calls']}", percent(1e11 * float(str(one["time_s"])) / wall))
         for one in analysis.kernels[:LONGEST]
@@ -196,12 +204,42 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
         console.print(Text(verdicts.flags(row["notes"], language), style="dim"))
 
 
+def _collectives(row: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Kinds and sizes of collectives: of a job the time of the rank that waits least, of one rank its own."""
+    return [
+        (
+            *(one["kind"], f"{one['calls']}", quantity(one["bytes"], "B"), f"{one['processes']}", f"{one['ms']:,.3f}"),
+            *("—" if one[name] is None else significant(one[name], 3) for name in ("algorithm_gb_s", "bus_gb_s")),
+            "—" if one["wait_ms"] is None else f"{one['wait_ms']:,.3f}",
+        )
+        for one in json.loads(row.get("collective_bandwidth") or "[]")
+    ]
+
+
+def _modules(row: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Modules and ranges as a tree: ms of a step, the share of the step, FLOPs, and MFU of that time."""
+    found = json.loads(row.get("module_times") or "[]")
+    least = LEAST_PERCENT / 100 * max((one["ms"] for one in found), default=0.0)
+    return [
+        (
+            "  " * (len(one["path"]) - 1) + short(one["path"][-1], 44),
+            f"{one['calls']}",
+            f"{one['ms']:,.3f}",
+            percent(one["ms"] / 10 / row["time_s"]),
+            quantity(one["flops"], "FLOP") if one["flops"] else "",
+            "" if one["mfu_percent"] is None else percent(one["mfu_percent"]),
+        )
+        for one in found
+        if 0 < len(one["path"]) <= DEEPEST and one["ms"] > least
+    ]
+
+
 def table(console: Console, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table in which only texts give way to a narrow terminal: numbers are shown whole."""
     if not rows:
         return
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
-    words = sum(name in ("operator", "shapes", "kernel", "ended_by", "cause", "kind", "bound") for name in names)
+    words = sum(name in TEXTS for name in names)
     for place, name in enumerate(names):
         drawn.add_column(_label(text, name), justify="left" if place < words else "right", no_wrap=place >= words)
     for row in rows:

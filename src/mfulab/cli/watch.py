@@ -13,11 +13,10 @@ from rich.live import Live
 from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.device import GPU, cpu, identity, is_gpu, nvml
+from mfulab.device import GPU, cpu, identity, is_gpu, vendors
 from mfulab.device.emulation import emulated_here
 from mfulab.device.local_peak import local_peak
-from mfulab.device.samplers.gpm_sampler import GpmSampler
-from mfulab.device.samplers.poller import cpu_probe, cuda_probe
+from mfulab.device.samplers.poller import cpu_probe
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.interactive.published import Rate, rates
@@ -35,11 +34,12 @@ def frames(
 ) -> Iterator[tuple[Readings, str]]:
     """The readings over each `wait`, and a line of further facts, for ever."""
     if is_gpu(device):
-        probe, gpm = cuda_probe(uuid, None), GpmSampler(nvml.handle_by_uuid(uuid), now)
+        vendor = vendors.of(uuid)
+        probe, counters = vendor.probe(uuid, None), vendor.samplers(uuid, (), now)[0]
         while True:
-            gpm.start()
+            counters.start()
             wait()
-            readings, line = gpm.stop(), probe()
+            readings, line = counters.stop(), probe()
             rates = line["utilization_percent"]
             readings["utilization_percent"] = Reading(rates, "%", "NVML", reason="refused by the driver")
             for name in ("clock_mhz", "power_w", "temperature_c", "device_memory_bytes", "other_processes"):

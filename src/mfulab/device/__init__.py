@@ -4,11 +4,13 @@ A kind is torch's name of a device; AMD's GPUs are `cuda` too. A vendor whose GP
 and a module for its counters. Needs no torch.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 GPU = "cuda"  # the kind that is computed on
 GPUS = (GPU,)
+OF_GPUS = ("mfulab.device.vendors", "mfulab.timing.device_timer")  # code that does nothing for a CPU
 
 
 def is_gpu(device: Any) -> bool:
@@ -18,7 +20,14 @@ def is_gpu(device: Any) -> bool:
 
 def kind_of(hardware: str) -> str:
     """The kind of the device that a slug names, such as `nvidia-h100-80gb-hbm3`."""
-    return GPU if hardware.startswith(("nvidia", "amd-instinct")) else "cpu"
+    return GPU if hardware.startswith(("nvidia", "amd-instinct", "amd-radeon", "amd-gpu")) else "cpu"
+
+
+def visible(devices: Sequence[str]) -> dict[str, str]:
+    """The variable that shows these GPUs alone: CUDA's takes UUIDs, HIP's the number in `HIP-<number>-<address>`."""
+    if devices and all(device.startswith("HIP-") for device in devices):
+        return {"HIP_VISIBLE_DEVICES": ",".join(device.split("-")[1] for device in devices)}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
 
 
 def synchronise(device: Any) -> None:

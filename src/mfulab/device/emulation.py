@@ -80,8 +80,9 @@ def emulated_here(device: str) -> dict[str, str]:
     if device == "cpu":
         found = {name: emulated_by_cpu(name) for name in CPU_UNITS}
     else:
-        from mfulab.device.gpu import capability_by_nvml
+        from mfulab.device import vendors
 
-        gpus = identity.cuda_devices()
-        found = {name: emulated_by_gpu(name, capability_by_nvml(gpus[0]) if gpus else None) for name in GPU_SINCE}
+        uuid = gpus[0].uuid if (gpus := identity.cuda_devices()) else ""
+        capability = vendors.of(uuid).capability(uuid) if uuid else None
+        found = {name: emulated_by_gpu(name, capability) for name in GPU_SINCE}
     return {name: reason for name, reason in found.items() if reason}

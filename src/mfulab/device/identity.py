@@ -17,7 +17,7 @@ class NoDeviceError(ValueError):
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """One GPU, or one MIG instance of it, that CUDA would see."""
+    """One GPU, or one MIG instance of it, that CUDA or HIP would see; its vendor's module knows it by `uuid`."""
 
     name: str
     uuid: str
@@ -57,16 +57,16 @@ def slug(name: str) -> str:
 
 
 def cuda_devices(environment: Mapping[str, str] | None = None) -> list[CudaDevice]:
-    """The devices that CUDA would see, in its order; empty if no driver answers or CUDA_VISIBLE_DEVICES hides all.
+    """The devices that CUDA, or HIP, would see, in its order; empty if no driver answers or all are hidden.
 
-    Asks NVML only, so no CUDA context is made. Raises NoDeviceError if several different GPUs are numbered by CUDA's
-    own "fastest first" order, which NVML does not know.
+    Asks NVML, without it AMD SMI, so no context is made. Raises NoDeviceError if several different GPUs are numbered by
+    CUDA's own "fastest first" order, which NVML does not know.
     """
     environment = os.environ if environment is None else environment
-    from mfulab.device import nvml
+    from mfulab.device.vendors import amd, nvml
 
     if nvml.why_absent():
-        return []
+        return [CudaDevice(name, uuid) for name, uuid in amd.gpus(environment)]
     gpus = [_describe(handle) for handle in nvml.handles()]
     instances = [[_describe(instance) for instance in nvml.mig_instances(handle)] for handle in nvml.handles()]
     visible = environment.get("CUDA_VISIBLE_DEVICES")
@@ -110,7 +110,7 @@ def _refuse_unknown_order(seen: list[CudaDevice], in_bus_order: bool) -> None:
 def _describe(handle: object) -> CudaDevice:
     import pynvml
 
-    from mfulab.device import nvml
+    from mfulab.device.vendors import nvml
 
     name = nvml.optional(pynvml.nvmlDeviceGetName, handle) or "nvidia"
     return CudaDevice(nvml.text(name), nvml.text(nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or ""))
@@ -128,7 +128,10 @@ def _why_no_torch_cuda() -> str:
 
 
 def _why_no_gpu() -> str:
-    from mfulab.device import nvml
+    from mfulab.device.vendors import amd, nvml
 
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return nvml.why_absent() or f"CUDA_VISIBLE_DEVICES={hidden} leaves no GPU to be seen"
+    if (nvidia := nvml.why_absent()) and amd.why_absent():
+        return f"{nvidia}; of AMD's, {amd.why_absent()}"
+    names = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    hidden = " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
+    return f"{hidden or 'the driver'} leaves no GPU to be seen"

@@ -3,9 +3,9 @@
 from typing import Any
 
 from mfulab.core.groups import DeviceConfig
-from mfulab.device import cpu, identity, is_gpu
+from mfulab.device import cpu, identity, is_gpu, vendors
 from mfulab.device.cpu_peaks import cpu_peak
-from mfulab.device.gpu import properties_by_nvml, properties_of
+from mfulab.device.gpu import properties_of
 from mfulab.device.peaks import Peak, gpu_peak
 
 
@@ -18,7 +18,7 @@ def local_name() -> str:
 def local_peak(precision: str) -> Peak:
     """The computed dense peak in TFLOP/s of the first GPU that CUDA would see, else of the CPU; without torch."""
     if gpus := identity.cuda_devices():
-        return gpu_peak(properties_by_nvml(gpus[0]), precision)
+        return gpu_peak(vendors.of(gpus[0].uuid).properties(gpus[0].uuid, gpus[0].name), precision)
     return cpu_peak(cpu.cpu(), cpu.usable_cores(), precision)
 
 

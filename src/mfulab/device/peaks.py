@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find, is_slice, table, texts_read
 
 if TYPE_CHECKING:
-    from mfulab.device.gpu import GpuProperties
+    from mfulab.device.vendors import GpuProperties
 
 # Which units compute a precision, best first; tensor units run at the tensor clock where the device has two.
 UNITS = {

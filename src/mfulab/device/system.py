@@ -63,11 +63,21 @@ def forget_peak_memory() -> None:
 
 def peak_memory_bytes() -> int | None:
     """The most memory of this process that was resident, in bytes: VmHWM, on macOS getrusage's."""
-    for line in (text("proc/self/status") or "").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) << 10
-    if IS_MACOS:
+    peak = _status_bytes("VmHWM")
+    if peak is None and IS_MACOS:
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes there, KiB on Linux
+    return peak
+
+
+def file_pages_bytes() -> int:
+    """Resident pages of files, in bytes: above all libraries' code that has run so far. 0 where it is not reported."""
+    return _status_bytes("RssFile") or 0
+
+
+def _status_bytes(name: str) -> int | None:
+    for line in (text("proc/self/status") or "").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) << 10
     return None

@@ -35,6 +35,7 @@ class Hopper(CudaC):
     cluster: ClassVar[int] = 1  # blocks, one tile above the other
     shared_memory_bytes: ClassVar[int] = RING_BYTES + 2 * STAGES * 8 + ALIGNMENT
     item_bytes: ClassVar[int] = 2
+    tile_rows: ClassVar[int] = TILE_M
 
     def architecture(self, capability: tuple[int, int]) -> str:
         return "sm_90a"  # wgmma exists for this one target only
@@ -53,7 +54,7 @@ class Hopper(CudaC):
             raise UnsupportedError(f"{self}: the copy engine needs {sides}, not {shape}")
 
     def launch(self, shape: Shape) -> Launch:
-        tiles = shape.batch * ceil_div(shape.m, self.cluster * TILE_M) * ceil_div(shape.n, TILE_N)
+        tiles = shape.batch * ceil_div(shape.m, self.cluster * self.tile_rows) * ceil_div(shape.n, TILE_N)
         blocks = self.cluster * min(tiles, getattr(properties(), "multi_processor_count", H100_SMS) // self.cluster)
         return Launch((THREADS, 1, 1), (blocks, 1, 1), self.shared_memory_bytes)
 
@@ -61,7 +62,7 @@ class Hopper(CudaC):
         """Tensors that the copy engine loads and stores, in the order of the kernel's arguments."""
         batch, m, k = a.shape
         depth = ROW_BYTES // self.item_bytes
-        return [View(a, (k, m, batch), (depth, TILE_M, 1)), View(b, (b.shape[-1], k, batch), (BOX, depth, 1))]
+        return [View(a, (k, m, batch), (depth, self.tile_rows, 1)), View(b, (b.shape[-1], k, batch), (BOX, depth, 1))]
 
     def pointers(self, c: Any) -> list[Any]:
         """Tensors that the kernel takes by their address, behind the views."""

@@ -4,13 +4,20 @@ MFU of the job = FLOPs of all ranks ÷ (slowest step × sum of their peaks).
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import mean, median
 from typing import Any, TypeVar
 
 from mfulab.core.columns import Rank
 from mfulab.mfu.utilization import of_peak, percent, total
 
 COLUMNS = ("job_ranks", "job_time_s", "job_mfu_percent", "job_slowest_rank", "transfer_percent", "waiting_percent")
+# Bytes that cross a link ÷ bytes of the collective among n processes: nccl-tests, doc/PERFORMANCE.md.
+BUS: Mapping[str, Callable[[int], float]] = {
+    "allreduce": lambda n: 2 * (n - 1) / n,
+    **dict.fromkeys(("allgather", "reducescatter", "alltoall"), lambda n: (n - 1) / n),
+}
+MOST = 20  # kinds and sizes of collectives
 Row = Mapping[str, Any]
 Place = TypeVar("Place")  # a rank, or a device of one
 
@@ -19,18 +26,43 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
     """Fills the job's columns of rows read from traces; None for a row of no job, or without another rank beside it."""
     for row in rows:
         row |= dict.fromkeys(COLUMNS)
+        row["collective_bandwidth"] = bandwidths([row])
     for ranks in _jobs(rows):
+        together = bandwidths(ranks)
         found = _of_job(ranks)
         waited = waits({_place(row): collectives(row) for row in ranks})
         last = min(waited, key=lambda place: waited[place][1]) if waited else None
         for row in ranks:
-            row |= found
+            row |= {**found, "collective_bandwidth": together}
             if waited and row["window_s"]:
                 transfer, waiting = waited[_place(row)]
                 row["transfer_percent"] = percent(transfer / 1e9, row["window_s"])
                 row["waiting_percent"] = percent(waiting / 1e9, row["window_s"])
             if last is not None:
                 row["job_slowest_rank"] = last[0]
+
+
+def bandwidths(ranks: Sequence[Row]) -> str | None:
+    """JSON: bandwidth of each kind and size of collective in GB/s by its median time; None where sizes are not told.
+
+    Algorithm bandwidth = bytes ÷ time, bus bandwidth = that × `BUS`. The time is the shortest among all ranks, since
+    others wait in it; `wait_ms`, what the one that waits most adds in the mean, is None where a rank is alone.
+    """
+    told = [{tuple(what): times for *what, times in json.loads(row.get("collective_sizes") or "[]")} for row in ranks]
+    found = []
+    for (kind, size, processes), own in told[0].items():
+        several = [times for each in told if len(times := each.get((kind, size, processes), ())) == len(own)]
+        shared = several if len(several) == len(told) else [own]
+        shortest = [min(times) for times in zip(*shared, strict=True)]
+        factor = next((of(processes) for name, of in BUS.items() if name in kind and processes), 1.0)
+        speed = size / median(shortest) if median(shortest) else None
+        waits = [mean(time - least for time, least in zip(times, shortest, strict=True)) for times in shared]
+        found.append(
+            {"kind": kind, "bytes": size, "processes": processes, "calls": len(own), "ms": median(shortest) / 1e6}
+            | {"algorithm_gb_s": speed, "bus_gb_s": speed and factor * speed}
+            | {"wait_ms": max(waits) / 1e6 if len(shared) > 1 else None}
+        )
+    return json.dumps(sorted(found, key=lambda one: -one["ms"] * one["calls"])[:MOST]) if found else None
 
 
 RANK = tuple(Rank.model_fields)

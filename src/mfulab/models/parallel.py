@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig, ParallelConfig
-from mfulab.device import GPU, is_gpu
+from mfulab.device import GPU, is_gpu, visible
 from mfulab.device.cpu import usable_cores
 from mfulab.device.identity import cuda_devices
 from mfulab.device.samplers.network import INTERFACE, LOOPBACK
@@ -19,7 +19,6 @@ from mfulab.models.build import outermost_blocks
 
 # What the rank that is slowed on purpose sleeps in a step: more than ranks differ by on their own.
 SLOWED_SHARE, SLOWED_S = 0.3, 0.02  # of its step without the sleep, at least so many seconds
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
@@ -50,7 +49,7 @@ def see_one_gpu(place: int) -> None:
     So each rank's counters, clocks and memory are those of its own GPU, as in a run of one process.
     """
     chosen = cuda_devices()[place]
-    os.environ[VISIBLE] = chosen.uuid or str(place)
+    os.environ.update(visible([chosen.uuid or str(place)]))
 
 
 def join(rank: int, parallel: ParallelConfig, meeting: dist.Store, device: torch.device) -> None:

@@ -24,7 +24,7 @@ SHOWN = 80  # characters of a value in a message
 
 
 # Keys with one value for all runs.
-ONE = {"steps", "replicates", "ceiling_replicates", "budget_min", "hardware", "exclude"}
+ONE = {"steps", "replicates", "ceiling_replicates", "short_processes", "budget_min", "hardware", "exclude"}
 ONE |= {"device", "device.name", "device.type", "report.language", "report.rows"}
 
 

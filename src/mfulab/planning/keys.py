@@ -46,6 +46,9 @@ class Asked(Closed):
     ceiling_replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
         None, description="Processes that measure each ceiling; empty: 4 on a CPU, 2 on a GPU."
     )
+    short_processes: bool = Field(
+        False, description="On a CPU, times of the section timing that are empty are short: many processes say more."
+    )
     budget_min: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="Minutes of wall time of a sweep; what does not fit is not measured; empty: no end."
     )

@@ -12,6 +12,8 @@ from mfulab.core.replicates import numbered
 LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
 # Named where they differ from their defaults.
 TUNABLE = ("timing", "profile", "parallel", "device", "seed", "sum_length", "first_calls", "load_time_s")
+# Seconds of the section timing, of a CPU's process that is one of many: named by one word.
+SHORT = {"window_time_s": 0.1, "warm_up_time_s": 0.3, "patience_s": 0.2}
 UNNAMED = ("device.name", "device.type", "device.peak_tflop_s", "model._target_", "model.name", "kernel._target_")
 
 
@@ -30,6 +32,9 @@ def run_name(config: BaseModel, axes: tuple[str, ...], dotted: Mapping[str, Any]
     for key in TUNABLE:
         if key in fields:
             values |= _differences(key, getattr(config, key), fields[key].get_default())
+    short_times = {f"timing.{key}": value for key, value in SHORT.items()}
+    if short_times.items() <= values.items():
+        values = {key: value for key, value in values.items() if key not in short_times} | {"timing": "short"}
     name = ",".join(f"{key}={_text(value)}" for key, value in values.items() if key not in UNNAMED)
     if len(name.encode()) > LONGEST:
         kept = name[: LONGEST - 13].rpartition(",")[0]  # each part between commas stays key=value: keep_commas
@@ -38,12 +43,12 @@ def run_name(config: BaseModel, axes: tuple[str, ...], dotted: Mapping[str, Any]
 
 
 def short(run: str) -> str:
-    """A run's name without its keys, which its values make plain: `gpt2 training 4 64 bf16 eager`.
+    """A run's name without its keys, which its values make plain, and without how long it was measured.
 
-    >>> short("kernel=torch,size=64,timing.windows=2")
-    'torch 64 windows=2'
+    >>> short("kernel=torch,size=64,timing.windows=2,parallel.processes=2")
+    'torch 64 processes=2'
     """
-    parts = (part.partition("=") for part in run.split(","))
+    parts = (part.partition("=") for part in run.split(",") if not part.startswith("timing"))
     return " ".join(f"{key.rpartition('.')[2]}={value}" if "." in key else value or key for key, _, value in parts)
 
 

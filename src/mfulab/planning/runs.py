@@ -20,14 +20,14 @@ from mfulab.core.configs import StepConfig
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import format_name
 from mfulab.core.replicates import numbered
-from mfulab.device import ByKind
+from mfulab.device import ByKind, is_gpu
 from mfulab.measurements.ceilings import CeilingsConfig
 from mfulab.measurements.count_flops import CountFlopsConfig
 from mfulab.measurements.environment import EnvironmentConfig
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning import traces
-from mfulab.planning.naming import run_name
+from mfulab.planning.naming import SHORT, run_name
 from mfulab.planning.overrides import put
 
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
@@ -157,6 +157,9 @@ class _Planner:
         # A given peak belongs to the ceilings alone: it is a denominator and must not re-measure what it divides.
         self.peaks = {**self.base["device"], "name": device, "type": device}
         self.base["device"] = {**self.peaks, "peak_tflop_s": {}}
+        if self.base.get("short_processes") and not is_gpu(device):
+            times = {key: value for key, value in self.base["timing"].items() if value is not None}
+            self.base["timing"] = {**self.base["timing"], **SHORT, **times}
         self.base["trace_peaks"] = self.peaks["peak_tflop_s"]
 
     def combinations(self, step: str) -> Iterator[Combination]:

@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.device import OF_GPUS, is_gpu, kind_of
 from mfulab.planning.store import holds, newest_of, write_if_changed
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -31,13 +32,13 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 
 
-def run_sources(step: str, target: str | None) -> Sources:
-    """Every file that a run of `step` with a model or kernel `target` depends on."""
+def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
+    """Every file that a run of `step` with a model or kernel `target` depends on; a CPU's on nothing for GPUs alone."""
     roots = [(f"mfulab.measurements.{step}.measure", "measure")]
     if target:
         module = locate(target)
         roots.append((module, target.removeprefix(f"{module}.").split(".")[0]))
-    return _reached(tuple(roots))
+    return _reached(tuple(roots), OF_GPUS if hardware and not is_gpu(kind_of(hardware)) else ())
 
 
 def closure(module: str) -> Sources:
@@ -46,14 +47,14 @@ def closure(module: str) -> Sources:
 
 
 @cache
-def _reached(roots: tuple[Node, ...]) -> Sources:
+def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
     seen: set[Node] = set()
     statements: dict[str, set[int]] = {}
     data: set[Path] = set()
     waiting = list(roots)
     while waiting:
         node = waiting.pop()
-        if node in seen or not _is_local(node[0]) or (path := _file(node[0])) is None:
+        if node in seen or node[0].startswith(without) or not _is_local(node[0]) or (path := _file(node[0])) is None:
             continue
         seen.add(node)
         module = _module(node[0], path)

@@ -24,11 +24,12 @@ from mfulab.planning import lock, store
 from mfulab.planning.costs import Sweep
 from mfulab.planning.load import RESULTS, load
 from mfulab.planning.runs import Plan, Run
-from mfulab.planning.sources import PACKAGE, changed_at, closure, digests, run_sources, write_digests
+from mfulab.planning.sources import PACKAGE, Sources, changed_at, closure, digests, run_sources, write_digests
 from mfulab.runtime import client, devices, lifetime
 
 PAGE = Path("reports/report.html")
 PROCESSES, NODES = (re.compile(rf'"{name}": (\d+)') for name in ("processes", "nodes"))  # in a run's config
+FRAMEWORKS = re.compile(r'"mode": "(jax|tensorflow)')  # as well
 FIRST = 100  # added to the priority of what the page's first sentence needs
 
 
@@ -179,6 +180,12 @@ class Workflow:
         missing = not all(store.is_complete(Path(row), self._sweep.budget_min) for row in rows)
         return [self.first_page] if self._sweep.headline and missing else []
 
+    def refined(self, wildcards: Any) -> list[str]:
+        """An input function: a file that says that what a budget left was spent; none where all rows are complete."""
+        path = RESULTS / "plan" / f"{self._sweep.digest}.refined"
+        is_wanted = path.exists() or len(self.complete_rows) < len(self._runs)
+        return [str(path)] if self._sweep.headline and is_wanted else []
+
     def headline_rows(self, wildcards: Any) -> list[str]:
         """An input function: the rows that the page's first sentence needs."""
         return [f"{RESULTS}/{folder}/row.csv" for folder in self._sweep.headline]
@@ -212,7 +219,7 @@ class Workflow:
     @property
     def other_manifests(self) -> list[str]:
         """Plans whose finished rows are shown beside ours: other machines' of the same experiments, or all."""
-        found = RESULTS.glob("*/plan/*.json") if self._runs else ()
+        found = RESULTS.glob("*/plan/*.json") if self._runs or self.plans[0].shown == "all" else ()
         same = {plan.experiment for plan in self.plans}
         wanted = {str(path) for path in found if self.plans[0].shown == "all" or path.stem in same}
         return sorted(wanted - set(self.planned_manifests))
@@ -228,10 +235,14 @@ class Workflow:
         return bool(self._runs)
 
     def work(self, jobs: Iterable[Any]) -> str:
-        """Names what Snakemake's `jobs` do: `rows` alone, the `report` alone where nothing is measured, or `both`."""
+        """Names what Snakemake's `jobs` do: `rows` alone, the `report` alone where nothing is measured, or `both`.
+
+        After it stand the frameworks that planned runs use beside torch.
+        """
         if not self.measures:
             return "report"
-        return "both" if any(job.rule.name == "tables" for job in jobs) else "rows"
+        frameworks = {name for run in self._runs.values() for name in FRAMEWORKS.findall(run.text)}
+        return " ".join(["both" if any(job.rule.name == "tables" for job in jobs) else "rows", *sorted(frameworks)])
 
     @property
     def unplanned(self) -> list[str]:
@@ -260,8 +271,8 @@ class Workflow:
         """
 
         @cache
-        def file(target: str | None) -> str:
-            path, found = _digests_path(step, target), run_sources(step, target)
+        def file(target: str | None, hardware: str) -> str:
+            path, found = _sources(step, target, hardware)
             if self._is_read_only:
                 return self._written(str(path), digests(found))
             write_digests(path, found)
@@ -270,7 +281,7 @@ class Workflow:
         def files(wildcards: Any) -> list[str]:
             run = self._runs.get(_folder(step, wildcards))
             with _told_in_one_line():
-                return [file(run.target if run else None)]
+                return [file(run.target if run else None, wildcards.get("hardware") or "")]
 
         return files
 
@@ -377,11 +388,12 @@ def _folder(step: str, wildcards: Any) -> str:
 
 
 def _newest(run: Run) -> float:
-    return changed_at(_digests_path(run.step, run.target), run_sources(run.step, run.target))
+    return changed_at(*_sources(run.step, run.target, run.folder.partition(run.step)[0].rstrip("/")))
 
 
-def _digests_path(step: str, target: str | None) -> Path:
-    return RESULTS / "plan" / "sources" / f"{step},{target or 'itself'}.txt"
+def _sources(step: str, target: str | None, hardware: str) -> tuple[Path, Sources]:
+    name = ",".join(filter(None, (step, target or "itself", hardware)))
+    return RESULTS / "plan" / "sources" / f"{name}.txt", run_sources(step, target, hardware)
 
 
 def _relative(paths: Any) -> list[str]:

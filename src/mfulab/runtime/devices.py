@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+from mfulab.device import visible
 from mfulab.runtime.processes import check_workflow
 
 GPUS = "MFULAB_GPUS"  # SLUG:UUID,…: the devices of this machine, where the workflow runs on it
@@ -45,7 +46,7 @@ def claim(
         return
     held = _first_free(candidates, environment, min(count, len(candidates)))
     try:
-        yield environment | {VISIBLE: ",".join(held)} if device == "cuda" else environment
+        yield environment | visible(list(held)) if device == "cuda" else environment
     finally:
         for descriptor in held.values():
             os.close(descriptor)

@@ -68,11 +68,17 @@ def serve(listener: socket.socket, work: str) -> None:
 
 
 def modules_for(work: str) -> list[str]:
-    """The modules that a workflow needs at once which only measures (`rows`), makes the `report`, or does `both`."""
+    """The modules that a workflow needs at once which only measures (`rows`), makes the `report`, or does `both`.
+
+    After it stand the frameworks that runs use, as in `both tensorflow`: others take seconds and are left alone.
+    """
+    work, *frameworks = work.split()
     if work == "report":
         return list(REPORT)
     root = Path(__file__).parents[1]
-    paths = [path.relative_to(root).with_suffix("") for folder in FOLDERS for path in sorted(root.glob(folder))]
+    found = [path for folder in FOLDERS for path in sorted(root.glob(folder))]
+    left = {f"framework_{name}" for name in ("jax", "tensorflow") if name not in frameworks}
+    paths = [path.relative_to(root).with_suffix("") for path in found if path.stem not in left]
     modules = [".".join(("mfulab", *path.parts)) for path in paths]
     return [*PRELOADED, *modules, TRANSFORMERS, *((*REPORT, *SEMINAR) if work == "both" else ())]
 

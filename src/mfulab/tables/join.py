@@ -12,7 +12,7 @@ from mfulab.core.formats import BY_DTYPE, FORMATS
 from mfulab.device import is_gpu
 from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
 from mfulab.mfu import headroom
-from mfulab.mfu.utilization import TERA, default_basis, percent, product, ratio, tflop_s, total, utilization
+from mfulab.mfu.utilization import TERA, default_basis, of_peak, percent, product, ratio, tflop_s, total, utilization
 from mfulab.tables import verdict
 
 BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
@@ -210,7 +210,24 @@ def profile_columns(
     joined |= roofline_times(row, flops, compute.get("measured_tflop_s"), memory.get("measured_gb_s"))
     joined |= headroom.of_step({**row, **joined, "time_s": time})
     joined["mfu_note"] = verdict.note({**row, **joined})
+    best = compute.get("measured_tflop_s" if joined["mfu_basis"] == "measured" else "computed_tflop_s")
+    # Where a GPU's trace held no kernels, what it tells of modules is the host's time.
+    told = row.get("modules") if not is_gpu(device) or row.get("kernel_busy_percent") is not None else None
+    joined["module_times"] = module_times(told, None if is_gpu(device) else time, best)
     return joined | verdict.columns({**row, **joined, "time_s": time})
+
+
+def module_times(modules: str | None, step_s: float | None, best_tflop_s: float | None, steps: int = 1) -> str | None:
+    """JSON: modules of a step with ms, FLOPs, and MFU in % of the time that each takes, by the whole step's peak.
+
+    `step_s`: a CPU's step without a trace. Its modules share it as they do the traced one; a GPU's are kernels' time.
+    """
+    found = json.loads(modules or "[]")
+    ms = 1e3 * step_s / found[0]["time_ns"] if found and step_s and found[0]["time_ns"] else 1e-6 / steps
+    for one in found:
+        one["ms"], one["flops"] = one.pop("time_ns") * ms, one["flops"] / steps
+        one["mfu_percent"] = of_peak(one["flops"] or None, one["ms"] / 1e3, best_tflop_s)
+    return json.dumps(found, ensure_ascii=False) if found else None
 
 
 def _ceiling_columns(row: Values, compute: Values) -> dict[str, Any]:

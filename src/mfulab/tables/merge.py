@@ -1,6 +1,7 @@
 """Merges results folders of several machines into one: checks every row, copies what is new, overwrites nothing.
 
 mfulab collect /mnt/h100/mfulab /mnt/laptop/results     then: snakemake --cores 1 report
+mfulab collect --class handed_in/                       a folder or archive a participant; equal devices stay apart
 """
 
 import json
@@ -17,8 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import UnreadableError, cannot_be_written, is_inside, read_csv, read_json, remove
+from mfulab.core.files import UnreadableError, cannot_be_written, is_inside, read_csv, read_json, remove, write_csv
 from mfulab.core.rows import impossible
+from mfulab.device.identity import slug
 from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 from mfulab.planning import lock, store
@@ -26,6 +28,9 @@ from mfulab.planning.store import is_complete, write_if_changed
 from mfulab.tables.records import first_line
 
 COLLECTED = "+collected"
+PACKED = ("config.json", "row.csv", "samples.csv", "operators.csv", "kernels.csv")
+OF, LONGEST_NAME = "--", 40  # between a device and its participant, and letters of the latter
+_COUNTED = {step for step, each in MEASUREMENTS.items() if not each.on_device}
 LARGEST_UNPACKED = 16 << 30  # bytes of an archive
 OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
 
@@ -39,26 +44,59 @@ class Merged:
     problems: list[str] = field(default_factory=list)
 
 
-def collect(sources: Sequence[Path], results: Path) -> Merged:
+def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> Merged:
     """Copies runs and plans of each of `sources` (a results folder, a project with one, an archive) into `results`.
 
     A run that is here already stays as it is; where theirs says something else, that is a problem and not copied.
     Raises ConfigurationError, before anything is copied, for a source without results.
+
+    Args:
+        in_class: each source is a folder of what participants gave. Their machines are named `DEVICE--PARTICIPANT`, by
+            the name of the file, so that equal devices stay apart; one without results is a problem and no error.
     """
     merged = Merged()
     with ExitStack() as unpacked:
-        folders = [_results_of(source, unpacked) for source in sources]
+        folders = []
+        for source, participant in _participants(sources) if in_class else ((source, "") for source in sources):
+            try:
+                folders.append((_results_of(source, unpacked), participant))
+            except ConfigurationError as error:
+                if not in_class:
+                    raise
+                merged.problems.append(str(error))
         store.check_writable(results)
         lock.take(results)
-        for folder in folders:
+        for folder, participant in folders:
             for step, run in _runs(folder):
                 if is_inside(run, folder):
-                    _merge_run(step, run, results / run.relative_to(folder), merged)
+                    _merge_run(step, run, results / _named(run.relative_to(folder), participant), merged)
                 else:
                     merged.problems.append(f"{run}: a link out of {folder}; not copied")
             for plan in sorted(folder.glob("*/plan/*.json")):
-                _merge_plan(plan, _collected(results / plan.relative_to(folder)), merged)
+                ours = results / _named(plan.relative_to(folder), participant)
+                _merge_plan(plan, _collected(ours), merged, participant)
     return merged
+
+
+def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """Finds what each participant gave, under a folder's name. Raises ConfigurationError for names alike."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigurationError(f"--class {folder}: give a folder of results folders or archives")
+        for path in sorted(folder.iterdir()):
+            name = slug(path.name.partition(".")[0])[:LONGEST_NAME]
+            if name in found:
+                raise ConfigurationError(f"{path} and {found[name]} are both of {name}. Rename one.")
+            found[name] = path
+            yield path, name
+
+
+def _named(path: Path, participant: str) -> Path:
+    """A path below the results, of a participant's machine where it lies on one."""
+    machine, *rest = path.parts
+    is_apart = participant and machine not in NO_MACHINE and machine not in _COUNTED
+    return Path(f"{machine}{OF}{participant}" if is_apart else machine, *rest)
 
 
 def _results_of(source: Path, unpacked: ExitStack) -> Path:
@@ -113,6 +151,7 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
         merged.problems.append(f"{theirs}: {problem}; not copied")
     elif not (ours / "row.csv").exists() or not is_complete(ours / "row.csv"):
         _copy(theirs, ours)
+        _rename(ours / "row.csv", ours.parents[1].name if MEASUREMENTS[step].on_device else "")
         merged.copied.append(str(ours))
     elif _says(theirs) == _says(ours):
         merged.known.append(str(ours))
@@ -142,7 +181,7 @@ def _why_bad(step: str, run: Path) -> str | None:
 def _says(run: Path) -> tuple[Any, dict[str, str]]:
     """A run's config and what its row says, to be compared: a FLOP count of another day is the same count."""
     config = read_json(run / "config.json")
-    ignored = set() if MEASUREMENTS[run.parent.name].on_device else OF_THE_DAY
+    ignored = {"hardware"} if MEASUREMENTS[run.parent.name].on_device else OF_THE_DAY  # a participant's was renamed
     return config, {key: value for key, value in read_csv(run / "row.csv")[0].items() if key not in ignored}
 
 
@@ -158,15 +197,28 @@ def _copy(theirs: Path, ours: Path) -> None:
             partial.replace(ours / path.name)
 
 
+def _rename(row: Path, hardware: str) -> None:
+    """Names the machine in a row as its folder is called."""
+    [cells] = read_csv(row)
+    if cells["hardware"] != hardware:
+        age = row.stat()
+        write_csv(row, [{**cells, "hardware": hardware}])
+        os.utime(row, ns=(age.st_atime_ns, age.st_mtime_ns))
+
+
 def _collected(plan: Path) -> Path:
     """The file of a plan that came from elsewhere: not the one that the next sweep here writes."""
     return plan if plan.stem.endswith(COLLECTED) else plan.with_stem(plan.stem + COLLECTED)
 
 
-def _merge_plan(theirs: Path, ours: Path, merged: Merged) -> None:
+def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "") -> None:
     """Two plans of one experiment on one kind of device become one that lists the runs of both."""
     try:
         plan = _plan(theirs)
+        if participant:
+            place, machine = f"results/{plan['hardware']}/", f"{plan['hardware']}{OF}{participant}"
+            text = json.dumps(plan).replace(json.dumps(place)[:-1], f'"results/{machine}/')
+            plan = {**json.loads(text), "hardware": machine}
     except (FileNotFoundError, ValueError) as error:
         merged.problems.append(f"{error}; not copied")
         return
@@ -192,13 +244,29 @@ def _plan(path: Path) -> dict[str, Any]:
     return {"excluded": [], **read_json(path)}
 
 
-def run(sources: Sequence[Path], into: Path) -> int:
-    """Collects `sources` and says what became of them; the status is 1 where something was not taken over."""
+def run(sources: Sequence[Path], into: Path, in_class: bool, pack: Path | None) -> int:
+    """Collects `sources`, or packs one, and says what became of them; the status is 1 where something was left out."""
     try:
-        merged = collect(sources, into)
+        if pack is not None:
+            return _pack(sources, pack)
+        merged = collect(sources, into, in_class)
     except OSError as error:  # in the middle: what was copied is whole
         raise cannot_be_written(error.filename or into, error) from error
     print(f"{len(merged.copied)} runs copied, {len(merged.known)} here already, {len(merged.problems)} problems")
     for problem in merged.problems:
         print(f"  {problem}")
     return int(bool(merged.problems))
+
+
+def _pack(sources: Sequence[Path], archive: Path) -> int:
+    """Writes what `collect` reads of one source, to be handed in: no logs, and no traces."""
+    with ExitStack() as unpacked:
+        [folder] = [_results_of(source, unpacked) for source in sources[:1]]
+        with tarfile.open(archive, "w:gz") as file:
+            for path in sorted(folder.rglob("*")):
+                parts = path.relative_to(folder).parts
+                is_wanted = parts[0] not in {"tables", "reference", "plan"} and path.name in PACKED
+                if path.is_file() and not path.is_symlink() and (is_wanted or parts[1:2] == ("plan",)):
+                    file.add(path, Path("results", *parts))
+    print(f"{archive}: {archive.stat().st_size / 1e6:.2f} MB")
+    return 0

@@ -10,7 +10,9 @@ from mfulab.timing.statistics import relative_half_width
 Run = tuple[str, str]  # step, name
 Pair = tuple[float | None, float | None]  # seconds of the old and of the new; None where a process had none
 FEWEST_PAIRS = 2
-MOST_ROUNDS = 10  # after each of which a verdict may end a run: more looks would call more unchanged runs different
+MOST_ROUNDS = 60
+# Rounds after which a verdict may end a run: each look at growing data may call an unchanged run different.
+LOOKS = (1, 2, 4, 8, 16, 32, MOST_ROUNDS)
 
 
 def judge(

@@ -156,7 +156,8 @@ def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
     shown = [("readings", row) for row in found.records["readings"]] + [("profile", row) for row in busiest]
     polled = series.collect((row, folders[table, row["run"]]) for table, row in shown)
     write_csv(folder / SERIES, polled, series.columns(polled))
-    write_json(folder / ABOUT, {**provenance, "code": {name: code(name) for name in sorted(codes)}}, indent=1)
+    digests = {name: code(name, folder.name) for name in sorted(codes)}
+    write_json(folder / ABOUT, {**provenance, "code": digests}, indent=1)
 
 
 def _write_tables(records: Records, folder: Path) -> None:

@@ -289,11 +289,11 @@ def code_name(table: str, config: Mapping[str, Any]) -> str:
     return f"{TABLES[table].step},{measured.get('_target_', '')}"
 
 
-def code(name: str) -> str:
-    """A digest of all code and data that count for rows of a `code_name`; "" where they are no more."""
+def code(name: str, hardware: str) -> str:
+    """A digest of all code and data that count for a machine's rows of a `code_name`; "" where they are no more."""
     step, _, target = name.partition(",")
     try:
-        return hashlib.sha256(digests(run_sources(step, target or None)).encode()).hexdigest()[:16]
+        return hashlib.sha256(digests(run_sources(step, target or None, hardware)).encode()).hexdigest()[:16]
     except ConfigurationError:
         return ""
 
@@ -306,7 +306,7 @@ def aged(folder: Path) -> list[str]:
         return []
     except UnreadableError as error:
         return [str(error)]
-    changed = [name for name, digest in known.items() if code(name) != digest]
+    changed = [name for name, digest in known.items() if code(name, folder.name) != digest]
     if not changed:
         return []
     what = f"the code of {len(changed)} of {len(known)} steps and their models has changed since, such as {changed[0]}"

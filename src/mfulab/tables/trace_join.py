@@ -11,7 +11,7 @@ from mfulab.flops.formulas import seconds_at_peaks, weighted_peak_flop_s
 from mfulab.mfu import headroom
 from mfulab.mfu.utilization import TERA, of_peak, percent, product, ratio, tflop_s
 from mfulab.tables import verdict
-from mfulab.tables.join import Values
+from mfulab.tables.join import Values, module_times
 
 MOST_UNCOUNTED = 50.0  # % of matmuls' time: beyond it MFU would say more of what is not known than of what is
 
@@ -61,6 +61,7 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     operators = json.loads(row.get("operators") or "[]") if time else []
     roofs = headroom.of_operators(operators, tflop_s_of, bandwidth, row.get("steps") or 1)
     joined["operator_roofline"] = json.dumps(roofs, ensure_ascii=False) if roofs else None
+    joined["module_times"] = module_times(row.get("modules"), None, weighted, row.get("steps") or 1)
     joined["mfu_note"] = verdict.note({**row, **joined})
     reason = _without_mfu(row, joined, missing, percent(useful, time))
     joined["mfu_reason"] = packed_all([reason]) if reason else None

@@ -13,6 +13,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import FORMATS
 from mfulab.device import ByKind, cpu, is_gpu
+from mfulab.device.gpu import clock_reader
 from mfulab.timing.clocks import Clock, clock_for
 from mfulab.timing.statistics import Stats
 
@@ -23,6 +24,8 @@ MIDDLE = ByKind(cpu=(512, 512, 512), gpu=(4096, 4096, 4096))  # where the ways t
 FASTEST = 2  # of them that are sampled at every shape
 LIMIT_S = ByKind(cpu=2.0, gpu=15.0)  # of each
 SAMPLE_S = ByKind(cpu=0.05, gpu=0.2)
+# Back-to-back work before a shape: under it a GPU's clock falls to one that its power limit lets it hold.
+SETTLE_S, BURST_S = 0.5, 0.01
 
 
 Matmul = Callable[[], object]
@@ -41,6 +44,7 @@ def sweep_matmuls(
 ) -> list[dict[str, object]]:
     """Samples of the rate of C = A·B over growing shapes within about `limit_s` seconds a way; rates in TFLOP/s.
 
+    On a GPU each holds the clock in MHz, and one of each shape, `burst`, is from before its clock settled.
     `only` is one way and shape (MxNxK) to sample again. Models do not multiply by `torch.mm` alone: of all `WAYS` the
     FASTEST at a middle shape are sampled. docs/peaks.md compares them.
     """
@@ -66,7 +70,7 @@ def _fastest_ways(precision: str, device: torch.device) -> list[str]:
     clock, seconds = clock_for(device), dict.fromkeys(matmuls, math.inf)
     for _ in range(3):  # apart in time: a neighbour slows one round down, not every one
         for way, matmul in matmuls.items():
-            seconds[way] = min(seconds[way], *_repeat(matmul, clock, 0.01, 2))
+            seconds[way] = min(seconds[way], *(one.time_s for one in _repeat(matmul, clock, 0.01, 2)))
     return sorted(seconds, key=lambda way: seconds[way])[:FASTEST]
 
 
@@ -90,15 +94,25 @@ def _sweep(
             continue
         try:
             matmul = WAYS[library](precision, m, n, k, device)
-            seconds = _repeat(matmul, clock, SAMPLE_S[device.type], 4)
+            burst = _settled(matmul, clock, device) if is_gpu(device) else []
+            held = _repeat(matmul, clock, SAMPLE_S[device.type], 4, clock_reader(device))
         except torch.OutOfMemoryError:
             continue
-        slowest = Stats(seconds).median / flops
+        slowest = Stats([one.time_s for one in held]).median / flops
         shape = f"{m}x{n}x{k}"
         samples += [
-            {"library": library, "shape": shape, "time_s": each, "tflop_s": flops / each / 1e12} for each in seconds
+            {"library": library, "shape": shape, "time_s": one.time_s, "tflop_s": flops / one.time_s / 1e12}
+            | ({"clock_mhz": one.clock_mhz, "burst": place < len(burst)} if is_gpu(device) else {})
+            for place, one in enumerate((*burst, *held))
         ]
     return samples
+
+
+def _settled(matmul: Matmul, clock: Clock, device: torch.device) -> "list[Sample]":
+    """A sample at the clock that the device begins with; then work of SETTLE_S brings it to the one that it holds."""
+    burst = _repeat(matmul, clock, BURST_S, 1, clock_reader(device))
+    _repeat(matmul, clock, SETTLE_S, 1)
+    return burst
 
 
 def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn") -> Matmul:
@@ -201,9 +215,19 @@ def fastest_matmul(samples: list[dict[str, object]], device: torch.device) -> Be
     """
     rates: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
+        if sample.get("burst"):
+            continue
         matmul = str(sample["library"]), str(sample["shape"])
         rates.setdefault(matmul, []).append(float(str(sample["tflop_s"])))
     return max((Best(*one, _typical(values, device)) for one, values in rates.items()), key=lambda best: best.tflop_s)
+
+
+def burst_of(best: Best, samples: list[dict[str, object]]) -> float | None:
+    """The rate of the fastest matmul before the clock settled, in TFLOP/s; None on a CPU."""
+    rates = [
+        float(str(one["tflop_s"])) for one in samples if one.get("burst") and (one["library"], one["shape"]) == best[:2]
+    ]
+    return max(rates, default=None)
 
 
 def best_bandwidth(samples: list[dict[str, object]], device: torch.device) -> float:
@@ -220,8 +244,8 @@ def sweep_triad(device: torch.device) -> list[dict[str, object]]:
     length = triad_length(device)
     a, b, c = (torch.randn(length, device=device) for _ in range(3))
     moved = 3 * length * a.element_size()
-    seconds = _repeat(lambda: torch.add(b, c, alpha=3.0, out=a), clock_for(device), SAMPLE_S[device.type], 20)
-    return [{"elements": length, "time_s": each, "gb_s": moved / each / 1e9} for each in seconds]
+    found = _repeat(lambda: torch.add(b, c, alpha=3.0, out=a), clock_for(device), SAMPLE_S[device.type], 20)
+    return [{"elements": length, "time_s": one.time_s, "gb_s": moved / one.time_s / 1e9} for one in found]
 
 
 def triad_length(device: torch.device) -> int:
@@ -233,21 +257,35 @@ def triad_length(device: torch.device) -> int:
     return max(4 * cache, 64 << 20) // 4
 
 
-def _repeat(action: Callable[[], object], clock: Clock, sample_s: float, samples: int) -> list[float]:
-    """Seconds a call, of `samples` samples of at least about `sample_s`, after two calls that warm up."""
+class Sample(NamedTuple):
+    """Seconds a call, and the device's clock in MHz while the calls ran."""
+
+    time_s: float
+    clock_mhz: float | None
+
+
+def _repeat(
+    action: Callable[[], object],
+    clock: Clock,
+    sample_s: float,
+    samples: int,
+    frequency_mhz: Callable[[], float | None] = lambda: None,
+) -> list[Sample]:
+    """`samples` samples of at least about `sample_s`, after two calls that warm up."""
     for _ in range(2):
         clock.synchronise()
         began = time.perf_counter()
         action()
         clock.synchronise()
         once = time.perf_counter() - began
-    seconds: list[float] = []
+    found: list[Sample] = []
     for _ in range(samples):
         # Where a neighbour came meanwhile, as many calls as before would take many times as long.
-        calls = max(1, round(sample_s / max(seconds[-1] if seconds else once, 1e-7)))
+        calls = max(1, round(sample_s / max(found[-1].time_s if found else once, 1e-7)))
         clock.mark()
         for _ in range(calls):
             action()
         clock.mark()
-        seconds.append(clock.intervals()[0] / calls)
-    return seconds
+        during = frequency_mhz()  # a GPU is still at work
+        found.append(Sample(clock.intervals()[0] / calls, during))
+    return found

@@ -1,8 +1,12 @@
 """Walks through memory in a known order, on a CPU and on a GPU: what one access costs, by where its data lie."""
 
 import math
+import mmap
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -14,6 +18,7 @@ from mfulab.device import GPU
 LINE = 8  # elements of 8 bytes in a line of 64
 CHASED = (1 << 16, 1 << 20)  # least and most steps of a pointer chase in one call; the next call goes on from there
 WALKED = 1 << 18  # least elements of any other walk in one call
+FILES = {"page_cache": 4096, "disk": 32}  # walks through a file, by reads in one call
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,34 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     matrix = matrix.T if pattern == "columns" else matrix
     accesses = rounds * matrix.size
     return _ready(Walk(lambda: by_rows(matrix, rounds), accesses, accesses * 8))
+
+
+def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0) -> Walk:
+    """Reads of 8 bytes at random pages of a file in `folder`, which has no name: of its page cache, or past it.
+
+    A read past it is of a whole page. Raises UnsupportedError where the file system knows none.
+    """
+    page = mmap.PAGESIZE
+    places = (np.random.default_rng(seed).permutation(working_set_bytes // page)[: FILES[pattern]] * page).tolist()
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            for _ in range(max(1, working_set_bytes >> 20)):
+                file.write(os.urandom(min(working_set_bytes, 1 << 20)))
+            file.flush()
+            os.fsync(file.fileno())
+            direct = getattr(os, "O_DIRECT", None) if pattern == "disk" else 0
+            if direct is None:
+                raise UnsupportedError("pattern=disk: this system reads no file past its cache")
+            descriptor = os.open(file.name, os.O_RDONLY | direct)
+        target = mmap.mmap(-1, page)  # as aligned as a device wants it
+
+        def read() -> None:
+            for place in places:
+                os.preadv(descriptor, [target], place) if direct else os.pread(descriptor, 8, place)
+
+        return _ready(Walk(read, len(places), len(places) * page))
+    except OSError as error:
+        raise UnsupportedError(f"pattern={pattern}: {folder} has no file that can be read so: {error}") from error
 
 
 def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:

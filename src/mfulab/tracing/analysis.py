@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,37 @@ class Analysis:
             if recomputed or not product.recomputed:
                 found[product.format or "unknown"] += getattr(product, what)
         return dict(found)
+
+    def untraced(self, step_s: float) -> "Analysis":
+        """The same kernels in steps of `step_s` seconds, as they take without a trace, which lengthens the host's part.
+
+        Idle time is what is left, by cause as in the trace. It stays as traced where the kernels alone took longer.
+        """
+        length, idle = round(step_s * 1e9 * self.window.steps), self.spent["idle"] + self.spent["input_wait"]
+        active = self.window.length - idle
+        if not self.on_gpu or not 0 < active <= length:
+            return self
+        kernels, waits = self.window.length / length, (length - active) / idle if idle else 1.0
+        spent = {
+            kind: round(time * waits) if kind in ("idle", "input_wait") else time for kind, time in self.spent.items()
+        }
+        spent["idle"] += length - sum(spent.values())
+        factors = dict.fromkeys(("idle_percent", "idle_input_percent", "launch_bound_percent"), kernels * waits)
+        factors["launch_gap_s"] = waits
+        readings = {
+            name: replace(
+                reading,
+                value=None if reading.value is None else reading.value * factors.get(name, kernels),
+                source=f"{reading.source} ÷ untraced time",
+            )
+            if name in factors or name.endswith("_percent")
+            else reading
+            for name, reading in self.readings.items()
+        }
+        if not idle:
+            readings["idle_percent"] = replace(readings["idle_percent"], value=100 * spent["idle"] / length)
+        window = replace(self.window, end=self.window.begin + length)
+        return replace(self, window=window, spent=spent, readings=readings)
 
     def top_kernels(self) -> str | None:
         """The five longest kernels as JSON: name → share of device time in percent."""

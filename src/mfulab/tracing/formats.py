@@ -29,6 +29,12 @@ def read(path: Path) -> Recording:
     return events.read(path)
 
 
+def is_chrome(path: Path) -> bool:
+    """True for a trace of torch.profiler, whose text other events can be added to."""
+    begin = _beginning(path)
+    return not (begin.startswith(b"SQLite format 3\0") or _XSPACE.match(begin) or rocprof.TOOL in begin)
+
+
 def _beginning(path: Path) -> bytes:
     """The first bytes, unpacked; none where they cannot be read, which torch.profiler's reader then explains."""
     try:

@@ -1,24 +1,28 @@
 """The traced pass: which operators a step calls, how often, where its time and memory go, and how busy the GPU was."""
 
+import contextlib
 import functools
 import gzip
 import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from mfulab.device import is_gpu, synchronise
 from mfulab.device.samplers.reading import Readings, missing
 from mfulab.flops.certainty import has_formula, is_product
 from mfulab.tracing.analysis import Analysis, analyse
+from mfulab.tracing.attribution import attribute
 from mfulab.tracing.events import read
+from mfulab.tracing.modules import MODULE, Module, by_module, spans_of
 from mfulab.tracing.recording import TraceError
 from mfulab.tracing.shares import OPERATOR_UNITS, SOURCE, UNITS
 from mfulab.tracing.window import STEPS, annotation, windows
@@ -41,13 +45,13 @@ class TracedPass:
 
     def export(self, path: Path) -> None:
         """Writes the Chrome / Perfetto trace, gzipped where `path` ends in .gz."""
-        with self._saved.open("rb") as source, gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as to:
+        with self.saved.open("rb") as source, gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as to:
             shutil.copyfileobj(source, to)
 
     @functools.cached_property
     def analysis(self) -> Analysis:
         """Time of the traced steps by kind. Raises TraceError if the trace lacks it."""
-        recording = read(self._saved)
+        recording = read(self.saved)
         return analyse(recording, windows(recording)[0])
 
     @functools.cached_property
@@ -55,7 +59,7 @@ class TracedPass:
         return tempfile.TemporaryDirectory()
 
     @functools.cached_property
-    def _saved(self) -> Path:
+    def saved(self) -> Path:
         """The profiler's own export, kept as long as this object: kineto saves a trace once and raises after that."""
         path = Path(self._folder.name) / "trace.json"
         self.profiler.export_chrome_trace(str(path))
@@ -124,6 +128,37 @@ def operator_table(traced: TracedPass) -> list[Row]:
     return sorted(rows, key=lambda row: -float(str(row["self_device_time_s"])) - float(str(row["self_cpu_time_s"])))
 
 
+@contextlib.contextmanager
+def module_ranges() -> Iterator[None]:
+    """Marks each call of a torch.nn module in a trace, by its class, as torch.profiler does with stacks."""
+    ranges: list[Any] = []
+
+    def enter(module: torch.nn.Module, _: Any) -> None:
+        ranges.append(record_function(f"{MODULE}{type(module).__name__}_0"))
+        ranges[-1].__enter__()
+
+    def leave(module: torch.nn.Module, _: Any, result: Any) -> None:
+        ranges.pop().__exit__(None, None, None)
+
+    before = register_module_forward_pre_hook(enter)
+    after = register_module_forward_hook(leave, always_call=True)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+
+
+def modules_of(step: Callable[[], object], device: torch.device, steps: int) -> list[Module]:
+    """Times and FLOPs of `steps` steps by module, from a traced pass of their own; none where the trace lacks them."""
+    with module_ranges():
+        traced = trace_steps(step, device, steps)  # whose file lasts as long
+    with contextlib.suppress(TraceError):
+        recording = read(traced.saved)
+        return by_module(recording, attribute(recording), windows(recording)[0], spans_of(recording))
+    return []
+
+
 def uncounted_operators(traced: TracedPass) -> str | None:
     """Operators without a FLOP formula that take at least 1 % of all operators' own time, as JSON: name → percent."""
     events = [event for event in traced.profiler.events() if not event.name.startswith((STEPS, "ProfilerStep"))]
@@ -143,10 +178,15 @@ def _inside_product(event: Any) -> bool:
     return parent is not None and (is_product(parent.name) or _inside_product(parent))
 
 
-def trace_readings(traced: TracedPass, device: torch.device) -> tuple[Readings, Analysis | None]:
-    """Shares of the traced steps, by kind of kernel and of operator, and what else the trace holds of them."""
+def trace_readings(
+    traced: TracedPass, device: torch.device, step_s: float | None = None
+) -> tuple[Readings, Analysis | None]:
+    """Shares of the traced steps, by kind of kernel and of operator, and what else the trace holds of them.
+
+    `step_s`: seconds that a step takes without a trace. A GPU's shares are then its kernels' time ÷ that.
+    """
     try:
-        analysis = traced.analysis
+        analysis = traced.analysis if step_s is None else traced.analysis.untraced(step_s)
     except TraceError as error:
         return missing(READ, SOURCE, str(error).partition(": ")[2]), None
     if is_gpu(device) and not analysis.on_gpu:

@@ -1,15 +1,19 @@
 """Files to rows: what `mfulab trace` and the step `read_trace` share."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mfulab.core.files import found_files
 from mfulab.measurements.read_trace import TraceRow
-from mfulab.tracing import graphs
+from mfulab.tracing import graphs, timeline
 from mfulab.tracing.analysis import Analysis, analyse, devices
 from mfulab.tracing.attribution import attribute
+from mfulab.tracing.device_time import DeviceTime
 from mfulab.tracing.formats import read
+from mfulab.tracing.modules import by_module, collective_times, column_of, spans_of
+from mfulab.tracing.products import products_of
 from mfulab.tracing.recording import TraceError
 from mfulab.tracing.rows import trace_row
 from mfulab.tracing.window import windows
@@ -19,11 +23,16 @@ ENDINGS = (".json", ".json.gz", ".sqlite", ".xplane.pb")
 
 @dataclass
 class Read:
-    """A row of one file, with what it was made of; a file that cannot be read has a failed row alone."""
+    """A row of one file, with what it was made of; a file that cannot be read has a failed row alone.
+
+    `told` is the device's time in order, `flops` those of each counted product by its call.
+    """
 
     row: TraceRow
     analysis: Analysis | None = None
     path: Path = field(default_factory=Path)
+    told: DeviceTime | None = None
+    flops: dict[int, int] = field(default_factory=dict)
 
 
 def read_file(
@@ -51,12 +60,23 @@ def read_file(
     recording = read(path)
     if captured := capture or graphs.beside(path):
         recording = graphs.joined(recording, read(captured))
-    attribution = attribute(recording)
+    attribution, spans = attribute(recording), spans_of(recording)
     found = []
     for window in windows(recording, steps):
         for device in [*sorted(devices(recording, window))] or (None,):
             analysis = analyse(recording, window, attribution, device)
-            found.append(Read(trace_row(recording, analysis, label, peaks), analysis, path))
+            row = trace_row(recording, analysis, label, peaks)
+            row.modules = column_of(by_module(recording, attribution, window, spans, analysis.device))
+            sizes = [[*what, ns] for what, ns in collective_times(spans, window, analysis.device).items()]
+            row.collective_sizes = json.dumps(sizes) if sizes else None
+            read_one = Read(row, analysis, path)
+            if analysis.on_gpu:
+                _, _, of_call = products_of(recording, attribution, window, True, analysis.device)
+                counted = {call: product for call, product in of_call.items() if not product.reason}
+                read_one.told = DeviceTime(recording, attribution, window, set(counted), analysis.device)
+                read_one.flops = {call: one.flops // one.calls for call, one in counted.items() if not one.recomputed}
+                row.timeline = timeline.short(read_one.told)
+            found.append(read_one)
     return found
 
 

@@ -47,6 +47,28 @@ def test_a_peak_that_is_gone_still_counts():
     assert float(done.stdout) == pytest.approx(64 << 20, rel=0.2)
 
 
+FILES = """
+import mmap, sys
+from types import SimpleNamespace
+from mfulab.device.samplers.memory import PeakMemory
+
+with open(sys.argv[1], "rb") as file:
+    mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    peak = PeakMemory(SimpleNamespace(type="cpu"))
+    held = b"x" * (32 << 20)
+    touched = sum(mapping[place] for place in range(0, len(mapping), 4096))
+    print(peak.read().value)
+"""
+
+
+@pytest.mark.skipif(not system.IS_LINUX, reason="only Linux reports pages of files apart")
+def test_pages_of_files_do_not_count(tmp_path):
+    (tmp_path / "library").write_bytes(b"x" * (96 << 20))
+    command = [sys.executable, "-c", FILES, str(tmp_path / "library")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(32 << 20, rel=0.2)
+
+
 def test_a_process_that_did_not_grow_has_no_peak(monkeypatch):
     monkeypatch.setattr(system, "peak_memory_bytes", lambda: 1)
     reading = PeakMemory(CPU).read()

@@ -7,9 +7,10 @@ import pytest
 import torch
 from support.nvml_stand_in import Gpu, StandIn
 
-from mfulab.device import gpu, nvml
+from mfulab.device import gpu
 from mfulab.device.samplers import selection
 from mfulab.device.samplers.reading import Reading
+from mfulab.device.vendors import nvml
 from mfulab.measurements.profile_step import ProfileRow
 from mfulab.timing.clocks import HostClock
 from mfulab.timing.pace import Pace
@@ -57,8 +58,11 @@ def test_values_sources_and_reasons():
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (["sm_active_percent", "kernel_busy_percent", "power_capped_percent"], "GPM, trace, NVML counters"),
-        (["kernel_busy_percent", "power_capped_percent", "utilization_percent"], "trace, NVML counters"),
+        (
+            ["sm_active_percent", "kernel_busy_percent", "power_capped_percent"],
+            "hardware counters, trace, driver's counters",
+        ),
+        (["kernel_busy_percent", "power_capped_percent", "utilization_percent"], "trace, driver's counters"),
         (["voluntary_switches_per_s", "throttled_percent", "utilization_percent"], "CPU time"),
         (["utilization_percent"], "utilization only"),
         ([], "counted only"),

@@ -10,8 +10,8 @@ import torch
 from support.nvml_stand_in import Gpu, StandIn
 from support.processes import until
 
-from mfulab.device import nvml
 from mfulab.device.samplers import poller, series
+from mfulab.device.vendors import nvidia, nvml
 
 
 def test_polls_a_real_process_and_marks_the_window(tmp_path):
@@ -56,7 +56,7 @@ def test_poll_writes_until_it_is_told():
 
 def test_a_poll_of_a_gpu_leaves_what_is_refused_empty(monkeypatch):
     StandIn(Gpu(uuid="GPU-1", refused={"nvmlDeviceGetPowerUsage"}, processes=[1, 2])).install(monkeypatch)
-    line = poller.cuda_probe("GPU-1", 1)()
+    line = nvidia.probe("GPU-1", 1)()
     nvml.why_absent.cache_clear()
     assert (line["power_w"], line["instant_power_w"]) == (None, 650)
     assert (line["clock_mhz"], line["utilization_percent"], line["other_processes"]) == (1755, 100, 1)

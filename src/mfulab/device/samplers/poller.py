@@ -1,7 +1,7 @@
 """The time series: a separate process that writes a line each interval until its input is closed.
 
 A thread would take the interpreter's lock from steps that are bound by launches. CSV goes to standard output. Run as
-`python -m mfulab.device.samplers.poller cpu PID CORES SECONDS` or `… cuda PID UUID SECONDS`.
+`python -m mfulab.device.samplers.poller cpu PID CORES SECONDS` or `… gpu PID UUID SECONDS`.
 """
 
 import csv
@@ -9,7 +9,9 @@ import select
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TextIO
+
+from mfulab.device import vendors
 
 INTERVAL_S = 0.2
 Line = dict[str, float | None]
@@ -51,36 +53,6 @@ def cpu_probe(pid: int, cores: float) -> Probe:
     return probe
 
 
-def cuda_probe(uuid: str, own: int | None) -> Probe:
-    """Reads what NVML reports of the GPU `uuid` now; what it refuses is empty. `own` is no "other process"."""
-    import pynvml
-
-    from mfulab.device import nvml
-    from mfulab.device.samplers.nvml_sampler import field, other_processes
-
-    handle = nvml.handle_by_uuid(uuid)
-
-    def asked(call: Callable[..., Any], *arguments: Any) -> Any:
-        return nvml.optional(call, handle, *arguments)
-
-    def probe() -> Line:
-        rates, memory = asked(pynvml.nvmlDeviceGetUtilizationRates), asked(pynvml.nvmlDeviceGetMemoryInfo)
-        power, instant = asked(pynvml.nvmlDeviceGetPowerUsage), field(handle, pynvml.NVML_FI_DEV_POWER_INSTANT)
-        return {
-            "utilization_percent": None if rates is None else rates.gpu,
-            "memory_utilization_percent": None if rates is None else rates.memory,
-            "clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
-            "power_w": None if power is None else power / 1e3,
-            "instant_power_w": None if instant is None else instant / 1e3,  # the other is a mean, on Hopper over 1 s
-            "temperature_c": asked(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
-            "device_memory_bytes": None if memory is None else memory.used,
-            "other_processes": other_processes(handle, own)[0],
-        }
-
-    return probe
-
-
 def poll(probe: Probe, wait: Callable[[], bool], output: TextIO, now: Callable[[], float] = time.monotonic) -> None:
     """Writes a line of `probe` after each `wait`, until `wait` says that it is over, by the monotonic clock."""
     writer = None
@@ -100,9 +72,9 @@ def _input_closed(interval_s: float) -> bool:
 
 
 def main(arguments: list[str]) -> None:
-    """`cpu PID CORES SECONDS` or `cuda PID UUID SECONDS`."""
+    """`cpu PID CORES SECONDS` or `gpu PID UUID SECONDS`."""
     kind, pid, what, interval_s = arguments
-    probe = cpu_probe(int(pid), float(what)) if kind == "cpu" else cuda_probe(what, int(pid))
+    probe = cpu_probe(int(pid), float(what)) if kind == "cpu" else vendors.of(what).probe(what, int(pid))
     poll(probe, lambda: _input_closed(float(interval_s)), sys.stdout)
 
 

@@ -5,21 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mfulab.device import is_gpu, nvml
-from mfulab.device.gpu import handle_of
-from mfulab.device.samplers import gpm_sampler
+from mfulab.device import gpu, is_gpu, vendors
 from mfulab.device.samplers.cpu_sampler import CpuSampler
-from mfulab.device.samplers.gpm_sampler import GpmSampler
 from mfulab.device.samplers.input_sampler import InputSampler
-from mfulab.device.samplers.nvml_sampler import NvmlAtEnd, NvmlSampler
 from mfulab.device.samplers.rapl_sampler import RaplSampler
 from mfulab.device.samplers.reading import Readings, Sampler, missing
 
 # What a source that answered is worth, strictest first: a column that only it can fill, and its name.
 _LEVELS = (
-    ("sm_active_percent", "GPM"),
+    ("sm_active_percent", "hardware counters"),
     ("kernel_busy_percent", "trace"),
-    ("power_capped_percent", "NVML counters"),
+    ("power_capped_percent", "driver's counters"),
     ("voluntary_switches_per_s", "CPU time"),
 )
 
@@ -34,21 +30,24 @@ class Absent:
         """Nothing can be watched."""
 
     def stop(self) -> Readings:
+        from mfulab.device.vendors.gpm import UNITS
+
         names = {"utilization_percent": "%", "power_w": "W", "window_energy_j": "J", "clock_mhz": "MHz"}
-        return missing({**names, **gpm_sampler.UNITS}, "NVML", self.reason)
+        return missing({**names, **UNITS}, "the vendor's library", self.reason)
 
 
 def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
-    """The samplers of a torch.device, the strictest first: GPM, NVML's counters, the poller, NVML at the end."""
+    """The samplers of a torch.device, the strictest first: a GPU's vendor knows which."""
     if not is_gpu(device):
         from mfulab.device.compute import cores_filled
 
         return [CpuSampler(cores_filled()), RaplSampler(), InputSampler(), *series]
+    uuid = gpu.uuid_of(device)
     try:
-        handle = handle_of(device)
-    except nvml.RefusedError as refusal:
+        found: list[Sampler] = vendors.of(uuid).samplers(uuid, [InputSampler(), *series])
+    except vendors.RefusedError as refusal:
         return [Absent(str(refusal)), InputSampler()]
-    return [GpmSampler(handle), NvmlSampler(handle), InputSampler(), *series, NvmlAtEnd(handle)]
+    return found
 
 
 def set_readings(row: Any, readings: Readings, steps: int) -> None:

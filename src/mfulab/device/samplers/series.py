@@ -42,7 +42,7 @@ class Series:
         if is_gpu(self._device):
             from mfulab.device.gpu import uuid_of
 
-            what = ["cuda", str(os.getpid()), uuid_of(self._device)]
+            what = ["gpu", str(os.getpid()), uuid_of(self._device)]
         else:
             from mfulab.device.compute import cores_filled
 

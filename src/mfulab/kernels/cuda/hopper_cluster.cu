@@ -27,10 +27,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
             for (int index = blockIdx.x / BLOCKS; index < tiles; index += gridDim.x / BLOCKS) {
                 const Tile tile = own_tile(index);
                 feed(ring, at, &map_a, tile, steps, [&](unsigned char* to, u64* barrier, int step) {
-                    for (int i = 0; i < BN / BOX / BLOCKS; ++i) {
-                        const int box = rank * (BN / BOX / BLOCKS) + i;
-                        load_box_for(0b11, to + box * PATCH, &map_b, barrier, tile.left + box * BOX, step * BK, tile.batch);
-                    }
+                    load_half_for_both(to, &map_b, barrier, tile, rank, step);
                 });
             }
     } else {

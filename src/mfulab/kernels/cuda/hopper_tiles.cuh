@@ -2,8 +2,12 @@
 // arguments: which tile comes next, who loads B, who is told that a stage is free.
 #include "hopper.cuh"
 
+#ifndef TILE_ROWS
+#define TILE_ROWS 128
+#endif
+
 constexpr int ROW = 128;  // bytes of a box's row: the widest swizzle
-constexpr int BM = 128, BN = 256, BK = ROW / OPERAND_BYTES, STAGES = 4;
+constexpr int BM = TILE_ROWS, BN = 256, BK = ROW / OPERAND_BYTES, STAGES = 4;
 constexpr int BOX = 64;  // of B's and C's columns in one box
 constexpr int PATCH = BOX * ROW;  // bytes of a box of B, and of one of C
 constexpr int TILE_A = BM * ROW, TILE_B = BN * ROW, STAGE = TILE_A + TILE_B;  // bytes
@@ -20,6 +24,12 @@ struct Place {
 
     __device__ __forceinline__ void advance() {
         if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+
+    // As many stages on at once.
+    __device__ __forceinline__ void skip(int stages) {
+        const int place = stage + stages;
+        stage = place % STAGES, parity ^= place / STAGES & 1;
     }
 };
 
@@ -54,6 +64,17 @@ __device__ __forceinline__ void place_of_box(int& x, int& y, const Tile& tile, i
 #endif
 }
 
+// In a cluster of two blocks, one tile above the other: block `rank` loads half of their common columns of B for both.
+__device__ __forceinline__ void load_half_for_both(unsigned char* to, const TensorMap* map_b, u64* barrier, const Tile& tile,
+                                                   int rank, int step) {
+    constexpr int HALF = BN / BOX / 2;
+    for (int box = rank * HALF; box < (rank + 1) * HALF; ++box) {
+        int x, y;
+        place_of_box(x, y, tile, box, step);
+        load_box_for(0b11, to + box * PATCH, map_b, barrier, x, y, tile.batch);
+    }
+}
+
 // All steps of a tile into the ring, by one thread; `load_b(to, barrier, step)` loads B's share of a stage.
 template <typename LoadB>
 __device__ __forceinline__ void feed(const Ring& ring, Place& at, const TensorMap* map_a, const Tile& tile, int steps,
@@ -67,10 +88,11 @@ __device__ __forceinline__ void feed(const Ring& ring, Place& at, const TensorMa
     }
 }
 
-// Rows `half` … `half` + 63 of a tile times all its columns; `release(stage)` says that a stage has been read.
-template <typename Release>
+// Rows `half` … `half` + 63 of a tile times all its columns; `release(stage)` says that a stage has been read, `issued()` that
+// all products are on their way.
+template <typename Release, typename Issued>
 __device__ __forceinline__ void multiply_tile(float (&total)[128], const Ring& ring, Place& at, int half, int steps,
-                                              Release release) {
+                                              Release release, Issued issued) {
     int last = 0;
     for (int step = 0; step < steps; ++step, at.advance()) {
         const unsigned char* from = ring.stages + at.stage * STAGE;
@@ -92,9 +114,16 @@ __device__ __forceinline__ void multiply_tile(float (&total)[128], const Ring& r
         if (step > 0) release(last);
         last = at.stage;
     }
+    issued();
     wait_for_products<0>();
     hold(total);
     release(last);
+}
+
+template <typename Release>
+__device__ __forceinline__ void multiply_tile(float (&total)[128], const Ring& ring, Place& at, int half, int steps,
+                                              Release release) {
+    multiply_tile(total, ring, at, half, steps, release, [] {});
 }
 
 // From registers to device memory. "Register fragments for wgmma, accumulator D": a lane holds pairs of columns, 8 apart, in
@@ -128,7 +157,7 @@ __device__ __forceinline__ void write_patch(unsigned char* patch, const float (&
 __device__ __forceinline__ void store_by_copy_engine(const float (&total)[128], unsigned char* patches, const TensorMap* map_c,
                                                      const Tile& tile, int half) {
     const bool first = threadIdx.x % WARPGROUP == 0;
-    const int barrier = 1 + half / 64;
+    const int barrier = threadIdx.x / WARPGROUP;
 #pragma unroll
     for (int box = 0; box < BN / BOX; ++box) {
         unsigned char* patch = patches + box % 2 * PATCH;

@@ -31,6 +31,7 @@ class CeilingRow(TimedRow):
         "torch (_nt, _tn: an operand transposed), cast, convolution, attention, on a CPU also numpy and "
         "onednn; in the tables also a faster kernel or model."
     )
+    burst_tflop_s: float | None = column("That matmul on a GPU in its first moments, at a clock that it cannot hold.")
     measured_shape: str | None = column("The shape that gave it, MxNxK; none of a model.")
     emulated: bool | None = column("The device has no units of this format: fp32's ceiling stands for it.")
     swept_tflop_s: float | None = column("What `ceilings` measured, in the tables where a run of the sweep was faster.")

@@ -19,7 +19,7 @@ from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import memory_peak_gb_s
 from mfulab.device.samplers.series import Series
 from mfulab.measurements.ceilings import CeilingRow, CeilingsConfig
-from mfulab.timing.best_matmul import LIMIT_S, best_bandwidth, fastest_matmul, sweep_matmuls, sweep_triad
+from mfulab.timing.best_matmul import LIMIT_S, best_bandwidth, burst_of, fastest_matmul, sweep_matmuls, sweep_triad
 from mfulab.timing.probe import Probe, packed
 
 
@@ -57,7 +57,8 @@ def _matmuls(
         samples = sweep_matmuls(effective, device, LIMIT_S[device.type], _found_before(folder))
     peak = peak_of(device, threads, effective, config.device)
     row.emulated = False
-    row.measured_with, row.measured_shape, row.measured_tflop_s = fastest_matmul(samples, device)
+    row.measured_with, row.measured_shape, row.measured_tflop_s = best = fastest_matmul(samples, device)
+    row.burst_tflop_s = burst_of(best, samples)
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
     row.computed_clock_mhz = peak.spec_clock_mhz
     row.computed_formula, row.computed_source = peak.formula or None, peak.source or None
@@ -83,9 +84,10 @@ def _memory(row: CeilingRow, device: torch.device, folder: Path) -> Measured:
     row.measured_shape = str(samples[0]["elements"])
     if is_gpu(device):
         row.computed_gb_s = memory_peak_gb_s(properties_of(device))
+    if row.computed_gb_s is not None:
         row.computed_formula = "memory clock × bus width × 2"
         row.computed_source = "NVML nvmlDeviceGetMaxClockInfo, nvmlDeviceGetMemoryBusWidth"
-    if row.computed_gb_s is None:
+    else:
         row.message = "this device does not report its memory clock and bus width, so there is no computed bandwidth"
     return Measured(row, samples)
 

@@ -11,8 +11,9 @@ import threadpoolctl
 import torch
 
 from mfulab.core.measurement import Measured
-from mfulab.device import GPU, cpu, gpu, is_gpu, nvml
+from mfulab.device import GPU, cpu, gpu, is_gpu
 from mfulab.device.compute import prepare
+from mfulab.device.vendors import amd, nvidia
 from mfulab.measurements.environment import EnvironmentConfig, EnvironmentRow
 from mfulab.timing.probe import best_now
 
@@ -31,9 +32,9 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
     """One row; None for what this machine does not report."""
     device, _ = prepare(config.device)
     here, logical = cpu.cpu(), cpu.logical_cpus()
-    gpus = [gpu.describe(handle) for handle in nvml.handles()]
+    gpus = nvidia.describe_all() or amd.describe_all()
     for facts in gpus if is_gpu(device) else ():
-        facts["sms"] = _sms(str(facts["uuid"]))
+        facts.setdefault("sms", _sms(str(facts["uuid"])))
     row = EnvironmentRow(
         device=device.type,
         device_name=torch.cuda.get_device_name(device) if is_gpu(device) else here.name,
@@ -52,7 +53,7 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
         virtual_machine=here.virtual,
         blas_threads=json.dumps(blas_threads()),
         gpus=json.dumps(gpus) if gpus else None,
-        driver=driver(),
+        driver=nvidia.driver() or amd.driver(),
         cuda=torch.version.cuda,
         cpu_governor=cpu.governor(),
         cpu_turbo=cpu.turbo(),
@@ -95,14 +96,6 @@ def blas_threads() -> dict[str, int]:
         f"{pool['internal_api']} ({pool['prefix']})": pool["num_threads"] for pool in threadpoolctl.threadpool_info()
     }
     return {**pools, "torch": torch.get_num_threads(), "torch interop": torch.get_num_interop_threads()}
-
-
-def driver() -> str | None:
-    """The NVIDIA driver's version."""
-    import pynvml
-
-    version = nvml.optional(pynvml.nvmlSystemGetDriverVersion)
-    return None if version is None else nvml.text(version)
 
 
 def _sms(uuid: str) -> int | None:

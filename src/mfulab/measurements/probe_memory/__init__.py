@@ -14,9 +14,10 @@ class ProbeMemoryConfig(StepConfig):
     """One working set, walked in one order."""
 
     axes: ClassVar[tuple[str, ...]] = ("pattern", "working_set_bytes")
-    pattern: Literal["sequential", "strided", "random", "rows", "columns", "host"] = Field(
+    pattern: Literal["sequential", "strided", "random", "rows", "columns", "host", "page_cache", "disk"] = Field(
         "random",
-        description="In order; one element a line; a pointer chase; a matrix by rows, by columns; a copy to the GPU.",
+        description="In order; one element a line; a pointer chase; a matrix by rows, by columns; a copy to the GPU;"
+        " random pages of a file, in the system's cache or past it.",
     )
     working_set_bytes: int = Field(1 << 20, ge=1024, le=1 << 36, description="How much memory is walked through.")
     device: DeviceConfig = DeviceConfig()

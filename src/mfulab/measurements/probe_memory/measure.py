@@ -14,7 +14,7 @@ from mfulab.device.compute import prepare
 from mfulab.device.cpu import caches, cpu
 from mfulab.measurements.probe_memory import MemoryRow, ProbeMemoryConfig
 from mfulab.timing.host_timer import HostTimer
-from mfulab.timing.memory_access import Walk, device_walk, host_walk
+from mfulab.timing.memory_access import FILES, Walk, device_walk, file_walk, host_walk
 
 REPETITIONS, REPETITION_S = 7, 0.05
 MEMORY = "memory"
@@ -30,10 +30,13 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
         raise UnsupportedError(f"working_set_bytes={size}: {free} bytes are free, and the walk needs three times it")
     if config.pattern == "host" and device.type == "cpu":
         raise UnsupportedError("pattern=host: a copy from the host to a GPU")
-    walk = (device_walk if is_gpu(device) else host_walk)(config.pattern, size, config.seed)
+    if config.pattern in FILES:
+        walk = file_walk(config.pattern, size, folder, config.seed)
+    else:
+        walk = (device_walk if is_gpu(device) else host_walk)(config.pattern, size, config.seed)
     found = device_caches(device) if is_gpu(device) else caches()
     times, clock = _times(walk, device)
-    level = "host" if config.pattern == "host" else level_of(size, found)
+    level = config.pattern if config.pattern in ("host", *FILES) else level_of(size, found)
     row = MemoryRow.of(
         config,
         working_set_bytes=size,

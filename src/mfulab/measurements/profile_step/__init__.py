@@ -121,7 +121,7 @@ class ProfileRow(TimedRow):
     graph_breaks: int | None = column("Places at which torch.compile went back to Python.")
     unread_parameters: int | None = column("Of experts that no token of the last step chose; no training, eager.")
     expert_imbalance: float | None = column("Tokens of the busiest expert ÷ mean of all, mean over layers; same step.")
-    kernel_busy_percent: Percent | None = column("Union of kernel intervals ÷ wall time, traced pass.")
+    kernel_busy_percent: Percent | None = column("Union of kernel intervals, traced pass ÷ untraced time.")
     sm_active_percent: Percent | None = column("Mean share of SMs with a warp resident (GPM).")
     occupancy_percent: Percent | None = column("Mean share of warp slots in use (GPM).")
     tensor_active_percent: Percent | None = column("Cycles in which a tensor pipe worked (GPM).")
@@ -151,6 +151,9 @@ class ProfileRow(TimedRow):
     other_operators_percent: Percent | None = column("The same of all other operators.")
     uncounted_operators: str | None = column("JSON: operator with no formula → % of operators' own time, from 1 % on.")
     top_other_operators: str | None = column("JSON: the five other operators with most time → share of wall time, %.")
+    modules: str | None = column(
+        "JSON: a traced step's modules by class: path, calls, ns and FLOPs of each with all below it."
+    )
     spent: str | None = column("JSON: traced pass: kind of time → ns of all traced steps, each nanosecond once.")
     throttled_percent: Percent | None = column("Held back: share of windows (a GPU's clock), of CPU time (a quota).")
     power_capped_percent: Percent | None = column("Of that, by the power limit.")

@@ -30,9 +30,11 @@ from mfulab.timing.probe import UNKNOWN, Probe, known_best, packed
 from mfulab.timing.statistics import Stats
 from mfulab.timing.windows import are_noticed, measure_window, observe
 from mfulab.tracing.analysis import Analysis
+from mfulab.tracing.modules import column_of
 from mfulab.tracing.operators import (
     KERNEL_COLUMNS,
     OPERATOR_COLUMNS,
+    modules_of,
     operator_table,
     trace_readings,
     trace_steps,
@@ -119,11 +121,13 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
         kernels = untraced(f"execution={config.execution.name}: torch's profiler does not see it")
     elif config.replicate == 1 and (config.profile.operators or config.profile.trace):
         traced = trace_steps(step.call, device, traced_steps)
-        kernels, analysis = trace_readings(traced, device)
+        kernels, analysis = trace_readings(traced, device, seen.time_s)
         operators, row.uncounted_operators = operator_table(traced), uncounted_operators(traced)
         if analysis is not None:
             row.top_kernels, row.top_other_operators = analysis.top_kernels(), analysis.top_other_operators()
             row.spent = json.dumps(analysis.spent)
+        if config.profile.operators and config.execution.mode == "eager" and not several:
+            row.modules = column_of(modules_of(step.call, device, 1))
         if config.profile.operators:
             write_csv(folder / "operators.csv", operators, OPERATOR_COLUMNS)
             if analysis is not None and analysis.kernels:

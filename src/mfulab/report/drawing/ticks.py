@@ -18,7 +18,12 @@ def doublings(axes: Axes, values: Iterable[float], unit: str = "") -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(_Fitting(values, unit))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{unit}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _named(value, unit)))
+
+
+def _named(value: float, unit: str) -> str:
+    """A value with its unit; a factor below 1 as a fraction, which reads better than its six digits."""
+    return f"1/{1 / value:g}{unit}" if unit and 0 < value < 1 else f"{value:g}{unit}"
 
 
 class _Fitting(Locator):
@@ -42,7 +47,7 @@ class _Fitting(Locator):
         choices = [values, *(thinned[one % step :: step] for step in range(1, len(thinned) + 1))]
         size = self._points * self.axis.axes.figure.dpi / 72
         for choice in choices:
-            widths = size * DIGIT * np.array([len(f"{value:g}{self._unit}") for value in choice])
+            widths = size * DIGIT * np.array([len(_named(value, self._unit)) for value in choice])
             places = self.axis.axes.bbox.width * np.log2(np.array(choice) / vmin) / np.log2(vmax / vmin)
             if (np.diff(places) >= (widths[1:] + widths[:-1]) / 2 + size * BETWEEN).all():
                 return choice

@@ -13,7 +13,7 @@ from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 TABLES = ("memory", "environment")
 TOPIC = "memory"
 ORDER = 2
-ORDERS = ("random", "strided", "sequential", "rows", "columns", "host")
+ORDERS = ("random", "strided", "sequential", "rows", "columns", "host", "page_cache", "disk")
 KIB = 1024
 
 

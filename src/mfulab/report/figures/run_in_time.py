@@ -14,11 +14,13 @@ VALUES = ("utilization_percent", "system_utilization_percent", "clock_mhz", "pow
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The series of the busiest run, of this machine before recorded ones, with its MFU."""
+    """The series of the busiest run, of those with readings in their window and of this machine first, with its MFU."""
     keys = ["hardware", "recorded", "run"]
     known = ok(tables["profile"], "utilization_percent", "mfu_percent")
-    known = known.sort_values(["recorded", "utilization_percent"], ascending=[True, False])
-    wanted = runs.judged(known).merge(tables["series"][keys].drop_duplicates(), on=keys).head(1)
+    series = tables["series"].assign(read=lambda each: each["in_window"] & each["utilization_percent"].notna())
+    seen = series.groupby(keys, as_index=False)["read"].max()
+    known = runs.judged(known).merge(seen, on=keys)
+    wanted = known.sort_values(["recorded", "read", "utilization_percent"], ascending=[True, False, False]).head(1)
     columns = [*keys, "model", "mode", "precision", "batch_size", "mfu_percent", "started_at", "commit", runs.DOUBTFUL]
     return with_machine(tables, tables["series"].merge(wanted[columns], on=keys))
 

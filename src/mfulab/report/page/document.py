@@ -45,13 +45,27 @@ WORDS = (
     "samples",
     "series",
     *("selected", "select", "zoom", "reset", "difference", "apart", "meet", "budget", "ladder", "times", "settings"),
-    *("same_settings", "phases", "kernels", "drill", "drill_help", "step", "rest", "side_by_side", "verdict"),
+    *(
+        "same_settings",
+        "phases",
+        "kernels",
+        "timeline",
+        "drill",
+        "drill_help",
+        "step",
+        "rest",
+        "side_by_side",
+        "verdict",
+    ),
 )
-# Words of the table of a trace's operators, and of its idle time.
+# Words of the tables of a trace's operators and modules, and of its time.
 ROOFLINE = (
     *("operators", "operator", "shapes", "bound", "ms", "best", "headroom"),
+    *("modules", "module", "calls", "share", "gflop", "mfu"),
+    *("uncounted", "graph", "communication", "copies", "input_wait", "idle"),
     *("compute", "memory", "launch", "doubtful", "synchronisation", "starved", "queued", "unlinked"),
 )
+KINDS = (("products", "matmuls"), ("recomputed", "recomputation"), ("others", "other_operators"))  # of its time
 
 
 def save(tables: Path, drawn: Path | None, out: Path, language: str) -> None:
@@ -72,6 +86,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
     told = _in_words(tables, language)
     data = payload.read(told, folder, text) | {"figures": {each["name"]: each.pop("rows") for each in _all(sections)}}
+    words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text)}
     content = template.render(
         text=text,
         headline=_headline(sections, tables, text),
@@ -94,12 +109,12 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         has_rows=any(len(tables[name]) for name in TABLES),
         environment=_environment(tables, text),
         definitions=catalogue(language)["definitions"].items(),
-        words={"words": {key: text(key) for key in WORDS}, "groups": _groups(text)},
+        words=words,
         data=payload.packed(data),
         css=Markup(_file("report.css")),
         javascript=Markup("\n".join(map(_file, SCRIPTS))),
     )
-    return content.replace(FONTS, fonts.faces(content + json.dumps(data, ensure_ascii=False)), 1)
+    return content.replace(FONTS, fonts.faces(content + json.dumps([data, words], ensure_ascii=False)), 1)
 
 
 def _groups(text: Texts) -> dict[str, dict[str, str]]:
@@ -109,7 +124,9 @@ def _groups(text: Texts) -> dict[str, dict[str, str]]:
         "budget": {f"{part}_ms": parts(part) for part in headroom.PARTS},
         "phases": {f"{name}_ms": phases(name) for name in why.PHASES},
         "ladder": {rung.column: rung.column for rung in ladder.RUNGS},
-        "trace": {key: parts(key) for key in ROOFLINE} | {"rest": text("rest")},
+        "trace": {key: parts(key) for key in ROOFLINE}
+        | {kind: parts(name) for kind, name in KINDS}
+        | {"rest": text("rest")},
     }
 
 

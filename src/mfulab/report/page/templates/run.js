@@ -30,7 +30,10 @@ function icicle(record, detail) {
   const named = (columns) => Object.entries(columns).map(([column, name]) => ({ name, ms: Number(record[column]) })).filter(({ ms }) => ms > 0);
   const roofs = JSON.parse(record.operator_roofline || "[]");
   const shares = (text) => Object.entries(text ? JSON.parse(text) : {}).map(([name, percent]) => ({ name, ms: (whole * percent) / 100 }));
+  const timeline = JSON.parse(record.timeline || "[]");
+  const [bins, kinds] = [timeline.reduce((sum, [, count]) => sum + count, 0), [...new Set(timeline.map(([kind]) => kind))]];
   const levels = [
+    [words.timeline, timeline.map(([kind, count]) => ({ name: said(kind), ms: (whole * count) / bins, hue: kinds.indexOf(kind), rest: kind === "idle" }))],
     [words.budget, named(groups.budget)],
     [words.phases, named(groups.phases)],
     [words.operators, roofs.length ? roofs.map((each) => ({ name: said(each.operator ?? each.kind), ms: each.time_ms })) : detail?.operators ? detail.operators.map((each) => ({ name: each.operator, ms: (whole * Number(each.share_percent)) / 100 })) : shares(record.top_other_operators)],
@@ -41,10 +44,10 @@ function icicle(record, detail) {
     const left = whole - parts.reduce((sum, { ms }) => sum + ms, 0);
     const all = left > whole / 1e3 ? [...parts, { name: words.rest, ms: left, rest: true }] : parts;
     const says = all.map(({ name, ms }) => `${name} ${shown(ms)} ms, ${shown((100 * ms) / whole)} %`);
-    return element("div", { className: "icicle", role: "img", ariaLabel: says.join("; ") }, ...all.map(({ name, ms, rest }, index) => {
-      const part = element("span", { title: says[index], textContent: ms > whole / 20 ? `${name} ${shown(ms)}` : "", className: rest ? "rest" : "" });
+    return element("div", { className: "icicle", role: "img", ariaLabel: says.join("; ") }, ...all.map(({ name, ms, rest, hue }, index) => {
+      const part = element("span", { title: says[index], textContent: ms > whole / 20 ? `${name} ${shown(ms)}` : "", className: `${rest ? "rest" : ""} ${hue === undefined ? "" : "thin"}`.trim() });
       part.style.flexGrow = ms;
-      if (!rest) Object.assign(part.style, { background: `color-mix(in srgb, var(--c${index % 8}) 35%, var(--paper))` });
+      if (!rest) Object.assign(part.style, { background: `color-mix(in srgb, var(--c${(hue ?? index) % 8}) 35%, var(--paper))` });
       return part;
     }));
   };
@@ -52,6 +55,7 @@ function icicle(record, detail) {
     element("h3", { textContent: words.drill }), element("p", { className: "provenance", textContent: words.drill_help }),
     line([{ name: words.step, ms: whole }]),
     ...levels.flatMap(([title, parts]) => [element("p", { className: "provenance", textContent: title }), line(parts)]),
+    ...modules(JSON.parse(record.module_times || "[]"), whole),
     ...(roofs.length ? roofline(roofs) : []),
   ];
 }
@@ -60,10 +64,20 @@ const said = (key) => groups.trace[key] ?? key;
 
 // A step's operators by what is to gain: the best time that the device's peaks allow each, and what bounds it.
 function roofline(roofs) {
-  const row = (kind, texts) => element("tr", {}, ...texts.map((textContent, place) => element(kind, { textContent, className: place > 2 ? "number" : "" })));
   const lines = roofs.map((each) => [said(each.operator ?? each.kind), each.shapes ?? "", each.bound ? said(each.bound) + (each.doubtful ? said("doubtful") : "") : "", ...[each.time_ms, each.best_ms, each.headroom_ms].map(shown)]);
-  const table = element("table", { className: "beside" }, row("th", ["operator", "shapes", "bound", "ms", "best", "headroom"].map(said)), ...lines.map((cells) => row("td", cells)));
-  return [element("h3", { textContent: said("operators") }), element("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: said("operators") }, table)];
+  return grid("operators", ["operator", "shapes", "bound", "ms", "best", "headroom"], lines, 3);
+}
+
+// A step by the model's modules, or by marked ranges: each with all that lies in it, under what it lies in.
+function modules(found, whole) {
+  const lines = found.filter(({ path }) => path.length).map((each) => ["\u2003".repeat(each.path.length - 1) + each.path.at(-1), each.calls, ...[each.ms, (100 * each.ms) / whole, each.flops / 1e9, each.mfu_percent].map(shown)]);
+  return lines.length ? grid("modules", ["module", "calls", "ms", "share", "gflop", "mfu"], lines, 1) : [];
+}
+
+function grid(title, heads, lines, texts) {
+  const row = (kind, cells) => element("tr", {}, ...cells.map((textContent, place) => element(kind, { textContent, className: place >= texts ? "number" : "" })));
+  const table = element("table", { className: "beside parts" }, row("th", heads.map(said)), ...lines.map((cells) => row("td", cells)));
+  return [element("h3", { textContent: said(title) }), element("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: said(title) }, table)];
 }
 
 // ---- two runs: what differs in their names, which hold every key, then times, budget, ladder and verdict

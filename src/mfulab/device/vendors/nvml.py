@@ -8,14 +8,12 @@ from typing import Any
 
 import pynvml
 
+from mfulab.device.vendors import RefusedError
+
 # The ways in which a driver inside a virtual machine shares one GPU; passing a whole one through is not among them.
 VIRTUAL = (pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU, pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU)
 
 _lock = threading.Lock()
-
-
-class RefusedError(Exception):
-    """A value that NVML did not give; the message says which call and why."""
 
 
 def ask(call: Callable[..., Any], *arguments: Any) -> Any:

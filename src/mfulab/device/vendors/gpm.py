@@ -6,8 +6,8 @@ from typing import Any
 
 import pynvml
 
-from mfulab.device import nvml
 from mfulab.device.samplers.reading import Reading, Readings, missing
+from mfulab.device.vendors import RefusedError, nvml
 
 MIB = 1 << 20
 # Metric id → column, unit, factor to that unit. Ids of 248 and above are not known to every driver: none is asked for.
@@ -39,8 +39,8 @@ SOURCE = "GPM"
 class GpmSampler:
     """One hardware sample at the start and one at the end; a device without GPM gives empty readings with reasons."""
 
-    def __init__(self, handle: Any, now: Callable[[], float] = time.perf_counter) -> None:
-        self._handle, self._now = handle, now
+    def __init__(self, handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE) -> None:
+        self._handle, self._now, self._source = handle, now, source
         self._first: Any = None
         self._refusal = ""
         self._began_s = 0.0
@@ -54,15 +54,15 @@ class GpmSampler:
     def stop(self) -> Readings:
         window_s = self._now() - self._began_s
         if self._refusal:
-            return missing(UNITS, SOURCE, self._refusal)
+            return missing(UNITS, self._source, self._refusal)
         second = self._sample() if window_s >= MINIMUM_S else None
         try:
             if second is None:
                 reason = self._refusal or f"the window of {window_s:.2f} s is shorter than {MINIMUM_S} s"
-                return missing(UNITS, SOURCE, reason)
-            return _metrics(self._first, second, window_s)
-        except nvml.RefusedError as refusal:
-            return missing(UNITS, SOURCE, str(refusal))
+                return missing(UNITS, self._source, reason)
+            return _metrics(self._first, second, window_s, self._source)
+        except RefusedError as refusal:
+            return missing(UNITS, self._source, str(refusal))
         finally:
             for sample in (self._first, second):
                 if sample is not None:
@@ -79,7 +79,7 @@ class GpmSampler:
                 nvml.ask(pynvml.nvmlGpmMigSampleGet, nvml.parent(self._handle), instance, sample)
             else:
                 nvml.ask(pynvml.nvmlGpmSampleGet, self._handle, sample)
-        except nvml.RefusedError as refusal:
+        except RefusedError as refusal:
             # Some devices claim support and then refuse the first sample.
             self._refusal = str(refusal)
             if sample is not None:
@@ -92,12 +92,12 @@ def why_unsupported(handle: Any) -> str:
     """Empty if the device claims GPM, else the reason."""
     try:
         support = nvml.ask(pynvml.nvmlGpmQueryDeviceSupport, nvml.parent(handle))
-    except nvml.RefusedError as refusal:
+    except RefusedError as refusal:
         return str(refusal)
     return "" if support.isSupportedDevice else "this GPU has no GPM (Hopper and later have)"
 
 
-def _metrics(first: Any, second: Any, window_s: float) -> Readings:
+def _metrics(first: Any, second: Any, window_s: float, source: str) -> Readings:
     request = pynvml.c_nvmlGpmMetricsGet_t()
     request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     request.sample1, request.sample2, request.numMetrics = first, second, len(METRICS)
@@ -109,8 +109,8 @@ def _metrics(first: Any, second: Any, window_s: float) -> Readings:
         answer = request.metrics[place]
         if answer.nvmlReturn == pynvml.NVML_SUCCESS:
             # A value that is not finite becomes an empty reading by itself.
-            readings[name] = Reading(answer.value * factor, unit, SOURCE, window_s)
+            readings[name] = Reading(answer.value * factor, unit, source, window_s)
         else:
             reason = f"metric {metric}: {pynvml.NVMLError(answer.nvmlReturn)}"
-            readings[name] = Reading(None, unit, SOURCE, window_s, reason)
+            readings[name] = Reading(None, unit, source, window_s, reason)
     return readings

@@ -8,8 +8,8 @@ from typing import Any
 
 import pynvml
 
-from mfulab.device import nvml
 from mfulab.device.samplers.reading import Reading, Readings
+from mfulab.device.vendors import RefusedError, nvml
 
 # NVML's utilization lags by up to its sample period (1/6 s to 1 s, by product): samples before this tell of the past.
 LAG_S = 1.0
@@ -201,7 +201,7 @@ def count_others(pids: Sequence[int], own: int | None) -> int:
 def _asked(call: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
     try:
         return nvml.ask(call, *arguments), ""
-    except nvml.RefusedError as refusal:
+    except RefusedError as refusal:
         return None, str(refusal)
 
 

@@ -1,0 +1,65 @@
+"""One model in the forms in which torch ships it: eager, traced, scripted, compiled, exported, AOTInductor.
+
+    python examples/exported_model.py
+
+AOTInductor compiles an exported program into a library that needs no Python; it and `compile` need a C++ compiler. The
+time is the least of some repetitions in one process: for a comparison with intervals see experiment=execution.
+"""
+
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+REPETITIONS, CALLS = 7, 20
+
+
+def forms(model: nn.Module, sample: torch.Tensor, folder: Path) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+    """The model in each form, by name."""
+    exported = torch.export.export(model, (sample,))
+    package = torch._inductor.aoti_compile_and_package(exported, package_path=str(folder / "model.pt2"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # trace and script; torch points to torch.export
+        traced, scripted = torch.jit.trace(model, sample), torch.jit.script(model)
+    return {
+        "eager": model,
+        "torch.jit.trace": traced,
+        "torch.jit.script": scripted,
+        "torch.compile": torch.compile(model),
+        "torch.export": exported.module(),
+        "AOTInductor": torch._inductor.aoti_load_package(package),
+    }
+
+
+def least_s(call: Callable[[], object]) -> float:
+    """Seconds of one call, the least over repetitions, after two that warm it up."""
+    call(), call()
+    times = []
+    for _ in range(REPETITIONS):
+        began = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        times.append((time.perf_counter() - began) / CALLS)
+    return min(times)
+
+
+def main() -> dict[str, tuple[float, float]]:
+    """Prints a line a form; returns its seconds, and how far its result is from the eager one's."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 10)]
+    model, sample = nn.Sequential(*layers).eval(), torch.randn(4, 3, 64, 64)
+    found = {}
+    with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
+        expected = model(sample)
+        for name, form in forms(model, sample, Path(folder)).items():
+            found[name] = least_s(lambda form=form: form(sample)), float((form(sample) - expected).abs().max())
+            print(f"{name:18} {1e6 * found[name][0]:8.0f} µs   largest difference to eager {found[name][1]:.1e}")
+    return found
+
+
+if __name__ == "__main__":
+    main()

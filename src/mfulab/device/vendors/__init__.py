@@ -1,0 +1,31 @@
+"""GPUs by vendor: one module each, which answers the same questions of a GPU that `identity` lists.
+
+Functions of such a module: `samplers`, `probe`, `clock_reader`, `restriction`, `properties`, `capability`,
+`describe_all` and `driver`. What is measured on a CPU depends on none of them: an edit here measures no CPU again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+class RefusedError(Exception):
+    """A value that a vendor's library did not give; the message says which call and why."""
+
+
+@dataclass(frozen=True)
+class GpuProperties:
+    """Properties that decide a GPU's peaks, as the driver reports them. Clocks in MHz; `bus_bits`: memory bus width."""
+
+    name: str
+    sms: int | None
+    max_sm_clock_mhz: float | None
+    max_memory_clock_mhz: float | None = None
+    bus_bits: int | None = None
+    pci_id: str | None = None
+
+
+def of(uuid: str) -> Any:
+    """The module of a GPU's vendor, by the identifier that `identity.cuda_devices` gives it."""
+    from mfulab.device.vendors import amd, nvidia
+
+    return amd if uuid.startswith(amd.PREFIX) else nvidia

@@ -1,0 +1,286 @@
+"""AMD's GPUs, through AMD SMI (package `amdsmi`, of the release of ROCm): counters, energy, violations, processes.
+
+A GPU is known as `HIP-<number>-<bus address>`: HIP_VISIBLE_DEVICES takes the number, AMD SMI finds the address. Run
+against a stand-in that answers as amdsmi 7.0 does; no AMD GPU has been met.
+"""
+
+import functools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from mfulab.device.samplers.reading import Reading, Readings, Sampler, missing
+from mfulab.device.vendors import GpuProperties, RefusedError
+from mfulab.device.vendors.gpm import UNITS
+from mfulab.device.vendors.nvml_sampler import ENERGY_WINDOW_S, count_others
+
+PREFIX = "HIP-"
+SOURCE = "AMD SMI"
+NOT_REPORTED = "N/A"
+# Each column of throttling, and the accumulators of `amdsmi_get_violation_status` whose largest it is.
+VIOLATIONS = {
+    "power_capped_percent": ("acc_ppt_pwr",),
+    "hardware_thermal_percent": ("acc_prochot_thrm", "acc_socket_thrm", "acc_vr_thrm", "acc_hbm_thrm"),
+}
+
+
+@functools.cache
+def _opened() -> tuple[Any, str]:
+    """The package `amdsmi`, initialised, or None and the reason."""
+    try:
+        import amdsmi  # type: ignore[import-not-found]
+
+        amdsmi.amdsmi_init()
+    except ImportError:
+        return None, "the package amdsmi is not installed (pip install amdsmi, of ROCm's release)"
+    except Exception as error:  # a KeyError without ROCm's library, its own without a driver
+        return None, f"{SOURCE} does not answer: {type(error).__name__}: {error}"
+    return amdsmi, ""
+
+
+def why_absent() -> str:
+    """Empty if AMD SMI can be used in this process, else the reason."""
+    return _opened()[1]
+
+
+def library() -> Any:
+    """The package `amdsmi`; raises RefusedError with the reason where it cannot be used."""
+    if why_absent():
+        raise RefusedError(why_absent())
+    return _opened()[0]
+
+
+def ask(name: str, *arguments: Any, cell: str = "") -> Any:
+    """The answer of a function of `amdsmi`, or a cell of it; raises RefusedError where it gives none."""
+    smi = library()
+    try:
+        answer = getattr(smi, name)(*arguments)
+        answer = answer[cell] if cell else answer
+    except (smi.AmdSmiException, AttributeError, KeyError) as error:
+        raise RefusedError(f"{name}: {error}") from error
+    if answer == NOT_REPORTED:
+        raise RefusedError(f"{name} reports no {cell}")
+    return answer
+
+
+def optional(name: str, *arguments: Any, cell: str = "") -> Any:
+    """As `ask`; None if it is refused."""
+    with suppress(RefusedError):
+        return ask(name, *arguments, cell=cell)
+    return None
+
+
+def gpus(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Name and identifier of each GPU that HIP would see, in its order; empty without AMD SMI.
+
+    ROCR_VISIBLE_DEVICES hides and numbers anew, then HIP_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES in its place: numbers
+    only, cut off at the first that is not valid.
+    """
+    found = []
+    for place, handle in enumerate(optional("amdsmi_get_processor_handles") or ()):
+        number = optional("amdsmi_get_gpu_enumeration_info", handle, cell="hip_id")
+        name = optional("amdsmi_get_gpu_asic_info", handle, cell="market_name") or "AMD GPU"
+        if address := optional("amdsmi_get_gpu_device_bdf", handle):
+            found.append((place if number is None else number, name, address))
+    seen = [(name, address) for _, name, address in sorted(found)]
+    hip = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
+    seen = [seen[number] for number in _numbers(environment.get("ROCR_VISIBLE_DEVICES"), len(seen))]
+    numbers = _numbers(hip, len(seen))
+    return [(seen[number][0], f"{PREFIX}{number}-{seen[number][1]}") for number in numbers]
+
+
+def _numbers(listed: str | None, count: int) -> list[int]:
+    if listed is None:
+        return list(range(count))
+    valid = []
+    for entry in listed.split(","):
+        if not entry.strip().isdigit() or int(entry) >= count:
+            break
+        valid.append(int(entry))
+    return valid
+
+
+def handle_of(uuid: str) -> Any:
+    """AMD SMI's handle of a GPU; raises RefusedError where it knows none at its address."""
+    address = uuid.removeprefix(PREFIX).partition("-")[2]
+    for handle in ask("amdsmi_get_processor_handles"):
+        if optional("amdsmi_get_gpu_device_bdf", handle) == address:
+            return handle
+    raise RefusedError(f"{SOURCE} knows no GPU at {address}")
+
+
+def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
+    """Samplers, the strictest first: accumulators over the window, those `between`, values at its end."""
+    handle = handle_of(uuid)
+    return [Accumulators(handle, now), *between, AtEnd(handle)]
+
+
+class Accumulators:
+    """Energy and violations between two moments; what AMD SMI does not count is missing, with the reason."""
+
+    def __init__(self, handle: Any, now: Callable[[], float]) -> None:
+        self._handle, self._now = handle, now
+        self._began: tuple[float, Any, Any] = (0.0, None, None)
+
+    def start(self) -> None:
+        self._began = self._moment()
+
+    def stop(self) -> Readings:
+        began, ended = self._began, self._moment()
+        window_s = ended[0] - began[0]
+        readings = missing(UNITS, SOURCE, "AMD SMI has no such counter; a trace of rocprofv3 tells kernels' time")
+        return readings | _energy(began[1], ended[1], window_s) | _violations(began[2], ended[2], window_s)
+
+    def _moment(self) -> tuple[float, Any, Any]:
+        energy = optional("amdsmi_get_energy_count", self._handle)
+        return self._now(), energy, optional("amdsmi_get_violation_status", self._handle)
+
+
+def _energy(before: Any, after: Any, window_s: float) -> Readings:
+    """Energy and mean power: `energy_accumulator` × `counter_resolution` µJ (amdsmi.h, amdsmi_get_energy_count)."""
+    source, joule, reason = f"{SOURCE} energy counter", None, "amdsmi_get_energy_count is refused"
+    if before and after:
+        counted = after["energy_accumulator"] - before["energy_accumulator"]
+        joule, reason = counted * after["counter_resolution"] / 1e6, ""
+        if window_s < ENERGY_WINDOW_S:
+            joule, reason = None, f"the window is shorter than {ENERGY_WINDOW_S:g} s, and the counter ticks"
+        elif counted <= 0:
+            joule, reason = None, "the energy counter stood still or was reset"
+    return {
+        "window_energy_j": Reading(joule, "J", source, window_s, reason),
+        "power_w": Reading(None if joule is None else joule / window_s, "W", f"{source} ÷ time", window_s, reason),
+    }
+
+
+def _violations(before: Any, after: Any, window_s: float) -> Readings:
+    """Share of the firmware's samples in which each cause held the clock back, and the largest of them."""
+    source, readings = f"{SOURCE} violations", {}
+    for name, counters in VIOLATIONS.items():
+        reason, shares = "amdsmi_get_violation_status is refused", []
+        if before and after:
+            shares = [share for key in counters if (share := _share(before, after, key)) is not None]
+            reason = "" if shares else f"it reports no {' and no '.join(counters)}"
+        readings[name] = Reading(max(shares, default=None), "%", source, window_s, reason)
+    known = [reading.value for reading in readings.values() if reading.value is not None]
+    reason = "" if known else readings["power_capped_percent"].reason
+    readings["throttled_percent"] = Reading(max(known, default=None), "%", source, window_s, reason)
+    return readings
+
+
+def _share(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> float | None:
+    cells = [moment.get(name) for name in (key, "acc_counter") for moment in (after, before)]
+    counts = [cell for cell in cells if isinstance(cell, int)]
+    if len(counts) < len(cells):
+        return None
+    held, samples = counts[0] - counts[1], counts[2] - counts[3]
+    return 100 * held / samples if samples > 0 and 0 <= held <= samples else None
+
+
+class AtEnd:
+    """Values at the end of the window, for lack of means over it."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def start(self) -> None:
+        """Nothing is kept from the beginning."""
+
+    def stop(self) -> Readings:
+        line = _line(self._handle, os.getpid())
+        units = {"utilization_percent": "%", "other_processes": "", "device_memory_bytes": "B"}
+        units |= {"clock_mhz": "MHz", "temperature_c": "°C"}
+        return {
+            name: Reading(line[name], unit, f"{SOURCE} at the window's end", reason="refused by the driver")
+            for name, unit in units.items()
+        }
+
+
+def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
+    """A function that reads what AMD SMI reports now; what it refuses is empty. `own` is no "other process"."""
+    handle = handle_of(uuid)
+    return lambda: _line(handle, own)
+
+
+def _line(handle: Any, own: int | None) -> dict[str, float | None]:
+    smi = library()
+    memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_used")
+    power = optional("amdsmi_get_power_info", handle, cell="current_socket_power")  # of Instinct; others have the mean
+    processes = optional("amdsmi_get_gpu_process_list", handle)
+    return {
+        "utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="gfx_activity"),
+        "memory_utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="umc_activity"),
+        "clock_mhz": _clock(handle, "GFX"),
+        "memory_clock_mhz": _clock(handle, "MEM"),
+        "power_w": power or optional("amdsmi_get_power_info", handle, cell="average_socket_power"),
+        "temperature_c": optional(
+            "amdsmi_get_temp_metric", handle, smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+        ),
+        "device_memory_bytes": None if memory is None else memory << 20,
+        "other_processes": None if processes is None else count_others([one["pid"] for one in processes], own),
+    }
+
+
+def _clock(handle: Any, kind: str, cell: str = "clk") -> float | None:
+    return optional("amdsmi_get_clock_info", handle, getattr(library().AmdSmiClkType, kind), cell=cell)  # type: ignore[no-any-return]
+
+
+def clock_reader(uuid: str) -> Callable[[], float | None]:
+    """A function that reads the clock of the compute units in MHz now; None if it is not reported."""
+    with suppress(RefusedError):
+        handle = handle_of(uuid)
+        return lambda: _clock(handle, "GFX")
+    return lambda: None
+
+
+def restriction(uuid: str) -> str:
+    """Nothing: AMD SMI gives a guest of a virtual machine few values, each refused by itself."""
+    return ""
+
+
+def properties(uuid: str, name: str, sms: int | None = None) -> GpuProperties:
+    """Properties that decide peaks; None if AMD SMI hides them. `sms`: compute units."""
+    handle = None
+    with suppress(RefusedError):
+        handle = handle_of(uuid)
+    if handle is None:
+        return GpuProperties(name, sms, None)
+    units = optional("amdsmi_get_gpu_asic_info", handle, cell="num_compute_units")
+    return GpuProperties(
+        name=name,
+        sms=sms or units,
+        max_sm_clock_mhz=_clock(handle, "GFX", "max_clk"),
+        max_memory_clock_mhz=_clock(handle, "MEM", "max_clk"),  # without bus: its transfers a clock differ by memory
+    )
+
+
+def capability(uuid: str) -> None:
+    """None: compute capability is NVIDIA's."""
+
+
+def describe_all() -> list[dict[str, object]]:
+    """Columns of the environment's table for each GPU of this machine; empty without AMD SMI."""
+    described: list[dict[str, object]] = []
+    for name, uuid in gpus({}):
+        handle, known = handle_of(uuid), properties(uuid, name)
+        cap = optional("amdsmi_get_power_cap_info", handle, cell="power_cap")
+        memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_total")
+        described.append(
+            {
+                "name": name,
+                "uuid": uuid,
+                "sms": known.sms,
+                "max_sm_clock_mhz": known.max_sm_clock_mhz,
+                "max_memory_clock_mhz": known.max_memory_clock_mhz,
+                "memory_bytes": None if memory is None else memory << 20,
+                "power_limit_w": None if cap is None else cap / 1e6,
+            }
+        )
+    return described
+
+
+def driver() -> str | None:
+    """The kernel driver's version; None without one."""
+    handles = optional("amdsmi_get_processor_handles")
+    return optional("amdsmi_get_gpu_driver_info", handles[0], cell="driver_version") if handles else None  # type: ignore[no-any-return]

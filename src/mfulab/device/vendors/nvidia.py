@@ -1,0 +1,129 @@
+"""NVIDIA's GPUs, through NVML; a GPU is known by its UUID, with or without its prefix (GPU or MIG)."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pynvml
+
+from mfulab.device.samplers.reading import Sampler
+from mfulab.device.vendors import GpuProperties, RefusedError, dcgm, gpm, nvml
+from mfulab.device.vendors.nvml_sampler import NvmlAtEnd, NvmlSampler, field, other_processes
+
+
+def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
+    """Samplers, the strictest first: GPM or else DCGM, NVML's counters, those `between`, NVML at the window's end.
+
+    Raises RefusedError where NVML does not know the GPU.
+    """
+    handle = nvml.handle_by_uuid(uuid)
+    named = nvml.text(nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid)
+    counters: Sampler
+    if without := gpm.why_unsupported(handle):
+        counters = dcgm.DcgmSampler(named, without)
+    else:  # two that read the same counters disturb one another
+        beside = f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
+        counters = gpm.GpmSampler(handle, now, beside)
+    return [counters, NvmlSampler(handle), *between, NvmlAtEnd(handle)]
+
+
+def clock_reader(uuid: str) -> Callable[[], float | None]:
+    """A function that reads the SM clock in MHz now; None if it is not reported."""
+    handle = _handle(uuid)
+    return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
+
+
+def restriction(uuid: str) -> str:
+    """`MIG instance`, `vGPU` or nothing."""
+    handle = _handle(uuid)
+    return "" if handle is None else nvml.restriction(handle)
+
+
+def properties(uuid: str, name: str, sms: int | None = None) -> GpuProperties:
+    """Properties that decide peaks; None if NVML hides them. `sms`: where known, else those of a MIG instance."""
+    handle = _handle(uuid)
+    if sms is None and handle is not None and nvml.is_mig(handle):
+        sms = getattr(nvml.optional(pynvml.nvmlDeviceGetAttributes, handle), "multiprocessorCount", None)
+    whole = None if handle is None else nvml.parent(handle)
+    pci = nvml.optional(pynvml.nvmlDeviceGetPciInfo, whole)
+    return GpuProperties(
+        name=name,
+        sms=sms,
+        max_sm_clock_mhz=nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_SM),
+        max_memory_clock_mhz=nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_MEM),
+        bus_bits=nvml.optional(pynvml.nvmlDeviceGetMemoryBusWidth, whole),
+        pci_id=None if pci is None else f"{pci.pciDeviceId & 0xFFFF:04x}:{pci.pciDeviceId >> 16:04x}",
+    )
+
+
+def capability(uuid: str) -> tuple[int, int] | None:
+    """Compute capability, of a MIG instance that of its GPU; None if NVML does not report it."""
+    handle = _handle(uuid)
+    found = None if handle is None else nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, nvml.parent(handle))
+    return None if found is None else (found[0], found[1])
+
+
+def describe_all() -> list[dict[str, object]]:
+    """Columns of the environment's table for each GPU of this machine; empty without a driver."""
+    return [_describe(handle) for handle in nvml.handles()]
+
+
+def _describe(handle: Any) -> dict[str, object]:
+
+    def asked(call: Any, *arguments: Any, read: Callable[[Any], object] = lambda value: value) -> object:
+        value = nvml.optional(call, handle, *arguments)
+        return None if value is None else read(value)
+
+    return {
+        "name": asked(pynvml.nvmlDeviceGetName, read=nvml.text),
+        "uuid": asked(pynvml.nvmlDeviceGetUUID, read=nvml.text),
+        "compute_capability": asked(
+            pynvml.nvmlDeviceGetCudaComputeCapability, read=lambda found: ".".join(map(str, found))
+        ),
+        "max_sm_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        "max_memory_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+        "memory_bus_bits": asked(pynvml.nvmlDeviceGetMemoryBusWidth),
+        "memory_bytes": asked(pynvml.nvmlDeviceGetMemoryInfo, read=lambda memory: memory.total),
+        "power_limit_w": asked(pynvml.nvmlDeviceGetPowerManagementLimit, read=lambda limit: limit / 1e3),
+        "mig": asked(pynvml.nvmlDeviceGetMigMode, read=lambda mode: bool(mode[0])),
+        "virtual": asked(pynvml.nvmlDeviceGetVirtualizationMode, read=lambda mode: mode in nvml.VIRTUAL),
+    }
+
+
+def driver() -> str | None:
+    """The driver's version; None without one."""
+    version = nvml.optional(pynvml.nvmlSystemGetDriverVersion)
+    return None if version is None else nvml.text(version)
+
+
+def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
+    """A function that reads what NVML reports now; what it refuses is empty. `own` is no "other process"."""
+    handle = nvml.handle_by_uuid(uuid)
+
+    def asked(call: Callable[..., Any], *arguments: Any) -> Any:
+        return nvml.optional(call, handle, *arguments)
+
+    def now() -> dict[str, float | None]:
+        rates, memory = asked(pynvml.nvmlDeviceGetUtilizationRates), asked(pynvml.nvmlDeviceGetMemoryInfo)
+        power, instant = asked(pynvml.nvmlDeviceGetPowerUsage), field(handle, pynvml.NVML_FI_DEV_POWER_INSTANT)
+        return {
+            "utilization_percent": None if rates is None else rates.gpu,
+            "memory_utilization_percent": None if rates is None else rates.memory,
+            "clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+            "power_w": None if power is None else power / 1e3,
+            "instant_power_w": None if instant is None else instant / 1e3,  # the other is a mean, on Hopper over 1 s
+            "temperature_c": asked(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+            "device_memory_bytes": None if memory is None else memory.used,
+            "other_processes": other_processes(handle, own)[0],
+        }
+
+    return now
+
+
+def _handle(uuid: str) -> Any:
+    """NVML's handle of a GPU that it knows, otherwise None."""
+    with contextlib.suppress(RefusedError):
+        return nvml.handle_by_uuid(uuid)
+    return None

@@ -1,0 +1,100 @@
+"""A GPU without GPM beside a dcgm-exporter: a real page over HTTP, whose values change as its interval passes."""
+
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from support.nvml_stand_in import Gpu, StandIn
+
+from mfulab.device.vendors import dcgm, nvidia
+
+UUID, OTHER = "GPU-00000000-0000-0000-0000-000000000001", "GPU-00000000-0000-0000-0000-000000000002"
+LINE = '{name}{{gpu="0",UUID="{uuid}",pci_bus_id="0000:01:00.0",modelName="Tesla T4",Hostname="x"}} {value:.6f}\n'
+
+
+class Exporter:
+    """Serves the page; each value moves on once in `interval_s`."""
+
+    def __init__(self, interval_s=0.05, fields=("DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")):
+        self.began, self.interval_s, self.fields = time.monotonic(), interval_s, fields
+
+    def text(self):
+        place = int((time.monotonic() - self.began) / self.interval_s)
+        lines = ["# HELP DCGM_FI_PROF_SM_ACTIVE share of cycles\n", 'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 97\n']
+        for uuid, base in ((UUID, 0.5), (OTHER, 0.1)):
+            lines += [LINE.format(name=name, uuid=uuid, value=base + place % 2 / 100) for name in self.fields]
+        return "".join(lines)
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """Starts a page and points MFULAB_DCGM at it."""
+    servers = []
+
+    def started(exporter):
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(exporter.text().encode())
+
+            def log_message(self, *_):
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        monkeypatch.setenv(dcgm.ADDRESS, f"http://127.0.0.1:{server.server_port}/metrics")
+
+    yield started
+    for server in servers:
+        server.shutdown()
+
+
+def read(seconds=0.6):
+    sampler = dcgm.DcgmSampler(UUID, "this GPU has no GPM", interval_s=0.02)
+    sampler.start()
+    time.sleep(seconds)
+    return sampler.stop()
+
+
+def test_the_mean_of_what_appeared_in_the_window_is_this_gpu_s_alone(serve):
+    serve(Exporter())
+    found = read()
+    assert 50 <= found["sm_active_percent"].value <= 51
+    assert found["sm_active_percent"].value == found["tensor_active_percent"].value
+    assert found["occupancy_percent"].value is None
+    assert "list of counters lacks it" in found["occupancy_percent"].reason
+
+
+def test_an_exporter_that_is_slower_than_the_window_says_nothing(serve):
+    serve(Exporter(interval_s=600))
+    found = read(0.2)["sm_active_percent"]
+    assert found.value is None
+    assert "0 new values" in found.reason
+    assert "-c 1000" in found.reason
+
+
+def test_without_an_exporter_the_reason_says_how_to_get_one(monkeypatch):
+    monkeypatch.setenv(dcgm.ADDRESS, "http://127.0.0.1:9/metrics")
+    found = read(0.0)
+    assert {one.value for one in found.values()} == {None}
+    assert found["tensor_active_percent"].reason == (
+        "this GPU has no GPM, and no dcgm-exporter answers at http://127.0.0.1:9/metrics"
+    )
+
+
+@pytest.mark.parametrize("address", ["not an address", "file:///nowhere/at/all", "http://127.0.0.1:99999/metrics"])
+def test_an_address_that_is_none_costs_nothing_but_the_values(address, monkeypatch):
+    monkeypatch.setenv(dcgm.ADDRESS, address)
+    assert dcgm.page(UUID) is None
+
+
+def test_gpm_goes_before_it_and_says_who_disturbs_it(serve, monkeypatch):
+    monkeypatch.setenv(dcgm.ADDRESS, "http://127.0.0.1:9/metrics")
+    StandIn(Gpu(uuid=UUID), Gpu(uuid=OTHER, gpm=False)).install(monkeypatch)
+    assert nvidia.samplers(UUID, ())[0]._source == "GPM"
+    assert isinstance(nvidia.samplers(OTHER, ())[0], dcgm.DcgmSampler)
+    serve(Exporter())
+    assert nvidia.samplers(UUID, ())[0]._source == "GPM, disturbed by a dcgm-exporter"

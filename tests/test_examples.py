@@ -1,0 +1,86 @@
+"""Examples that are run or read alone: memory by hand against a stand-in of the runtime, and a model in six forms."""
+
+# ruff: noqa: N802, N815 (names of CUDA)
+
+import ctypes
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def load(name: str):
+    """An example as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Runtime:
+    """The calls of the CUDA runtime that the example makes, in this machine's memory; `fails` names one that fails."""
+
+    cudaError_t = SimpleNamespace(cudaSuccess=SimpleNamespace(name="cudaSuccess"))
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails, self.held = fails, {}
+        self.failed = SimpleNamespace(name="cudaErrorMemoryAllocation")
+
+    def _answer(self, name: str, *result: object) -> tuple[object, ...]:
+        failed = name == self.fails
+        return (self.failed if failed else self.cudaError_t.cudaSuccess, *(None if failed else one for one in result))
+
+    def cudaMalloc(self, size):
+        block = ctypes.create_string_buffer(size)
+        if self.fails != "cudaMalloc":
+            self.held[ctypes.addressof(block)] = block
+        return self._answer("cudaMalloc", ctypes.addressof(block))
+
+    def cudaMemcpy(self, to, source, size, kind):
+        if self.fails != "cudaMemcpy":
+            ctypes.memmove(to, source, size)
+        return self._answer("cudaMemcpy")
+
+    def cudaFree(self, pointer):
+        del self.held[pointer]
+        return self._answer("cudaFree")
+
+    def cudaGetErrorString(self, code):
+        return self.cudaError_t.cudaSuccess, b"out of memory"
+
+
+def test_a_matrix_comes_back_and_its_memory_is_freed(monkeypatch):
+    example, runtime = load("memory_by_hand"), Runtime()
+    monkeypatch.setattr(example, "runtime", runtime)
+    sent = np.arange(12, dtype=np.float32).reshape(3, 4)
+    received = example.there_and_back(sent)
+    assert np.array_equal(sent, received)
+    assert received.ctypes.data != sent.ctypes.data
+    assert runtime.held == {}
+
+
+@pytest.mark.parametrize("call", ["cudaMalloc", "cudaMemcpy", "cudaFree"])
+def test_each_code_is_looked_at_and_what_was_allocated_is_freed(monkeypatch, call):
+    example, runtime = load("memory_by_hand"), Runtime(call)
+    monkeypatch.setattr(example, "runtime", runtime)
+    with pytest.raises(example.CudaError, match="cudaErrorMemoryAllocation: out of memory"):
+        example.there_and_back(np.ones(4))
+    assert runtime.held == {}
+
+
+def test_a_code_that_is_not_looked_at_says_nothing(monkeypatch):
+    example = load("memory_by_hand")
+    monkeypatch.setattr(example, "runtime", Runtime("cudaMalloc"))
+    assert example.unlooked_at() is None
+
+
+@pytest.mark.slow
+def test_a_model_gives_the_same_in_each_form(capsys):
+    found = load("exported_model").main()
+    assert [*found] == [line.split("  ")[0].strip() for line in capsys.readouterr().out.splitlines()]
+    assert {"eager", "torch.compile", "torch.export", "AOTInductor"} <= found.keys()
+    assert all(seconds > 0 and difference < 1e-5 for seconds, difference in found.values())
