@@ -37,7 +37,7 @@ ARGUMENTS = {
     CudaHopper: "c",
     CudaHopperStores: "*c_map",
     CudaHopperCluster: "*c_map",
-    CudaHopperPingpong: "*c_map",
+    CudaHopperPingpong: "*c_map, order",
     CudaHopperHilbert: "*c_map, order",
     CudaHopperFp8: "*c_map, order",
 }
@@ -154,7 +154,7 @@ def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
         ),
         (CudaHopperStores, {"hopper_tiles": [("if (first) wait_until_read<1>();", "")]}),
         (CudaHopperStores, {"hopper_stores": [("wait_until_read<0>();", ";")]}),
-        (CudaHopperHilbert, {"hopper_hilbert": [("* BLOCKS + rank)", "* BLOCKS)")]}),
+        (CudaHopperHilbert, {"hopper_tiles": [("* 2 + rank)", "* 2)")]}),
         (CudaHopperPingpong, {"hopper_pingpong": [("wait(&turns[own], parity);", "")]}),
     ],
     ids=["stage_freed_too_early", "patch_overwritten", "stores_not_awaited", "both_blocks_alike", "out_of_turn"],

@@ -71,6 +71,8 @@ def test_each_family_s_rungs_stand_one_above_the_other():
     for name, kind in kinds.items():
         assert not kind.after or kinds[kind.after].family == kind.family, name
     for family in {kind.family for kind in kinds.values()}:
-        after = [kind.after for kind in kinds.values() if kind.family == family]
-        assert len(set(after)) == len(after), (family, after)
-        assert after.count("") == 1, family
+        own = [kind for kind in kinds.values() if kind.family == family]
+        assert [kind.after for kind in own].count("") == 1, family
+        for precision in {name for kind in own for name in kind.precisions}:
+            after = [kind.after for kind in own if precision in kind.precisions]
+            assert len(set(after)) == len(after), (family, precision, after)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from mfulab.kernels.base import ceil_div
-from mfulab.kernels.hopper import TILE_M, TILE_N, HopperStores
+from mfulab.kernels.hopper import TILE_N, HopperStores
 
 
 class CudaHopperHilbert(HopperStores):
@@ -19,7 +19,7 @@ class CudaHopperHilbert(HopperStores):
     def pointers(self, c: Any) -> list[Any]:
         import torch
 
-        order = hilbert_order(ceil_div(c.shape[1], self.cluster * TILE_M), ceil_div(c.shape[2], TILE_N))
+        order = hilbert_order(ceil_div(c.shape[1], self.cluster * self.tile_rows), ceil_div(c.shape[2], TILE_N))
         return [torch.from_numpy(order).to(c.device)]
 
 

@@ -1,12 +1,11 @@
 """CUDA C for Hopper, ping-pong: a tile each warpgroup, so that one's products hide the other's stores."""
 
-from mfulab.kernels.hopper import HopperStores
+from mfulab.kernels.cuda_hopper_hilbert import CudaHopperHilbert
 
 
-class CudaHopperPingpong(HopperStores):
+class CudaHopperPingpong(CudaHopperHilbert):
     """Tiles of 64×256; a cluster of two blocks shares B."""
 
-    after, adds = "cuda_hopper_cluster", "ping-pong: each warpgroup multiplies while the other stores its own tile"
+    after, adds = "cuda_hopper_hilbert", "ping-pong: each warpgroup multiplies while the other stores its own tile"
     source = "hopper_pingpong.cu"
-    cluster = 2
     tile_rows = 64

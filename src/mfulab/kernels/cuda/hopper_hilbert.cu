@@ -1,6 +1,5 @@
 // Hopper, Hilbert order: the clusters that run at once work on a nearly square patch of C, whatever its size, so that the L2
-// cache serves most of what they load. `order` holds (row << 16 | column) of each pair of tiles along the curve. With B_ALONG_K
-// also the product of 8-bit elements, whose B lies with K innermost.
+// cache serves most of what they load. `order` has the pairs of tiles along the curve. With B_ALONG_K also the product of 8-bit elements, whose B lies with K innermost.
 #include "hopper_tiles.cuh"
 
 constexpr int BLOCKS = 2;
@@ -14,10 +13,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
     if (threadIdx.x == 0) ring.initialise(BLOCKS * CONSUMING_WARPS);
     sync_cluster();
 
-    auto own_tile = [&](int index) {
-        const int place = order[index % (pairs * columns)];
-        return Tile{index / (pairs * columns), ((place >> 16) * BLOCKS + rank) * BM, (place & 0xFFFF) * BN};
-    };
+    auto own_tile = [&](int index) { return ordered_tile(order, index, pairs, columns, rank); };
     if (warpgroup == 0) {
         give_registers<40>();
         Place at = {0, 1};

@@ -5,11 +5,10 @@
 #include "hopper_tiles.cuh"
 
 constexpr int BLOCKS = 2, TURNS = 2;
-#include "grouped.cuh"
 
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384, 1)
     matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_c,
-           int batch, int m, int n, int k) {
+           const int* order, int batch, int m, int n, int k) {
     const Ring ring;
     u64* turns = ring.empty + STAGES;  // a barrier each warpgroup, whose phase ends as the other has issued its products
     const int pairs = (m + BLOCKS * BM - 1) / (BLOCKS * BM), columns = (n + BN - 1) / BN, steps = (k + BK - 1) / BK;
@@ -20,12 +19,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
     }
     sync_cluster();  // nobody may arrive at a barrier that its owner has not made yet
 
-    // The cluster's pair of tiles, of which this block has the upper or the lower; the lower may lie outside.
-    auto own_tile = [&](int index) {
-        Tile tile = tile_at(index, pairs, columns);
-        tile.top = BLOCKS * tile.top + rank * BM;
-        return tile;
-    };
+    auto own_tile = [&](int index) { return ordered_tile(order, index, pairs, columns, rank); };
     const int first = blockIdx.x / BLOCKS, clusters = gridDim.x / BLOCKS;
     if (warpgroup == 0) {
         give_registers<40>();

@@ -64,7 +64,14 @@ __device__ __forceinline__ void place_of_box(int& x, int& y, const Tile& tile, i
 #endif
 }
 
-// In a cluster of two blocks, one tile above the other: block `rank` loads half of their common columns of B for both.
+// In a cluster of two blocks, one tile above the other: that of block `rank` of the pair at `index`, where `order` holds
+// (row << 16 | column) of each pair. The lower tile may lie outside.
+__device__ __forceinline__ Tile ordered_tile(const int* order, int index, int pairs, int columns, int rank) {
+    const int place = order[index % (pairs * columns)];
+    return Tile{index / (pairs * columns), ((place >> 16) * 2 + rank) * BM, (place & 0xFFFF) * BN};
+}
+
+// In such a cluster block `rank` loads half of their common columns of B for both.
 __device__ __forceinline__ void load_half_for_both(unsigned char* to, const TensorMap* map_b, u64* barrier, const Tile& tile,
                                                    int rank, int step) {
     constexpr int HALF = BN / BOX / 2;
