@@ -54,6 +54,21 @@ def test_equal_jobs_and_one_without_a_trace(tmp_path):
     assert "nan" not in told
 
 
+@pytest.mark.parametrize(
+    ("time_s", "said_so"),
+    [(0.2, "FSDP2, batch 4: a step takes 2.00× as long as with DDP."), (0.05, "FSDP2, batch 4: 2.00× as fast as with DDP.")],
+)
+def test_fsdp_is_held_against_ddp_where_their_intervals_lie_apart(tmp_path, time_s, said_so):
+    known = {"time_ci_low_s": 0.09, "time_ci_high_s": 0.11}
+    sharded = job(16.0 * 0.1 / time_s, wrapper="fsdp2", time_s=time_s)
+    ddp = job(16.0, **known)
+    about = {"time_ci_low_s": 0.9 * time_s, "time_ci_high_s": 1.1 * time_s}
+    small = job(15.0, bucket_mb=1.0, time_s=0.107, **known)
+    assert said_so in said(tmp_path, row(10.0), {**sharded, **about}, small, ddp)
+    unknown = {"time_ci_low_s": 0.01, "time_ci_high_s": 1.0}
+    assert "DDP." not in said(tmp_path, row(10.0), {**sharded, **unknown}, ddp)
+
+
 def test_jobs_whose_intervals_meet_are_not_ranked(tmp_path):
     wide = {"time_ci_low_s": 0.07, "time_ci_high_s": 0.14}
     told = said(tmp_path, row(10.0), job(16.0, **wide), job(12.0, bucket_mb=1.0, **wide))

@@ -116,6 +116,17 @@ def test_rows_that_nobody_should_show_are_refused_unless_told(results, step, cha
     assert check(folder) == []
 
 
+def test_an_experiment_that_was_not_measured_is_named(results, recording):
+    shutil.copytree(ROOT / "config/experiment", results.parent / "config/experiment")
+    with pytest.raises(ConfigurationError, match="without rows of alignment, .*utilization, their figures are empty") as said:
+        recordings.record(results, report_rows.GPU, replace=True)
+    absent = str(said.value).partition("without rows of ")[2].partition(", their")[0].split(", ")
+    planned = recordings.experiments(results, report_rows.GPU)
+    needless = {"recorded", "published", "traces", "peaks_audit", "miniature", "validity", "gpu_record"}
+    every = {path.stem for path in (ROOT / "config/experiment").glob("*.yaml")}
+    assert every - set(absent) - set(planned) == needless - set(planned)
+
+
 def test_an_imprecise_time_is_not_recorded():
     row = {"run": "model=a", "status": "ok", "precision_percent": 26.0}
     assert "less than ±25 %, such as model=a" in next(unfit({"profile": [row], "environment": []}))

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import (
     LARGEST,
@@ -34,7 +36,7 @@ from mfulab.core.groups import SLUG
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device.identity import hardware_slug
 from mfulab.measurements import manifest
-from mfulab.measurements.registry import NO_MACHINE, RECORDED, TABLES
+from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE, RECORDED, TABLES
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns, computed
 from mfulab.tables.consistency import unfit
@@ -44,6 +46,8 @@ RESULTS = Path("results")
 REFERENCE = "reference"
 CONFIGS, SERIES = "configs.jsonl", "series.csv"
 FILES = {*(f"{table}.csv" for table in RECORDED), CONFIGS, SERIES, ABOUT}
+EXPERIMENTS = "config/experiment/*.yaml"
+NOT_WANTED = {"miniature", "gpu_record", "validity", "traces"}  # a part of others, windows too short, other machines
 DIRTY = "-dirty"  # ends the commit of a row that changed code has measured
 RELATIVE = 1e-9  # of joined values: what printing and reading a float may change, and much more
 MOST_SERIES = 20  # profiled runs whose series are kept, the busiest first: a figure shows the busiest
@@ -67,6 +71,14 @@ def experiments(results: Path, hardware: str) -> dict[str, list[str]]:
         with suppress(UnreadableError):  # the tables have named it
             plans.append(manifest.read(path))
     return {plan.experiment: plan.overrides for plan in plans}
+
+
+def _absent(results: Path, planned: Mapping[str, Any]) -> Iterator[str]:
+    """Experiments of the folder beside the results that have rows of a machine, but none of this one."""
+    steps = {path.stem: yaml.safe_load(read_text(path))["steps"] for path in results.parent.glob(EXPERIMENTS)}
+    measures = {name for name, each in steps.items() if any(MEASUREMENTS[step].table in RECORDED for step in each)}
+    if without := sorted(measures - set(planned) - NOT_WANTED):
+        yield f"config/experiment/: without rows of {', '.join(without)}, their figures are empty."
 
 
 def _plans(results: Path, hardware: str) -> list[Path]:
@@ -95,7 +107,8 @@ def record(
         row["commit"] = row["commit"] or commit
         row["recorded"] = True
     _refuse(rows, allow_dirty)
-    against = list(unfit(found.records))
+    planned = experiments(results, hardware)
+    against = [*unfit(found.records), *_absent(results, planned)]
     if against and not allow_unfit:
         raise ConfigurationError("\n".join([*against, "Measure those again (mfulab refine), or give --allow-unfit."]))
     if folder.exists() and not replace:
@@ -104,7 +117,7 @@ def record(
     partial = folder.with_name(f".{hardware}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    provenance = about(found.records, hardware, experiments(results, hardware), commit, allow_dirty)
+    provenance = about(found.records, hardware, planned, commit, allow_dirty)
     _write(found, {**provenance, "unfit": against}, partial)
     if folder.exists():
         old = folder.with_name(f".{hardware}.old")

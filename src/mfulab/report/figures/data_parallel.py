@@ -36,7 +36,7 @@ def job(row: pd.Series, text: Texts) -> str:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """Best and worst scaling, the worst's exposed communication, bytes against formula, and who was waited for."""
+    """Best and worst scaling, its exposed communication, FSDP2 against DDP, bytes against formula, who was waited for."""
     plain = rows[rows["slowed_rank"].isna()]
     plain = rows if plain.empty else plain
     best, worst = plain.loc[plain["efficiency"].idxmax()], plain.loc[plain["efficiency"].idxmin()]
@@ -47,6 +47,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     said = [text(key, **values), *([text("worst", **values)] if len(plain) > 1 and not alike else [])]
     if pd.notna(worst["exposed_communication_ms"]):
         said.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
+    largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)
+    sharded = trust.against(plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp")
+    sharded = sharded[sharded["apart"]].assign(slower=sharded["time_s"] / sharded["time_s_ddp"])
+    if not sharded.empty:
+        one = sharded.loc[sharded["slower"].sub(1).abs().idxmax()]
+        key = "sharded" if one["slower"] > 1 else "sharded_faster"
+        said.append(text(key, job=job(one, text), ratio=max(one["slower"], 1 / one["slower"])))
     counted = rows[rows["sent_bytes"].notna() & (rows["predicted_sent_bytes"] > 0)]
     if not counted.empty:
         off = (100 * (counted["sent_bytes"] / counted["predicted_sent_bytes"] - 1)).abs()
