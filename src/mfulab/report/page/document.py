@@ -86,6 +86,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
     told = _in_words(tables, language)
     data = payload.read(told, folder, text) | {"figures": {each["name"]: each.pop("rows") for each in _all(sections)}}
+    data_packed, letters = payload.packed(data)
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text)}
     content = template.render(
         text=text,
@@ -110,11 +111,11 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         environment=_environment(tables, text),
         definitions=catalogue(language)["definitions"].items(),
         words=words,
-        data=payload.packed(data),
+        data=data_packed,
         css=Markup(_file("report.css")),
         javascript=Markup("\n".join(map(_file, SCRIPTS))),
     )
-    return content.replace(FONTS, fonts.faces(content + json.dumps([data, words], ensure_ascii=False)), 1)
+    return content.replace(FONTS, fonts.faces(content + letters + json.dumps(words, ensure_ascii=False)), 1)
 
 
 def _groups(text: Texts) -> dict[str, dict[str, str]]:
