@@ -4,7 +4,7 @@ from mfulab.kernels.hopper import Hopper
 
 
 class CudaHopper(Hopper):
-    """A lane writes 4 bytes of C at a time."""
+    """A lane writes 16 bytes of C at a time, gathered from the four lanes of its row."""
 
     after = "cuda_wmma"
     adds = "Hopper: bulk copies by one warp, products by two warpgroups, blocks that stay for tile after tile"

@@ -188,10 +188,11 @@ inline void sync_threads(int barrier, int threads) {
 inline int cluster_rank() { return host::rank(); }
 inline void sync_cluster() { host::meet(host::all_of_cluster, host::fibers.size()); }
 
-// A warp's exchange: every lane tells its row, and each takes those of the matrices that it holds a part of.
+// A warp's exchange. Of rows: every lane tells its own, and each takes those of the matrices that it holds a part of.
 struct Exchange {
     host::Meeting told, taken;
     void* rows[32];
+    unsigned values[32];
 };
 inline std::map<int, Exchange> exchanges;
 inline void store_matrices(void* row, unsigned x0, unsigned x1, unsigned x2, unsigned x3) {
@@ -207,6 +208,17 @@ inline void store_matrices(void* row, unsigned x0, unsigned x1, unsigned x2, uns
         unpublished[{host::rank(), shared_address(to)}] = host::current;
     }
     host::meet(warp.taken, 32);
+}
+
+// Every lane tells its value, and takes that of another.
+inline unsigned exchanged(unsigned value, int mask) {
+    Exchange& warp = exchanges[host::current / 32];
+    const int lane = threadIdx.x % 32;
+    warp.values[lane] = value;
+    host::meet(warp.told, 32);
+    const unsigned got = warp.values[lane ^ mask];
+    host::meet(warp.taken, 32);
+    return got;
 }
 
 inline u64 descriptor(const void* tile, int leading_bytes, int stride_bytes) {

@@ -6,8 +6,8 @@
 #include "grouped.cuh"
 
 extern "C" __global__ void __launch_bounds__(384, 1)
-    matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, unsigned* c, int batch, int m, int n,
-           int k) {
+    matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, unsigned short* c, int batch,
+           int m, int n, int k) {
     const Ring ring;
     const int rows = (m + BM - 1) / BM, columns = (n + BN - 1) / BN, steps = (k + BK - 1) / BK;
     const int tiles = batch * rows * columns, warpgroup = threadIdx.x / WARPGROUP;

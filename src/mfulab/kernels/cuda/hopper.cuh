@@ -187,6 +187,11 @@ __device__ __forceinline__ void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
+// A value of the lane whose number differs by `mask`.
+__device__ __forceinline__ unsigned exchanged(unsigned value, int mask) {
+    return __shfl_xor_sync(0xFFFFFFFF, value, mask);
+}
+
 // Two results rounded to nearest, the first in the lower half.
 __device__ __forceinline__ unsigned rounded_pair(float first, float second) {
     unsigned pair;

@@ -133,18 +133,34 @@ __device__ __forceinline__ void multiply_tile(float (&total)[128], const Ring& r
     multiply_tile(total, ring, at, half, steps, release, [] {});
 }
 
-// From registers to device memory. "Register fragments for wgmma, accumulator D": a lane holds pairs of columns, 8 apart, in
-// two rows 8 apart.
-__device__ __forceinline__ void store_directly(const float (&total)[128], unsigned* c, const Tile& tile, int half, int m, int n) {
+// Pair i of 8 columns from each of four lanes of a row, to the lane i: a 4×4 transposition in two exchanges.
+__device__ __forceinline__ uint4 gathered(unsigned x0, unsigned x1, unsigned x2, unsigned x3) {
+    auto swap = [](unsigned& low, unsigned& high, int mask) {
+        const bool upper = threadIdx.x & mask;
+        const unsigned got = exchanged(upper ? low : high, mask);
+        (upper ? low : high) = got;
+    };
+    swap(x0, x1, 1), swap(x2, x3, 1), swap(x0, x2, 2), swap(x1, x3, 2);
+    return {x0, x1, x2, x3};
+}
+
+// From registers to device memory, 16 bytes a lane. "Register fragments for wgmma, accumulator D": a lane holds pairs of
+// columns, 8 apart, in two rows 8 apart; written as they lie, they would fill half of each 32-byte sector.
+__device__ __forceinline__ void store_directly(const float (&total)[128], unsigned short* c, const Tile& tile, int half, int m,
+                                               int n) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
-    const int row = tile.top + half + warp * 16 + lane / 4, column = tile.left + lane % 4 * 2;
-    unsigned* to = c + (tile.batch * size_t(m) + row) * n / 2 + column / 2;
+    const int row = tile.top + half + warp * 16 + lane / 4, column = tile.left + lane % 4 * 8;
+    unsigned short* to = c + (tile.batch * size_t(m) + row) * n + column;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-        if (column + i * 8 >= n) break;
-        if (row < m) to[i * 4] = rounded_pair(total[i * 4], total[i * 4 + 1]);
-        if (row + 8 < m) to[i * 4 + size_t(4) * n] = rounded_pair(total[i * 4 + 2], total[i * 4 + 3]);
-    }
+    for (int i = 0; i < BN / 32; ++i)
+#pragma unroll
+        for (int below = 0; below < 2; ++below) {
+            const float* x = &total[i * 16 + below * 2];
+            const uint4 eight = gathered(rounded_pair(x[0], x[1]), rounded_pair(x[4], x[5]), rounded_pair(x[8], x[9]),
+                                         rounded_pair(x[12], x[13]));
+            if (row + below * 8 < m && column + i * 32 < n)
+                *reinterpret_cast<uint4*>(to + below * size_t(8) * n + i * 32) = eight;
+        }
 }
 
 // 64 columns of a warpgroup's 64 rows to shared memory as the copy engine wants them: rows of 128 bytes, whose eight 16-byte
