@@ -10,7 +10,7 @@ import pandas as pd
 from mfulab.core.language import Texts
 from mfulab.tables.verdict import ABOVE_PEAK
 
-PHASES = 15.0  # % that the phases of a step, timed in steps with marks, may sum to above or below the step
+PHASES = 10.0  # % that the phases of a step, timed in steps with marks, may sum to above or below the step
 WHOLE = 1.15  # a part ÷ its whole: both are medians of windows that met different moments
 UPDATE = 2.0  # an optimiser's time ÷ that of the same update after a smaller or larger batch
 POINTS = 5.0  # by which a rung of the ladder may lie above the one before it: two counters, two clocks
