@@ -24,7 +24,13 @@ import trivial
 
 from mfulab.tables import compare
 
-THREE = ("steps=[profile_step]", "model=digit_cnn,simple_cnn,resnet18", "workload=inference", "batch_size=1", "precision=fp32")
+THREE = (
+    "steps=[profile_step]",
+    "model=digit_cnn,simple_cnn,resnet18",
+    "workload=inference",
+    "batch_size=1",
+    "precision=fp32",
+)
 # What pyperf's processes run: each makes the steps as this project does, and times the one that it was started for.
 WORK = """
 import json

@@ -26,8 +26,8 @@ from mfulab.kernels.verification import check, exact_product, random_operands
 ENTRY = """
 #include "hopper.cuh"
 #include "{source}"
-extern "C" const char* run(int blocks, const TensorMap* a, const TensorMap* b, const TensorMap* c_map, unsigned short* c,
-                           const int* order, int batch, int m, int n, int k) {{
+extern "C" const char* run(int blocks, const TensorMap* a, const TensorMap* b, const TensorMap* c_map,
+                           unsigned short* c, const int* order, int batch, int m, int n, int k) {{
     forget();
     auto kernel = [=] {{ matmul(*a, *b, {arguments}, batch, m, n, k); }};
     return host::launch({{blocks, 1, 1}}, {{384, 1, 1}}, kernel, {cluster});
@@ -158,7 +158,14 @@ def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
         (CudaHopperHilbert, {"hopper_tiles": [("* 2 + rank)", "* 2)")]}),
         (CudaHopperPingpong, {"hopper_pingpong": [("wait(&turns[own], parity);", "")]}),
     ],
-    ids=["stage_freed_too_early", "not_transposed", "patch_overwritten", "stores_not_awaited", "both_blocks_alike", "out_of_turn"],
+    ids=[
+        "stage_freed_too_early",
+        "not_transposed",
+        "patch_overwritten",
+        "stores_not_awaited",
+        "both_blocks_alike",
+        "out_of_turn",
+    ],
 )
 def test_what_the_hardware_would_not_notice_gives_a_wrong_product(tmp_path, kind, changed):
     assert not product_on_host(built(tmp_path, kind("bf16"), **changed), kind("bf16"), FULL, clusters=1).correct

@@ -56,7 +56,10 @@ def test_equal_jobs_and_one_without_a_trace(tmp_path):
 
 @pytest.mark.parametrize(
     ("time_s", "said_so"),
-    [(0.2, "FSDP2, batch 4: a step takes 2.00× as long as with DDP."), (0.05, "FSDP2, batch 4: 2.00× as fast as with DDP.")],
+    [
+        (0.2, "FSDP2, batch 4: a step takes 2.00× as long as with DDP."),
+        (0.05, "FSDP2, batch 4: 2.00× as fast as with DDP."),
+    ],
 )
 def test_fsdp_is_held_against_ddp_where_their_intervals_lie_apart(tmp_path, time_s, said_so):
     known = {"time_ci_low_s": 0.09, "time_ci_high_s": 0.11}

@@ -222,15 +222,15 @@ def _modules(row: dict[str, Any]) -> list[tuple[str, ...]]:
     least = LEAST_PERCENT / 100 * max((one["ms"] for one in found), default=0.0)
     return [
         (
-            "  " * (len(one["path"]) - 1) + short(one["path"][-1], 44),
+            "  " * (one["depth"] - 1) + short(one["name"], 44),
             f"{one['calls']}",
             f"{one['ms']:,.3f}",
             percent(one["ms"] / 10 / row["time_s"]),
             quantity(one["flops"], "FLOP") if one["flops"] else "",
-            "" if one["mfu_percent"] is None else percent(one["mfu_percent"]),
+            percent(one["mfu_percent"]) if "mfu_percent" in one else "",
         )
         for one in found
-        if 0 < len(one["path"]) <= DEEPEST and one["ms"] > least
+        if 0 < one["depth"] <= DEEPEST and one["ms"] > least
     ]
 
 

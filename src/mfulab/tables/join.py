@@ -218,16 +218,21 @@ def profile_columns(
 
 
 def module_times(modules: str | None, step_s: float | None, best_tflop_s: float | None, steps: int = 1) -> str | None:
-    """JSON: modules of a step with ms, FLOPs, and MFU in % of the time that each takes, by the whole step's peak.
+    """JSON: modules of a step, each below what it lies in, with its depth in that tree; 0 is the step itself.
 
-    `step_s`: a CPU's step without a trace. Its modules share it as they do the traced one; a GPU's are kernels' time.
+    MFU is of the time that each takes, by the whole step's peak. `step_s`: a CPU's step without a trace. Its modules
+    share it as they do the traced one; a GPU's are kernels' time.
     """
     found = json.loads(modules or "[]")
     ms = 1e3 * step_s / found[0]["time_ns"] if found and step_s and found[0]["time_ns"] else 1e-6 / steps
+    told = []
     for one in found:
-        one["ms"], one["flops"] = one.pop("time_ns") * ms, one["flops"] / steps
-        one["mfu_percent"] = of_peak(one["flops"] or None, one["ms"] / 1e3, best_tflop_s)
-    return json.dumps(found, ensure_ascii=False) if found else None
+        time, flops = one["time_ns"] * ms, one["flops"] / steps
+        mfu = of_peak(flops or None, time / 1e3, best_tflop_s)
+        known = {"ms": time, "flops": flops, **({} if mfu is None else {"mfu_percent": mfu})}
+        rounded = {name: float(f"{value:.6g}") for name, value in known.items()}
+        told.append({"depth": len(one["path"]), "name": "".join(one["path"][-1:]), "calls": one["calls"], **rounded})
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":")) if told else None
 
 
 def _ceiling_columns(row: Values, compute: Values) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def record(
 
 def folder_of(results: Path, hardware: str) -> Path:
     """Folder of a machine's recording. Raises ConfigurationError for a name that is none, and for a link elsewhere."""
-    if not re.fullmatch(SLUG, hardware):
+    if not re.fullmatch(SLUG, hardware) or hardware in NO_MACHINE:
         raise ConfigurationError(f"hardware={hardware}: no name of a device; see the folders in {results}/.")
     folder = results / REFERENCE / hardware
     if not is_inside(folder, results):
@@ -163,7 +163,9 @@ def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
     }
     _write_tables(found.records, folder)
     configs = [{"table": table, "run": run, "config": read_config(path)} for (table, run), path in folders.items()]
-    write_text(folder / CONFIGS, "".join(f"{json.dumps(line, sort_keys=True)}\n" for line in configs))
+    write_text(
+        folder / CONFIGS, "".join(f"{json.dumps(line, sort_keys=True, separators=(',', ':'))}\n" for line in configs)
+    )
     codes = {code_name(line["table"], line["config"]) for line in configs}
     busiest = sorted(found.records["profile"], key=lambda row: -(row.get("utilization_percent") or 0))[:MOST_SERIES]
     shown = [("readings", row) for row in found.records["readings"]] + [("profile", row) for row in busiest]

@@ -65,7 +65,7 @@ class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
     peak_gb_s: float | None = column("Memory bandwidth by clock and bus width.")
     samples_per_j: float | None = column("Samples ÷ energy.")
     flops_per_j: float | None = column("FLOPs that the model needs ÷ energy.")
-    module_times: str | None = column("JSON: of each module by class its calls, ms and FLOPs a step, and MFU in %.")
+    module_times: str | None = column("JSON: of each module by class its depth, calls, ms and FLOPs a step, MFU in %.")
     predicted_memory_bytes: float | None = column("Peak of a pretended allocator; empty if uncounted.")
     roofline_time_s: float | None = column("Least time of the matmuls by measured roofline; not with checkpointing.")
     unfused_roofline_time_s: float | None = column("The same with every other operator reading and writing memory.")

@@ -18,7 +18,7 @@ class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
         "JSON: of each operator its ms a step, bound, best time and headroom in ms, the most to gain first."
     )
     module_times: str | None = column(
-        "JSON: of each module or marked range its calls, ms and FLOPs a step, and MFU in %."
+        "JSON: of each module or marked range its depth in the tree, calls, ms and FLOPs a step, and MFU in %."
     )
     peak_gb_s: float | None = column("Memory bandwidth by the datasheet.")
     mfu_reason: str | None = column("JSON: why there is no MFU: keys and numbers.")

@@ -36,7 +36,7 @@ def job(row: pd.Series, text: Texts) -> str:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """Best and worst scaling, its exposed communication, FSDP2 against DDP, bytes against formula, who was waited for."""
+    """Best and worst scaling, its exposed communication, FSDP2 against DDP, bytes against formula, who is slow."""
     plain = rows[rows["slowed_rank"].isna()]
     plain = rows if plain.empty else plain
     best, worst = plain.loc[plain["efficiency"].idxmax()], plain.loc[plain["efficiency"].idxmin()]
@@ -49,7 +49,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         said.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
     largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)
     sharded = trust.against(plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp")
-    sharded = sharded[sharded["apart"]].assign(slower=sharded["time_s"] / sharded["time_s_ddp"])
+    sharded = sharded.assign(slower=sharded["time_s"] / sharded["time_s_ddp"])[sharded["apart"]]
     if not sharded.empty:
         one = sharded.loc[sharded["slower"].sub(1).abs().idxmax()]
         key = "sharded" if one["slower"] > 1 else "sharded_faster"

@@ -49,7 +49,8 @@ NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointe
 def rows(tables: Tables) -> pd.DataFrame:
     """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured.
 
-    Of each model one count: one whose training was measured before others, then the largest.
+    Of each model one count: one whose training was measured before others, then the largest. The largest model that was
+    measured is there, beside the largest of all.
     """
     counted = ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
     if counted.empty:
@@ -59,7 +60,9 @@ def rows(tables: Tables) -> pd.DataFrame:
     tokens = counted["sequence_length"].fillna(1)
     counted = counted.assign(seen=counted["run"].isin(seen), size=counted["batch_size"] * tokens)
     counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates("model")
-    counted = counted.nlargest(MOST, "parameters").iloc[::-1]
+    known = counted[counted["seen"]].nlargest(1, "parameters")
+    largest = counted.drop(known.index).nlargest(MOST - len(known), "parameters")
+    counted = pd.concat([known, largest]).sort_values("parameters")
     found = [line for row in counted.to_dict("records") for line in _of_model(row, measured)]
     return pd.DataFrame(found)
 

@@ -70,7 +70,7 @@ function roofline(roofs) {
 
 // A step by the model's modules, or by marked ranges: each with all that lies in it, under what it lies in.
 function modules(found, whole) {
-  const lines = found.filter(({ path }) => path.length).map((each) => ["\u2003".repeat(each.path.length - 1) + each.path.at(-1), each.calls, ...[each.ms, (100 * each.ms) / whole, each.flops / 1e9, each.mfu_percent].map(shown)]);
+  const lines = found.filter(({ depth }) => depth).map((each) => ["\u2003".repeat(each.depth - 1) + each.name, each.calls, ...[each.ms, (100 * each.ms) / whole, each.flops / 1e9, each.mfu_percent].map(shown)]);
   return lines.length ? grid("modules", ["module", "calls", "ms", "share", "gflop", "mfu"], lines, 1) : [];
 }
 
