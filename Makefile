@@ -28,7 +28,7 @@ compare: $(VENV)/installed ## Measure this checkout and another commit in turn (
 
 # One thread a test process: more would wait for those of the others. Tests of the workflow wait half of their time, and
 # `make test` spreads them among the others.
-ALONE = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+ALONE = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(if $(ALL),MFULAB_EXAMPLES=30)
 QUICK = $(if $(ALL),,-m "not slow")
 CORES = $$(getconf _NPROCESSORS_ONLN)
 

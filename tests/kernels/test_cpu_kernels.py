@@ -2,6 +2,7 @@ import pytest
 import torch
 from support.ladders import CPU_CLASSES
 from support.shape_classes import KERNELS, kernel_class, shape_classes
+from support.slow import few
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import MatmulKernel, Shape
@@ -38,7 +39,7 @@ def test_every_config_names_a_kernel(name):
     ("kind", "precision"),
     [(kind, precision) for kind in CPU_CLASSES for precision in kind.precisions if precision != "tf32"],
 )
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", few(SHAPES, 3))
 def test_every_cpu_kernel_is_right_for_every_shape(kind, precision, shape):
     result = run(kind(precision), SHAPES[shape])
     assert result.correct, str(result)

@@ -9,6 +9,7 @@ import torch
 from support.cuda_on_host import HostError, build, copy_sources
 from support.machine_code import disassembled, instructions, main_loops, needs_nvrtc
 from support.shape_classes import shape_classes
+from support.slow import few
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
@@ -95,7 +96,7 @@ def test_every_rung_is_right_on_the_host(on_host, kind, precision):
     assert result.correct, str(result)
 
 
-@pytest.mark.parametrize("shape", TAKEN)
+@pytest.mark.parametrize("shape", few(TAKEN, 4))
 def test_the_first_rung_takes_every_class_of_shapes(on_host, shape):
     result = product_on_host(on_host(CudaHopper, "bf16"), CudaHopper("bf16"), TAKEN[shape], clusters=3)
     assert result.correct, str(result)

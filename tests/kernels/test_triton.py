@@ -8,6 +8,7 @@ from importlib.metadata import version
 import pytest
 from support.machine_code import resource_usage
 from support.shape_classes import shape_classes
+from support.slow import few
 from support.workflow_copy import ROOT
 
 from mfulab.core.errors import UnsupportedError
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 BLOCK = (32, 64, 16)
 SHAPES = {"single": Shape(1, 1, 1, 1)} | shape_classes(64, 32)
 # Not bfloat16: the interpreter multiplies its bits as integers. The compiled code below covers it.
-PRECISIONS = ("fp32", "tf32", "fp16", "fp8", "int8")
+PRECISIONS = ("fp16", "fp8", "fp32", "tf32", "int8")
 
 
 def interpreted(cases):
@@ -39,7 +40,7 @@ def wrong(cases):
     return [f"{case}: {answer['said']}" for case, answer in answers if not answer["correct"]]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", few(PRECISIONS, 2))
 def test_the_plain_rung_is_right_for_every_shape(precision):
     assert wrong([("triton_plain", "TritonPlain", precision, BLOCK, shape) for shape in SHAPES.values()]) == []
 
@@ -51,7 +52,7 @@ def test_the_autotuned_rung_s_tiles_and_the_default_are_right():
     assert wrong([("triton_plain", "TritonPlain", "fp16", tile, (1, 130, 257, 129)) for tile in [None, *tiles]]) == []
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", few(PRECISIONS, 2))
 def test_the_persistent_rung_is_right_for_every_shape_that_it_takes(precision, monkeypatch):
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
     from mfulab.kernels.triton_persistent import TritonPersistent

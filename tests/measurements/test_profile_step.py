@@ -13,6 +13,7 @@ from multiprocessing import get_context
 import psutil
 import pytest
 import torch
+from support.slow import few
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_json
@@ -227,7 +228,7 @@ def test_a_loss_that_is_not_finite_is_incorrect(tmp_path):
 
 
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="no C++ compiler for torch.compile")
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
+@pytest.mark.parametrize("mode", few(["default", "reduce-overhead", "max-autotune"]))
 def test_compilation_stands_apart_from_the_step(tmp_path, mode):
     torch.compiler.reset()
     execution = {"name": "compile", "mode": "compile", "compile_mode": mode}

@@ -114,6 +114,7 @@ def test_a_sweep_that_was_killed_goes_on_with_the_same_command(tree: Path) -> No
     pretend.assert_all_measured_once(tree)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_another_machine_is_not_taken_for_dead(tree: Path) -> None:
     pretend.finish(start(tree))
     lock = tree / "results/.lock"

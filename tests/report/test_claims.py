@@ -1,5 +1,6 @@
 """Claims of sentences, each computed again from the rows that it is about: recorded ones, made faster and slower."""
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from mfulab.core.language.quantities import percent
 from mfulab.report import figures, frames, trust
 
 Claim = Callable[[pd.DataFrame, dict[str, Any]], Any]
-EXAMPLES = 6
+EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "4"))
 RATE = re.compile(r"(_per_s|flop_s|gb_s|_per_j)$|^(mfu|hfu|useful_mfu|mbu|mfu_bf16|share_of_\w+)_percent$")
 TIME = re.compile(r"_(s|ms)$")
 TABLES = ("profile", "matmul", "memory", "readings")

@@ -21,7 +21,7 @@ from mfulab.report.figures import roofline
 from mfulab.report.page import document
 from mfulab.tables import build
 
-EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "30"))  # `make faults` takes 300
+EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "8"))  # `make test ALL=1` takes 30, `make faults` 2,000
 NUMBERS = ["0", "-0.0", "-1", "1e-320", "1e-30", "9.9e29", "1e30", "1e308", "1e400", "inf", "nan", "9" * 18, "9" * 400]
 WORDS = ["", "abc", "True", "\0", "\n", '"', "a/b", "../../x", "=1+1", "$x$_{", "한글", "é", "x" * 3000, "2026-01-01"]
 JSON = ["[", "{}", "[]", "null", "[1, 2]", '{"a": 1}', '{"a": null}', '[{"a": 1}]', '{"forward": [[1e400, 0]]}', "NaN"]

@@ -38,6 +38,7 @@ def test_a_number_format_is_a_line_of_the_table_and_its_config(make_project):
     assert (probed["status"], probed["exponent_bits"], probed["mantissa_bits"]) == ("ok", "5", "2")
 
 
+@pytest.mark.slow
 def test_a_kernel_is_a_module(make_project):
     project = make_project(with_source=True)
     kernel = """
@@ -55,6 +56,7 @@ class NumpyAgain(Numpy):
     assert row(project.folder, "*/bench_matmul/kernel=numpy_again*/row.csv")["adds"] == "nothing"
 
 
+@pytest.mark.slow
 def test_a_joined_column_is_a_field_and_a_line_and_a_language_a_catalogue(make_project):
     project = make_project(with_source=True)
     join = project.folder / "src/mfulab/tables/join.py"

@@ -157,6 +157,7 @@ def test_what_was_measured_of_the_targets_is_kept_and_the_rest_is_left_for_later
 
 @pytest.mark.workflow
 @pytest.mark.parametrize("name", few(["avx2", "one-core"]))
+@pytest.mark.slow
 def test_the_miniature_says_nothing_wrong_on_another_machine(name):
     import machines
 

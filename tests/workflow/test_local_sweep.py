@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 from support import pretend
 from support.processes import is_running, until
+from support.slow import few
 
 from mfulab.runtime.devices import GPUS, JOBS, VISIBLE
 
@@ -68,7 +69,7 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         os.kill(process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("way", ["Ctrl-C", "SIGKILL"])
+@pytest.mark.parametrize("way", few(["Ctrl-C", "SIGKILL"]))
 def test_an_interrupted_sweep_leaves_nothing_running_and_goes_on(
     tree: Path, monkeypatch: pytest.MonkeyPatch, marked: str, way: str
 ) -> None:

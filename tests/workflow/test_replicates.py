@@ -37,7 +37,7 @@ def test_more_replicates_measure_the_missing_ones_alone_and_changed_code_all(mak
         new = {path for path, time in project.rows().items() if before.get(path) != time}
         assert len(new) == 3, sorted(new)  # the run and both its ceilings
         assert all(path.endswith(f",replicate={found}/row.csv") for path in new)
-        assert processes(report(2)) == found, "a further process counts, whoever asked for it"
+    assert processes(report(2)) == found, "a further process counts, whoever asked for it"
     step = project.folder / "src/mfulab/measurements/profile_step/measure.py"
     step.write_text(step.read_text() + "print(end='')\n")
     before = project.rows()
@@ -56,6 +56,7 @@ def test_a_run_that_cannot_be_done_is_not_tried_again(make_project):
     assert [(row["status"], row["replicates"]) for row in rows] == [("unsupported", "")], done.stdout
 
 
+@pytest.mark.slow
 def test_what_a_budget_leaves_is_spent_where_precision_lacks(make_project):
     project = make_project()
     sweep = ("results/tables/profile.csv", "--config", "experiment=miniature", *ONE_RUN, "precision=fp32")

@@ -36,6 +36,7 @@ def test_every_figure_is_embedded_with_caption_category_and_labels(measured):
     assert "How busy a device was" in page
 
 
+@pytest.mark.slow
 def test_one_command_measures_and_writes_it_as_a_zip_in_korean(measured):
     asked = (*MINIATURE, "batch_size=2", "overrides=report.language=ko")
     measured.snakemake("--report", "all.zip", "--report-after-run", *asked)

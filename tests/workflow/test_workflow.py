@@ -65,6 +65,7 @@ def test_a_second_report_does_nothing(measured):
     assert "Nothing to be done" in done.stdout
 
 
+@pytest.mark.slow
 def test_without_a_target_snakemake_makes_the_report(measured):
     (measured.folder / "reports/report.html").unlink()
     measured.snakemake(*MINIATURE)
@@ -76,6 +77,7 @@ def test_a_comment_in_the_config_re_runs_nothing(measured):
     assert changed(measured) == []
 
 
+@pytest.mark.slow
 def test_a_report_in_another_language_measures_nothing(measured):
     before = measured.rows()
     measured.snakemake("report", *MINIATURE, "overrides=report.language=ko")

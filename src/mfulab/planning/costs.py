@@ -21,11 +21,11 @@ from mfulab.timing.pace import pace_for
 
 WORKER_S = 6.0  # of the warm worker's imports, for which the first run waits
 # A run that is forked from it, and Snakemake's part of it, without warm-up and windows.
-START_S = {"environment": 0.6, "ceilings": 2.0, "count_flops": 1.0, "profile_step": 0.4, "bench_matmul": 1.5}
+START_S = {"environment": 0.6, "ceilings": 2.0, "count_flops": 1.0, "profile_step": 0.4, "bench_matmul": 1.0}
 WARM_UP = 0.5  # of the longest warm-up: most steps are steady before
 OTHER_S = 3.0  # of other steps
 STEPS_S = 1.0  # of a model whose FLOPs or ceiling are not known yet
-COMPILE_S = {"compile": 16.0, "numba": 1.2}
+COMPILE_S = {"compile": 10.0, "numba": 0.9}
 FIGURES = {"profile_step": 16, "bench_matmul": 5}
 OTHER_FIGURES, FIGURE_S, PAGE_S, FIRST_PAGE_S = 2, 0.9, 4.0, 6.0
 
