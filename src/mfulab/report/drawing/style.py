@@ -163,7 +163,7 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
             parts = [row] if len(rows) > 1 or not column else []
-            width = 78 // len(columns) - (len(columns) > 3)  # four titles need a letter more between them
+            width = 78 // len(columns) - {3: 4, 4: 1}.get(len(columns), 0)  # letters between titles
             parts = [wrapped(part, width) for part in [*parts, column] if part]
             grid[i][j].set_title((" · " if len(columns) < 3 else "\n").join(parts))
             named[row, column] = grid[i][j]
