@@ -156,6 +156,7 @@ def test_a_class_hands_in_archives_and_equal_devices_stay_apart(tmp_path: Path, 
         make_plan(folder, "cpu-2c", "all")
     (work / "alice/results/cpu-2c/environment/all/log").write_text("x" * 10_000)
     assert main(["collect", str(work / "alice"), "--pack", str(given / "alice.tar.gz")]) == 0
+    assert main(["collect", str(work / "alice"), str(work), "--pack", str(given / "two.tar.gz")]) == 2
     with tarfile.open(given / "alice.tar.gz") as file:
         names = file.getnames()
     assert {Path(name).name for name in names} == {"config.json", "row.csv", "samples.csv", "quickstart.json"}

@@ -80,8 +80,7 @@ class Workflow:
 
         On `gpus` at once where the sweep measures GPUs.
         """
-        folders = [_folder(job.rule.name, job.wildcards_dict) for job in jobs]
-        runs = [folder for folder in folders if folder in self._runs]
+        runs = [run for job in jobs if (run := _folder(job.rule.name, job.wildcards_dict)) in self._runs]
         if not runs:
             return
         seconds, most = self._sweep.estimate_s(runs, max(1, gpus * self.gpu)), 60 * self._sweep.budget_min
@@ -392,8 +391,8 @@ def _newest(run: Run) -> float:
 
 
 def _sources(step: str, target: str | None, hardware: str) -> tuple[Path, Sources]:
-    name = ",".join(filter(None, (step, target or "itself", hardware)))
-    return RESULTS / "plan" / "sources" / f"{name}.txt", run_sources(step, target, hardware)
+    name = f"{','.join(filter(None, (step, target or 'itself', hardware)))}.txt"
+    return RESULTS / "plan/sources" / name, run_sources(step, target, hardware)
 
 
 def _relative(paths: Any) -> list[str]:

@@ -42,7 +42,8 @@ def texts(path: Path) -> pd.DataFrame:
 
 def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
     """The rows that were measured, with finite values in all of the needed columns."""
-    return frame[(frame["status"] == "ok") & frame[list(needed)].notna().all(axis=1)]
+    kept = frame[frame["status"] == "ok"]
+    return kept[kept[list(needed)].notna().all(axis=1)].copy()
 
 
 def alone(rows: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from mfulab.device import visible
+from mfulab.device import is_gpu, visible
 from mfulab.runtime.processes import check_workflow
 
 GPUS = "MFULAB_GPUS"  # SLUG:UUID,…: the devices of this machine, where the workflow runs on it
@@ -36,7 +36,7 @@ def claim(
     sees what it would see anyway. A run that wants more GPUs than there are holds all, and refuses itself.
     """
     candidates = ["cpu"] if device == "cpu" else []
-    if device == "cuda":  # those of the hardware that the run's folder, results/<hardware>/…, names
+    if is_gpu(device):  # those of the hardware that the run's folder, results/<hardware>/…, names
         hardware = os.path.abspath(config_path).split(os.sep)[-4]
         known = [entry.split(":", 1) for entry in environment.get(GPUS, "").split(",") if entry]
         seen = [entry for entry in environment.get(VISIBLE, "").split(",") if entry]
@@ -46,7 +46,7 @@ def claim(
         return
     held = _first_free(candidates, environment, min(count, len(candidates)))
     try:
-        yield environment | visible(list(held)) if device == "cuda" else environment
+        yield environment | visible(list(held)) if is_gpu(device) else environment
     finally:
         for descriptor in held.values():
             os.close(descriptor)

@@ -260,8 +260,10 @@ def run(sources: Sequence[Path], into: Path, in_class: bool, pack: Path | None) 
 
 def _pack(sources: Sequence[Path], archive: Path) -> int:
     """Writes what `collect` reads of one source, to be handed in: no logs, and no traces."""
+    if len(sources) != 1:
+        raise ConfigurationError(f"--pack {archive}: one folder is packed, and {len(sources)} are given")
     with ExitStack() as unpacked:
-        [folder] = [_results_of(source, unpacked) for source in sources[:1]]
+        folder = _results_of(sources[0], unpacked)
         with tarfile.open(archive, "w:gz") as file:
             for path in sorted(folder.rglob("*")):
                 parts = path.relative_to(folder).parts

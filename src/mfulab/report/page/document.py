@@ -45,18 +45,8 @@ WORDS = (
     "samples",
     "series",
     *("selected", "select", "zoom", "reset", "difference", "apart", "meet", "budget", "ladder", "times", "settings"),
-    *(
-        "same_settings",
-        "phases",
-        "kernels",
-        "timeline",
-        "drill",
-        "drill_help",
-        "step",
-        "rest",
-        "side_by_side",
-        "verdict",
-    ),
+    *("same_settings", "phases", "kernels", "timeline", "drill", "drill_help", "step", "rest"),
+    *("side_by_side", "verdict"),
 )
 # Words of the tables of a trace's operators and modules, and of its time.
 ROOFLINE = (
@@ -86,7 +76,6 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
     told = _in_words(tables, language)
     data = payload.read(told, folder, text) | {"figures": {each["name"]: each.pop("rows") for each in _all(sections)}}
-    data_packed, letters = payload.packed(data)
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text)}
     content = template.render(
         text=text,
@@ -111,11 +100,11 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         environment=_environment(tables, text),
         definitions=catalogue(language)["definitions"].items(),
         words=words,
-        data=data_packed,
+        data=payload.packed(data),
         css=Markup(_file("report.css")),
         javascript=Markup("\n".join(map(_file, SCRIPTS))),
     )
-    return content.replace(FONTS, fonts.faces(content + letters + json.dumps(words, ensure_ascii=False)), 1)
+    return content.replace(FONTS, fonts.faces(content + json.dumps([data, words], ensure_ascii=False)), 1)
 
 
 def _groups(text: Texts) -> dict[str, dict[str, str]]:

@@ -4,10 +4,8 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -34,50 +32,10 @@ def read(tables: frames.Tables, folder: Path, text: Texts) -> dict[str, Any]:
     return {"tables": compact(tables, text), "details": details}
 
 
-@dataclass(frozen=True)
-class Cells:
-    """A column's cells, put into JSON as they are written: at 100,000 rows all at once take a gigabyte."""
-
-    column: pd.Series
-
-    def json(self) -> str:
-        """Numbers, flags and codes; null for what is missing or infinite."""
-        known = self.column.notna() & ~self.column.isin([math.inf, -math.inf])
-        return _json(self.column.astype(object).where(known, None).tolist())
-
-
-def packed(data: Mapping[str, Any]) -> tuple[str, str]:
-    """Base64 of gzipped JSON, which no page can mistake for its own text; and its letters outside ASCII."""
-    letters: set[str] = set()
-    buffer = BytesIO()
-    with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=6, mtime=0) as file:
-        for piece in _pieces(data):
-            if not piece.isascii():
-                letters.update(piece)
-            file.write(piece.encode("utf-8", errors="replace"))
-    return base64.b64encode(buffer.getvalue()).decode(), "".join(sorted(letters))
-
-
-def _pieces(value: Any) -> Iterator[str]:
-    """JSON of nested data, cut so that one column's cells are text at a time."""
-    if isinstance(value, Cells):
-        yield value.json()
-    elif isinstance(value, dict):
-        for place, (key, each) in enumerate(value.items()):
-            yield f"{',' if place else '{'}{_json(key)}:"
-            yield from _pieces(each)
-        yield "}" if value else "{}"
-    elif isinstance(value, list) and value and isinstance(value[0], Cells):
-        for place, each in enumerate(value):
-            yield "," if place else "["
-            yield each.json()
-        yield "]"
-    else:
-        yield _json(value)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+def packed(data: Mapping[str, Any]) -> str:
+    """Base64 of gzipped JSON: text that no page can mistake for its own."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode("utf-8", errors="replace"), mtime=0)).decode()
 
 
 def compact(tables: frames.Tables, text: Texts) -> dict[str, Any]:
@@ -97,12 +55,12 @@ def compact(tables: frames.Tables, text: Texts) -> dict[str, Any]:
             named = {"name": column, "title": text.name("column", column), "description": meaning}
             entry: dict[str, Any] = {**named, "main": column in main}
             if kinds[column] is str:
-                codes, distinct = pd.factorize(cells)
+                codes, distinct = pd.factorize(table[column])
                 entry["dictionary"] = list(distinct)
-                values.append(Cells(pd.Series(codes)))
+                values.append(codes.tolist())
             else:
                 entry["number"] = kinds[column] is float
-                values.append(Cells(cells))
+                values.append([plain(value) for value in table[column].tolist()])
             columns.append(entry)
         compacted[name] = {"columns": columns, "values": values, "length": len(table)}
     return compacted
