@@ -9,7 +9,7 @@ from mfulab.kernels.base import Shape
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.torch_matmul import Torch
 from mfulab.kernels.verification import random_operands
-from mfulab.timing.clocks import CudaClock
+from mfulab.timing.clocks import EventClock
 from mfulab.timing.device_timer import DeviceTimer
 from mfulab.timing.pace import Pace
 from mfulab.timing.repetitions import Budget, interleave, summarise
@@ -57,5 +57,5 @@ def test_a_group_takes_as_long_a_call_as_a_model_s_window():
     group_s = summarise(
         interleave({"torch": call}, DeviceTimer(DEVICE), Budget(0.3, 1.0, 10)).repetitions, "torch", "hot"
     ).median_s
-    window_s = observe(call, CudaClock(torch.device("cuda", 0)), Pace(3, 1.1, 2.0, 0.02)).time_s
+    window_s = observe(call, EventClock(torch.device("cuda", 0)), Pace(3, 1.1, 2.0, 0.02)).time_s
     assert group_s == pytest.approx(window_s, rel=0.02)

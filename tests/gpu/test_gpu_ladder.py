@@ -15,7 +15,7 @@ from mfulab.device.samplers.series import Series
 from mfulab.device.vendors import nvidia, nvml
 from mfulab.device.vendors.gpm import GpmSampler, why_unsupported
 from mfulab.device.vendors.nvml_sampler import NvmlSampler
-from mfulab.timing.clocks import CudaClock
+from mfulab.timing.clocks import EventClock
 from mfulab.timing.pace import Pace
 from mfulab.timing.windows import observe
 from mfulab.tracing.operators import trace_readings, trace_steps
@@ -58,7 +58,7 @@ def copy():
 
 
 def readings(step, *samplers):
-    return observe(step, CudaClock(DEVICE), PACE, samplers).readings
+    return observe(step, EventClock(DEVICE), PACE, samplers).readings
 
 
 def test_one_thread_in_a_loop_reads_fully_busy_on_one_sm(handle, gpm):
@@ -85,7 +85,7 @@ def test_a_copy_fills_dram_and_no_tensor_core(gpm, copy):
 def test_mfu_agrees_with_the_tensor_pipe_within_five_points(gpm, product, tmp_path):
     series = Series(DEVICE, tmp_path / "series.csv").open()
     try:
-        observed = observe(product, CudaClock(DEVICE), PACE, [gpm(), series])
+        observed = observe(product, EventClock(DEVICE), PACE, [gpm(), series])
     finally:
         series.close()
     clock = observed.readings["clock_mhz"].value  # polled during the windows: after them it is another
@@ -118,7 +118,7 @@ def test_the_trace_tells_copies_apart():
 
 def test_energy_is_power_times_time(handle, product):
     pace = Pace(windows=5, window_s=1.2, warm_up_s=2.0, tolerance=0.05)
-    seen = observe(product, CudaClock(DEVICE), pace, [NvmlSampler(handle)]).readings
+    seen = observe(product, EventClock(DEVICE), pace, [NvmlSampler(handle)]).readings
     if seen["power_w"].value is None:
         pytest.skip(seen["power_w"].reason)
     limit = nvml.ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle) / 1e3
@@ -131,7 +131,7 @@ def test_nvml_and_torch_mean_the_same_gpu(handle):
 
 
 def test_no_product_beats_the_highest_clocks_peak(product):
-    observed = observe(product, CudaClock(DEVICE), PACE)
+    observed = observe(product, EventClock(DEVICE), PACE)
     peak = peak_of(DEVICE, 1, "bf16", DeviceConfig())
     if peak.max_clock is None:
         pytest.skip(peak.reason)

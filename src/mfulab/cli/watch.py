@@ -41,9 +41,9 @@ def frames(
             wait()
             readings, line = counters.stop(), probe()
             rates = line["utilization_percent"]
-            readings["utilization_percent"] = Reading(rates, "%", "NVML", reason="refused by the driver")
+            readings["utilization_percent"] = Reading(rates, "%", vendor.SOURCE, reason="refused by the driver")
             for name in ("clock_mhz", "power_w", "temperature_c", "device_memory_bytes", "other_processes"):
-                readings[name] = Reading(line[name], "", "NVML", reason="refused by the driver")
+                readings[name] = Reading(line[name], "", vendor.SOURCE, reason="refused by the driver")
             yield readings, _gpu_line(line)
     cores = cpu.usable_cores()
     probe = cpu_probe(pid or psutil.Process().pid, cores)
@@ -143,7 +143,7 @@ def run(
 
         return follow(serving.frames(engines, interval_s, **of_engines), 0, count, as_json, prometheus, console)
     kind = _checked(device, pid)
-    local = identity.cuda_devices()[0] if is_gpu(kind) else None
+    local = next(iter(identity.gpus(kind)), None)
     name, uuid = (local.name, local.uuid) if local else (cpu.cpu().name, "")
 
     def of_device() -> Iterator[Frame]:
@@ -193,7 +193,7 @@ def follow(
 
 
 def _checked(device: Any, pid: int | None) -> str:
-    """Gives `cpu` or `cuda`. Raises ConfigurationError for what cannot be watched."""
+    """Gives `cpu`, `cuda` or `mps`. Raises ConfigurationError for what cannot be watched."""
     if pid is not None and not psutil.pid_exists(pid):
         raise ConfigurationError(f"--pid {pid}: there is no such process")
     try:

@@ -242,7 +242,9 @@ class DeviceConfig(Closed):
     """Device to measure."""
 
     name: Name = "auto"
-    type: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU if there is one, else the CPU.")
+    type: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="`auto`: the GPU that CUDA or HIP sees, else the CPU; `mps`: Apple's GPU."
+    )
     threads: int | None = Field(
         None, ge=1, le=4096, description="CPU threads; empty: one for each allowed physical core."
     )

@@ -7,9 +7,12 @@ and a module for its counters. Needs no torch.
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from mfulab.core.errors import UnsupportedError
+
 Value = TypeVar("Value")
-GPU = "cuda"  # the kind that is computed on
-GPUS = (GPU,)
+GPU = "cuda"  # the kind of NVIDIA's and AMD's
+APPLE = "mps"
+GPUS = (GPU, APPLE)
 OF_GPUS = ("mfulab.device.vendors", "mfulab.timing.device_timer")  # code that does nothing for a CPU
 
 
@@ -20,6 +23,8 @@ def is_gpu(device: Any) -> bool:
 
 def kind_of(hardware: str) -> str:
     """The kind of the device that a slug names, such as `nvidia-h100-80gb-hbm3`."""
+    if hardware.startswith("apple") and hardware.endswith("-gpu"):
+        return APPLE
     return GPU if hardware.startswith(("nvidia", "amd-instinct", "amd-radeon", "amd-gpu")) else "cpu"
 
 
@@ -27,7 +32,15 @@ def visible(devices: Sequence[str]) -> dict[str, str]:
     """The variable that shows these GPUs alone: CUDA's takes UUIDs, HIP's the number in `HIP-<number>-<address>`."""
     if devices and all(device.startswith("HIP-") for device in devices):
         return {"HIP_VISIBLE_DEVICES": ",".join(device.split("-")[1] for device in devices)}
+    if devices and devices[0].startswith("MPS-"):  # the machine's only one
+        return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
+
+
+def require_cuda(device: Any, what: str) -> None:
+    """Raises UnsupportedError for a GPU of another kind than CUDA's, as `what` is written with CUDA's own functions."""
+    if (kind := getattr(device, "type", device)) in GPUS and kind != GPU:
+        raise UnsupportedError(f"{what}: needs CUDA's streams and counters; {kind} has none")
 
 
 def synchronise(device: Any) -> None:

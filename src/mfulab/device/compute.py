@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import BY_DTYPE, format_name
 from mfulab.core.groups import DeviceConfig, PrecisionConfig
-from mfulab.device import GPU, cpu, gpu, identity, is_gpu
+from mfulab.device import APPLE, GPU, cpu, gpu, identity, is_gpu
 from mfulab.device.allocator import settle
 from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
+from mfulab.device.vendors import apple
 
 
 def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, int]:
@@ -24,7 +26,9 @@ def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, i
     if settled:
         settle()
     kind = identity.resolve(device.type)
-    if is_gpu(kind) and not torch.cuda.is_available():
+    if kind == APPLE and not torch.backends.mps.is_available():
+        raise identity.NoDeviceError(f"device=mps: torch {torch.__version__} was built without it; choose device=cpu")
+    if kind == GPU and not torch.cuda.is_available():
         raise identity.NoDeviceError(
             f"device={device.type}: torch {torch.__version__} cannot use the GPU that the driver shows (is the driver "
             f"older than torch's CUDA {torch.version.cuda}?); choose device=cpu"
@@ -41,8 +45,11 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
     """The format that matmuls use: autocast's where it is on, TF32 where float32 matmuls are allowed to round.
 
     TF32 is a GPU's (compute capability 8.0 and later): elsewhere the switch changes nothing and matmuls stay fp32.
+    Raises UnsupportedError for a format that Apple's GPUs refuse.
     """
     name = BY_DTYPE[precision.dtype].name
+    if device.type == APPLE and name not in apple.FORMATS:
+        raise UnsupportedError(f"precision={precision.name}: torch.mps computes in {', '.join(apple.FORMATS)}")
     return "tf32" if name == "fp32" and precision.tf32 and not emulated("tf32", device) else name
 
 
@@ -56,7 +63,7 @@ def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bo
 def emulated(precision: str, device: torch.device) -> str:
     """Says why `device` emulates a format, converting its operands; empty where it computes it."""
     if is_gpu(device):
-        if torch.version.hip and precision == "tf32":
+        if precision == "tf32" and (torch.version.hip or device.type == APPLE):
             return "TF32 is a format of NVIDIA's GPUs"
         return emulated_by_gpu(precision, gpu.capability_of(device))
     return emulated_by_cpu(precision)

@@ -76,13 +76,13 @@ def emulated_by_gpu(precision: str, capability: tuple[int, int] | None) -> str:
 
 
 def emulated_here(device: str) -> dict[str, str]:
-    """Formats that this machine's device emulates, each with the reason; `device` is `cpu` or `cuda`."""
+    """Formats that this machine's device emulates, each with the reason; `device` is its kind."""
     if device == "cpu":
         found = {name: emulated_by_cpu(name) for name in CPU_UNITS}
     else:
         from mfulab.device import vendors
 
-        uuid = gpus[0].uuid if (gpus := identity.cuda_devices()) else ""
+        uuid = gpus[0].uuid if (gpus := identity.gpus(device)) else ""
         capability = vendors.of(uuid).capability(uuid) if uuid else None
         found = {name: emulated_by_gpu(name, capability) for name in GPU_SINCE}
     return {name: reason for name, reason in found.items() if reason}

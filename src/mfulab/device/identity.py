@@ -1,4 +1,4 @@
-"""Identity of the device: the slug that names its results, and the GPUs that CUDA would see. Planning imports it."""
+"""Identity of the device: the slug that names its results, and the GPUs that torch would see. Planning imports it."""
 
 import os
 import re
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mfulab.device import cpu
+from mfulab.device import APPLE, cpu, is_gpu
 
-DeviceType = Literal["auto", "cpu", "cuda"]
+DeviceType = Literal["auto", "cpu", "cuda", "mps"]
 
 
 class NoDeviceError(ValueError):
@@ -17,31 +17,43 @@ class NoDeviceError(ValueError):
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """One GPU, or one MIG instance of it, that CUDA or HIP would see; its vendor's module knows it by `uuid`."""
+    """One GPU, or one MIG instance of it, that torch would see; its vendor's module knows it by `uuid`."""
 
     name: str
     uuid: str
 
 
-def resolve(device_type: DeviceType) -> Literal["cpu", "cuda"]:
-    """The device to measure: `auto` is the GPU if torch can use one.
+def resolve(device_type: DeviceType) -> Literal["cpu", "cuda", "mps"]:
+    """The device to measure: `auto` is the GPU if torch can use one, but for Apple's, which is asked for by name.
 
-    Raises NoDeviceError for `cuda` without one.
+    Raises NoDeviceError for `cuda` or `mps` without one.
     """
     if device_type == "cpu":
         return "cpu"
-    reason = _why_no_torch_cuda() if cuda_devices() else _why_no_gpu()
+    if device_type == APPLE:
+        reason = "" if gpus(APPLE) else "this machine is no Mac with Apple silicon"
+    else:
+        reason = _why_no_torch_cuda() if cuda_devices() else _why_no_gpu()
     if not reason:
-        return "cuda"
-    if device_type == "cuda":
-        raise NoDeviceError(f"device=cuda: {reason}; choose device=cpu or device=auto")
+        return "mps" if device_type == APPLE else "cuda"
+    if is_gpu(device_type):
+        raise NoDeviceError(f"device={device_type}: {reason}; choose device=cpu or device=auto")
     return "cpu"
+
+
+def gpus(kind: str) -> list[CudaDevice]:
+    """The GPUs of a kind that torch would see, in its order; empty for `cpu`."""
+    from mfulab.device.vendors import apple
+
+    if kind == APPLE:
+        return [CudaDevice(name, uuid) for name, uuid in apple.gpus()]
+    return cuda_devices() if is_gpu(kind) else []
 
 
 def hardware_slug(device_type: DeviceType = "auto") -> str:
     """The device's name as a folder: `nvidia-h100-80gb-hbm3`, or `amd-epyc-4c` with the cores that may be used."""
-    if resolve(device_type) == "cuda":
-        return slug(cuda_devices()[0].name)
+    if found := gpus(resolve(device_type)):
+        return slug(found[0].name)
     return f"{slug(cpu.cpu().name)}-{cpu.usable_cores()}c"
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mfulab.device import is_gpu
+from mfulab.device import GPU
 
 TERA, GIGA = 1e12, 1e9
 CEILING = ("measured_tflop_s", "measured_ci_low_tflop_s", "measured_ci_high_tflop_s")
@@ -79,8 +79,11 @@ def _width(measure: Measure, bound: int) -> float | None:
 
 
 def default_basis(device: str | None) -> str:
-    """`spec` on a GPU; `measured` on a CPU, whose computed peak is no limit: virtual machines hide turbo clocks."""
-    return "spec" if is_gpu(device) else "measured"
+    """`spec` on a GPU with datasheets; `measured` on a CPU, whose computed peak is no limit, and on Apple's GPUs.
+
+    Virtual machines hide turbo clocks; Apple prints no rates.
+    """
+    return "spec" if device == GPU else "measured"
 
 
 def utilization(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mfulab.device import is_gpu
+from mfulab.device import is_gpu, require_cuda
 
 # Clocks that torch's spin kernel waits for one millisecond at about 1.7 GHz.
 CLOCKS_PER_MS = 1_700_000
@@ -47,6 +47,7 @@ class Spinning(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if is_gpu(inputs.device):
+            require_cuda(inputs.device, "a GPU kept busy")
             torch.cuda._sleep(int(self.milliseconds * CLOCKS_PER_MS))
         elif inputs.device.type == "cpu":
             spin(torch.get_num_threads(), self.milliseconds)

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ExecutionConfig
-from mfulab.device import is_gpu
+from mfulab.device import is_gpu, require_cuda
 from mfulab.models.build import Batch, LogitsOnly
 
 # Steps before capture: lazy initialisation and the optimiser's state must not become part of the graph.
@@ -117,6 +117,7 @@ def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[
     """
     if not is_gpu(device):
         raise UnsupportedError("execution=cuda_graph needs an NVIDIA GPU")
+    require_cuda(device, "execution=cuda_graph")
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):

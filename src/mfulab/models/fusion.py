@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.device import is_gpu
+from mfulab.device import is_gpu, require_cuda
 
 # One stream a device, made once: making one in each step would be timed.
 _side_stream = cache(torch.cuda.Stream)
@@ -75,6 +75,7 @@ class Halves(nn.Module):
             return torch.cat([self.part(first), self.part(second)], dim=1)
         if not is_gpu(inputs.device):
             raise UnsupportedError("two streams need an NVIDIA GPU")
+        require_cuda(inputs.device, "two streams")
         main, side = torch.cuda.current_stream(), _side_stream(inputs.device)
         side.wait_stream(main)
         with torch.cuda.stream(side):

@@ -109,7 +109,7 @@ class Plan:
 def plan(composition: Composition, hardware: str, device: str, emulated: Container[str] = ()) -> Plan:
     """Expands a composed experiment into validated runs. Raises ConfigurationError.
 
-    `device` is `cpu` or `cuda`; `emulated` are the formats that it has no units for.
+    `device` is its kind; `emulated` are the formats that it has no units for.
     """
     planner = _Planner(composition, hardware, device, emulated)
     for step in composition.base["steps"]:

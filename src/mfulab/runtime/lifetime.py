@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mfulab.device import system
-from mfulab.device.identity import NoDeviceError, cuda_devices, slug
+from mfulab.device import APPLE, GPU, system
+from mfulab.device.identity import NoDeviceError, gpus, slug
 from mfulab.runtime.client import SOCKET, THREADS
 from mfulab.runtime.devices import GPUS
 from mfulab.runtime.processes import WORKFLOW
@@ -48,7 +48,7 @@ def start(is_local: bool = True, work: str = "both") -> None:
         return
     os.environ[WORKFLOW] = str(os.getpid())
     with suppress(NoDeviceError):  # planning has told the user, unless no run needs a GPU
-        if found := cuda_devices():
+        if found := [*gpus(GPU), *gpus(APPLE)]:
             os.environ[GPUS] = ",".join(f"{slug(device.name)}:{device.uuid}" for device in found)
     _worker = start_worker(work)
     if _worker is not None:

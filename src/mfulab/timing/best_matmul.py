@@ -13,7 +13,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import FORMATS
 from mfulab.device import ByKind, cpu, is_gpu
-from mfulab.device.gpu import clock_reader
+from mfulab.device.gpu import clock_reader, last_cache_bytes
 from mfulab.timing.clocks import Clock, clock_for
 from mfulab.timing.statistics import Stats
 
@@ -250,10 +250,7 @@ def sweep_triad(device: torch.device) -> list[dict[str, object]]:
 
 def triad_length(device: torch.device) -> int:
     """Elements of each of the triad's three fp32 arrays: each is 4 times the last-level cache, at least 64 MiB."""
-    if is_gpu(device):
-        cache = torch.cuda.get_device_properties(device).L2_cache_size
-    else:
-        cache = cpu.cpu().last_level_cache_bytes or 32 << 20
+    cache = last_cache_bytes(device) if is_gpu(device) else cpu.cpu().last_level_cache_bytes or 32 << 20
     return max(4 * cache, 64 << 20) // 4
 
 

@@ -4,7 +4,7 @@ import itertools
 import time
 from typing import Any, Protocol
 
-from mfulab.device import is_gpu
+from mfulab.device import is_gpu, synchronise
 
 
 class Clock(Protocol):
@@ -41,23 +41,23 @@ class HostClock:
         return [after - before for before, after in itertools.pairwise(marks)]
 
 
-class CudaClock:
-    """CUDA events on the current stream: the time between two includes the gaps in which the GPU waited for work."""
+class EventClock:
+    """Events on a GPU's current stream: the time between two includes the gaps in which it waited for work."""
 
-    name = "CUDA events"
     resolution_s = 1e-3  # recording an event costs the host some microseconds
 
     def __init__(self, device: Any) -> None:
         import torch
 
-        self._torch, self._device = torch, device
+        self._torch, self._device = torch.get_device_module(device), device
+        self.name = f"{device.type.upper()} events"
         self._events: list[Any] = []
 
     def synchronise(self) -> None:
-        self._torch.cuda.synchronize(self._device)
+        synchronise(self._device)
 
     def mark(self) -> None:
-        event = self._torch.cuda.Event(enable_timing=True)
+        event = self._torch.Event(enable_timing=True)
         event.record()
         self._events.append(event)
 
@@ -69,4 +69,4 @@ class CudaClock:
 
 def clock_for(device: Any) -> Clock:
     """The clock of a torch.device."""
-    return CudaClock(device) if is_gpu(device) else HostClock()
+    return EventClock(device) if is_gpu(device) else HostClock()

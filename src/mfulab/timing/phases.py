@@ -9,7 +9,7 @@ from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.timing.clocks import Clock
 from mfulab.timing.statistics import Stats
 
-FEWEST, LONGEST_S = 3, 1.0  # steps, where so many fit into a second
+FEWEST, LONGEST_S = 3, 2.0  # steps, where so many fit into these seconds
 Phase = Literal["forward", "backward", "optimiser", "other"]
 Mark = Callable[[Phase], object]
 """Called at the end of each phase, with its name."""

@@ -16,7 +16,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from mfulab.device import is_gpu, synchronise
+from mfulab.device import GPU, is_gpu, synchronise
 from mfulab.device.samplers.reading import Readings, missing
 from mfulab.flops.certainty import has_formula, is_product
 from mfulab.tracing.analysis import Analysis, analyse
@@ -70,11 +70,11 @@ def trace_steps(step: Callable[[], object], device: torch.device, steps: int) ->
     """Runs `steps` steps under torch.profiler with shapes, memory, FLOPs; on a GPU after one whose trace is dropped."""
     options: dict[str, Any] = {"record_shapes": True, "profile_memory": True, "with_flops": True}
     activities = [ProfilerActivity.CPU]
-    if is_gpu(device):
+    if device.type == GPU:
         activities.append(ProfilerActivity.CUDA)
         options["schedule"] = schedule(wait=0, warmup=1, active=1)
     with profile(activities=activities, **options) as profiler:
-        if is_gpu(device):
+        if device.type == GPU:
             step()
             synchronise(device)
             profiler.step()
@@ -90,7 +90,7 @@ class BlockTrace:
 
     def __init__(self, device: torch.device, path: Path) -> None:
         self._device, self._path = device, path
-        cuda = [ProfilerActivity.CUDA] if is_gpu(device) else []
+        cuda = [ProfilerActivity.CUDA] if device.type == GPU else []
         self._profiler = profile(activities=[ProfilerActivity.CPU, *cuda])
         self.analysis: Analysis | None = None
         self._annotation = record_function(annotation(1))
@@ -190,7 +190,8 @@ def trace_readings(
     except TraceError as error:
         return missing(READ, SOURCE, str(error).partition(": ")[2]), None
     if is_gpu(device) and not analysis.on_gpu:
-        return missing(READ, SOURCE, "the trace holds no kernel: CUPTI was refused or is missing"), None
+        why = "CUPTI was refused or is missing" if device.type == GPU else f"torch sees none of {device.type}"
+        return missing(READ, SOURCE, f"the trace holds no kernel: {why}"), None
     communicates = ("communication_percent",) if analysis.collectives else ()
     wanted = READ if analysis.on_gpu else ("kernel_busy_percent", *OPERATOR_UNITS, *communicates)
     return {name: analysis.readings[name] for name in wanted}, analysis

@@ -5,7 +5,7 @@ from typing import Any
 import psutil
 import torch
 
-from mfulab.device import is_gpu, system
+from mfulab.device import APPLE, GPU, is_gpu, system
 from mfulab.device.samplers.reading import Reading
 
 
@@ -15,6 +15,8 @@ class PeakMemory:
     def __init__(self, device: Any) -> None:
         self._device = device
         self.forget()
+        if device.type == APPLE:
+            return
         if is_gpu(device):
             self._baseline = torch.cuda.memory_allocated(device)
         else:
@@ -22,13 +24,16 @@ class PeakMemory:
 
     def forget(self) -> None:
         """Leaves out what was held in between and is no longer: the peak is from now on."""
-        if is_gpu(self._device):
+        if self._device.type == GPU:
             torch.cuda.reset_peak_memory_stats(self._device)
         else:
             system.forget_peak_memory()
 
     def read(self) -> Reading:
         """The peak in bytes so far."""
+        if self._device.type == APPLE:
+            held = torch.mps.driver_allocated_memory()
+            return Reading(None, "B", "torch.mps", reason=f"it counts no peak; Metal held {held} bytes at the end")
         if is_gpu(self._device):
             held = torch.cuda.max_memory_allocated(self._device) - self._baseline
             return Reading(held, "B", "CUDA caching allocator, peak allocated")

@@ -4,8 +4,30 @@ Functions of such a module: `samplers`, `probe`, `clock_reader`, `restriction`, 
 `describe_all` and `driver`. What is measured on a CPU depends on none of them: an edit here measures no CPU again.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from mfulab.device.samplers.reading import Reading, Readings
+
+AT_END = {
+    **{"utilization_percent": "%", "other_processes": "", "device_memory_bytes": "B"},
+    **{"clock_mhz": "MHz", "temperature_c": "°C"},
+}
+
+
+class AtEnd:
+    """Values of a vendor's `line` at the end of the window, for lack of means over it; `reason`: why some are empty."""
+
+    def __init__(self, line: Callable[[], Mapping[str, float | None]], source: str, reason: str) -> None:
+        self._line, self._source, self._reason = line, f"{source} at the window's end", reason
+
+    def start(self) -> None:
+        """Nothing is kept from the beginning."""
+
+    def stop(self) -> Readings:
+        line = self._line()
+        return {name: Reading(line[name], unit, self._source, reason=self._reason) for name, unit in AT_END.items()}
 
 
 class RefusedError(Exception):
@@ -26,6 +48,6 @@ class GpuProperties:
 
 def of(uuid: str) -> Any:
     """The module of a GPU's vendor, by the identifier that `identity.cuda_devices` gives it."""
-    from mfulab.device.vendors import amd, nvidia
+    from mfulab.device.vendors import amd, apple, nvidia
 
-    return amd if uuid.startswith(amd.PREFIX) else nvidia
+    return next((vendor for vendor in (amd, apple) if uuid.startswith(vendor.PREFIX)), nvidia)

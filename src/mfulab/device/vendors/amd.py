@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from mfulab.device.samplers.reading import Reading, Readings, Sampler, missing
-from mfulab.device.vendors import GpuProperties, RefusedError
+from mfulab.device.vendors import AtEnd, GpuProperties, RefusedError
 from mfulab.device.vendors.gpm import UNITS
 from mfulab.device.vendors.nvml_sampler import ENERGY_WINDOW_S, count_others
 
@@ -114,7 +114,8 @@ def handle_of(uuid: str) -> Any:
 def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
     """Samplers, the strictest first: accumulators over the window, those `between`, values at its end."""
     handle = handle_of(uuid)
-    return [Accumulators(handle, now), *between, AtEnd(handle)]
+    at_end = AtEnd(lambda: _line(handle, os.getpid()), SOURCE, "refused by the driver")
+    return [Accumulators(handle, now), *between, at_end]
 
 
 class Accumulators:
@@ -176,25 +177,6 @@ def _share(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> flo
         return None
     held, samples = counts[0] - counts[1], counts[2] - counts[3]
     return 100 * held / samples if samples > 0 and 0 <= held <= samples else None
-
-
-class AtEnd:
-    """Values at the end of the window, for lack of means over it."""
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    def start(self) -> None:
-        """Nothing is kept from the beginning."""
-
-    def stop(self) -> Readings:
-        line = _line(self._handle, os.getpid())
-        units = {"utilization_percent": "%", "other_processes": "", "device_memory_bytes": "B"}
-        units |= {"clock_mhz": "MHz", "temperature_c": "°C"}
-        return {
-            name: Reading(line[name], unit, f"{SOURCE} at the window's end", reason="refused by the driver")
-            for name, unit in units.items()
-        }
 
 
 def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:

@@ -11,6 +11,8 @@ from mfulab.device.samplers.reading import Sampler
 from mfulab.device.vendors import GpuProperties, RefusedError, dcgm, gpm, nvml
 from mfulab.device.vendors.nvml_sampler import NvmlAtEnd, NvmlSampler, field, other_processes
 
+SOURCE = "NVML"
+
 
 def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
     """Samplers, the strictest first: GPM or else DCGM, NVML's counters, those `between`, NVML at the window's end.

@@ -17,7 +17,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import KernelConfig
 from mfulab.core.measurement import Measured
-from mfulab.device import GPU, ByKind, is_gpu
+from mfulab.device import GPU, ByKind, is_gpu, require_cuda
 from mfulab.device.allocator import settle
 from mfulab.device.cpu import cpu, usable_cores
 from mfulab.device.samplers.cpu_sampler import CpuSampler
@@ -45,6 +45,7 @@ AROUND_S = ByKind(cpu=LONGEST_SPIN_S, gpu=0.0)
 
 def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     """A row with the times of the matmul; without any time where its error is outside the tolerance."""
+    require_cuda(config.device.type, f"kernel={config.kernel.name}")
     device = GPU if config.device.type != "cpu" and torch.cuda.is_available() else "cpu"
     if is_gpu(config.device.type) and device == "cpu":
         raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")

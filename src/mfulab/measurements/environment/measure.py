@@ -13,7 +13,7 @@ import torch
 from mfulab.core.measurement import Measured
 from mfulab.device import GPU, cpu, gpu, is_gpu
 from mfulab.device.compute import prepare
-from mfulab.device.vendors import amd, nvidia
+from mfulab.device.vendors import amd, apple, nvidia
 from mfulab.measurements.environment import EnvironmentConfig, EnvironmentRow
 from mfulab.timing.probe import best_now
 
@@ -32,12 +32,12 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
     """One row; None for what this machine does not report."""
     device, _ = prepare(config.device)
     here, logical = cpu.cpu(), cpu.logical_cpus()
-    gpus = nvidia.describe_all() or amd.describe_all()
+    gpus = nvidia.describe_all() or amd.describe_all() or apple.describe_all()
     for facts in gpus if is_gpu(device) else ():
         facts.setdefault("sms", _sms(str(facts["uuid"])))
     row = EnvironmentRow(
         device=device.type,
-        device_name=torch.cuda.get_device_name(device) if is_gpu(device) else here.name,
+        device_name=gpu.properties_of(device).name if is_gpu(device) else here.name,
         python=platform.python_version(),
         packages=json.dumps(packages()),
         operating_system=operating_system(),

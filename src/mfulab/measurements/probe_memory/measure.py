@@ -9,7 +9,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
-from mfulab.device import is_gpu
+from mfulab.device import is_gpu, require_cuda
 from mfulab.device.compute import prepare
 from mfulab.device.cpu import caches, cpu
 from mfulab.measurements.probe_memory import MemoryRow, ProbeMemoryConfig
@@ -23,6 +23,7 @@ MEMORY = "memory"
 def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
     """One row: the time of an access in one order over one working set."""
     device, _ = prepare(config.device)
+    require_cuda(device, "probe_memory")
     size = config.working_set_bytes
     # The chase builds its cycle beside the working set.
     free = torch.cuda.mem_get_info(device)[0] if is_gpu(device) else psutil.virtual_memory().available

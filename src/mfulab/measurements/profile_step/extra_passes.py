@@ -9,7 +9,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import PrecisionConfig
-from mfulab.device import synchronise
+from mfulab.device import APPLE, synchronise
 from mfulab.kernels.formats import format_of
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
 from mfulab.models import execution
@@ -23,6 +23,8 @@ def require(config: ProfileStepConfig) -> None:
         raise UnsupportedError(
             f"profile.varied_batches: execution={config.execution.name} is neither eager nor compile"
         )
+    if config.device.type == APPLE and (config.profile.exact or config.profile.losses):
+        raise UnsupportedError("profile.exact and profile.losses: torch.mps has no float64 to compare with")
 
 
 def fill(row: ProfileRow, config: ProfileStepConfig, device: torch.device) -> None:

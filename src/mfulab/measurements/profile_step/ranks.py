@@ -18,7 +18,7 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import read_json, write_json, write_text
 from mfulab.core.groups import ParallelConfig
 from mfulab.core.measurement import Measured
-from mfulab.device import GPU, identity, is_gpu
+from mfulab.device import GPU, identity, is_gpu, require_cuda
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, process
 from mfulab.mfu.job import waits
 from mfulab.models import parallel
@@ -45,6 +45,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
         raise UnsupportedError(f"execution={config.execution.name}: several processes run eagerly")
     threads = None
     if on_gpu:
+        require_cuda(identity.resolve(config.device.type), f"parallel.processes={job.processes}")
         parallel.require_devices(job, torch.cuda.device_count(), "a GPU")
         devices = float(job.processes)
     else:

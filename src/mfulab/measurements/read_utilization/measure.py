@@ -10,7 +10,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
-from mfulab.device import ByKind, is_gpu
+from mfulab.device import ByKind, is_gpu, require_cuda
 from mfulab.device.compute import allow_tf32, cores_filled, effective_precision, prepare
 from mfulab.device.samplers.cpu_sampler import CpuSampler
 from mfulab.device.samplers.reading import Reading, Readings, sampling
@@ -47,6 +47,7 @@ NO_GPU, NO_CPU = "a counter of NVIDIA GPUs", "a counter of CPUs"
 def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
     """One row for one load; leaves series.csv, the single readings in time, in `folder`."""
     device, _ = prepare(config.device)
+    require_cuda(device, f"load={config.load}")
     if effective_precision(config.precision, device) not in PRECISIONS[device.type]:
         known = ", ".join(PRECISIONS[device.type])
         raise UnsupportedError(f"precision={config.precision.name}: on {device.type} loads multiply in {known}")

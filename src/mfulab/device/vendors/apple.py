@@ -1,0 +1,99 @@
+"""Apple's GPUs, through torch.mps and the I/O registry: busy time and memory without root; no trace, no power.
+
+There is one a machine, known as `MPS-0`. Run against stand-ins that answer as torch.mps and ioreg(8) do; no Apple GPU
+has been met.
+"""
+
+import platform
+import plistlib
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from xml.parsers.expat import ExpatError
+
+from mfulab.device import cpu, system
+from mfulab.device.samplers.reading import Readings, Sampler, missing
+from mfulab.device.vendors import AtEnd, GpuProperties
+from mfulab.device.vendors.gpm import UNITS
+
+PREFIX = "MPS-"
+SOURCE = "IOAccelerator's statistics"
+FORMATS = ("fp32", "fp16", "bf16")
+LAST_CACHE_BYTES = 96 << 20  # the largest system-level cache, of an M2 Ultra: macOS does not report it
+NEEDS_ROOT = "macOS tells it to root alone (powermetrics)"
+_ASK = ("ioreg", "-r", "-a", "-d", "1", "-c", "IOAccelerator")
+
+
+def gpus() -> list[tuple[str, str]]:
+    """Name and identifier of this machine's GPU of Apple's; empty elsewhere than on an Apple silicon Mac."""
+    here = system.IS_MACOS and platform.machine() == "arm64"
+    return [(f"{cpu.cpu().name} GPU", f"{PREFIX}0")] if here else []
+
+
+def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] | None = None) -> list[Sampler]:
+    """Samplers: no counter over the window, those `between`, values at its end."""
+    return [NoCounter(), *between, AtEnd(_line, SOURCE, NEEDS_ROOT)]
+
+
+class NoCounter:
+    """Stands where other vendors count over the window, and says why Apple's columns are empty."""
+
+    def start(self) -> None:
+        """Nothing is counted."""
+
+    def stop(self) -> Readings:
+        counters = missing(UNITS, SOURCE, "Apple's GPUs show counters in Xcode's Instruments alone")
+        return counters | missing({"window_energy_j": "J", "power_w": "W"}, SOURCE, NEEDS_ROOT)
+
+
+def _line() -> dict[str, float | None]:
+    """Readings of the registry now. Memory is that of all processes; busy time is a mean that the driver keeps."""
+    told = statistics()
+    known = {"utilization_percent": "Device Utilization %", "device_memory_bytes": "In use system memory"}
+    hidden = ("memory_utilization_percent", "clock_mhz", "memory_clock_mhz", "power_w", "temperature_c")
+    return {
+        **{column: None if (cell := told.get(name)) is None else float(cell) for column, name in known.items()},
+        **dict.fromkeys((*hidden, "other_processes")),
+    }
+
+
+def statistics() -> Mapping[str, Any]:
+    """`PerformanceStatistics` of the first accelerator that has them; empty where ioreg does not answer."""
+    try:
+        told = plistlib.loads(subprocess.run(_ASK, capture_output=True, check=True, timeout=5).stdout)
+    except (OSError, subprocess.SubprocessError, ValueError, ExpatError):
+        return {}
+    return next((one["PerformanceStatistics"] for one in told if "PerformanceStatistics" in one), {})
+
+
+def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
+    """A function that reads the registry now; which processes compute is not told."""
+    return _line
+
+
+def clock_reader(uuid: str) -> Callable[[], float | None]:
+    """A function that gives None: clocks need root."""
+    return lambda: None
+
+
+def restriction(uuid: str) -> str:
+    """Nothing: a Mac's GPU is not divided."""
+    return ""
+
+
+def properties(uuid: str, name: str, sms: int | None = None) -> GpuProperties:
+    """The name alone: Apple publishes neither clocks nor rates a clock, so MFU divides by a measured ceiling."""
+    return GpuProperties(name, sms, None)
+
+
+def capability(uuid: str) -> None:
+    """None: compute capability is NVIDIA's."""
+
+
+def describe_all() -> list[dict[str, object]]:
+    """Columns of the environment's table for this machine's GPU; empty without one."""
+    return [{"name": name, "uuid": uuid} for name, uuid in gpus()]
+
+
+def driver() -> None:
+    """None: it is macOS's own, whose version the operating system's column holds."""

@@ -1,0 +1,156 @@
+"""Apple's GPUs through stand-ins for ioreg and torch.mps: named, timed, sampled; what is hidden says why."""
+
+import json
+
+import pytest
+import torch
+from support.apple_stand_in import TOLD, in_place_of_the_cpu, mac
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import DeviceConfig, PrecisionConfig
+from mfulab.device import gpu, identity, kind_of, require_cuda, vendors, visible
+from mfulab.device.compute import effective_precision, emulated, prepare
+from mfulab.device.samplers.reading import first_available
+from mfulab.device.vendors import apple
+from mfulab.measurements.bench_matmul import BenchMatmulConfig
+from mfulab.measurements.bench_matmul import measure as bench_matmul
+from mfulab.measurements.ceilings import CeilingsConfig
+from mfulab.measurements.ceilings import measure as ceilings
+from mfulab.measurements.environment import EnvironmentConfig
+from mfulab.measurements.environment.measure import measure as environment
+from mfulab.measurements.profile_step import ProfileStepConfig
+from mfulab.measurements.profile_step import measure as profile_step
+from mfulab.measurements.profile_step.process import measure_step
+from mfulab.mfu.utilization import default_basis
+from mfulab.timing import best_matmul
+from mfulab.timing.clocks import EventClock
+
+MPS = torch.device("mps")
+DEVICE = DeviceConfig(name="mps", type="mps")
+
+
+def step(mode, **changes):
+    linear = {"in_features": 64, "out_features": 8}
+    values = {
+        "model": {"name": "linear", "_target_": "torch.nn.Linear", "arguments": linear, "input_shape": [64]},
+        **{"batch_size": 4, "workload": {"name": mode, "mode": mode}, "execution": {"name": "eager"}},
+        "precision": {"name": "fp32", "dtype": "float32"},
+        **{"device": {"type": "mps"}, "profile": {"operators": True}},
+        "timing": {"windows": 2, "window_time_s": 0.3, "warm_up_time_s": 0.2, "patience_s": 0.0},
+    }
+    return ProfileStepConfig.model_validate({**values, **changes})
+
+
+@pytest.fixture
+def here(monkeypatch):
+    mac(monkeypatch)
+
+
+def test_it_is_found_and_named_but_only_measured_where_it_is_asked_for(here):
+    assert identity.resolve("mps") == "mps"
+    assert identity.resolve("auto") == "cpu"
+    assert identity.hardware_slug("mps") == "apple-m2-gpu"
+    assert kind_of("apple-m2-gpu") == "mps"
+    assert kind_of("apple-m2-8c") == "cpu"
+    assert gpu.uuid_of(MPS) == "MPS-0"
+    assert gpu.properties_of(MPS).name == "Apple M2 GPU"
+    assert visible(["MPS-0"]) == {}
+    assert vendors.of("MPS-0").describe_all() == [{"name": "Apple M2 GPU", "uuid": "MPS-0"}]
+
+
+def test_elsewhere_it_is_refused_with_the_choices():
+    with pytest.raises(identity.NoDeviceError, match=r"device=mps: this machine is no Mac .* choose device=cpu"):
+        identity.resolve("mps")
+    assert apple.describe_all() == []
+
+
+def test_a_torch_without_it_says_so(here, monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(identity.NoDeviceError, match=r"device=mps: torch .* was built without it; choose device=cpu"):
+        prepare(DeviceConfig(name="mps", type="mps"))
+
+
+@pytest.mark.parametrize(
+    ("told", "busy", "memory", "of_busy"),
+    [(TOLD, 87.0, 1_234_567_890.0, ""), ({}, None, None, apple.NEEDS_ROOT), (None, None, None, apple.NEEDS_ROOT)],
+)
+def test_what_ioreg_tells_is_read_and_all_else_says_why_it_is_empty(monkeypatch, told, busy, memory, of_busy):
+    mac(monkeypatch, told)
+    readings = first_available([each.stop() for each in apple.samplers("MPS-0", ())])
+    assert readings["utilization_percent"].value == busy
+    assert readings["device_memory_bytes"].value == memory
+    for name in ("power_w", "window_energy_j", "clock_mhz", "sm_active_percent"):
+        assert readings[name].value is None
+        assert "root" in readings[name].reason or "Instruments" in readings[name].reason
+    assert vendors.of("MPS-0").probe("MPS-0", None)()["utilization_percent"] == busy
+
+
+def test_it_computes_three_formats_no_tf32_and_nothing_that_is_written_for_cuda():
+    def effective(dtype, tf32=False):
+        return effective_precision(PrecisionConfig(name="x", dtype=dtype, tf32=tf32), MPS)
+
+    assert [effective(f"{name}") for name in ("float32", "float16", "bfloat16")] == ["fp32", "fp16", "bf16"]
+    assert effective("float32", tf32=True) == "fp32"
+    assert "NVIDIA" in emulated("tf32", MPS)
+    assert not emulated("bf16", MPS)
+    with pytest.raises(UnsupportedError, match=r"torch\.mps computes in fp32, fp16, bf16"):
+        effective("float64")
+    with pytest.raises(UnsupportedError, match="probe_memory: needs CUDA's"):
+        require_cuda(MPS, "probe_memory")
+    require_cuda("cuda", "probe_memory")
+    require_cuda(torch.device("cpu"), "probe_memory")
+    assert [default_basis(kind) for kind in ("mps", "cuda", "cpu")] == ["measured", "spec", "measured"]
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_a_whole_step_is_measured_by_its_code(here, monkeypatch, tmp_path, mode):
+    in_place_of_the_cpu(monkeypatch)
+    assert EventClock(torch.device("cpu")).name == "CPU events"
+    measured, analysis = measure_step(step(mode), tmp_path)
+    row = measured.row
+    assert row.time_s > 0
+    assert row.utilization_percent == 87
+    assert row.device_memory_bytes == TOLD["In use system memory"]
+    assert row.kernel_busy_percent is None
+    assert analysis is None
+    reasons = json.loads(row.reasons)
+    assert "root" in reasons["power_w"]
+    assert "no peak; Metal held" in reasons["memory_bytes"]
+    assert "torch sees none" in reasons["kernel_busy_percent"]
+
+
+def test_its_ceilings_are_measured_and_no_peak_is_computed(here, monkeypatch, tmp_path):
+    in_place_of_the_cpu(monkeypatch)
+    monkeypatch.setattr(best_matmul, "CUDA_SHAPES", [(64, 64, 64)])
+    monkeypatch.setattr(best_matmul, "last_cache_bytes", lambda _: 1 << 20)
+    precision = PrecisionConfig(name="fp32", dtype="float32")
+    row = ceilings.measure(CeilingsConfig(ceiling="fp32", precision=precision, device=DEVICE), tmp_path).row
+    assert row.measured_tflop_s > 0
+    assert row.computed_tflop_s is None
+    assert "Apple M2 GPU" in row.message
+    row = ceilings.measure(CeilingsConfig(ceiling="memory", device=DEVICE), tmp_path).row
+    assert row.measured_gb_s > 0
+    assert row.computed_gb_s is None
+
+
+def test_the_environment_names_it(here, monkeypatch, tmp_path):
+    in_place_of_the_cpu(monkeypatch)
+    row = environment(EnvironmentConfig(device=DEVICE), tmp_path).row
+    assert row.device_name == "Apple M2 GPU"
+    assert json.loads(row.gpus) == [{"name": "Apple M2 GPU", "uuid": "MPS-0", "sms": None}]
+
+
+def test_matmul_kernels_and_jobs_of_several_processes_are_refused(here, tmp_path):
+    matmul = BenchMatmulConfig.model_validate(
+        {
+            **{"size": "8", "device": {"type": "mps"}},
+            "precision": {"name": "fp32", "dtype": "float32"},
+            "kernel": {"name": "torch", "_target_": "mfulab.kernels.torch_matmul.TorchMatmul"},
+        }
+    )
+    with pytest.raises(UnsupportedError, match=r"kernel=torch: needs CUDA's streams"):
+        bench_matmul.measure(matmul, tmp_path)
+    with pytest.raises(UnsupportedError, match=r"parallel\.processes=2: needs CUDA's streams"):
+        profile_step.measure(step("training", parallel={"processes": 2}), tmp_path)
+    with pytest.raises(UnsupportedError, match="no float64"):
+        profile_step.measure(step("inference", profile={"exact": True}), tmp_path)

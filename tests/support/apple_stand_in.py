@@ -1,0 +1,69 @@
+"""A Mac's GPU that is not there: `ioreg` and `torch.mps` answer, and the CPU computes in its place."""
+
+import platform
+import plistlib
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import torch
+
+from mfulab import device
+from mfulab.device import cpu, system
+
+# Cells as ioreg(8) prints them on an M-series Mac.
+TOLD = {
+    "Device Utilization %": 87,
+    "Renderer Utilization %": 80,
+    "Tiler Utilization %": 12,
+    "In use system memory": 1_234_567_890,
+    "Alloc system memory": 4_000_000_000,
+    "recoveryCount": 0,
+}
+
+
+class Event:
+    """As torch.mps.event.Event, by the host's clock: the CPU has finished when a call returns."""
+
+    def __init__(self, enable_timing=False):
+        assert enable_timing
+
+    def record(self):
+        self.at_s = time.perf_counter()
+
+    def elapsed_time(self, end):
+        return (end.at_s - self.at_s) * 1e3
+
+
+def mac(monkeypatch, told=TOLD):
+    """A Mac with Apple silicon; `told` None: ioreg fails."""
+
+    real = subprocess.run
+
+    def run(command, **options):
+        if command[0] != "ioreg":
+            return real(command, **options)
+        if told is None:
+            raise FileNotFoundError("ioreg")
+        answer = plistlib.dumps([{"IOClass": "AGXAcceleratorG14X"}, {"PerformanceStatistics": told}])
+        return subprocess.CompletedProcess(command, 0, stdout=answer)
+
+    found = replace(cpu.cpu(), name="Apple M2")
+    monkeypatch.setattr(system, "IS_MACOS", True)
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(cpu, "cpu", lambda: found)
+
+
+def in_place_of_the_cpu(monkeypatch):
+    """Everything that asks for Apple's kind finds the CPU's: its code runs, on tensors that this machine can hold."""
+    for module in [each for name, each in sys.modules.items() if name.startswith("mfulab")]:
+        for name, value in (("APPLE", "cpu"), ("GPUS", (device.GPU, "cpu"))):
+            if getattr(module, name, None) in ("mps", (device.GPU, "mps")):
+                monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(torch.mps, "Event", Event)
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 5_000_000)
+    monkeypatch.setattr(torch, "get_device_module", lambda _: torch.mps)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
