@@ -214,6 +214,7 @@ def test_a_loop_of_accelerate(run):
     assert (row["steps"], row["counted_steps"]) == (9, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_ranks_and_their_job():
     command = [

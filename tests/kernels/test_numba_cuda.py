@@ -10,6 +10,7 @@ from support.ladders import KINDS, SEMINAR
 from support.machine_code import disassembled, needs_nvrtc, resource_usage
 from support.numba_machine_code import assembled, ptx_of
 from support.shape_classes import shape_classes
+from support.slow import few
 from support.workflow_copy import ROOT
 
 from mfulab.core.errors import UnsupportedError
@@ -18,6 +19,7 @@ from mfulab.kernels.numba_cuda_naive import NumbaCudaNaive
 from mfulab.kernels.numba_cuda_shared import NumbaCudaShared
 from mfulab.kernels.numba_cuda_unrolled import NumbaCudaUnrolled
 
+FIRST = [one for kind in KINDS for one in few((kind, precision) for precision in kind.precisions)]
 RUNGS = [(kind, precision) for kind in KINDS for precision in kind.precisions]
 
 
@@ -50,7 +52,7 @@ def test_the_seminar_s_accumulator_is_float64(kind):
     assert re.search(r"add(\.rn)?\.f64", ptx)
 
 
-@pytest.mark.parametrize(("kind", "precision"), RUNGS)
+@pytest.mark.parametrize(("kind", "precision"), FIRST)
 def test_every_rung_is_right_in_the_simulator(kind, precision):
     block, tile, depth = KINDS[kind]
     classes = shape_classes(tile, depth)  # the simulator takes a second for each thousand threads: those with edges

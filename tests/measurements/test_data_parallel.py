@@ -100,6 +100,7 @@ def test_ranks_on_several_nodes_meet_at_a_store(tmp_path, srun, monkeypatch):
     assert not (tmp_path / "ranks").exists()
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_on_another_node_is_told(tmp_path, srun):
     with pytest.raises(RuntimeError, match=r"a rank failed: .*No such file or directory: '.*job\.json'"):
         ranks._over_nodes(config(parallel={"processes": 2, "nodes": 2}).parallel, tmp_path)

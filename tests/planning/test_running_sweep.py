@@ -102,6 +102,7 @@ def test_a_dry_run_tells_what_would_be_measured_and_moves_nothing(tree: Path) ->
     assert len(pretend.told(tree)) == len(pretend.RUNS) + 2
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_killed_goes_on_with_the_same_command(tree: Path) -> None:
     (tree / "hold").touch()
     sweep = start(tree)

@@ -444,6 +444,17 @@ def test_a_phone_stacks_panels_and_wraps_the_legend(opened):
     assert drawing.locator(".panel").evaluate_all(panels) == wide
 
 
+def test_a_phone_shows_twelve_texts_of_a_figure_at_most(opened):
+    noted = """all => all.map((each) => [...each.querySelectorAll('.text:not(.spare)')].filter(
+        (text) => !text.closest('.axis, .legend, .title, .provenance')).length)"""
+    wide = opened.locator(".drawing").evaluate_all(noted)
+    opened.set_viewport_size({"width": 390, "height": 900})
+    assert opened.locator(".drawing").evaluate_all(noted) == [min(count, 12) for count in wide]
+    assert max(wide) > 12
+    opened.set_viewport_size({"width": 1280, "height": 900})
+    assert opened.locator(".drawing").evaluate_all(noted) == wide
+
+
 def test_a_link_into_a_closed_topic_opens_it(opened, report):
     opened.goto(f"{report.as_uri()}#figure-roofline")
     sync_api.expect(opened.locator("#figure-roofline .drawing")).to_be_visible()

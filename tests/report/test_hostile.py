@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import report_rows
+from support import report_rows, slow
 from support.planted import PLANTED
 
 from mfulab.cli.main import main
@@ -187,7 +187,7 @@ def few(monkeypatch) -> None:
     monkeypatch.setattr(figures, "modules", lambda: {name: known[name] for name in ("ceilings", "roofline")})
 
 
-@pytest.mark.parametrize(("part", "language"), [("rows", "en"), ("draw", "ko"), ("finding", "en")])
+@pytest.mark.parametrize(("part", "language"), slow.few([("draw", "ko"), ("rows", "en"), ("finding", "en")]))
 def test_a_figure_that_raises_is_a_line_on_the_page(root, few, monkeypatch, part, language):
     def broken(*_):
         raise ValueError("Axis limits cannot be NaN or Inf <b>")

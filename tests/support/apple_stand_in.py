@@ -46,7 +46,9 @@ def mac(monkeypatch, told=TOLD):
             return real(command, **options)
         if told is None:
             raise FileNotFoundError("ioreg")
-        answer = plistlib.dumps([{"IOClass": "AGXAcceleratorG14X"}, {"PerformanceStatistics": told}])
+        answer = plistlib.dumps(
+            [{"IOClass": "AGXAcceleratorG14X"}, {"PerformanceStatistics": told, "gpu-core-count": 8}]
+        )
         return subprocess.CompletedProcess(command, 0, stdout=answer)
 
     found = replace(cpu.cpu(), name="Apple M2")

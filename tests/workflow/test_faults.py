@@ -239,7 +239,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("what", few(HOSTILE, 2))
+@pytest.mark.parametrize("what", few(HOSTILE))
 def test_whatever_a_model_does_is_a_row(tree: Path, what: str) -> None:
     make_script(tree, 0)
     (tree / "hostile.py").write_text(HOSTILE[what])
@@ -312,6 +312,7 @@ def test_an_impossible_cell_is_told_with_its_file_and_a_remedy(tree: Path, colum
     assert all(word in line["message"] for word in (str(path.relative_to(tree)), column, "measured anew"))
 
 
+@pytest.mark.slow
 def test_two_sweeps_at_once_are_one_after_another(tree: Path) -> None:
     make_script(tree, 1)
     first = start(tree)

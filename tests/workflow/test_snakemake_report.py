@@ -47,6 +47,7 @@ def test_one_command_measures_and_writes_it_as_a_zip_in_korean(measured):
     assert "어떤 행렬곱을, 어떤 크기로?" in data(page, "categories")
 
 
+@pytest.mark.slow
 def test_it_opens_without_network_and_shows_the_figure_of_a_category(measured):
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = shutil.which("chromium")

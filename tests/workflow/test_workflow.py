@@ -151,6 +151,7 @@ for step in ("bench_matmul", "ceilings", "environment"):
 """
 
 
+@pytest.mark.slow
 def test_edited_cuda_c_re_runs_exactly_the_kernels_that_include_it(make_project):
     project = make_project(with_source=True)
     sweep = ["experiment=kernels", "hardware=nvidia-invented", "size=4096", "precision=fp32,bf16"]
@@ -182,6 +183,7 @@ def test_a_new_batch_size_adds_only_its_runs(measured):
     assert all("batch_size=8" in path for path in paths)
 
 
+@pytest.mark.slow
 def test_a_lost_and_a_truncated_row_are_measured_again(measured):
     lost, cut = sorted(path for path in measured.rows() if "bench_matmul" in path)[:2]
     (measured.folder / lost).unlink()

@@ -81,7 +81,7 @@ def _width(measure: Measure, bound: int) -> float | None:
 def default_basis(device: str | None) -> str:
     """`spec` on a GPU with datasheets; `measured` on a CPU, whose computed peak is no limit, and on Apple's GPUs.
 
-    Virtual machines hide turbo clocks; Apple prints no rates.
+    Virtual machines hide turbo clocks; Apple prints rates of few chips, in fp32 alone.
     """
     return "spec" if device == GPU else "measured"
 

@@ -32,8 +32,8 @@ def claim(
 
     Raises WorkflowEndedError if the workflow ends meanwhile.
 
-    `device` is `cuda`, `cpu`, or None for a run that needs none. Where it is not known which GPUs there are, the run
-    sees what it would see anyway. A run that wants more GPUs than there are holds all, and refuses itself.
+    `device` is `cpu`, a GPU's kind, or None for a run that needs none. Where it is not known which GPUs there are, the
+    run sees what it would see anyway. A run that wants more GPUs than there are holds all, and refuses itself.
     """
     candidates = ["cpu"] if device == "cpu" else []
     if is_gpu(device):  # those of the hardware that the run's folder, results/<hardware>/…, names

@@ -10,8 +10,9 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig, PrecisionConfig
 from mfulab.device import gpu, identity, kind_of, require_cuda, vendors, visible
 from mfulab.device.compute import effective_precision, emulated, prepare
+from mfulab.device.local_peak import peak_of
 from mfulab.device.samplers.reading import first_available
-from mfulab.device.vendors import apple
+from mfulab.device.vendors import GpuProperties, apple
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.measurements.bench_matmul import measure as bench_matmul
 from mfulab.measurements.ceilings import CeilingsConfig
@@ -53,7 +54,9 @@ def test_it_is_found_and_named_but_only_measured_where_it_is_asked_for(here):
     assert kind_of("apple-m2-gpu") == "mps"
     assert kind_of("apple-m2-8c") == "cpu"
     assert gpu.uuid_of(MPS) == "MPS-0"
-    assert gpu.properties_of(MPS).name == "Apple M2 GPU"
+    assert gpu.properties_of(MPS) == GpuProperties("Apple M2", 8, None)
+    assert peak_of(MPS, 1, "fp32", DEVICE).spec == pytest.approx(3.6 * 8 / 10)
+    assert "has fp16" in peak_of(MPS, 1, "fp16", DEVICE).reason
     assert visible(["MPS-0"]) == {}
     assert vendors.of("MPS-0").describe_all() == [{"name": "Apple M2 GPU", "uuid": "MPS-0"}]
 
@@ -119,15 +122,14 @@ def test_a_whole_step_is_measured_by_its_code(here, monkeypatch, tmp_path, mode)
     assert "torch sees none" in reasons["kernel_busy_percent"]
 
 
-def test_its_ceilings_are_measured_and_no_peak_is_computed(here, monkeypatch, tmp_path):
+def test_its_ceilings_are_measured_beside_what_apple_prints(here, monkeypatch, tmp_path):
     in_place_of_the_cpu(monkeypatch)
     monkeypatch.setattr(best_matmul, "CUDA_SHAPES", [(64, 64, 64)])
     monkeypatch.setattr(best_matmul, "last_cache_bytes", lambda _: 1 << 20)
     precision = PrecisionConfig(name="fp32", dtype="float32")
     row = ceilings.measure(CeilingsConfig(ceiling="fp32", precision=precision, device=DEVICE), tmp_path).row
     assert row.measured_tflop_s > 0
-    assert row.computed_tflop_s is None
-    assert "Apple M2 GPU" in row.message
+    assert row.computed_tflop_s == pytest.approx(2.88)
     row = ceilings.measure(CeilingsConfig(ceiling="memory", device=DEVICE), tmp_path).row
     assert row.measured_gb_s > 0
     assert row.computed_gb_s is None
@@ -136,7 +138,7 @@ def test_its_ceilings_are_measured_and_no_peak_is_computed(here, monkeypatch, tm
 def test_the_environment_names_it(here, monkeypatch, tmp_path):
     in_place_of_the_cpu(monkeypatch)
     row = environment(EnvironmentConfig(device=DEVICE), tmp_path).row
-    assert row.device_name == "Apple M2 GPU"
+    assert row.device_name == "Apple M2"
     assert json.loads(row.gpus) == [{"name": "Apple M2 GPU", "uuid": "MPS-0", "sms": None}]
 
 

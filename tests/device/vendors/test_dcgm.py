@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from support.nvml_stand_in import Gpu, StandIn
 
-from mfulab.device.vendors import dcgm, nvidia
+from mfulab.device.vendors import cupti, dcgm, nvidia
 
 UUID, OTHER = "GPU-00000000-0000-0000-0000-000000000001", "GPU-00000000-0000-0000-0000-000000000002"
 LINE = '{name}{{gpu="0",UUID="{uuid}",pci_bus_id="0000:01:00.0",modelName="Tesla T4",Hostname="x"}} {value:.6f}\n'
@@ -95,6 +95,7 @@ def test_gpm_goes_before_it_and_says_who_disturbs_it(serve, monkeypatch):
     monkeypatch.setenv(dcgm.ADDRESS, "http://127.0.0.1:9/metrics")
     StandIn(Gpu(uuid=UUID), Gpu(uuid=OTHER, gpm=False)).install(monkeypatch)
     assert nvidia.samplers(UUID, ())[0]._source == "GPM"
-    assert isinstance(nvidia.samplers(OTHER, ())[0], dcgm.DcgmSampler)
+    assert isinstance(nvidia.samplers(OTHER, ())[0], cupti.PmSampler)
     serve(Exporter())
+    assert isinstance(nvidia.samplers(OTHER, ())[0], dcgm.DcgmSampler)
     assert nvidia.samplers(UUID, ())[0]._source == "GPM, disturbed by a dcgm-exporter"

@@ -48,7 +48,7 @@ class NoCounter:
 
 def _line() -> dict[str, float | None]:
     """Readings of the registry now. Memory is that of all processes; busy time is a mean that the driver keeps."""
-    told = statistics()
+    told = accelerator().get("PerformanceStatistics", {})
     known = {"utilization_percent": "Device Utilization %", "device_memory_bytes": "In use system memory"}
     hidden = ("memory_utilization_percent", "clock_mhz", "memory_clock_mhz", "power_w", "temperature_c")
     return {
@@ -57,13 +57,13 @@ def _line() -> dict[str, float | None]:
     }
 
 
-def statistics() -> Mapping[str, Any]:
-    """`PerformanceStatistics` of the first accelerator that has them; empty where ioreg does not answer."""
+def accelerator() -> Mapping[str, Any]:
+    """The registry's entry of the first accelerator with statistics; empty where ioreg does not answer."""
     try:
         told = plistlib.loads(subprocess.run(_ASK, capture_output=True, check=True, timeout=5).stdout)
     except (OSError, subprocess.SubprocessError, ValueError, ExpatError):
         return {}
-    return next((one["PerformanceStatistics"] for one in told if "PerformanceStatistics" in one), {})
+    return next((one for one in told if "PerformanceStatistics" in one), {})
 
 
 def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
@@ -82,8 +82,8 @@ def restriction(uuid: str) -> str:
 
 
 def properties(uuid: str, name: str, sms: int | None = None) -> GpuProperties:
-    """The name alone: Apple publishes neither clocks nor rates a clock, so MFU divides by a measured ceiling."""
-    return GpuProperties(name, sms, None)
+    """The chip's name and number of cores: Apple prints no clock, and of few chips the rate of all cores in fp32."""
+    return GpuProperties(name.removesuffix(" GPU"), sms or accelerator().get("gpu-core-count"), None)
 
 
 def capability(uuid: str) -> None:

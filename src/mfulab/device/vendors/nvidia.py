@@ -8,14 +8,14 @@ from typing import Any
 import pynvml
 
 from mfulab.device.samplers.reading import Sampler
-from mfulab.device.vendors import GpuProperties, RefusedError, dcgm, gpm, nvml
+from mfulab.device.vendors import GpuProperties, RefusedError, cupti, dcgm, gpm, nvml
 from mfulab.device.vendors.nvml_sampler import NvmlAtEnd, NvmlSampler, field, other_processes
 
 SOURCE = "NVML"
 
 
 def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
-    """Samplers, the strictest first: GPM or else DCGM, NVML's counters, those `between`, NVML at the window's end.
+    """Samplers, the strictest first: GPM, DCGM or CUPTI, NVML's counters, those `between`, NVML at the window's end.
 
     Raises RefusedError where NVML does not know the GPU.
     """
@@ -24,6 +24,8 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
     counters: Sampler
     if without := gpm.why_unsupported(handle):
         counters = dcgm.DcgmSampler(named, without)
+        if dcgm.page(named) is None:
+            counters = cupti.PmSampler(named, f"{without}, no dcgm-exporter answers at {dcgm.address()}", now)
     else:  # two that read the same counters disturb one another
         beside = f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
         counters = gpm.GpmSampler(handle, now, beside)

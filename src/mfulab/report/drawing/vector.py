@@ -34,7 +34,7 @@ def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
     """The element of an SVG file, made part of a page. `name` sets its ids apart from those of other figures.
 
     Outlines of its letters are put into `glyphs`, by their ids in the page, which holds each once. Classes are what
-    the page's script reads of the drawing: panels, axes, legend and title.
+    the page's script reads of the drawing: panels, axes, texts, legend and title.
     """
     svg = svg[svg.index("<svg") :]
     head, body = svg.split(">", 1)
@@ -50,6 +50,7 @@ def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
     body = CIRCLE.sub(_circle, body)
     body = re.sub(r' id="panel:([^"]*)"', r' class="panel" data-panel="\1"', body)
     body = re.sub(r' id="(axis|legend|title|provenance)(?:_\d+)?"', r' class="\1"', body.replace("matplotlib.", ""))
+    body = re.sub(r' id="text_\d+"', ' class="text"', body)
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body)) - set(glyphs)
     body = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body)
     body = REFERENCE.sub(lambda found: found[0] if found[2] in glyphs else f"{found[1]}{name}-{found[2]}", body)

@@ -26,6 +26,7 @@ byId("clear").addEventListener("click", () => choose([]));
 
 const SVG = "http://www.w3.org/2000/svg";
 const narrow = matchMedia("(max-width: 40rem)");
+const MOST = 12; // texts beside marks that a narrow screen shows of a figure: what the others name, a touch tells
 function shape(tag, attributes, text = "") {
   const made = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -230,6 +231,13 @@ class Drawing {
     this.held = null;
   }
 
+  // Fewer texts, spread over all.
+  thin() {
+    const notes = [...this.svg?.querySelectorAll(".text") ?? []].filter((each) => !each.closest(".axis, .legend, .title, .provenance"));
+    const kept = narrow.matches ? MOST : notes.length;
+    notes.forEach((each, index) => each.classList.toggle("spare", Math.floor((index + 1) * kept / notes.length) === Math.floor(index * kept / notes.length) && notes.length > kept));
+  }
+
   // Panels below one another, each with the names of its axes; the legend in lines as wide as they are.
   stack() {
     if (!this.svg?.getBoundingClientRect().width || this.svg.classList.contains("stack") === narrow.matches) return;
@@ -303,7 +311,7 @@ class Drawing {
 }
 
 const drawings = [...document.querySelectorAll(".drawing")].map((box) => new Drawing(box));
-const arrange = () => { for (const drawing of drawings) { drawing.stack(); if (drawing.marks.length) drawing.show(); } };
+const arrange = () => { for (const drawing of drawings) { drawing.thin(); drawing.stack(); if (drawing.marks.length) drawing.show(); } };
 narrow.addEventListener("change", arrange);
 document.addEventListener("toggle", arrange, true); // a figure that is not shown has no size
 arrange();

@@ -1,0 +1,132 @@
+"""Counters of NVIDIA's GPUs before Hopper, sampled by CUPTI in this process (package `cupti-python`, 13.3 and later).
+
+The GPU writes its counters into a buffer each 10 ms; a value is the mean over the window's samples. Turing and later
+can, where the driver lets this user read them. Not beside a dcgm-exporter: both would program the same counters. † Run
+against a stand-in; which metrics a chip samples in one pass is what NVIDIA's libnvperf_host 13.3 says of it.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mfulab.device.samplers.reading import Reading, Readings, missing
+from mfulab.device.vendors.gpm import UNITS
+
+SOURCE = "CUPTI, samples each 10 ms"
+INTERVAL = 10_000_000  # ns; on Turing and GA100, which know no time, cycles of the system clock
+BUFFER_BYTES = 128 << 20
+LEAST = 10  # samples
+SHARE = "avg.pct_of_peak_sustained_elapsed"
+# What fills a column, best first; columns that one pass has no room for are those further down.
+METRICS = {
+    "sm_active_percent": ("sm__cycles_active",),
+    "tensor_active_percent": ("sm__pipe_tensor_cycles_active",),
+    "dram_active_percent": ("dram__cycles_active", "fbpa__dram_sectors"),  # the second of Turing
+    "occupancy_percent": ("sm__warps_active",),
+    "graphics_active_percent": ("gr__cycles_active",),
+    "fp32_active_percent": ("sm__pipe_fma_cycles_active",),
+    "fp64_active_percent": ("sm__pipe_fp64_cycles_active",),  # from GA102 on not beside fp32's
+    "fp16_active_percent": ("sm__inst_executed_pipe_fp16",),
+}
+
+
+class PmSampler:
+    """Means of what the GPU sampled in the window; `without` says why there is no stricter source."""
+
+    def __init__(self, uuid: str, without: str, now: Callable[[], float] = time.perf_counter) -> None:
+        self._uuid, self._without, self._now = uuid, without, now
+        self._collector: Any = None
+        self._trigger: Any = None
+        self._columns: dict[str, str] = {}
+        self._refusal, self._began_s = "", 0.0
+        self._guarded(self._prepare)
+
+    def start(self) -> None:
+        if not self._refusal and self._collector is None:
+            self._guarded(self._prepare)
+        if not self._refusal:
+            self._guarded(lambda: self._collector.start())
+        self._began_s = self._now()
+
+    def stop(self) -> Readings:
+        window_s = self._now() - self._began_s
+        samples: list[Any] = []
+        if not self._refusal:
+            self._guarded(lambda: samples.extend(self._decoded(window_s)))
+        if self._collector is not None:
+            self._collector.disable()  # what traces kernels afterwards finds CUPTI unused
+            self._collector = None
+        if self._refusal:
+            return missing(UNITS, SOURCE, f"{self._without}, and CUPTI does not sample it: {self._refusal}")
+        if len(samples) < LEAST:
+            return missing(UNITS, SOURCE, f"only {len(samples)} samples in the window")
+        read = missing(UNITS, SOURCE, "this GPU does not count it beside the others in one pass")
+        for place, name in enumerate(self._columns):
+            spans = [(each.end_timestamp - each.start_timestamp, each.metric_values[place]) for each in samples]
+            spans = [(span, value) for span, value in spans if math.isfinite(value)]
+            total = sum(span for span, _ in spans)
+            mean = sum(span * value for span, value in spans) / total if total else None
+            read[name] = Reading(mean, UNITS[name], SOURCE, window_s, "" if total else "no sample holds a number")
+        return read
+
+    def _decoded(self, window_s: float) -> Any:
+        self._collector.stop()
+        return self._collector.decode(max_samples=100 + int(4e9 * window_s / INTERVAL))
+
+    def _prepare(self) -> None:
+        from cupti import pm_sampling  # type: ignore[import-not-found]
+
+        self._collector = pm_sampling.Collector(_number(self._uuid))
+        self._collector.enable()
+        if not self._columns:
+            modes = pm_sampling.TriggerMode
+            self._choose(modes.GPU_TIME_INTERVAL)
+            if not self._columns:
+                self._choose(modes.GPU_SYSCLK_INTERVAL)
+            if not self._columns:
+                raise RuntimeError("none of the metrics can be sampled")
+        self._configure(self._columns)
+
+    def _choose(self, trigger: Any) -> None:
+        """Takes each column's first metric with which one pass still holds all; the first decides on `trigger`."""
+        self._trigger = trigger
+        for column, metrics in METRICS.items():
+            for metric in metrics:
+                try:
+                    self._configure(self._columns | {column: metric})
+                except ValueError:  # unknown to the chip, or one too many for a pass
+                    continue
+                self._columns[column] = metric
+                break
+            if not self._columns:
+                return
+
+    def _configure(self, columns: dict[str, str]) -> None:
+        self._collector.configure(
+            metrics=[f"{metric}.{SHARE}" for metric in columns.values()],
+            hardware_buffer_size=BUFFER_BYTES,
+            sampling_interval=INTERVAL,
+            trigger_mode=self._trigger,
+        )
+
+    def _guarded(self, action: Callable[[], object]) -> None:
+        """Keeps what CUPTI refuses as the reason: it has many kinds of errors, and none is worth a row."""
+        try:
+            action()
+        except ImportError:
+            self._refusal = "pip install cupti-python"
+        except Exception as error:
+            self._refusal = f"{type(error).__name__}: {error}"
+
+
+def _number(uuid: str) -> int:
+    """CUDA's number of a GPU in this process. Raises RuntimeError where CUDA is not in use, or has no such GPU."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        raise RuntimeError("CUDA is not in use in this process")
+    for number in range(torch.cuda.device_count()):
+        if uuid.endswith(str(torch.cuda.get_device_properties(number).uuid)):
+            return number
+    raise RuntimeError(f"CUDA knows no {uuid}")
