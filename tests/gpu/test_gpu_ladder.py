@@ -13,6 +13,7 @@ from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import gpu_peak
 from mfulab.device.samplers.series import Series
 from mfulab.device.vendors import nvidia, nvml
+from mfulab.device.vendors.cupti import PmSampler
 from mfulab.device.vendors.gpm import GpmSampler, why_unsupported
 from mfulab.device.vendors.nvml_sampler import NvmlSampler
 from mfulab.timing.clocks import EventClock
@@ -31,12 +32,16 @@ def handle():
     return nvml.handle_by_uuid(gpu.uuid_of(DEVICE))
 
 
-@pytest.fixture(scope="module")
-def gpm(handle):
-    reason = why_unsupported(handle)
+@pytest.fixture(scope="module", params=["GPM", "CUPTI"])
+def gpm(handle, request):
+    """What makes a sampler of hardware counters: of each source that this GPU has."""
+    torch.zeros(1, device=DEVICE)  # CUPTI numbers devices as a process that uses CUDA does
+    uuid = nvml.text(nvml.ask(pynvml.nvmlDeviceGetUUID, handle))
+    make = {"GPM": lambda: GpmSampler(handle), "CUPTI": lambda: PmSampler(uuid, "")}[request.param]
+    reason = why_unsupported(handle) if request.param == "GPM" else make().refusal
     if reason:
         pytest.skip(reason)
-    return lambda: GpmSampler(handle)
+    return make
 
 
 def spin() -> None:

@@ -33,33 +33,36 @@ METRICS = {
 
 
 class PmSampler:
-    """Means of what the GPU sampled in the window; `without` says why there is no stricter source."""
+    """Means of what the GPU sampled in the window; `without` says why there is no stricter source.
+
+    `refusal` is why CUPTI samples nothing; empty if it does.
+    """
 
     def __init__(self, uuid: str, without: str, now: Callable[[], float] = time.perf_counter) -> None:
         self._uuid, self._without, self._now = uuid, without, now
         self._collector: Any = None
         self._trigger: Any = None
         self._columns: dict[str, str] = {}
-        self._refusal, self._began_s = "", 0.0
+        self.refusal, self._began_s = "", 0.0
         self._guarded(self._prepare)
 
     def start(self) -> None:
-        if not self._refusal and self._collector is None:
+        if not self.refusal and self._collector is None:
             self._guarded(self._prepare)
-        if not self._refusal:
+        if not self.refusal:
             self._guarded(lambda: self._collector.start())
         self._began_s = self._now()
 
     def stop(self) -> Readings:
         window_s = self._now() - self._began_s
         samples: list[Any] = []
-        if not self._refusal:
+        if not self.refusal:
             self._guarded(lambda: samples.extend(self._decoded(window_s)))
         if self._collector is not None:
             self._collector.disable()  # what traces kernels afterwards finds CUPTI unused
             self._collector = None
-        if self._refusal:
-            return missing(UNITS, SOURCE, f"{self._without}, and CUPTI does not sample it: {self._refusal}")
+        if self.refusal:
+            return missing(UNITS, SOURCE, f"{self._without}, and CUPTI does not sample it: {self.refusal}")
         if len(samples) < LEAST:
             return missing(UNITS, SOURCE, f"only {len(samples)} samples in the window")
         read = missing(UNITS, SOURCE, "this GPU does not count it beside the others in one pass")
@@ -116,9 +119,9 @@ class PmSampler:
         try:
             action()
         except ImportError:
-            self._refusal = "pip install cupti-python"
+            self.refusal = "pip install cupti-python"
         except Exception as error:
-            self._refusal = f"{type(error).__name__}: {error}"
+            self.refusal = f"{type(error).__name__}: {error}"
 
 
 def _number(uuid: str) -> int:
