@@ -5,6 +5,7 @@ import plistlib
 import subprocess
 import sys
 import time
+import types
 from dataclasses import replace
 
 import torch
@@ -56,6 +57,28 @@ def mac(monkeypatch, told=TOLD):
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(cpu, "cpu", lambda: found)
+
+
+def ioreport(monkeypatch, counted):
+    """The package `zeus_apple_silicon`, whose windows hold so many mJ of the GPU; an error: there is no monitor."""
+    package = types.ModuleType("zeus_apple_silicon")
+    package.windows = []
+
+    class AppleEnergyMonitor:
+        def __init__(self):
+            if isinstance(counted, Exception):
+                raise counted
+
+        def begin_window(self, key):
+            package.windows.append(key)
+
+        def end_window(self, key):
+            package.windows.remove(key)
+            return types.SimpleNamespace(gpu_mj=counted, gpu_sram_mj=None)
+
+    package.AppleEnergyMonitor = AppleEnergyMonitor
+    monkeypatch.setitem(sys.modules, "zeus_apple_silicon", package)
+    return package
 
 
 def in_place_of_the_cpu(monkeypatch):

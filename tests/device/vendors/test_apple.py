@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from support.apple_stand_in import TOLD, in_place_of_the_cpu, mac
+from support.apple_stand_in import TOLD, in_place_of_the_cpu, ioreport, mac
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig, PrecisionConfig
@@ -82,10 +82,34 @@ def test_what_ioreg_tells_is_read_and_all_else_says_why_it_is_empty(monkeypatch,
     readings = first_available([each.stop() for each in apple.samplers("MPS-0", ())])
     assert readings["utilization_percent"].value == busy
     assert readings["device_memory_bytes"].value == memory
-    for name in ("power_w", "window_energy_j", "clock_mhz", "sm_active_percent"):
+    for name, why in {
+        "power_w": "zeus",
+        "window_energy_j": "zeus",
+        "clock_mhz": "root",
+        "sm_active_percent": "Xcode",
+    }.items():
         assert readings[name].value is None
-        assert "root" in readings[name].reason or "Instruments" in readings[name].reason
+        assert why in readings[name].reason
     assert vendors.of("MPS-0").probe("MPS-0", None)()["utilization_percent"] == busy
+
+
+@pytest.mark.parametrize(("counted", "power"), [(3_000, 1.5), (0, 0.0), (None, None)])
+def test_energy_is_that_of_the_window_and_power_is_energy_by_time(here, monkeypatch, counted, power):
+    package = ioreport(monkeypatch, counted)
+    sampler = apple.samplers("MPS-0", (), iter((10.0, 12.0)).__next__)[0]
+    sampler.start()
+    readings = sampler.stop()
+    assert package.windows == []
+    assert readings["power_w"].value == power
+    assert readings["window_energy_j"].value == (None if counted is None else counted / 1e3)
+    assert counted is not None or readings["power_w"].reason == "IOReport counts none of this GPU"
+
+
+def test_a_mac_without_ioreport_says_so(here, monkeypatch):
+    ioreport(monkeypatch, RuntimeError("no channels"))
+    sampler = apple.samplers("MPS-0", ())[0]
+    sampler.start()
+    assert sampler.stop()["power_w"].reason == "IOReport: no channels"
 
 
 def test_it_computes_three_formats_no_tf32_and_nothing_that_is_written_for_cuda():
@@ -117,7 +141,8 @@ def test_a_whole_step_is_measured_by_its_code(here, monkeypatch, tmp_path, mode)
     assert row.kernel_busy_percent is None
     assert analysis is None
     reasons = json.loads(row.reasons)
-    assert "root" in reasons["power_w"]
+    assert "zeus-apple-silicon" in reasons["power_w"]
+    assert "root" in reasons["clock_mhz"]
     assert "no peak; Metal held" in reasons["memory_bytes"]
     assert "torch sees none" in reasons["kernel_busy_percent"]
 

@@ -1,18 +1,19 @@
-"""Apple's GPUs, through torch.mps and the I/O registry: busy time and memory without root; no trace, no power.
+"""Apple's GPUs, through torch.mps, the I/O registry and zeus-apple-silicon: busy time, memory, energy; no trace.
 
-There is one a machine, known as `MPS-0`. Run against stand-ins that answer as torch.mps and ioreg(8) do; no Apple GPU
-has been met.
+There is one a machine, known as `MPS-0`. None of it needs root. Run against stand-ins that answer as torch.mps,
+ioreg(8) and zeus_apple_silicon do; no Apple GPU has been met.
 """
 
 import platform
 import plistlib
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from xml.parsers.expat import ExpatError
 
 from mfulab.device import cpu, system
-from mfulab.device.samplers.reading import Readings, Sampler, missing
+from mfulab.device.samplers.reading import Reading, Readings, Sampler, missing
 from mfulab.device.vendors import AtEnd, GpuProperties
 from mfulab.device.vendors.gpm import UNITS
 
@@ -30,20 +31,41 @@ def gpus() -> list[tuple[str, str]]:
     return [(f"{cpu.cpu().name} GPU", f"{PREFIX}0")] if here else []
 
 
-def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] | None = None) -> list[Sampler]:
-    """Samplers: no counter over the window, those `between`, values at its end."""
-    return [NoCounter(), *between, AtEnd(_line, SOURCE, NEEDS_ROOT)]
+def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
+    """Samplers: energy over the window, those `between`, values at its end."""
+    return [Energy(now), *between, AtEnd(_line, SOURCE, NEEDS_ROOT)]
 
 
-class NoCounter:
-    """Stands where other vendors count over the window, and says why Apple's columns are empty."""
+class Energy:
+    """The GPU's energy over the window, which IOReport counts; hardware counters are missing, with the reason."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now, self._began_s = now, 0.0
+        self._monitor, self._reason = None, "IOReport counts none of this GPU"
+        try:
+            from zeus_apple_silicon import AppleEnergyMonitor  # type: ignore[import-not-found]
+
+            self._monitor = AppleEnergyMonitor()
+        except ImportError:
+            self._reason = "pip install zeus-apple-silicon"
+        except RuntimeError as error:  # of a Mac that shows no energy
+            self._reason = f"IOReport: {error}"
 
     def start(self) -> None:
-        """Nothing is counted."""
+        self._began_s = self._now()
+        if self._monitor is not None:
+            self._monitor.begin_window(SOURCE)
 
     def stop(self) -> Readings:
-        counters = missing(UNITS, SOURCE, "Apple's GPUs show counters in Xcode's Instruments alone")
-        return counters | missing({"window_energy_j": "J", "power_w": "W"}, SOURCE, NEEDS_ROOT)
+        counted = None if self._monitor is None else self._monitor.end_window(SOURCE).gpu_mj
+        window_s = self._now() - self._began_s
+        joule = None if counted is None else counted / 1e3
+        power = None if joule is None else joule / window_s
+        source = "IOReport, by zeus-apple-silicon"
+        return missing(UNITS, SOURCE, "Apple's GPUs show counters in Xcode's Instruments alone") | {
+            "window_energy_j": Reading(joule, "J", source, window_s, self._reason),
+            "power_w": Reading(power, "W", f"{source} ÷ time", window_s, self._reason),
+        }
 
 
 def _line() -> dict[str, float | None]:
