@@ -23,6 +23,7 @@ from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.profile_step import measure as profile_step
 from mfulab.measurements.profile_step.process import measure_step
 from mfulab.mfu.utilization import default_basis
+from mfulab.planning.load import load
 from mfulab.timing import best_matmul
 from mfulab.timing.clocks import EventClock
 
@@ -181,3 +182,9 @@ def test_matmul_kernels_and_jobs_of_several_processes_are_refused(here, tmp_path
         profile_step.measure(step("training", parallel={"processes": 2}), tmp_path)
     with pytest.raises(UnsupportedError, match="no float64"):
         profile_step.measure(step("inference", profile={"exact": True}), tmp_path)
+
+
+def test_a_sweep_for_it_is_planned_on_any_machine():
+    (found,) = load({"experiment": "seminar_matmul", "hardware": "apple-m2-gpu", "device": "mps"}).plans
+    assert found.hardware == "apple-m2-gpu"
+    assert {run.config["device"]["type"] for run in found.runs if "device" in run.config} == {"mps"}
