@@ -12,7 +12,7 @@ from mfulab.tables.verdict import ABOVE_PEAK
 
 PHASES = 10.0  # % that the phases of a step, timed in steps with marks, may sum to above or below the step
 WHOLE = 1.15  # a part ÷ its whole: both are medians of windows that met different moments
-# An optimiser's time ÷ that of the same update after a larger batch; where arrays lie makes 3 (docs/measuring.md).
+# An optimiser's time ÷ that of the same update after a larger batch: moments that are 0 cost it 3 (docs/measuring.md).
 UPDATE = 4.0
 POINTS = 5.0  # by which a rung of the ladder may lie above the one before it: two counters, two clocks
 WIDEST = 25.0  # % to either side of a time that is recorded for everyone: one less known is measured again
@@ -75,7 +75,8 @@ def _updates(rows: pd.DataFrame) -> pd.Series:
     A larger one may drive the weights out of the caches; a smaller one leaves no more of them there.
     """
     batch = pd.to_numeric(rows["run"].str.extract(f"({BATCH})", expand=False)).fillna(0)
-    falling = rows.assign(step=rows["run"].str.replace(BATCH, "", regex=True), batch=batch)
+    step = rows["run"].str.replace(BATCH, "", regex=True)
+    falling = rows[["hardware", "recorded", "optimiser_ms"]].assign(step=step, batch=batch)
     falling = falling.sort_values("batch", ascending=False, kind="stable")
     fastest = falling.groupby(["hardware", "recorded", "step"])["optimiser_ms"].cummin()
     return rows["optimiser_ms"] > UPDATE * fastest.reindex(rows.index)
