@@ -30,6 +30,7 @@ MODEL = {
     "ceiling": "results/cpu/ceilings/fp32/row.csv",
     "columns": ["forward_flops", "backward_flops"],
     "default_s": 1.5,
+    "steps": 7,
 }
 
 
@@ -60,7 +61,7 @@ def test_flops_and_ceiling_predict_a_model_once_they_are_known(tmp_path, monkeyp
     assert sweep().predicted_s("cpu/profile_step/a") == 2.0 + 1.5
     write_csv(Path(MODEL["flops"]), [{"forward_flops": 1e9, "backward_flops": 2e9, "process_s": 0.5}])
     write_csv(Path(MODEL["ceiling"]), [{"measured_tflop_s": 0.1}])
-    steps = budget.STEPS * 3e9 / (budget.SHARE * 1e11)
+    steps = 7 * 3e9 / (budget.SHARE * 1e11)
     assert sweep().predicted_s("cpu/profile_step/a") == pytest.approx(2.0 + 0.5 + steps)
 
 
@@ -187,7 +188,8 @@ REFERENCE = Path(__file__).parents[2] / "results/reference/amd-epyc-2c"
 
 
 @pytest.mark.parametrize(
-    "experiment", ["quickstart", "seminar", "attention_length", "autograd", "training", "execution"]
+    "experiment",
+    ["quickstart", "seminar", "attention_length", "autograd", "training", "execution", "decoding", "generation"],
 )
 def test_the_estimate_of_recorded_experiments_is_within_30_percent(experiment, tmp_path, monkeypatch):
     """What their runs took, a process, on the machine that the constants are of; a run alone may be further off."""

@@ -20,6 +20,7 @@ def rows(*each: dict[str, object]) -> pd.DataFrame:
         ("end_to_end", [{"time_s": 1.0, "end_to_end_s": each} for each in (2.0, 0.95, 0.7, float("nan"))], [2]),
         ("update", [{"optimiser_ms": each} for each in (54.9, 15.0, 10.0)], [0]),
         ("update", [{"optimiser_ms": each} for each in (30.0, float("nan"), 10.0, 54.9)], []),
+        ("update", [{"optimiser_ms": None}] * 2, []),
         ("rungs", [{"hfu_percent": 40.0, "mfu_percent": each} for each in (30.0, 44.0, 50.0)], [2]),
         (
             "levels",

@@ -25,7 +25,11 @@ START_S = {"environment": 0.6, "ceilings": 2.0, "count_flops": 1.0, "profile_ste
 WARM_UP = 0.5  # of the longest warm-up: most steps are steady before
 OTHER_S = 3.0  # of other steps
 STEPS_S = 1.0  # of a model whose FLOPs or ceiling are not known yet
-COMPILE_S = {"compile": 10.0, "numba": 0.9}
+# Of a model, in the process that measures it, where they are too long for the windows to hold several. The FLOPs of
+# decoding are those of its prefill, which is done once.
+STEPS = {"training": 20, "decoding": 1}
+OTHER_STEPS = 7
+COMPILE_S = {"compile": 8.0, "numba": 0.9}
 FIGURES = {"profile_step": 16, "bench_matmul": 5}
 OTHER_FIGURES, FIGURE_S, PAGE_S, FIRST_PAGE_S = 2, 0.9, 4.0, 6.0
 
@@ -108,8 +112,10 @@ def cost(run: Run, always: bool) -> dict[str, Any]:
         pace = pace_for(config["device"]["type"], TimingConfig.model_validate(config["timing"]))
         seconds += WARM_UP * pace.warm_up_s + pace.windows * pace.window_s
         seconds += COMPILE_S["compile"] if config["execution"]["mode"] == "compile" else 0
-        passes = ["forward_flops", "backward_flops"][: 2 if config["workload"]["mode"] == "training" else 1]
+        mode = config["workload"]["mode"]
+        passes = ["forward_flops", "backward_flops"][: 2 if mode == "training" else 1]
         found |= {"flops": _row(run.needs["flops"]), "columns": passes, "default_s": STEPS_S}
+        found["steps"] = STEPS.get(mode, OTHER_STEPS)
         found["ceiling"] = _row(run.needs.get("compute", ""))
     return found | {"s": seconds}
 

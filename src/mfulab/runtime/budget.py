@@ -18,8 +18,7 @@ from mfulab.core.replicates import base_name, replicate_of
 PLAN, LEDGER = "results/plan/budget.json", "results/plan/budget.log"
 PAGE = "page"  # in the place of a run's folder: the first page, which tells how long the last one will take
 LEFT_OUT = "budget_min="  # how the message of a row begins that was not measured for the budget
-STEPS = 10  # of a model, in the process that measures it, where they are too long for the windows to hold several
-SHARE = 0.25  # of the ceiling, at which the FLOPs of a model are taken to be computed
+SHARE = 0.3  # of the ceiling, at which the FLOPs of a model are taken to be computed
 LEFT_OUT_S = 0.2  # of a run that is not measured
 
 
@@ -118,7 +117,7 @@ def _cost_s(cost: Mapping[str, Any]) -> float:
     ceiling = _number(cost["ceiling"], "measured_tflop_s") * 1e12
     if not flops or not ceiling:
         return float(cost["s"] + cost["default_s"])
-    return float(cost["s"] + STEPS * flops / (SHARE * ceiling) + _number(cost["flops"], "process_s"))
+    return float(cost["s"] + cost["steps"] * flops / (SHARE * ceiling) + _number(cost["flops"], "process_s"))
 
 
 def _number(row: str, column: str) -> float:

@@ -76,10 +76,11 @@ def _updates(rows: pd.DataFrame) -> pd.Series:
     """
     batch = pd.to_numeric(rows["run"].str.extract(f"({BATCH})", expand=False)).fillna(0)
     step = rows["run"].str.replace(BATCH, "", regex=True)
-    falling = rows[["hardware", "recorded", "optimiser_ms"]].assign(step=step, batch=batch)
+    update_ms = pd.to_numeric(rows["optimiser_ms"])  # of objects, where all are empty
+    falling = rows[["hardware", "recorded"]].assign(step=step, batch=batch, update_ms=update_ms)
     falling = falling.sort_values("batch", ascending=False, kind="stable")
-    fastest = falling.groupby(["hardware", "recorded", "step"])["optimiser_ms"].cummin()
-    return rows["optimiser_ms"] > UPDATE * fastest.reindex(rows.index)
+    fastest = falling.groupby(["hardware", "recorded", "step"])["update_ms"].cummin()
+    return update_ms > UPDATE * fastest.reindex(rows.index)
 
 
 def _levels(rows: pd.DataFrame) -> pd.Series:
