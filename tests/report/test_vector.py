@@ -7,7 +7,7 @@ import pytest
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from mfulab.report.drawing import hover, style, vector
+from mfulab.report.drawing import hover, style, ticks, vector
 
 HEAD = '<?xml version="1.0"?><!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/svg11.dtd">'
 NAMES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
@@ -86,8 +86,11 @@ def test_a_letter_stands_once_in_a_page_and_a_circle_is_one():
             figure = style.blank(words, "")
             axes = figure.subplots()
             axes.scatter([1, 2], [1, 2], s=[20, 40])
+            axes.set(yscale="log", ylim=(1e-9, 10), xlabel=r"$10^{-4}$")
+            ticks.decades(axes.yaxis)
             svg = vector.inline(hover.svg(figure), name, glyphs)
         assert svg.count("<circle") == 2
-        assert set(re.findall(r'href="#(L\d+)"', svg)) <= set(glyphs)
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg)) <= {*glyphs, *re.findall(r' id="([^"]+)"', svg)}
+        assert len(re.findall(r"<!-- \$10\^.*? --><g[^>]*>(?:<use[^>]*>){3,}", svg)) > 3, "powers are drawn"
     assert len(set(glyphs.values())) == len(glyphs)
     assert not re.search(r'id="[^"]*DejaVu', svg)

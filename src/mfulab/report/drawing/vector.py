@@ -53,7 +53,8 @@ def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
     body = re.sub(r' id="text_\d+"', ' class="text"', body)
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body)) - set(glyphs)
     body = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body)
-    body = REFERENCE.sub(lambda found: found[0] if found[2] in glyphs else f"{found[1]}{name}-{found[2]}", body)
+    names |= {letter: letter for letter in glyphs}  # in a power, letters are raised: those uses keep their drawing's id
+    body = REFERENCE.sub(lambda found: found[1] + names.get(found[2], f"{name}-{found[2]}"), body)
     # Coordinates need no more than a hundredth of a point; factors below one, such as a glyph's scale, keep theirs.
     body = re.sub(r"(?<![\d.])[1-9]\d*\.\d{3,}", lambda number: f"{float(number.group()):.2f}", body)
     inks = {style.INK: "ink", style.MUTED: "muted", style.GRID: "grid", style.PAPER: "paper"}
