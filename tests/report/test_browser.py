@@ -445,12 +445,26 @@ def test_a_phone_stacks_panels_and_wraps_the_legend(opened):
 
 
 def test_a_phone_shows_twelve_texts_of_a_figure_at_most(opened):
-    noted = """all => all.map((each) => [...each.querySelectorAll('.text:not(.spare)')].filter(
-        (text) => !text.closest('.axis, .legend, .title, .provenance')).length)"""
-    wide = opened.locator(".drawing").evaluate_all(noted)
+    noted = """all => all.map((each) => [...each.querySelectorAll('.text, .value')].filter(
+        (text) => !text.closest('.axis, .legend') && !text.matches('.spare')).map((text) => text.className.baseVal))"""
+    headings = "all => all.map((each) => each.querySelectorAll('.heading:not(.spare)').length)"
+    wide, titles = (opened.locator(".drawing").evaluate_all(each) for each in (noted, headings))
     opened.set_viewport_size({"width": 390, "height": 900})
-    assert opened.locator(".drawing").evaluate_all(noted) == [min(count, 12) for count in wide]
-    assert max(wide) > 12
+    narrow = opened.locator(".drawing").evaluate_all(noted)
+    for some, every in zip(narrow, wide, strict=True):
+        if len(every) > 12:
+            assert some == ["text"] * min(every.count("text"), 12), "values are there together, or not"
+        else:
+            assert some == every
+    assert max(map(len, wide)) > 12
+    assert max(each.count("value") for each in narrow) > 1
+    assert opened.locator(".drawing").evaluate_all(headings) == titles
+    alone = opened.locator(".leader").evaluate_all(
+        "all => all.filter((each) => each.matches('.spare') !== each.nextElementSibling.matches('.spare')).length"
+    )
+    assert alone == 0
+    assert opened.locator(".leader.spare").count() > 0
+    assert max(titles) > 1
     opened.set_viewport_size({"width": 1280, "height": 900})
     assert opened.locator(".drawing").evaluate_all(noted) == wide
 

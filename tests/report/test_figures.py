@@ -403,6 +403,14 @@ def test_odd_shapes_are_compared_with_the_cubes_beside_them(few):
     rows = matmul_shapes.rows({**few, "matmul": matmul})
     assert set(rows["kernel"]) == {"numpy"}
     assert [matmul_shapes.shape(row) for _, row in rows.iterrows()] == ["1024³", "1023³", "16×512×512"]
+    more = [
+        {**one, "kernel": "numpy", "size": n, "batch": 1, **dict.fromkeys("mnk", n), "flops": n}
+        for n in range(2000, 2040)
+    ]
+    given_more = pd.DataFrame([*laid, *more, {**laid[3], "kernel": "torch"}])[few["matmul"].columns]
+    shown = matmul_shapes.rows({**few, "matmul": given_more})["shape"]
+    assert shown.nunique() == matmul_shapes.MOST_SHAPES
+    assert {"16×512×512", "2039³"} <= set(shown), "what several were given, then the largest"
     assert matmul_shapes.shape(pd.Series({"batch": 8, "m": 128, "n": 128, "k": 128})) == "8 · 128³"
 
 

@@ -53,6 +53,7 @@ def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size
                 "shrinkA": 1,
                 "shrinkB": 4,
                 "relpos": (0, 0.5),
+                "gid": "leader",
             },
         )
         for (_, end, name, color), place in zip(wanted, placed, strict=True)
@@ -119,8 +120,10 @@ def beside_points(
         label.set(ha=align, position=(dx, dy))
         labels.append(label)
         if abs(dx) + abs(dy) > NEAR:
-            leader = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4}
+            leader = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4, "gid": "leader"}
             axes.annotate("", (x, y), (dx * 0.92, dy * 0.85), textcoords="offset points", arrowprops=leader)
+            label.remove()
+            axes.add_artist(label)  # after its leader: the page hides both
     return labels
 
 

@@ -5,6 +5,7 @@ A figure's module has `TABLES` (the tables it reads), `TOPIC` (its place on the 
 come from those rows, `draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
 """
 
+import re
 import sys
 import textwrap
 import traceback
@@ -20,6 +21,7 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from mfulab.core.files import write_text
@@ -52,6 +54,7 @@ WRITERS: dict[str, Callable[[Figure, Path], object]] = {
     "png": lambda figure, path: FigureCanvasAgg(figure).print_png(path, metadata={"Software": None}),
     "pdf": lambda figure, path: FigureCanvasPdf(figure).print_pdf(path, metadata={"CreationDate": None}),
 }
+VALUE = re.compile(r"[<≥≤−+-]?\s*\d")  # how a text in a panel begins that is a value, not a name
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,9 @@ def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.Data
             if axes.get_axes_locator() is None:
                 axes.set_position(Bbox(axes.get_position().get_points().round(6)))
             axes.set_gid(hover.panel(axes))
+            for words in (each for each in axes.get_children() if isinstance(each, Text)):
+                beside = "value" if VALUE.match(words.get_text()) else "text"
+                words.set_gid(beside if words in axes.texts else "heading")
     return Drawn(name, module.TOPIC, text("title"), finding(module, rows, text), figure)
 
 

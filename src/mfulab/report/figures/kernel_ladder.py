@@ -19,7 +19,7 @@ ORDER = 1
 def rows(tables: Tables) -> pd.DataFrame:
     """Each machine's largest square matmul that nearly all of its implementations share.
 
-    An implementation too slow for that size is there with its largest, which its name then says: a share is one of the
+    One measured at smaller sizes only is there with its largest, which its name then says: a share is one of the
     library's time for the same matmul.
     """
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "share_of_reference_percent")))

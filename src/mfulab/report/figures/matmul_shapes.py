@@ -20,7 +20,8 @@ BESIDE = 0.1  # an odd cube is compared with those that fit and are so near in s
 def rows(tables: Tables) -> pd.DataFrame:
     """The machine and precision with the most shapes, if any is odd: those, and the cubes to compare them with.
 
-    Measured machines go before recorded ones. Only implementations that were given odd shapes are there.
+    Measured machines go before recorded ones. Only implementations that were given odd shapes are there. Of too many
+    shapes, those stay that most implementations were given, the largest first.
     """
     timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], "share_of_measured_percent", "m", "n", "k")))
     # Measured or recorded machines, whichever have odd shapes; their cubes too.
@@ -32,7 +33,10 @@ def rows(tables: Tables) -> pd.DataFrame:
     strange = here[odd(here)]
     fits = here[~odd(here) & here["kernel"].isin(strange["kernel"])]
     near = [any(abs(n - other) <= BESIDE * other for other in strange.loc[cube(strange), "n"]) for n in fits["n"]]
-    return pd.concat([fits[near] if any(near) else fits[fits["n"] == fits["n"].max()], strange])
+    found = pd.concat([fits[near] if any(near) else fits[fits["n"] == fits["n"].max()], strange])
+    found = found.assign(shape=found.apply(shape, axis=1))
+    given = found.groupby("shape").agg({"kernel": "nunique", "flops": "max"})
+    return found[found["shape"].isin(given.nlargest(MOST_SHAPES, ["kernel", "flops"]).index)]
 
 
 def cube(rows: pd.DataFrame) -> pd.Series:
@@ -62,14 +66,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A heat map: shapes down, implementations across, each cell its share of the measured ceiling in percent."""
-    rows = rows.assign(shape=rows.apply(shape, axis=1), batched=rows["batch"] > 1, flat=~cube(rows))
-    largest = rows.drop_duplicates("shape").nlargest(MOST_SHAPES, "flops")
-    shapes = list(largest.sort_values(["batched", "flat", "flops"])["shape"])
+    rows = rows.assign(batched=rows["batch"] > 1, flat=~cube(rows))
+    shapes = list(rows.sort_values(["batched", "flat", "flops"])["shape"].drop_duplicates())
     share = "share_of_measured_percent"
     kernels = list(rows.groupby("kernel")[share].median().nlargest(MOST_KERNELS).index)
     table = rows.pivot_table(index="shape", columns="kernel", values=share).reindex(shapes, columns=kernels)
     words = table.map(lambda share: "" if share != share else percent(share))
-    shown = rows[rows["shape"].isin(shapes) & rows["kernel"].isin(kernels)].drop_duplicates(["shape", "kernel"])
+    shown = rows[rows["kernel"].isin(kernels)].drop_duplicates(["shape", "kernel"])
     axes, small = figure.subplots(), 8 if len(kernels) > 8 else 10
     bar = {"vmin": 0, "cbar_kws": {"label": text("share")}}
     kinds.cells(axes, table, words, shown, "kernel", "shape", share, "tflop_s", small=small, **bar)

@@ -26,7 +26,7 @@ byId("clear").addEventListener("click", () => choose([]));
 
 const SVG = "http://www.w3.org/2000/svg";
 const narrow = matchMedia("(max-width: 40rem)");
-const MOST = 12; // texts beside marks that a narrow screen shows of a figure: what the others name, a touch tells
+const MOST = 12; // texts in panels that a narrow screen shows of a figure: what the others say, a touch tells
 function shape(tag, attributes, text = "") {
   const made = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -231,11 +231,16 @@ class Drawing {
     this.held = null;
   }
 
-  // Fewer texts, spread over all.
+  // Fewer texts: values go first, all of them, since some alone would seem chosen; then names, spread over all.
   thin() {
-    const notes = [...this.svg?.querySelectorAll(".text") ?? []].filter((each) => !each.closest(".axis, .legend, .title, .provenance"));
+    const notes = [...this.svg?.querySelectorAll(".text, .value") ?? []].filter((each) => !each.closest(".axis, .legend"));
     const kept = narrow.matches ? MOST : notes.length;
-    notes.forEach((each, index) => each.classList.toggle("spare", Math.floor((index + 1) * kept / notes.length) === Math.floor(index * kept / notes.length) && notes.length > kept));
+    const names = notes.length > kept ? notes.filter((each) => each.matches(".text")) : notes;
+    const spare = names.filter((_, index) => names.length > kept && Math.floor((index + 1) * kept / names.length) === Math.floor(index * kept / names.length));
+    for (const each of notes) {
+      const leader = each.previousElementSibling;
+      for (const drawn of leader?.matches(".leader") ? [leader, each] : [each]) drawn.classList.toggle("spare", !names.includes(each) || spare.includes(each));
+    }
   }
 
   // Panels below one another, each with the names of its axes; the legend in lines as wide as they are.
