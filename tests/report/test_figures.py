@@ -217,14 +217,16 @@ def test_a_series_is_named_once_and_a_loss_is_no_gain(few):
 def test_a_gain_above_peaks_and_bytes_is_flagged(few):
     rows = precision_speed.rows(few)
     text = Texts("en", "precision_speed")
-    assert "more than peaks and bytes allow" not in precision_speed.finding(rows.assign(speedup=1.5), text)
-    assert "more than peaks and bytes allow" in precision_speed.finding(rows.assign(speedup=90.0), text)
+    assert "more than ceilings and bytes give" not in precision_speed.finding(rows.assign(speedup=1.5), text)
+    assert "more than ceilings and bytes give" in precision_speed.finding(rows.assign(speedup=90.0), text)
     assert precision_speed.finding(rows.head(1), text).count(rows["model"].iloc[0]) == 1
     slow = 1e3 * rows["time_s_base"]
     faults = rows.assign(speedup=4.0, possible=2.0, page_faults_ms_base=0.6 * slow)
     assert "are page faults" in precision_speed.finding(faults, text)
     few_faults = faults.assign(page_faults_ms_base=0.1 * slow)
-    assert "was disturbed" in precision_speed.finding(few_faults, text)
+    low = few_faults.assign(mfu_percent=80.0, mfu_percent_base=20.0)
+    assert "further from its own ceiling: 20 % MFU against 80 %" in precision_speed.finding(low, text)
+    assert precision_speed.finding(few_faults.assign(mfu_percent=float("nan")), text).endswith("give (2.00×).")
 
 
 @pytest.mark.parametrize(

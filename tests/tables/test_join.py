@@ -196,10 +196,10 @@ def test_quantised_weights_are_read_as_they_lie():
     read = {**STEP, "mode": "inference"}
     counted = {**FLOPS, "parameters": 100, "looked_up_parameters": 20}
     whole, fewer = (
-        join.profile_columns({**read, "weight_bytes": size}, counted, COMPUTE, MEMORY, "cuda")["mbu_percent"]
-        for size in (None, 40.0)
+        join.profile_columns({**read, "weight_bytes": size}, counted, COMPUTE, MEMORY, "cuda") for size in (None, 40.0)
     )
-    assert whole / fewer == pytest.approx(80 * 4 / 40)
+    assert whole["mbu_percent"] / fewer["mbu_percent"] == pytest.approx(80 * 4 / 40)
+    assert whole["bytes_moved"] - fewer["bytes_moved"] == pytest.approx(80 * 4 - 40)
 
 
 def test_the_roofline_s_time_is_operator_by_operator():
@@ -213,7 +213,8 @@ def test_the_roofline_s_time_is_operator_by_operator():
         {**STEP, "dtype": "bfloat16", "gradient_accumulation": 3}, flops, COMPUTE, MEMORY, "cuda"
     )
     assert half["unfused_roofline_time_s"] == pytest.approx(3 * (1 + 1 + 1.5 + 2))
-    for row, counted in (({"mode": "decoding"}, flops), ({"checkpointing": True}, flops), ({}, FLOPS)):
+    unknown = ({"mode": "decoding"}, flops), ({"checkpointing": True}, flops), ({"weight_bytes": 9}, flops), ({}, FLOPS)
+    for row, counted in unknown:
         assert join.profile_columns({**STEP, **row}, counted, COMPUTE, MEMORY, "cuda")["roofline_time_s"] is None
 
 

@@ -72,12 +72,14 @@ def roofline_times(
     """The least time that the measured roofline allows a step, each operator the longer of computing and moving.
 
     Matmuls alone, as if all else were fused away, and with every other operator reading and writing memory; forward
-    and backward, without the optimiser. Empty with activation checkpointing: its second forward pass is not among them.
+    and backward, without the optimiser. Empty with activation checkpointing: its second forward pass is not among them;
+    and with quantised weights: their bytes are known of all operators together.
     """
     counted: Mapping[str, list[tuple[int, int]]] = json.loads(flops.get("intensities") or "{}")
     mode, element_bytes = row.get("mode") or "training", _element_bytes(row.get("dtype"))
     passes = {"training": ("forward", "backward")}.get(mode, (mode,))
     complete = all(each in counted for each in passes) and not row.get("checkpointing") and not _taught(row)
+    complete = complete and not row.get("weight_bytes")
     if not (complete and ceiling_tflop_s and ceiling_gb_s and element_bytes):
         return {"roofline_time_s": None, "unfused_roofline_time_s": None}
     times = ((row.get("gradient_accumulation") or 1) if mode == "training" else 1) * (row.get("processes") or 1)
@@ -166,7 +168,8 @@ def profile_columns(
     executed = total(counted["executed_flops"], recomputed if row.get("checkpointing") else 0)
     if row.get("teacher") == "online":  # work that is executed and that the student does not need
         executed = total(executed, product(processes, micro_batches, _evaluated(flops, "flops")))
-    bytes_moved = product(processes, step_bytes(flops, mode, micro_batches, row.get("dtype")))
+    moved = total(step_bytes(flops, mode, micro_batches, row.get("dtype")), -_saved_bytes(row, flops))
+    bytes_moved = product(processes, moved)
     time = row.get("time_s") if row.get("status") == "ok" else None
     energy = row.get("energy_j") if row.get("status") == "ok" else None
     samples = product(processes * micro_batches, row.get("batch_size"))
@@ -341,13 +344,22 @@ def _read_bytes(row: Values, flops: Values) -> float | None:
     decoding also the cache."""
     if row.get("mode") not in ("inference", "prefill", "decoding"):
         return None
-    element_bytes = _element_bytes(row.get("dtype"))
+    parameter_bytes = total(_parameter_bytes(row, flops), -_saved_bytes(row, flops))
+    return total(parameter_bytes, _cached_bytes(row, flops) if row["mode"] == "decoding" else 0)
+
+
+def _parameter_bytes(row: Values, flops: Values) -> float | None:
+    """Bytes of the parameters that a step reads, in the precision's own format."""
     read = total(
         flops.get("parameters"), -(flops.get("looked_up_parameters") or 0), -(row.get("unread_parameters") or 0)
     )
-    parameter_bytes = product(read, 4 if row.get("autocast") else element_bytes)
-    parameter_bytes = row.get("weight_bytes") or parameter_bytes  # quantised ones are of several sizes
-    return total(parameter_bytes, _cached_bytes(row, flops) if row["mode"] == "decoding" else 0)
+    return product(read, 4 if row.get("autocast") else _element_bytes(row.get("dtype")))
+
+
+def _saved_bytes(row: Values, flops: Values) -> float:
+    """Bytes that quantised or packed weights, which are of several sizes, are fewer than in the precision's format."""
+    usual = _parameter_bytes(row, flops)
+    return usual - row["weight_bytes"] if usual and row.get("weight_bytes") else 0
 
 
 def _cached_bytes(row: Values, flops: Values) -> float | None:

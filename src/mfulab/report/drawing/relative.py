@@ -12,6 +12,7 @@ from mfulab.report import frames, trust
 from mfulab.report.drawing import kinds, runs, style, ticks
 
 KEYS = ("machine", "model", "workload", "mode", "precision", "execution", "sequence_length", "batch_size")
+READ = ("samples_per_s", "mfu_percent", "ceiling_tflop_s", "effective_precision", "page_faults_ms")
 MOST = 24  # models a panel
 MARGIN = 1.1  # by which two measured ceilings may err
 FAULTS = 0.2  # of a step in page faults, which a format of half the bytes may not have: then nobody disturbed it
@@ -24,7 +25,7 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     """
     keys = [key for key in KEYS if key != axis]
     filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
-    values = ["samples_per_s", *trust.INTERVAL, "ceiling_tflop_s", "effective_precision", "page_faults_ms"]
+    values = [*READ, *trust.INTERVAL]
     filled = filled.reindex(columns=dict.fromkeys([*filled, *values]))
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
@@ -58,7 +59,8 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
         return said
     row = rows.loc[beyond.idxmax()]
     step = 1e3 * row["time_s_base"]
-    key = "faults" if row["page_faults_ms_base"] > FAULTS * step else "impossible"
+    further = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
+    key = "faults" if row["page_faults_ms_base"] > FAULTS * step else further
     return f"{said} {text(key, run=_named(row, rows, axis, text), row=row, step=step)}"
 
 

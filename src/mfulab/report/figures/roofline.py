@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
+from mfulab.report import trust
 from mfulab.report.drawing import points, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
 
@@ -41,13 +42,22 @@ def roof(rows: pd.DataFrame) -> pd.Series:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """Number of runs that memory limits, and the run that comes closest to its roof."""
-    limited = int((rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3 < rows["roof_tflop_s"]).sum())
+    """Number of runs that memory limits, the run closest to its roof, and the one furthest above memory's."""
+
+    def named(best: pd.Series) -> str:
+        return text("run" if best["batch_size"] == best["batch_size"] else "run_of_trace", best=best)
+
+    limited = rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3 < rows["roof_tflop_s"]
     share = 100 * rows["tflop_s"] / roof(rows)
-    best = rows.loc[share.idxmax()]
-    run = text("run" if best["batch_size"] == best["batch_size"] else "run_of_trace", best=best)
-    values = {"share": share.max(), "median": share.median(), "measured": int(pd.notna(best["ceiling_tflop_s"]))}
-    return text("finding", limited=limited, total=len(rows), run=run, **values)
+    above = limited & (share > trust.ABOVE)
+    under = share if above.all() else share[~above]
+    best = rows.loc[under.idxmax()]
+    values = {"share": under.max(), "median": share.median(), "measured": int(pd.notna(best["ceiling_tflop_s"]))}
+    said = [text("finding", limited=int(limited.sum()), total=len(rows), run=named(best), **values)]
+    if above.any() and not above.all():
+        furthest = share[above].idxmax()
+        said.append(text("above", count=int(above.sum()), run=named(rows.loc[furthest]), share=share[furthest]))
+    return " ".join(said)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

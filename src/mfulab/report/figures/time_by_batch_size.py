@@ -33,7 +33,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     said = [text("finding" if gain.max() > 1 else "finding_none", **best, count=len(gain))]
     if gain.max() > gain.min():
         key = "least_gains" if gain.min() > 1 else "least_same" if gain.min() == 1 else "least_loses"
-        said.append(text(key, **least))
+        said.append(text(key, **least, loss=1 / gain.min()))
     if falling := int(trust.falling(rows).sum()):
         said.append(text("falling", count=falling))
     return " ".join(said)
