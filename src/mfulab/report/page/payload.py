@@ -32,10 +32,14 @@ def read(tables: frames.Tables, folder: Path, text: Texts) -> dict[str, Any]:
     return {"tables": compact(tables, text), "details": details}
 
 
-def packed(data: Mapping[str, Any]) -> str:
-    """Base64 of gzipped JSON: text that no page can mistake for its own."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(gzip.compress(text.encode("utf-8", errors="replace"), mtime=0)).decode()
+def said(data: Mapping[str, Any]) -> str:
+    """The data as JSON."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def packed(text: str) -> str:
+    """Base64 of gzipped text: what no page can mistake for its own."""
+    return base64.b64encode(gzip.compress(text.encode("utf-8", errors="replace"), 6, mtime=0)).decode()
 
 
 def compact(tables: frames.Tables, text: Texts) -> dict[str, Any]:
@@ -54,13 +58,14 @@ def compact(tables: frames.Tables, text: Texts) -> dict[str, Any]:
             meaning = description(measurement, declared[column]) if column in declared else ""
             named = {"name": column, "title": text.name("column", column), "description": meaning}
             entry: dict[str, Any] = {**named, "main": column in main}
+            codes, distinct = pd.factorize(cells)
             if kinds[column] is str:
-                codes, distinct = pd.factorize(table[column])
                 entry["dictionary"] = list(distinct)
                 values.append(codes.tolist())
             else:
                 entry["number"] = kinds[column] is float
-                values.append([plain(value) for value in table[column].tolist()])
+                known = np.array([*map(plain, distinct), None], dtype=object)  # the last is what is missing: code -1
+                values.append(known[codes].tolist())
             columns.append(entry)
         compacted[name] = {"columns": columns, "values": values, "length": len(table)}
     return compacted
