@@ -33,7 +33,7 @@ QUICK = $(if $(ALL),,-m "not slow")
 CORES = $$(getconf _NPROCESSORS_ONLN)
 
 test: lint types ## Everything that .ci/run checks (ALL=1: the slow tests too, as every night)
-	$(ALONE) $(BIN)/pytest $(QUICK) -n $$(($(CORES) + 2)) --dist loadgroup --durations=25
+	$(ALONE) $(BIN)/pytest $(QUICK) -n $$(($(CORES) + 3)) --dist loadgroup --durations=25
 
 lint: $(VENV)/tested ## Style and format of Python and Snakemake code
 	$(BIN)/ruff check .

@@ -201,7 +201,9 @@ def test_recompilations_are_said_beside_eager_and_the_best():
     assert "Eager takes 2.00 ms." in words
     assert words.endswith("compile compiles 1 time again and takes 8.00 s.")
     broken = profiled({**steps[2], "model": "branch_on_data", "graph_breaks": 3})
-    assert said(recompilations, broken).endswith("goes back to Python in: branch_on_data.")
+    assert said(recompilations, broken).endswith(
+        "Graphs break in branch_on_data: there torch.compile goes back to Python."
+    )
     assert "nothing was compiled" in said(recompilations, profiled(steps[0]))
 
 

@@ -59,8 +59,8 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
         return said
     row = rows.loc[beyond.idxmax()]
     step = 1e3 * row["time_s_base"]
-    further = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
-    key = "faults" if row["page_faults_ms_base"] > FAULTS * step else further
+    key = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
+    key = "faults" if row["page_faults_ms_base"] > FAULTS * step else key
     return f"{said} {text(key, run=_named(row, rows, axis, text), row=row, step=step)}"
 
 
