@@ -166,6 +166,7 @@ CLAIMS: dict[tuple[str, str], Claim] = {
     ("execution_speed", "pays"): lambda _, said: steps_to_pay(**said),
     ("execution_speed", "never"): lambda rows, said: said["count"] <= said["total"] == rows["compile_s"].notna().sum(),
     ("precision_speed", "finding"): lambda rows, said: extremes(rows, said),
+    ("precision_speed", "beyond"): lambda _, said: said["row"]["speedup"] > said["row"]["possible"],
     ("precision_speed", "further"): lambda _, said: (
         said["row"]["speedup"] > said["row"]["possible"]
         and said["row"]["mfu_percent"] > said["row"]["mfu_percent_base"]

@@ -225,7 +225,7 @@ def test_a_gain_above_peaks_and_bytes_is_flagged(few):
     assert "are page faults" in precision_speed.finding(faults, text)
     few_faults = faults.assign(page_faults_ms_base=0.1 * slow)
     low = few_faults.assign(mfu_percent=80.0, mfu_percent_base=20.0)
-    assert "further from its own ceiling: 20 % MFU against 80 %" in precision_speed.finding(low, text)
+    assert "further from its own peak: 20 % MFU against 80 %" in precision_speed.finding(low, text)
     assert precision_speed.finding(few_faults.assign(mfu_percent=float("nan")), text).endswith("give (2.00×).")
 
 

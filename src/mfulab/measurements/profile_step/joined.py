@@ -52,7 +52,9 @@ class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
     samples_per_s: float | None = column("Samples of all processes ÷ time.")
     tokens_per_s: float | None = column("Tokens of all processes ÷ time.")
     key_value_cache_bytes: float | None = column("Keys and values that generation reads or makes.")
-    bytes_moved: float | None = column("Operands of the counted operators, each once, in its format.")
+    bytes_moved: float | None = column(
+        "Operands of the counted operators, each once, in its format; quantised weights as they lie."
+    )
     peak_precision: str | None = column("The format whose ceiling MFU divides by.")
     ceiling_raised_percent: float | None = column("This run's speed ÷ the measured ceiling, where it was faster.")
     ceiling_slowdown: float | None = column(
@@ -67,5 +69,7 @@ class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
     flops_per_j: float | None = column("FLOPs that the model needs ÷ energy.")
     module_times: str | None = column("JSON: of each module by class its depth, calls, ms and FLOPs a step, MFU in %.")
     predicted_memory_bytes: float | None = column("Peak of a pretended allocator; empty if uncounted.")
-    roofline_time_s: float | None = column("Least time of the matmuls by measured roofline; not with checkpointing.")
+    roofline_time_s: float | None = column(
+        "Least time of the matmuls by measured roofline; not with checkpointing or quantised weights."
+    )
     unfused_roofline_time_s: float | None = column("The same with every other operator reading and writing memory.")

@@ -123,7 +123,7 @@ def beside_points(
             leader = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4, "gid": "leader"}
             axes.annotate("", (x, y), (dx * 0.92, dy * 0.85), textcoords="offset points", arrowprops=leader)
             label.remove()
-            axes.add_artist(label)  # after its leader: the page hides both
+            axes.add_artist(label)  # drawn next after its leader: so the page knows whose it is
     return labels
 
 

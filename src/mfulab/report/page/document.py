@@ -76,7 +76,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
     told = _in_words(tables, language)
     drawn_rows = {each["name"]: each.pop("rows") for each in _all(sections)}
-    data = payload.said(payload.read(told, folder, text) | {"figures": drawn_rows})
+    data = payload.as_json(payload.read(told, folder, text) | {"figures": drawn_rows})
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text)}
     content = template.render(
         text=text,
@@ -105,7 +105,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         css=Markup(_file("report.css")),
         javascript=Markup("\n".join(map(_file, SCRIPTS))),
     )
-    return content.replace(FONTS, fonts.faces(content + data + payload.said(words)), 1)
+    return content.replace(FONTS, fonts.faces(content + data + payload.as_json(words)), 1)
 
 
 def _groups(text: Texts) -> dict[str, dict[str, str]]:

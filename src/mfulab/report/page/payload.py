@@ -32,7 +32,7 @@ def read(tables: frames.Tables, folder: Path, text: Texts) -> dict[str, Any]:
     return {"tables": compact(tables, text), "details": details}
 
 
-def said(data: Mapping[str, Any]) -> str:
+def as_json(data: Mapping[str, Any]) -> str:
     """The data as JSON."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
