@@ -9,7 +9,8 @@ import pytest
 from mfulab.cli import paired as command
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
-from mfulab.tables.paired import MOST_ROUNDS, judge
+from mfulab.tables.compare import Compared
+from mfulab.tables.paired import MOST_ROUNDS, RANKED, _outside, is_open, judge, ratio_of
 
 RUNS, ROUNDS = 40, 4
 
@@ -80,6 +81,38 @@ def test_a_change_that_is_plain_ends_a_comparison_sooner():
     changed = [in_rounds(1.25, seed) for seed in range(20)]
     assert [verdict for verdicts, _ in changed for verdict in verdicts].count("slower") >= 0.95 * 8 * len(changed)
     assert max(spent for _, spent in changed) <= 160 > 1.5 * sum(spent for _, spent in changed) / len(changed)
+
+
+@pytest.mark.parametrize("count", [3, 7, RANKED, 17])
+@pytest.mark.parametrize("slow", [0.0, 0.15])
+def test_the_interval_of_a_ratio_covers_it(count, slow):
+    drawn = random.Random(count)
+
+    def time_s() -> float:
+        return math.exp(drawn.gauss(0, 0.04)) * (2 if drawn.random() < slow else 1)
+
+    bounds = [ratio_of([1.1 * time_s() / time_s() for _ in range(count)])[1:] for _ in range(1000)]
+    assert sum(low <= 1.1 <= high for low, high in bounds) >= 930
+
+
+def test_one_pair_that_is_far_off_moves_a_ratio_little():
+    even = [0.98, 0.99, 1.0, 1.01, 1.02] * 3
+    ratio, low, high = ratio_of(even)
+    off, off_low, off_high = ratio_of([*even, 3.0])
+    assert (ratio, low, high) == pytest.approx((1.0, 0.99, 1.01), abs=0.003)
+    assert (off, off_low, off_high) == pytest.approx((1.0, 0.99, 1.015), abs=0.006)
+
+
+def test_ranks_leave_as_many_means_outside_as_the_published_table_says():
+    """Two-sided 5 % points of Wilcoxon's signed ranks, as any table of them has."""
+    assert [_outside(count) for count in (8, 10, 15, 20, 25)] == [3, 8, 25, 52, 89]
+
+
+def test_an_early_verdict_needs_a_wider_interval():
+    run = ("profile_step", "a")
+    assert is_open(Compared(*run, "slower", 1.0, 1.1, 1.1, 1.03, 1.17), 0.02)
+    assert not is_open(Compared(*run, "slower", 1.0, 1.1, 1.1, 1.05, 1.15), 0.02)
+    assert is_open(Compared(*run, "ambiguous", 1.0, 1.1, 1.1), 0.02)
 
 
 def test_no_pair_is_begun_that_would_end_after_the_budget():

@@ -140,7 +140,7 @@ def in_rounds(
         left = [
             (each.step, each.run)
             for each in found
-            if each.verdict == "ambiguous" or (each.verdict == "not comparable" and not number)
+            if paired.is_open(each, noticeable) or (each.verdict == "not comparable" and not number)
         ]
         if not left or not fitting:
             break

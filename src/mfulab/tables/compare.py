@@ -34,7 +34,9 @@ from mfulab.tables.records import from_folder, from_recorded
 from mfulab.timing.statistics import FEWEST_FAST, Stats, undisturbed
 
 STEPS = ("profile_step", "bench_matmul")
-NOTICEABLE = 0.02  # relative: intervals that lie this close together are the same for every purpose
+NOTICEABLE = 0.02  # relative: times that are known to lie this close together are the same for every purpose
+# Two one-sided tests at 5 % tell equivalence, each by the end of a 90 % interval (Schuirmann, 1987): 1.645 ÷ 1.96.
+ONE_SIDED = 0.839
 UNKNOWN_DRIFT = "what the machine does between sweeps is not: experiment=repeat measures it"
 UNDECIDED = 3  # the exit status of a gate that nothing has passed or failed
 LOGGED = 160  # columns of a file or a log, where no window bounds the lines
@@ -78,20 +80,20 @@ COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the 
 def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
     """(verdict, reason) of two times.
 
-    `faster` or `slower` where the whole interval of their ratio lies beyond `noticeable`; `same` where it lies within;
-    `ambiguous` where it allows either, or a time has none.
+    `faster` or `slower` where the whole 95 % interval of their ratio lies beyond `noticeable`; `same` where both
+    one-sided tests at 5 % say that it lies within; `ambiguous` where neither is known, or a time has no interval.
     """
     if not (old.known and new.known):
         which = " and ".join(name for name, each in (("old", old), ("new", new)) if not each.known)
         return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
-    return verdict_of(*ratio_interval(old, new), noticeable)
+    return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
 
 
 def decided(
     run: tuple[str, str], old_s: float, new_s: float, ratio: float, bounds: tuple[float, float], noticeable: float
 ) -> Compared:
     """A run's verdict by the interval of its ratio, and the smallest change that would have had one."""
-    says, because = verdict_of(*bounds, noticeable)
+    says, because = verdict_of(ratio, *bounds, noticeable)
     detects = 100 * ((1 + noticeable) * ratio / bounds[0] - 1)
     return Compared(*run, says, old_s, new_s, ratio, *bounds, detects, because)
 
@@ -107,15 +109,20 @@ def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
     return ratio * math.exp(-low), ratio * math.exp(high)
 
 
-def verdict_of(low: float, high: float, noticeable: float = NOTICEABLE) -> tuple[str, str]:
-    """(verdict, reason) of an interval of a ratio new ÷ old, as of two times."""
+def verdict_of(ratio: float, low: float, high: float, noticeable: float = NOTICEABLE) -> tuple[str, str]:
+    """(verdict, reason) of a ratio new ÷ old and its 95 % interval, as of two times."""
     if high < 1 / (1 + noticeable):
         return "faster", ""
     if low > 1 + noticeable:
         return "slower", ""
-    if low >= 1 / (1 + noticeable) and high <= 1 + noticeable:
+    if one_sided(ratio, low) >= 1 / (1 + noticeable) and one_sided(ratio, high) <= 1 + noticeable:
         return "same", ""
     return "ambiguous", "the confidence intervals allow both a difference and none"
+
+
+def one_sided(ratio: float, end: float) -> float:
+    """The end of the 90 % interval on the side of `end`, of the 95 % one: what a one-sided test at 5 % rests on."""
+    return ratio * (end / ratio) ** ONE_SIDED
 
 
 def interval(row: Mapping[str, object]) -> Interval | None:
@@ -302,7 +309,7 @@ def tell(compared: Sequence[Compared], title: str, basis: str, gate: float | Non
     if "slower" in verdicts or gate is None:
         return int("slower" in verdicts)
     timed = [each for each in compared if each.ratio is not None]
-    open_ = [each for each in timed if each.ratio_high is None or each.ratio_high > 1 + gate]
+    open_ = [each for each in timed if not each.ratio_high or one_sided(each.ratio or 1, each.ratio_high) > 1 + gate]
     if open_:
         says = f"{len(open_)} of {len(timed)} runs may be slower by more than {percent(100 * gate)} %"
         print(f"{says}: more processes narrow their intervals (mfulab refine, or mfulab paired)", file=sys.stderr)
