@@ -8,14 +8,15 @@ import pytest
 from support.nvml_stand_in import Gpu, StandIn
 
 from mfulab.device import identity
-from mfulab.device.vendors import nvml, nvml_sampler
-from mfulab.device.vendors.gpm import METRICS, GpmSampler
+from mfulab.device.vendors import nvml
+from mfulab.device.vendors.gpm import METRICS, gpm_sampler
 from mfulab.device.vendors.nvml_sampler import (
+    THROTTLE_FIELDS,
     Counter,
-    NvmlAtEnd,
-    NvmlSampler,
     count_others,
     difference,
+    nvml_at_end,
+    nvml_sampler,
     other_processes,
 )
 
@@ -34,7 +35,7 @@ def library(monkeypatch):
 
 
 def run(stand_in: StandIn, seconds: float, uuid: str = FIRST, clock_set_by: float = 0) -> dict:
-    sampler = NvmlSampler(nvml.handle_by_uuid(uuid), now=stand_in.time, elapsed=lambda: stand_in.now)
+    sampler = nvml_sampler(nvml.handle_by_uuid(uuid), now=stand_in.time, elapsed=lambda: stand_in.now)
     sampler.start()
     stand_in.now += seconds
     stand_in.unix_s += clock_set_by
@@ -147,7 +148,7 @@ def test_one_refused_call_leaves_the_rest(library, call):
         empty
         == {
             "nvmlDeviceGetTotalEnergyConsumption": {"window_energy_j", "power_w"},
-            "nvmlDeviceGetFieldValues": {*nvml_sampler.THROTTLE_FIELDS.values(), "throttled_percent"},
+            "nvmlDeviceGetFieldValues": {*THROTTLE_FIELDS.values(), "throttled_percent"},
             "nvmlDeviceGetSamples": set(),
         }[call]
     )
@@ -162,7 +163,9 @@ def test_an_old_driver_lacks_functions(library, monkeypatch):
 
 def test_at_the_end(library):
     library(Gpu(processes=[os.getpid(), 77]))
-    readings = NvmlAtEnd(nvml.handle_by_uuid(FIRST)).stop()
+    sampler = nvml_at_end(nvml.handle_by_uuid(FIRST))
+    sampler.start()
+    readings = sampler.stop()
     assert {name: reading.value for name, reading in readings.items()} == {
         "device_memory_bytes": 20 << 30,
         "clock_mhz": 1755,
@@ -188,7 +191,7 @@ def test_a_counter_that_was_reset_is_not_a_difference():
 
 
 def gpm(stand_in: StandIn, seconds: float = 6.0, uuid: str = FIRST) -> dict:
-    sampler = GpmSampler(nvml.handle_by_uuid(uuid), now=stand_in.time)
+    sampler = gpm_sampler(nvml.handle_by_uuid(uuid), now=stand_in.time)
     sampler.start()
     stand_in.now += seconds
     readings = sampler.stop()

@@ -14,8 +14,8 @@ from mfulab.device.peaks import gpu_peak
 from mfulab.device.samplers.series import Series
 from mfulab.device.vendors import nvidia, nvml
 from mfulab.device.vendors.cupti import PmSampler
-from mfulab.device.vendors.gpm import GpmSampler, why_unsupported
-from mfulab.device.vendors.nvml_sampler import NvmlSampler
+from mfulab.device.vendors.gpm import gpm_sampler, why_unsupported
+from mfulab.device.vendors.nvml_sampler import nvml_sampler
 from mfulab.timing.clocks import EventClock
 from mfulab.timing.pace import Pace
 from mfulab.timing.windows import observe
@@ -37,7 +37,7 @@ def gpm(handle, request):
     """What makes a sampler of hardware counters: of each source that this GPU has."""
     torch.zeros(1, device=DEVICE)  # CUPTI numbers devices as a process that uses CUDA does
     uuid = nvml.text(nvml.ask(pynvml.nvmlDeviceGetUUID, handle))
-    make = {"GPM": lambda: GpmSampler(handle), "CUPTI": lambda: PmSampler(uuid, "")}[request.param]
+    make = {"GPM": lambda: gpm_sampler(handle), "CUPTI": lambda: PmSampler(uuid, "")}[request.param]
     reason = why_unsupported(handle) if request.param == "GPM" else make().refusal
     if reason:
         pytest.skip(reason)
@@ -67,7 +67,7 @@ def readings(step, *samplers):
 
 
 def test_one_thread_in_a_loop_reads_fully_busy_on_one_sm(handle, gpm):
-    seen = readings(spin, gpm(), NvmlSampler(handle))
+    seen = readings(spin, gpm(), nvml_sampler(handle))
     sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count
     assert seen["utilization_percent"].value > 90
     assert seen["sm_active_percent"].value < 3 * 100 / sms
@@ -123,7 +123,7 @@ def test_the_trace_tells_copies_apart():
 
 def test_energy_is_power_times_time(handle, product):
     pace = Pace(windows=5, window_s=1.2, warm_up_s=2.0, tolerance=0.05)
-    seen = observe(product, EventClock(DEVICE), pace, [NvmlSampler(handle)]).readings
+    seen = observe(product, EventClock(DEVICE), pace, [nvml_sampler(handle)]).readings
     if seen["power_w"].value is None:
         pytest.skip(seen["power_w"].reason)
     limit = nvml.ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle) / 1e3

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from mfulab.device.samplers.cpu_sampler import CpuSampler
+from mfulab.device.samplers.cpu_sampler import cpu_sampler
 from mfulab.models.busy import Spinning, TinyKernels, WideLinear
 
 
@@ -43,7 +43,7 @@ def test_spinning_takes_longer_the_longer_it_is_asked_to():
 def test_spinning_reads_as_busy():
     model, values = Spinning(8, 20.0), torch.randn(1, 8)
     model(values)
-    sampler = CpuSampler(cores=1.0)
+    sampler = cpu_sampler(cores=1.0)
     sampler.start()
     for _ in range(3):
         model(values)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mfulab.device.samplers.cpu_sampler import CpuCounters, CpuSampler, between, children_seconds
+from mfulab.device.samplers.cpu_sampler import CpuCounters, between, children_seconds, cpu_sampler
 
 BEGIN = CpuCounters(10.0, 100.0, 500.0, 5.0, 1000.0, 10, 20)
 
@@ -84,12 +84,12 @@ def test_no_time_is_refused():
 
 def test_stop_without_start():
     with pytest.raises(RuntimeError, match="before start"):
-        CpuSampler(cores=1.0).stop()
+        cpu_sampler(cores=1.0).stop()
 
 
 def test_spinning_reads_more_than_sleeping():
     def read(work) -> float:
-        sampler = CpuSampler(cores=1.0)
+        sampler = cpu_sampler(cores=1.0)
         sampler.start()
         work()
         return sampler.stop()["utilization_percent"].value

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mfulab.device.samplers.rapl_sampler import RaplSampler
+from mfulab.device.samplers.rapl_sampler import rapl_sampler
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def tree(tmp_path: Path):
 
 def run(root: Path, change) -> dict:
     moments = iter([10.0, 12.0])
-    sampler = RaplSampler(root, lambda: next(moments))
+    sampler = rapl_sampler(root, lambda: next(moments))
     sampler.start()
     change()
     return sampler.stop()

@@ -9,7 +9,7 @@ from support.nvml_stand_in import Gpu, StandIn
 
 from mfulab.device import gpu
 from mfulab.device.samplers import selection
-from mfulab.device.samplers.reading import Reading
+from mfulab.device.samplers.reading import Reading, sampling
 from mfulab.device.vendors import nvml
 from mfulab.measurements.profile_step import ProfileRow
 from mfulab.timing.clocks import HostClock
@@ -99,5 +99,7 @@ def test_the_clock_is_read_for_the_warm_up(device):
 
 
 def test_a_cpu_has_its_own_samplers():
-    names = [type(sampler).__name__ for sampler in selection.samplers_for(torch.device("cpu"))]
-    assert names == ["CpuSampler", "RaplSampler", "InputSampler"]
+    with sampling(selection.samplers_for(torch.device("cpu"))) as found:
+        pass
+    first = ["utilization_percent", "window_energy_j", "input_wait_percent"]
+    assert [next(iter(readings)) for readings in found] == first

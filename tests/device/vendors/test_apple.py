@@ -11,7 +11,7 @@ from mfulab.core.groups import DeviceConfig, PrecisionConfig
 from mfulab.device import gpu, identity, kind_of, require_cuda, vendors, visible
 from mfulab.device.compute import effective_precision, emulated, prepare
 from mfulab.device.local_peak import peak_of
-from mfulab.device.samplers.reading import first_available
+from mfulab.device.samplers.reading import first_available, sampling
 from mfulab.device.vendors import GpuProperties, apple
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.measurements.bench_matmul import measure as bench_matmul
@@ -80,7 +80,9 @@ def test_a_torch_without_it_says_so(here, monkeypatch):
 )
 def test_what_ioreg_tells_is_read_and_all_else_says_why_it_is_empty(monkeypatch, told, busy, memory, of_busy):
     mac(monkeypatch, told)
-    readings = first_available([each.stop() for each in apple.samplers("MPS-0", ())])
+    with sampling(apple.samplers("MPS-0", ())) as found:
+        pass
+    readings = first_available(found)
     assert readings["utilization_percent"].value == busy
     assert readings["device_memory_bytes"].value == memory
     for name, why in {

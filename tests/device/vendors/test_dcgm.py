@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from support.nvml_stand_in import Gpu, StandIn
 
+from mfulab.device.samplers.reading import sampling
 from mfulab.device.vendors import cupti, dcgm, nvidia
 
 UUID, OTHER = "GPU-00000000-0000-0000-0000-000000000001", "GPU-00000000-0000-0000-0000-000000000002"
@@ -53,7 +54,7 @@ def serve(monkeypatch):
 
 
 def read(seconds=0.6):
-    sampler = dcgm.DcgmSampler(UUID, "this GPU has no GPM", interval_s=0.02)
+    sampler = dcgm.dcgm_sampler(UUID, "this GPU has no GPM", interval_s=0.02)
     sampler.start()
     time.sleep(seconds)
     return sampler.stop()
@@ -91,11 +92,17 @@ def test_an_address_that_is_none_costs_nothing_but_the_values(address, monkeypat
     assert dcgm.page(UUID) is None
 
 
+def source_of(uuid):
+    with sampling(nvidia.samplers(uuid, ())[:1]) as found:
+        pass
+    return found[0]["sm_active_percent"].source
+
+
 def test_gpm_goes_before_it_and_says_who_disturbs_it(serve, monkeypatch):
     monkeypatch.setenv(dcgm.ADDRESS, "http://127.0.0.1:9/metrics")
     StandIn(Gpu(uuid=UUID), Gpu(uuid=OTHER, gpm=False)).install(monkeypatch)
-    assert nvidia.samplers(UUID, ())[0]._source == "GPM"
-    assert isinstance(nvidia.samplers(OTHER, ())[0], cupti.PmSampler)
+    assert source_of(UUID) == "GPM"
+    assert source_of(OTHER) == cupti.SOURCE
     serve(Exporter())
-    assert isinstance(nvidia.samplers(OTHER, ())[0], dcgm.DcgmSampler)
-    assert nvidia.samplers(UUID, ())[0]._source == "GPM, disturbed by a dcgm-exporter"
+    assert source_of(OTHER) == "DCGM, as its exporter shows it"
+    assert source_of(UUID) == "GPM, disturbed by a dcgm-exporter"

@@ -2,11 +2,12 @@
 
 import resource
 import time
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass
 
 from mfulab.device.cpu import cgroup_cpu_seconds, system_seconds
-from mfulab.device.samplers.reading import Reading, Readings
+from mfulab.device.samplers.reading import Reading, Readings, sampler
 
 PROCESS = "process CPU time ÷ (wall × cores that its threads fill)"
 SYSTEM = "/proc/stat, the CPUs that this process may use"
@@ -30,45 +31,37 @@ class CpuCounters:
     page_faults: int = 0
 
 
-class CpuSampler:
+@sampler
+def cpu_sampler(cores: float) -> Generator[None, None, Readings]:
     """CPU utilization of this process with all its threads: 100 % where each of `cores` worked for it all the time.
 
     It exceeds 100 % where further threads work on a core's second logical CPU. Threads that spin
     while they wait count as busy: like the GPU's utilization, it says that something ran, not what.
     """
+    begin = counters()
+    yield
+    return between(begin, counters(), cores)
 
-    def __init__(self, cores: float) -> None:
-        self._cores = cores
-        self._begin: CpuCounters | None = None
 
-    def start(self) -> None:
-        self._begin = self.read()
-
-    def stop(self) -> Readings:
-        end = self.read()
-        if self._begin is None:
-            raise RuntimeError("stop() before start()")
-        return between(self._begin, end, self._cores)
-
-    def read(self) -> CpuCounters:
-        """The counters now."""
-        system = system_seconds()
-        own = resource.getrusage(resource.RUSAGE_SELF)
-        used, throttled = cgroup_cpu_seconds()
-        wall_s = time.perf_counter()
-        return CpuCounters(
-            wall_s=wall_s,
-            process_s=own.ru_utime + own.ru_stime,
-            system_busy_s=system.busy,
-            system_steal_s=system.steal,
-            system_total_s=system.total,
-            voluntary=own.ru_nvcsw,
-            involuntary=own.ru_nivcsw,
-            page_faults=own.ru_minflt,
-            children_s=children_seconds(),
-            cgroup_used_s=used,
-            cgroup_throttled_s=throttled,
-        )
+def counters() -> CpuCounters:
+    """The counters now."""
+    system = system_seconds()
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    used, throttled = cgroup_cpu_seconds()
+    wall_s = time.perf_counter()
+    return CpuCounters(
+        wall_s=wall_s,
+        process_s=own.ru_utime + own.ru_stime,
+        system_busy_s=system.busy,
+        system_steal_s=system.steal,
+        system_total_s=system.total,
+        voluntary=own.ru_nvcsw,
+        involuntary=own.ru_nivcsw,
+        page_faults=own.ru_minflt,
+        children_s=children_seconds(),
+        cgroup_used_s=used,
+        cgroup_throttled_s=throttled,
+    )
 
 
 def children_seconds() -> float:

@@ -1,10 +1,14 @@
 """One measured value with its source, window and unit, or the reason why it is missing; and what samplers are."""
 
+import functools
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ParamSpec, Protocol
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,37 @@ class Sampler(Protocol):
     def stop(self) -> Readings: ...
 
 
+class Watching:
+    """The sampler that a generator describes: begun at `start`, it yields once for the window, and returns readings."""
+
+    def __init__(self, begin: Callable[[], Generator[None, None, Readings]]) -> None:
+        self._begin = begin
+        self._begun: Generator[None, None, Readings] | None = None
+
+    def start(self) -> None:
+        self._begun = self._begin()
+        next(self._begun)
+
+    def stop(self) -> Readings:
+        if self._begun is None:
+            raise RuntimeError("stop() before start()")
+        try:
+            next(self._begun)
+        except StopIteration as ended:
+            return ended.value  # type: ignore[no-any-return]
+        raise RuntimeError("a sampler yields once")
+
+
+def sampler(watch: Callable[P, Generator[None, None, Readings]]) -> Callable[P, Watching]:
+    """Makes samplers of a generator function, whose one `yield` stands for the window."""
+
+    @functools.wraps(watch)
+    def made(*arguments: P.args, **named: P.kwargs) -> Watching:
+        return Watching(functools.partial(watch, *arguments, **named))
+
+    return made
+
+
 @contextmanager
 def sampling(samplers: Sequence[Sampler]) -> Iterator[list[Readings]]:
     """Starts samplers and stops each in reverse order, also after an error; then the list holds their readings."""
@@ -56,6 +91,22 @@ def missing(names: Mapping[str, str], source: str, reason: str) -> Readings:
     return {name: Reading(None, unit, source, reason=reason) for name, unit in names.items()}
 
 
+def energy(joule: float | None, source: str, window_s: float, reason: str = "") -> Readings:
+    """Energy of a window and its mean power; both are empty for `reason` where `joule` is None."""
+    watt = None if joule is None else joule / window_s
+    return {
+        "window_energy_j": Reading(joule, "J", source, window_s, reason),
+        "power_w": Reading(watt, "W", f"{source} ÷ time", window_s, reason),
+    }
+
+
+def largest(readings: Readings, source: str) -> Reading:
+    """The largest of shares of one window; empty for the first one's reason where none is known."""
+    known = [reading.value for reading in readings.values() if reading.value is not None]
+    first = next(iter(readings.values()))
+    return Reading(max(known, default=None), "%", source, first.window_s, "" if known else first.reason)
+
+
 def first_available(candidates: Iterable[Readings]) -> Readings:
     """For each name the first candidate that has a value; where none has, one empty reading with every reason.
 
@@ -69,11 +120,9 @@ def first_available(candidates: Iterable[Readings]) -> Readings:
 
 
 def _choose(choices: list[Reading]) -> Reading:
-    refused: list[Reading] = []
-    for reading in choices:
-        if reading.value is not None:
-            instead = "; ".join(f"{other.source}: {other.reason}" for other in refused)
-            return replace(reading, source=f"{reading.source} (instead of {instead})") if refused else reading
-        refused.append(reading)
-    reasons = dict.fromkeys(f"{other.source}: {other.reason}" for other in refused)
-    return replace(choices[0], reason="; ".join(reasons) if len(refused) > 1 else choices[0].reason)
+    refused = list(itertools.takewhile(lambda one: one.value is None, choices))
+    reasons = "; ".join(dict.fromkeys(f"{one.source}: {one.reason}" for one in refused))
+    if len(refused) == len(choices):
+        return replace(choices[0], reason=reasons) if len(refused) > 1 else choices[0]
+    chosen = choices[len(refused)]
+    return replace(chosen, source=f"{chosen.source} (instead of {reasons})") if refused else chosen

@@ -1,15 +1,15 @@
 """The rungs from busy to useful: which samplers a device gets, in order of preference, and how they fill a row."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mfulab.device import gpu, is_gpu, vendors
-from mfulab.device.samplers.cpu_sampler import CpuSampler
+from mfulab.device.samplers.cpu_sampler import cpu_sampler
 from mfulab.device.samplers.input_sampler import InputSampler
-from mfulab.device.samplers.rapl_sampler import RaplSampler
-from mfulab.device.samplers.reading import Readings, Sampler, missing
+from mfulab.device.samplers.rapl_sampler import rapl_sampler
+from mfulab.device.samplers.reading import Readings, Sampler, missing, sampler
 
 # What a source that answered is worth, strictest first: a column that only it can fill, and its name.
 _LEVELS = (
@@ -20,20 +20,14 @@ _LEVELS = (
 )
 
 
-@dataclass
-class Absent:
+@sampler
+def absent(reason: str) -> Generator[None, None, Readings]:
     """Stands where a device's samplers would, and says why there are none."""
+    from mfulab.device.vendors.gpm import UNITS
 
-    reason: str
-
-    def start(self) -> None:
-        """Nothing can be watched."""
-
-    def stop(self) -> Readings:
-        from mfulab.device.vendors.gpm import UNITS
-
-        names = {"utilization_percent": "%", "power_w": "W", "window_energy_j": "J", "clock_mhz": "MHz"}
-        return missing({**names, **UNITS}, "the vendor's library", self.reason)
+    yield
+    names = {"utilization_percent": "%", "power_w": "W", "window_energy_j": "J", "clock_mhz": "MHz"}
+    return missing({**names, **UNITS}, "the vendor's library", reason)
 
 
 def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
@@ -41,12 +35,12 @@ def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
     if not is_gpu(device):
         from mfulab.device.compute import cores_filled
 
-        return [CpuSampler(cores_filled()), RaplSampler(), InputSampler(), *series]
+        return [cpu_sampler(cores_filled()), rapl_sampler(), InputSampler(), *series]
     uuid = gpu.uuid_of(device)
     try:
         found: list[Sampler] = vendors.of(uuid).samplers(uuid, [InputSampler(), *series])
     except vendors.RefusedError as refusal:
-        return [Absent(str(refusal)), InputSampler()]
+        return [absent(str(refusal)), InputSampler()]
     return found
 
 

@@ -4,11 +4,11 @@ Functions of such a module: `samplers`, `probe`, `clock_reader`, `restriction`, 
 `describe_all` and `driver`. What is measured on a CPU depends on none of them: an edit here measures no CPU again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mfulab.device.samplers.reading import Reading, Readings
+from mfulab.device.samplers.reading import Reading, Readings, sampler
 
 AT_END = {
     **{"utilization_percent": "%", "other_processes": "", "device_memory_bytes": "B"},
@@ -16,18 +16,12 @@ AT_END = {
 }
 
 
-class AtEnd:
+@sampler
+def at_end(line: Callable[[], Mapping[str, float | None]], source: str, reason: str) -> Generator[None, None, Readings]:
     """Values of a vendor's `line` at the end of the window, for lack of means over it; `reason`: why some are empty."""
-
-    def __init__(self, line: Callable[[], Mapping[str, float | None]], source: str, reason: str) -> None:
-        self._line, self._source, self._reason = line, f"{source} at the window's end", reason
-
-    def start(self) -> None:
-        """Nothing is kept from the beginning."""
-
-    def stop(self) -> Readings:
-        line = self._line()
-        return {name: Reading(line[name], unit, self._source, reason=self._reason) for name, unit in AT_END.items()}
+    yield
+    now, source = line(), f"{source} at the window's end"
+    return {name: Reading(now[name], unit, source, reason=reason) for name, unit in AT_END.items()}
 
 
 class RefusedError(Exception):

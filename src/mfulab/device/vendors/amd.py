@@ -7,12 +7,12 @@ against a stand-in that answers as amdsmi 7.0 does; no AMD GPU has been met.
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from mfulab.device.samplers.reading import Reading, Readings, Sampler, missing
-from mfulab.device.vendors import AtEnd, GpuProperties, RefusedError
+from mfulab.device.samplers.reading import Reading, Readings, Sampler, energy, largest, missing, sampler
+from mfulab.device.vendors import GpuProperties, RefusedError, at_end
 from mfulab.device.vendors.gpm import UNITS
 from mfulab.device.vendors.nvml_sampler import ENERGY_WINDOW_S, count_others
 
@@ -114,29 +114,19 @@ def handle_of(uuid: str) -> Any:
 def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
     """Samplers, the strictest first: accumulators over the window, those `between`, values at its end."""
     handle = handle_of(uuid)
-    at_end = AtEnd(lambda: _line(handle, os.getpid()), SOURCE, "refused by the driver")
-    return [Accumulators(handle, now), *between, at_end]
+    last = at_end(lambda: _line(handle, os.getpid()), SOURCE, "refused by the driver")
+    return [accumulators(handle, now), *between, last]
 
 
-class Accumulators:
+@sampler
+def accumulators(handle: Any, now: Callable[[], float]) -> Generator[None, None, Readings]:
     """Energy and violations between two moments; what AMD SMI does not count is missing, with the reason."""
-
-    def __init__(self, handle: Any, now: Callable[[], float]) -> None:
-        self._handle, self._now = handle, now
-        self._began: tuple[float, Any, Any] = (0.0, None, None)
-
-    def start(self) -> None:
-        self._began = self._moment()
-
-    def stop(self) -> Readings:
-        began, ended = self._began, self._moment()
-        window_s = ended[0] - began[0]
-        readings = missing(UNITS, SOURCE, "AMD SMI has no such counter; a trace of rocprofv3 tells kernels' time")
-        return readings | _energy(began[1], ended[1], window_s) | _violations(began[2], ended[2], window_s)
-
-    def _moment(self) -> tuple[float, Any, Any]:
-        energy = optional("amdsmi_get_energy_count", self._handle)
-        return self._now(), energy, optional("amdsmi_get_violation_status", self._handle)
+    counted = ("amdsmi_get_energy_count", "amdsmi_get_violation_status")
+    began_s, before = now(), [optional(name, handle) for name in counted]
+    yield
+    window_s, after = now() - began_s, [optional(name, handle) for name in counted]
+    readings = missing(UNITS, SOURCE, "AMD SMI has no such counter; a trace of rocprofv3 tells kernels' time")
+    return readings | _energy(before[0], after[0], window_s) | _violations(before[1], after[1], window_s)
 
 
 def _energy(before: Any, after: Any, window_s: float) -> Readings:
@@ -149,10 +139,7 @@ def _energy(before: Any, after: Any, window_s: float) -> Readings:
             joule, reason = None, f"the window is shorter than {ENERGY_WINDOW_S:g} s, and the counter ticks"
         elif counted <= 0:
             joule, reason = None, "the energy counter stood still or was reset"
-    return {
-        "window_energy_j": Reading(joule, "J", source, window_s, reason),
-        "power_w": Reading(None if joule is None else joule / window_s, "W", f"{source} ÷ time", window_s, reason),
-    }
+    return energy(joule, source, window_s, reason)
 
 
 def _violations(before: Any, after: Any, window_s: float) -> Readings:
@@ -164,10 +151,7 @@ def _violations(before: Any, after: Any, window_s: float) -> Readings:
             shares = [share for key in counters if (share := _share(before, after, key)) is not None]
             reason = "" if shares else f"it reports no {' and no '.join(counters)}"
         readings[name] = Reading(max(shares, default=None), "%", source, window_s, reason)
-    known = [reading.value for reading in readings.values() if reading.value is not None]
-    reason = "" if known else readings["power_capped_percent"].reason
-    readings["throttled_percent"] = Reading(max(known, default=None), "%", source, window_s, reason)
-    return readings
+    return readings | {"throttled_percent": largest(readings, source)}
 
 
 def _share(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> float | None:

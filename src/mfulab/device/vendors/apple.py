@@ -8,13 +8,13 @@ import platform
 import plistlib
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 from xml.parsers.expat import ExpatError
 
 from mfulab.device import cpu, system
-from mfulab.device.samplers.reading import Reading, Readings, Sampler, missing
-from mfulab.device.vendors import AtEnd, GpuProperties
+from mfulab.device.samplers.reading import Readings, Sampler, energy, missing, sampler
+from mfulab.device.vendors import GpuProperties, at_end
 from mfulab.device.vendors.gpm import UNITS
 
 PREFIX = "MPS-"
@@ -33,39 +33,29 @@ def gpus() -> list[tuple[str, str]]:
 
 def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
     """Samplers: energy over the window, those `between`, values at its end."""
-    return [Energy(now), *between, AtEnd(_line, SOURCE, NEEDS_ROOT)]
+    return [energy_sampler(now), *between, at_end(_line, SOURCE, NEEDS_ROOT)]
 
 
-class Energy:
+@sampler
+def energy_sampler(now: Callable[[], float] = time.perf_counter) -> Generator[None, None, Readings]:
     """The GPU's energy over the window, which IOReport counts; hardware counters are missing, with the reason."""
+    monitor, reason = None, "IOReport counts none of this GPU"
+    try:
+        from zeus_apple_silicon import AppleEnergyMonitor  # type: ignore[import-not-found]
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self._now, self._began_s = now, 0.0
-        self._monitor, self._reason = None, "IOReport counts none of this GPU"
-        try:
-            from zeus_apple_silicon import AppleEnergyMonitor  # type: ignore[import-not-found]
-
-            self._monitor = AppleEnergyMonitor()
-        except ImportError:
-            self._reason = "pip install zeus-apple-silicon"
-        except RuntimeError as error:  # of a Mac that shows no energy
-            self._reason = f"IOReport: {error}"
-
-    def start(self) -> None:
-        self._began_s = self._now()
-        if self._monitor is not None:
-            self._monitor.begin_window(SOURCE)
-
-    def stop(self) -> Readings:
-        counted = None if self._monitor is None else self._monitor.end_window(SOURCE).gpu_mj
-        window_s = self._now() - self._began_s
-        joule = None if counted is None else counted / 1e3
-        power = None if joule is None else joule / window_s
-        source = "IOReport, by zeus-apple-silicon"
-        return missing(UNITS, SOURCE, "Apple's GPUs show counters in Xcode's Instruments alone") | {
-            "window_energy_j": Reading(joule, "J", source, window_s, self._reason),
-            "power_w": Reading(power, "W", f"{source} ÷ time", window_s, self._reason),
-        }
+        monitor = AppleEnergyMonitor()
+    except ImportError:
+        reason = "pip install zeus-apple-silicon"
+    except RuntimeError as error:  # of a Mac that shows no energy
+        reason = f"IOReport: {error}"
+    began_s = now()
+    if monitor is not None:
+        monitor.begin_window(SOURCE)
+    yield
+    counted = None if monitor is None else monitor.end_window(SOURCE).gpu_mj
+    joule = None if counted is None else counted / 1e3
+    counters = missing(UNITS, SOURCE, "Apple's GPUs show counters in Xcode's Instruments alone")
+    return counters | energy(joule, "IOReport, by zeus-apple-silicon", now() - began_s, reason)
 
 
 def _line() -> dict[str, float | None]:

@@ -9,8 +9,9 @@ import re
 import threading
 import time
 import urllib.request
+from collections.abc import Generator
 
-from mfulab.device.samplers.reading import Reading, Readings
+from mfulab.device.samplers.reading import Reading, Readings, missing, sampler
 from mfulab.device.vendors.gpm import UNITS
 
 ADDRESS = "MFULAB_DCGM"  # of the page, where it is not the usual one
@@ -42,53 +43,39 @@ def page(uuid: str) -> dict[str, float] | None:
             text = answer.read(MOST_BYTES).decode(errors="replace")
     except (OSError, ValueError):
         return None
-    found = {}
-    for name, known, value in _LINE.findall(text):
-        if name in FIELDS and known == uuid:
-            found[FIELDS[name]] = 100 * float(value)
-    return found
+    lines = _LINE.findall(text)
+    return {FIELDS[name]: 100 * float(value) for name, known, value in lines if name in FIELDS and known == uuid}
 
 
-class DcgmSampler:
+@sampler
+def dcgm_sampler(uuid: str, without: str, interval_s: float = INTERVAL_S) -> Generator[None, None, Readings]:
     """Means of what the page showed anew in the window; `without` says why there is no stricter source."""
+    first = page(uuid)
+    if first is None:
+        yield
+        return missing(UNITS, "DCGM", f"{without}, and no dcgm-exporter answers at {address()}")
+    seen, over, began_s = [first], threading.Event(), time.perf_counter()
 
-    def __init__(self, uuid: str, without: str, interval_s: float = INTERVAL_S) -> None:
-        self._uuid, self._without, self._interval_s = uuid, without, interval_s
-        self._seen: list[dict[str, float]] = []
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._began_s = 0.0
+    def watch() -> None:
+        while not over.wait(interval_s):
+            now = page(uuid)
+            if now is not None and now != seen[-1]:
+                seen.append(now)
 
-    def start(self) -> None:
-        first = page(self._uuid)
-        self._seen, self._over, self._thread = [], threading.Event(), None
-        self._began_s = time.perf_counter()
-        if first is not None:
-            self._seen.append(first)
-            self._thread = threading.Thread(target=self._watch, daemon=True)
-            self._thread.start()
-
-    def _watch(self) -> None:
-        while not self._over.wait(self._interval_s):
-            now = page(self._uuid)
-            if now is not None and now != self._seen[-1]:
-                self._seen.append(now)
-
-    def stop(self) -> Readings:
-        window_s = time.perf_counter() - self._began_s
-        if self._thread is None:
-            reason = f"{self._without}, and no dcgm-exporter answers at {address()}"
-            return {name: Reading(None, unit, "DCGM", reason=reason) for name, unit in UNITS.items()}
-        self._over.set()
-        self._thread.join()
-        return {name: self._reading(name, unit, window_s) for name, unit in UNITS.items()}
-
-    def _reading(self, name: str, unit: str, window_s: float) -> Reading:
-        new = [values[name] for values in self._seen[1:] if name in values]  # the first is of the time before
-        reason = (
-            "" if len(new) >= LEAST else f"{len(new)} new values in {window_s:.0f} s: start the exporter with -c 1000"
-        )
-        if name not in self._seen[-1]:
-            reason = f"{self._without}, and the dcgm-exporter's list of counters lacks it for this GPU"
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    yield
+    window_s = time.perf_counter() - began_s
+    over.set()
+    thread.join()
+    readings: Readings = {}
+    for name, unit in UNITS.items():
+        new = [values[name] for values in seen[1:] if name in values]  # the first is of the time before
+        reason = ""
+        if name not in seen[-1]:
+            reason = f"{without}, and the dcgm-exporter's list of counters lacks it for this GPU"
+        elif len(new) < LEAST:
+            reason = f"{len(new)} new values in {window_s:.0f} s: start the exporter with -c 1000"
         value = None if reason else sum(new) / len(new)
-        return Reading(value, unit, "DCGM, as its exporter shows it", window_s, reason)
+        readings[name] = Reading(value, unit, "DCGM, as its exporter shows it", window_s, reason)
+    return readings

@@ -1,12 +1,12 @@
 """NVIDIA's GPU performance monitoring (Hopper and later): true averages between two hardware samples, no daemon."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pynvml
 
-from mfulab.device.samplers.reading import Reading, Readings, missing
+from mfulab.device.samplers.reading import Reading, Readings, missing, sampler
 from mfulab.device.vendors import RefusedError, nvml
 
 MIB = 1 << 20
@@ -36,56 +36,43 @@ MINIMUM_S = 0.2
 SOURCE = "GPM"
 
 
-class GpmSampler:
+@sampler
+def gpm_sampler(
+    handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE
+) -> Generator[None, None, Readings]:
     """One hardware sample at the start and one at the end; a device without GPM gives empty readings with reasons."""
+    samples: list[Any] = []
+    refusal = why_unsupported(handle)
+    try:
+        if not refusal:
+            _take(handle, samples)
+    except RefusedError as refused:  # some devices claim support and then refuse the first sample
+        refusal = str(refused)
+    began_s = now()
+    yield
+    window_s = now() - began_s
+    try:
+        if refusal:
+            raise RefusedError(refusal)
+        if window_s < MINIMUM_S:
+            raise RefusedError(f"the window of {window_s:.2f} s is shorter than {MINIMUM_S} s")
+        _take(handle, samples)
+        return _metrics(*samples, window_s, source)
+    except RefusedError as refused:
+        return missing(UNITS, source, str(refused))
+    finally:
+        for sample in samples:
+            nvml.optional(pynvml.nvmlGpmSampleFree, sample)
 
-    def __init__(self, handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE) -> None:
-        self._handle, self._now, self._source = handle, now, source
-        self._first: Any = None
-        self._refusal = ""
-        self._began_s = 0.0
 
-    def start(self) -> None:
-        self._refusal = why_unsupported(self._handle)
-        if not self._refusal:
-            self._first = self._sample()
-        self._began_s = self._now()
-
-    def stop(self) -> Readings:
-        window_s = self._now() - self._began_s
-        if self._refusal:
-            return missing(UNITS, self._source, self._refusal)
-        second = self._sample() if window_s >= MINIMUM_S else None
-        try:
-            if second is None:
-                reason = self._refusal or f"the window of {window_s:.2f} s is shorter than {MINIMUM_S} s"
-                return missing(UNITS, self._source, reason)
-            return _metrics(self._first, second, window_s, self._source)
-        except RefusedError as refusal:
-            return missing(UNITS, self._source, str(refusal))
-        finally:
-            for sample in (self._first, second):
-                if sample is not None:
-                    nvml.optional(pynvml.nvmlGpmSampleFree, sample)
-            self._first = None
-
-    def _sample(self) -> Any:
-        """A hardware sample taken now, None (and the refusal kept) where the device gives none."""
-        sample = None
-        try:
-            sample = nvml.ask(pynvml.nvmlGpmSampleAlloc)
-            if nvml.is_mig(self._handle):
-                instance = nvml.ask(pynvml.nvmlDeviceGetGpuInstanceId, self._handle)
-                nvml.ask(pynvml.nvmlGpmMigSampleGet, nvml.parent(self._handle), instance, sample)
-            else:
-                nvml.ask(pynvml.nvmlGpmSampleGet, self._handle, sample)
-        except RefusedError as refusal:
-            # Some devices claim support and then refuse the first sample.
-            self._refusal = str(refusal)
-            if sample is not None:
-                nvml.optional(pynvml.nvmlGpmSampleFree, sample)
-            return None
-        return sample
+def _take(handle: Any, samples: list[Any]) -> None:
+    """Appends a hardware sample taken now; raises RefusedError where the device gives none."""
+    samples.append(nvml.ask(pynvml.nvmlGpmSampleAlloc))
+    if nvml.is_mig(handle):
+        instance = nvml.ask(pynvml.nvmlDeviceGetGpuInstanceId, handle)
+        nvml.ask(pynvml.nvmlGpmMigSampleGet, nvml.parent(handle), instance, samples[-1])
+    else:
+        nvml.ask(pynvml.nvmlGpmSampleGet, handle, samples[-1])
 
 
 def why_unsupported(handle: Any) -> str:
@@ -105,12 +92,9 @@ def _metrics(first: Any, second: Any, window_s: float, source: str) -> Readings:
         request.metrics[place].metricId = metric
     nvml.ask(pynvml.nvmlGpmMetricsGet, request)
     readings: Readings = {}
-    for place, (metric, (name, unit, factor)) in enumerate(METRICS.items()):
-        answer = request.metrics[place]
-        if answer.nvmlReturn == pynvml.NVML_SUCCESS:
-            # A value that is not finite becomes an empty reading by itself.
-            readings[name] = Reading(answer.value * factor, unit, source, window_s)
-        else:
-            reason = f"metric {metric}: {pynvml.NVMLError(answer.nvmlReturn)}"
-            readings[name] = Reading(None, unit, source, window_s, reason)
+    for answer, (metric, (name, unit, factor)) in zip(request.metrics, METRICS.items(), strict=False):
+        refused = answer.nvmlReturn != pynvml.NVML_SUCCESS
+        reason = f"metric {metric}: {pynvml.NVMLError(answer.nvmlReturn)}" if refused else ""
+        # A value that is not finite becomes an empty reading by itself.
+        readings[name] = Reading(None if refused else answer.value * factor, unit, source, window_s, reason)
     return readings

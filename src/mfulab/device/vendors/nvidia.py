@@ -9,7 +9,7 @@ import pynvml
 
 from mfulab.device.samplers.reading import Sampler
 from mfulab.device.vendors import GpuProperties, RefusedError, cupti, dcgm, gpm, nvml
-from mfulab.device.vendors.nvml_sampler import NvmlAtEnd, NvmlSampler, field, other_processes
+from mfulab.device.vendors.nvml_sampler import field, nvml_at_end, nvml_sampler, other_processes
 
 SOURCE = "NVML"
 
@@ -23,13 +23,13 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
     named = nvml.text(nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid)
     counters: Sampler
     if without := gpm.why_unsupported(handle):
-        counters = dcgm.DcgmSampler(named, without)
+        counters = dcgm.dcgm_sampler(named, without)
         if dcgm.page(named) is None:
             counters = cupti.PmSampler(named, f"{without}, no dcgm-exporter answers at {dcgm.address()}", now)
     else:  # two that read the same counters disturb one another
         beside = f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
-        counters = gpm.GpmSampler(handle, now, beside)
-    return [counters, NvmlSampler(handle), *between, NvmlAtEnd(handle)]
+        counters = gpm.gpm_sampler(handle, now, beside)
+    return [counters, nvml_sampler(handle), *between, nvml_at_end(handle)]
 
 
 def clock_reader(uuid: str) -> Callable[[], float | None]:

@@ -2,13 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pynvml
 
-from mfulab.device.samplers.reading import Reading, Readings
+from mfulab.device.samplers.reading import Reading, Readings, energy, largest, sampler
 from mfulab.device.vendors import RefusedError, nvml
 
 # NVML's utilization lags by up to its sample period (1/6 s to 1 s, by product): samples before this tell of the past.
@@ -36,103 +36,78 @@ class Counter:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Moment:
-    """The counters at one moment; `unix_s` is the clock of NVML's own time stamps, `elapsed_s` one that nobody sets."""
+@sampler
+def nvml_sampler(
+    handle: Any, now: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.perf_counter
+) -> Generator[None, None, Readings]:
+    """Reads one GPU through its NVML handle. Every value that the driver refuses is empty, with the driver's words.
 
-    unix_s: float
-    elapsed_s: float
-    energy_mj: Counter
-    throttled_ns: dict[str, Counter]
-
-
-class NvmlSampler:
-    """Reads one GPU through its NVML handle. Every value that the driver refuses is empty, with the driver's words."""
-
-    def __init__(
-        self, handle: Any, now: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._handle, self._now, self._elapsed = handle, now, elapsed
-        self._begin: Moment | None = None
-
-    def start(self) -> None:
-        self._begin = self._moment()
-
-    def stop(self) -> Readings:
-        if self._begin is None:
-            raise RuntimeError("stop() before start()")
-        end = self._moment()
-        window_s = end.elapsed_s - self._begin.elapsed_s
-        was_set_s = end.unix_s - self._begin.unix_s - window_s
-        if abs(was_set_s) > CLOCK_TOLERANCE_S:
-            utilization = self._rates(window_s, f"the samples, as the machine's clock was set by {was_set_s:+.1f} s")
-        else:
-            utilization = self._utilization(self._begin.unix_s, end.unix_s)
-        return {
-            "utilization_percent": utilization,
-            **energy(self._begin.energy_mj, end.energy_mj, window_s),
-            **throttling(self._begin.throttled_ns, end.throttled_ns, window_s),
-        }
-
-    def _moment(self) -> Moment:
-        energy_mj, reason = _asked(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._handle)
-        fields, refusal = _asked(pynvml.nvmlDeviceGetFieldValues, self._handle, list(THROTTLE_FIELDS))
-        refused = Counter(None, reason=refusal)
-        values = [refused] * len(THROTTLE_FIELDS) if fields is None else map(_counter, fields)
-        throttled = dict(zip(THROTTLE_FIELDS.values(), values, strict=True))
-        return Moment(self._now(), self._elapsed(), Counter(energy_mj, reason=reason), throttled)
-
-    def _utilization(self, begin_s: float, end_s: float) -> Reading:
-        source = "NVML utilization samples"
-        which, since = pynvml.NVML_GPU_UTILIZATION_SAMPLES, begin_s + LAG_S
-        answer, reason = _asked(pynvml.nvmlDeviceGetSamples, self._handle, which, int(since * 1e6))
-        if answer is not None:
-            kind, samples = answer
-            reason = f"the samples have the unknown value type {kind}"
-            if member := _MEMBER.get(kind):
-                stamped = [(sample.timeStamp / 1e6, getattr(sample.sampleValue, member)) for sample in samples]
-                mean, reason = within(stamped, since, end_s)
-                if mean is not None:
-                    return Reading(mean, "%", source, end_s - since)
-        return self._rates(end_s - begin_s, f"{source}: {reason}")
-
-    def _rates(self, window_s: float, because: str) -> Reading:
-        source = "nvmlDeviceGetUtilizationRates, last sample period"
-        if window_s < LAG_S:
-            return Reading(None, "%", source, reason=f"{because}; the window is shorter than a sample period")
-        rates, refusal = _asked(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
-        if rates is None:
-            return Reading(None, "%", source, reason=f"{because}; {refusal}")
-        return Reading(float(rates.gpu), "%", f"{source} (instead of {because})")
+    `now` is the clock of NVML's own time stamps, `elapsed` one that nobody sets.
+    """
+    energy_before, throttled_before = _energy_mj(handle), _throttled_ns(handle)
+    began_s, began = now(), elapsed()
+    yield
+    energy_after, throttled_after = _energy_mj(handle), _throttled_ns(handle)
+    ended_s, window_s = now(), elapsed() - began
+    return {
+        "utilization_percent": _utilization(handle, began_s, ended_s, window_s),
+        **energy_of(energy_before, energy_after, window_s),
+        **throttling(throttled_before, throttled_after, window_s),
+    }
 
 
-class NvmlAtEnd:
+def _energy_mj(handle: Any) -> Counter:
+    value, reason = _asked(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    return Counter(value, reason=reason)
+
+
+def _throttled_ns(handle: Any) -> list[Counter]:
+    """The counters of THROTTLE_FIELDS, in their order."""
+    fields, reason = _asked(pynvml.nvmlDeviceGetFieldValues, handle, list(THROTTLE_FIELDS))
+    return [Counter(None, reason=reason)] * len(THROTTLE_FIELDS) if fields is None else list(map(_counter, fields))
+
+
+def _utilization(handle: Any, begin_s: float, end_s: float, window_s: float) -> Reading:
+    """Mean of NVML's samples in the window; without them, in a window long enough, the last sample period's."""
+    source, since = "NVML utilization samples", begin_s + LAG_S
+    if abs(was_set_s := end_s - begin_s - window_s) > CLOCK_TOLERANCE_S:
+        because = f"the samples, as the machine's clock was set by {was_set_s:+.1f} s"
+    else:
+        answer, reason = _asked(
+            pynvml.nvmlDeviceGetSamples, handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, int(since * 1e6)
+        )
+        kind, samples = answer or (None, ())
+        if member := _MEMBER.get(kind):
+            stamped = [(sample.timeStamp / 1e6, getattr(sample.sampleValue, member)) for sample in samples]
+            # The ring buffer also holds stale ones.
+            if inside := [value for stamp, value in stamped if since <= stamp <= end_s]:
+                return Reading(sum(inside) / len(inside), "%", source, end_s - since)
+            reason = "no sample was stamped inside the window"
+        because = f"{source}: {reason or f'the samples have the unknown value type {kind}'}"
+    source = "nvmlDeviceGetUtilizationRates, last sample period"
+    if window_s < LAG_S:
+        return Reading(None, "%", source, reason=f"{because}; the window is shorter than a sample period")
+    rates, refusal = _asked(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    if rates is None:
+        return Reading(None, "%", source, reason=f"{because}; {refusal}")
+    return Reading(float(rates.gpu), "%", f"{source} (instead of {because})")
+
+
+@sampler
+def nvml_at_end(handle: Any) -> Generator[None, None, Readings]:
     """NVML's values at the end of the window, for lack of means over it."""
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    def start(self) -> None:
-        """Nothing is kept from the beginning."""
-
-    def stop(self) -> Readings:
-        others, reason = other_processes(self._handle, os.getpid())
-        readings = {"other_processes": Reading(others, "", "nvmlDeviceGetComputeRunningProcesses", reason=reason)}
-        for name, unit, call, *which in (
-            ("device_memory_bytes", "B", pynvml.nvmlDeviceGetMemoryInfo),
-            ("clock_mhz", "MHz", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-            ("temperature_c", "°C", pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
-        ):
-            value, reason = _asked(call, self._handle, *which)
-            value = getattr(value, "used", value)
-            readings[name] = Reading(value, unit, f"{call.__name__} at the window's end", reason=reason)
-        return readings
-
-
-def within(samples: Iterable[tuple[float, float]], begin_s: float, end_s: float) -> tuple[float | None, str]:
-    """The mean of the samples stamped inside [begin, end], or None and why: the ring buffer also holds stale ones."""
-    inside = [value for stamp, value in samples if begin_s <= stamp <= end_s]
-    return (sum(inside) / len(inside), "") if inside else (None, "no sample was stamped inside the window")
+    yield
+    others, reason = other_processes(handle, os.getpid())
+    readings = {"other_processes": Reading(others, "", "nvmlDeviceGetComputeRunningProcesses", reason=reason)}
+    for name, unit, call, *which in (
+        ("device_memory_bytes", "B", pynvml.nvmlDeviceGetMemoryInfo),
+        ("clock_mhz", "MHz", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+        ("temperature_c", "°C", pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+    ):
+        value, reason = _asked(call, handle, *which)
+        value = getattr(value, "used", value)
+        readings[name] = Reading(value, unit, f"{call.__name__} at the window's end", reason=reason)
+    return readings
 
 
 def difference(before: Counter, after: Counter) -> tuple[int | None, str]:
@@ -146,40 +121,29 @@ def difference(before: Counter, after: Counter) -> tuple[int | None, str]:
     return None, "the counter ran backwards: the driver was reset"
 
 
-def energy(before: Counter, after: Counter, window_s: float) -> Readings:
+def energy_of(before: Counter, after: Counter, window_s: float) -> Readings:
     """Energy and mean power of the window, from the counter in millijoules."""
-    source = "nvmlDeviceGetTotalEnergyConsumption"
     used_mj, reason = difference(before, after)
     if used_mj is not None and window_s < ENERGY_WINDOW_S:
         used_mj, reason = None, f"the window is shorter than {ENERGY_WINDOW_S:g} s, and the counter ticks each 100 ms"
     elif used_mj == 0:  # no GPU that answers draws nothing
         used_mj, reason = None, f"the energy counter stood still for {window_s:.2f} s"
     joule = None if used_mj is None else used_mj / 1e3
-    return {
-        "window_energy_j": Reading(joule, "J", source, window_s, reason),
-        "power_w": Reading(None if joule is None else joule / window_s, "W", f"{source} ÷ time", window_s, reason),
-    }
+    return energy(joule, "nvmlDeviceGetTotalEnergyConsumption", window_s, reason)
 
 
-def throttling(before: dict[str, Counter], after: dict[str, Counter], window_s: float) -> Readings:
+def throttling(before: Sequence[Counter], after: Sequence[Counter], window_s: float) -> Readings:
     """The exact share of the window that each cause held the clock back, and that of power or heat together.
 
     Causes overlap, so the total is at least the largest and at most the sum; the largest is given.
     """
     readings = {}
-    for field, name in THROTTLE_FIELDS.items():
-        held_ns, reason = difference(before[name], after[name])
+    for (field, name), start, end in zip(THROTTLE_FIELDS.items(), before, after, strict=True):
+        held_ns, reason = difference(start, end)
         share = None if held_ns is None else 100 * held_ns / (window_s * 1e9)
         readings[name] = Reading(share, "%", f"NVML field {field}, nanoseconds", window_s, reason)
-    known = [reading.value for reading in readings.values() if reading.value is not None]
-    readings["throttled_percent"] = Reading(
-        max(known, default=None),
-        "%",
-        "the largest of " + ", ".join(f"field {field}" for field in THROTTLE_FIELDS),
-        window_s,
-        "" if known else next(iter(readings.values())).reason,
-    )
-    return readings
+    fields = ", ".join(f"field {field}" for field in THROTTLE_FIELDS)
+    return readings | {"throttled_percent": largest(readings, f"the largest of {fields}")}
 
 
 def other_processes(handle: Any, own: int | None) -> tuple[int | None, str]:

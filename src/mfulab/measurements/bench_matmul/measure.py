@@ -20,7 +20,7 @@ from mfulab.core.measurement import Measured
 from mfulab.device import GPU, ByKind, is_gpu, require_cuda
 from mfulab.device.allocator import settle
 from mfulab.device.cpu import cpu, usable_cores
-from mfulab.device.samplers.cpu_sampler import CpuSampler
+from mfulab.device.samplers.cpu_sampler import cpu_sampler
 from mfulab.device.samplers.reading import sampling
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
 from mfulab.kernels.formats import Format, format_of
@@ -105,7 +105,7 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     first_calls = config.first_calls if is_first else None
     first_calls_s = first_call_s + sum(_one(call)[0] for _ in range((first_calls or 1) - 1))
     # What others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own.
-    with _launched_with(launch), sampling([CpuSampler(threads)] if threads else []) as readings:
+    with _launched_with(launch), sampling([cpu_sampler(threads)] if threads else []) as readings:
         repetitions, reference = _time(config, call, operands, exact, row, probe, known_best(folder))
     row.other_processes_percent = readings[0]["other_processes_percent"].value if readings else None
     row.probe_s = probe.spent_s

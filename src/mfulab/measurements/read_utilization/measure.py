@@ -12,7 +12,7 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
 from mfulab.device import ByKind, is_gpu, require_cuda
 from mfulab.device.compute import allow_tf32, cores_filled, effective_precision, prepare
-from mfulab.device.samplers.cpu_sampler import CpuSampler
+from mfulab.device.samplers.cpu_sampler import cpu_sampler
 from mfulab.device.samplers.reading import Reading, Readings, sampling
 from mfulab.device.samplers.selection import fill, samplers_for
 from mfulab.device.samplers.series import Series, read_series
@@ -89,7 +89,7 @@ def _watched(
     period = config.polling_period_s
     _wait(lambda: series.polls() >= LEAST_POLLS, LONGEST_START_S)
     usual = samplers_for(device)
-    others = [PsutilSampler(cores_filled())] if device.type == "cpu" else [CpuSampler(cores_filled())]
+    others = [PsutilSampler(cores_filled())] if device.type == "cpu" else [cpu_sampler(cores_filled())]
     began = time.monotonic()
     with sampling([*others, *usual, series]) as readings:
         ran = loader.run(config.load_time_s)
