@@ -2,7 +2,7 @@
 
     python benchmarks/spinning_threads.py [--side 512] [--threads 4]
 
-`HostTimer.settle` in mfulab.timing.host_timer waits for it. How long they spin is seen as CPU time, on a busy
+`HostTimer.settle` in mfulab.timing.repetitions waits for it. How long they spin is seen as CPU time, on a busy
 machine too; what it costs, on an idle one alone.
 """
 

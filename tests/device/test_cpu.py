@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mfulab.device import cpu, system
-from mfulab.device.cpu_peaks import cpu_peak
+from mfulab.device.local_peak import cpu_peak
 
 INTEL = """processor\t: 0
 vendor_id\t: GenuineIntel
@@ -44,7 +44,7 @@ def machine(tmp_path: Path, monkeypatch):
 
 def test_reads_the_first_processor(machine):
     machine({"proc/cpuinfo": INTEL + "\nprocessor\t: 1\nmodel name\t: another\n"})
-    facts = cpu.read_cpu()
+    facts = cpu.cpu.__wrapped__()
     assert (facts.name, facts.family, facts.model) == ("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", 6, 143)
     assert facts.virtual
     assert facts.clock_mhz == 2700
@@ -54,7 +54,7 @@ def test_reads_the_first_processor(machine):
 @pytest.mark.parametrize(("part", "name"), [("0xd0c", "Arm Neoverse-N1"), ("0xfff", "Arm 0x41 0xfff")])
 def test_an_arm_core_is_named_by_its_numbers_and_says_neither_clock_cache_nor_hypervisor(machine, part, name):
     machine({"proc/cpuinfo": ARM.format(part=part) + "\n"})
-    facts = cpu.read_cpu()
+    facts = cpu.cpu.__wrapped__()
     assert (facts.name, facts.vendor, facts.family, facts.model) == (name, "0x41", None, None)
     assert (facts.clock_mhz, facts.last_level_cache_bytes, facts.virtual) == (None, None, None)
     assert cpu.vector_flags(facts.flags) == ("asimd", "asimddp", "asimdhp", "asimdrdm")
@@ -63,20 +63,20 @@ def test_an_arm_core_is_named_by_its_numbers_and_says_neither_clock_cache_nor_hy
 
 def test_a_machine_on_bare_metal_is_not_virtual(machine):
     machine({"proc/cpuinfo": INTEL.replace(" hypervisor", "")})
-    assert cpu.read_cpu().virtual is False
+    assert cpu.cpu.__wrapped__().virtual is False
 
 
 def test_the_highest_clock_is_preferred_to_the_present_one(machine):
     machine(
         {"proc/cpuinfo": INTEL, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3800000\n"},
     )
-    assert cpu.read_cpu().clock_mhz == 3800
+    assert cpu.cpu.__wrapped__().clock_mhz == 3800
 
 
 def test_last_level_cache_is_the_largest(machine):
     caches = "sys/devices/system/cpu/cpu0/cache"
     machine({"proc/cpuinfo": INTEL, f"{caches}/index0/size": "32K\n", f"{caches}/index3/size": "105M\n"})
-    assert cpu.read_cpu().last_level_cache_bytes == 105 << 20
+    assert cpu.cpu.__wrapped__().last_level_cache_bytes == 105 << 20
 
 
 @pytest.mark.parametrize(

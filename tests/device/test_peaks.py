@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfulab.core.groups import DeviceConfig
+from mfulab.device import local_peak
 from mfulab.device.cpu import Cpu
-from mfulab.device.cpu_peaks import cpu_peak
 from mfulab.device.datasheets import UnknownDeviceError, datasheets, find, normalised, table
+from mfulab.device.local_peak import cpu_peak
 from mfulab.device.peaks import UNITS, agrees, computed, gpu_peak, memory_peak_gb_s, peak, printed
 from mfulab.device.vendors import GpuProperties
 
@@ -114,11 +117,15 @@ def test_one_product_under_several_names(name):
 @pytest.mark.parametrize(
     "name", ["NVIDIA L40S-48Q", "NVIDIA H100", "NVIDIA R300", "NVIDIA GeForce GTX 1650", "", "ffff:0000"]
 )
-def test_an_unknown_device_has_no_peak_but_a_way_to_give_one(name):
+def test_an_unknown_device_has_no_peak_but_a_way_to_give_one(name, monkeypatch):
     gpu = GpuProperties(name, 64, 3000)
     assert gpu_peak(gpu, "bf16").spec is None
     assert "device.peak_tflop_s.bf16=…" in gpu_peak(gpu, "bf16").reason
-    assert gpu_peak(gpu, "bf16", {"bf16": 4000.0}).spec == 4000
+    monkeypatch.setattr(local_peak, "properties_of", lambda device: gpu)
+    for device in (torch.device("cuda"), torch.device("cpu")):
+        stated = local_peak.peak_of(device, 1, "bf16", DeviceConfig(peak_tflop_s={"bf16": 4000.0}))
+        assert (stated.spec, stated.source) == (4000, "device.peak_tflop_s")
+    assert local_peak.peak_of(torch.device("cuda"), 1, "bf16", DeviceConfig()).spec is None
 
 
 def test_part_of_a_name_brings_the_choices():

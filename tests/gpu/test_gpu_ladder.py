@@ -36,7 +36,7 @@ def handle():
 def gpm(handle, request):
     """What makes a sampler of hardware counters: of each source that this GPU has."""
     torch.zeros(1, device=DEVICE)  # CUPTI numbers devices as a process that uses CUDA does
-    uuid = nvml.text(nvml.ask(pynvml.nvmlDeviceGetUUID, handle))
+    uuid = nvml.ask(pynvml.nvmlDeviceGetUUID, handle)
     make = {"GPM": lambda: gpm_sampler(handle), "CUPTI": lambda: PmSampler(uuid, "")}[request.param]
     reason = why_unsupported(handle) if request.param == "GPM" else make().refusal
     if reason:

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.timing.host_timer import HostTimer
-from mfulab.timing.repetitions import Budget, Repetition, Settling, Timed, drop_slow_clocks, interleave, summarise
+from mfulab.timing.repetitions import (
+    Budget,
+    HostTimer,
+    Repetition,
+    Settling,
+    Timed,
+    drop_slow_clocks,
+    interleave,
+    summarise,
+)
 
 
 class ScriptedTimer:

@@ -49,9 +49,7 @@ class Headroom(BaseModel):
     clock_ms: float | None = column("What a clock below the peak's adds to the useful part.")
     tile_padding_ms: float | None = column("What whole tiles add at the peak.")
     best_below_peak_ms: float | None = column("What the best matmul measured takes beyond the peak.")
-    matmuls_below_best_ms: float | None = column(
-        "What matmuls take beyond the best; negative where they ran above the peak."
-    )
+    matmuls_below_best_ms: float | None = column("What matmuls take beyond the best; negative above the peak.")
     useful_ms: float | None = column("FLOPs that the model needs ÷ peak: MFU × the step.")
 
 
@@ -64,9 +62,7 @@ class Verdict(BaseModel):
     verdict_numbers: str | None = column("JSON: numbers of that sentence.")
     verdict_rung: str | None = column("Rung below the ladder's largest drop.")
     verdict_rung_above: str | None = column("Rung above it.")
-    expected_mfu_percent: float | None = column(
-        "Tensor pipe active × mean clock ÷ the peak's clock: MFU as the hardware saw it."
-    )
+    expected_mfu_percent: float | None = column("Tensor pipe active × mean clock ÷ peak's: MFU as the hardware saw it.")
     verdict_flags: str | None = column("JSON: reasons to look at the row again: keys and numbers.")
 
 

@@ -176,8 +176,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: object, indent: int | None = None) -> None:
     """Writes JSON as `write_text`; half a character, which a log may hold, becomes a question mark."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
-    write_text(path, text.encode(errors="replace").decode() + "\n")
+    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Iterable[str] | None = None) -> None:

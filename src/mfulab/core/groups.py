@@ -4,16 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from mfulab.core.formats import BY_DTYPE, ELEMENT_BYTES
 
@@ -25,14 +17,14 @@ class Closed(BaseModel):
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
-    @field_validator("*", mode="before")
+    @pydantic.field_validator("*", mode="before")
     @classmethod
-    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+    def _true_is_no_number(cls, value: object, info: pydantic.ValidationInfo) -> object:
         if isinstance(value, bool) and bool not in _kinds(cls.model_fields[info.field_name or ""].annotation):
             raise ValueError("give a value, not true or false")
         return value
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _goes_together(self) -> Self:
         for reason in self.conflicts():
             raise ValueError(reason)
@@ -75,13 +67,9 @@ class ModelConfig(Closed):
     name: Name
     target: str = Field(alias="_target_", description="Dotted path of a callable that returns a torch.nn.Module.")
     arguments: dict[str, Any] = Field({}, description="Keyword arguments of the callable.")
-    task: Literal["classification", "language_modeling"] = Field(
-        "classification", description="Decides inputs, targets and loss."
-    )
+    task: Literal["classification", "language_modeling"] = Field("classification", description="Inputs, target, loss.")
     input_shape: list[Dimension] | None = Field(
-        None,
-        min_length=1,
-        description="Shape of one sample of a float input, without the batch: [channels, height, width] for images.",
+        None, min_length=1, description="Of one sample of a float input: [channels, height, width] for images."
     )
     sequence_length: Dimension | None = Field(None, description="Tokens a sample where none is asked for.")
     vocabulary_size: Dimension | None = Field(None, description="Token ids are drawn below it.")
@@ -91,7 +79,6 @@ class ModelConfig(Closed):
     pruned_share: float = Field(0.0, ge=0, lt=1, description="Of the weights or units; two_of_four prunes half.")
 
     def conflicts(self) -> Iterator[str]:
-        """Yields why the values do not go together."""
         if (self.input_shape is None) == (self.vocabulary_size is None):
             yield "give input_shape (float inputs) or vocabulary_size with sequence_length (token inputs)"
         if self.vocabulary_size is not None and self.sequence_length is None:
@@ -118,55 +105,40 @@ class WorkloadConfig(Closed):
 
     name: Name
     mode: Literal["training", "inference", "prefill", "decoding"] = Field(
-        "training",
-        description="What a step is; prefill: a prompt's keys, values and next token; decoding: one more token of each"
-        " sequence, from a key-value cache.",
+        "training", description="Of a step; prefill: a prompt's keys, values, next token; decoding: one token more."
     )
     optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="What updates the parameters.")
     optimizer_implementation: Literal["default", "for_loop", "foreach", "fused"] = Field(
         "default", description="One parameter after the other, all at once, or in one kernel; default: torch's choice."
     )
     learning_rate: float = Field(1e-3, gt=0, le=1e38, description="The optimiser's.")
-    learning_rate_schedule: Literal["constant", "cosine"] = Field(
-        "constant", description="Course of the learning rate."
-    )
+    learning_rate_schedule: Literal["constant", "cosine"] = Field("constant", description="Course of that rate.")
     gradient_accumulation: int = Field(1, ge=1, le=MOST, description="Micro-batches of batch_size a step.")
-    gradient_clipping: float | None = Field(
-        None, gt=0, le=1e30, description="Maximum gradient norm; empty: no clipping."
-    )
+    gradient_clipping: float | None = Field(None, gt=0, le=1e30, description="Maximum norm; empty: no clipping.")
     checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
     teacher: Literal["none", "online", "cached"] = Field(
-        "none",
-        description="Distillation from a frozen model of the same architecture: run in each step, or once before.",
+        "none", description="Distillation from a frozen model of the same architecture, run in each step or before."
     )
     input: Literal["device", "host"] = Field(
         "device", description="One batch that lies on the device, or a new one each time from a DataLoader on the host."
     )
-    loader_workers: int = Field(
-        0, ge=0, le=1024, description="The DataLoader's processes; 0 draws batches in the loop itself."
-    )
+    loader_workers: int = Field(0, ge=0, le=1024, description="The DataLoader's processes; 0: the loop itself.")
     loader_source: Literal["random", "decode", "file"] = Field(
         "random", description="Samples drawn, decoded from JPEG, or read from a memory-mapped file."
     )
     loader_file: str | None = Field(
-        None,
-        description="That file: samples one behind another, bytes of images or token ids of 16 or 32 bits; made for the"
-        " run if empty.",
+        None, description="That file: bytes of images, or token ids of 16 or 32 bits; made for the run if empty."
     )
     loader_prefetch: int | None = Field(None, ge=1, le=1024, description="Batches that a worker holds ready; empty: 2.")
     loader_epoch: int | None = Field(None, ge=1, le=MOST, description="Batches of an epoch; empty: without end.")
     loader_persistent: bool = Field(False, description="Keep the workers from one epoch to the next.")
-    loader_pinned: bool | None = Field(
-        None, description="Copy from page-locked memory; only to a GPU. Empty: on a GPU, yes."
-    )
+    loader_pinned: bool | None = Field(None, description="Copy to a GPU from page-locked memory; empty: yes.")
     autograd: Literal["no_grad", "inference_mode", "recorded", "leaked"] = Field(
         "no_grad",
-        description="Of inference: record nothing, in two ways; an unneeded graph;"
-        f" graphs of {LEAKED_STEPS} steps kept.",
+        description=f"Of inference: no graph, an unneeded one, or graphs of {LEAKED_STEPS} steps kept.",
     )
 
     def conflicts(self) -> Iterator[str]:
-        """Yields why the values do not go together."""
         for key, asked in (("prefetch", self.loader_prefetch), ("persistent", self.loader_persistent)):
             if asked and not self.loader_workers:
                 given = str(asked).lower()
@@ -207,12 +179,9 @@ class ExecutionConfig(Closed):
         "tensorflow_function",
         "onnxruntime",
     ] = Field("eager", description="How operations are issued: by torch, or by another framework.")
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
-        "default", description="Of torch.compile."
-    )
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field("default", description="Its mode.")
     quantisation: Literal["none", "dynamic_int8", "static_int8", "weight_int8", "weight_int4"] = Field(
-        "none",
-        description="Of linear layers: activations and weights, their range found in each call or beforehand; weights.",
+        "none", description="Of linear layers: activations, their range found in each call or before, or weights alone."
     )
     dynamic: bool | None = Field(
         None, description="torch.compile for any shape, or for each separately; empty: for any once a shape changed."
@@ -233,9 +202,7 @@ class KernelConfig(Closed):
 
     name: Name
     target: str = Field(alias="_target_", description="Dotted path of a mfulab.kernels.base.MatmulKernel.")
-    block: list[Dimension] | None = Field(
-        None, min_length=1, description="Thread block or tile; empty: chosen from device properties."
-    )
+    block: list[Dimension] | None = Field(None, min_length=1, description="Thread block or tile; empty: chosen.")
 
 
 class DeviceConfig(Closed):
@@ -243,11 +210,9 @@ class DeviceConfig(Closed):
 
     name: Name = "auto"
     type: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="`auto`: the GPU that CUDA or HIP sees, else the CPU; `mps`: Apple's GPU."
+        "auto", description="`auto`: a GPU by CUDA or HIP, else the CPU."
     )
-    threads: int | None = Field(
-        None, ge=1, le=4096, description="CPU threads; empty: one for each allowed physical core."
-    )
+    threads: int | None = Field(None, ge=1, le=4096, description="CPU threads; empty: one an allowed physical core.")
     peak_tflop_s: Peaks = Field({}, description="Dense spec peak by format for a device that is not known here.")
 
 
@@ -256,29 +221,18 @@ class TimingConfig(Closed):
 
     windows: int | None = Field(None, ge=2, le=100_000, description="Measured windows of each process.")
     window_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Shortest measured window.")
-    warm_up_time_s: float | None = Field(
-        None, gt=0, le=LONGEST_S, description="Longest warm-up; it ends earlier once steady."
-    )
+    warm_up_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Longest warm-up; it ends once steady.")
     relative_precision: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Half-width of the interval, relative, at which further windows and processes are left out.",
+        None, gt=0, lt=1, description="Relative half-width of the interval at which further windows are left out."
     )
     patience_s: float | None = Field(
-        None,
-        ge=0,
-        le=LONGEST_S,
-        description="Longest time of further windows: for disturbed ones, and for the precision.",
+        None, ge=0, le=LONGEST_S, description="Longest time of windows for disturbed ones, and for the precision."
     )
     time_limit_s: float = Field(600, gt=0, le=LONGEST_S, description="A run that takes longer becomes a failed row.")
 
     def conflicts(self) -> Iterator[str]:
-        """Yields why the values do not go together."""
         if self.relative_precision is not None and self.patience_s == 0:
-            yield (
-                f"relative_precision={self.relative_precision:g} with patience_s=0: no further window may be measured"
-            )
+            yield f"relative_precision={self.relative_precision:g} with patience_s=0: no further window may follow"
 
 
 class ProfileConfig(Closed):
@@ -288,9 +242,7 @@ class ProfileConfig(Closed):
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
     exact: bool = Field(False, description="Output or losses of the same model in float64, to compare with.")
     losses: int = Field(0, ge=0, le=1000, description="Losses of so many first training steps.")
-    varied_batches: int = Field(
-        0, ge=0, le=100, description="Calls of an inference, each with another batch size; their compilations counted."
-    )
+    varied_batches: int = Field(0, ge=0, le=100, description="Calls with other batch sizes; compilations counted.")
 
 
 class TraceConfig(Closed):
@@ -306,14 +258,11 @@ class ParallelConfig(Closed):
 
     processes: int = Field(1, ge=1, le=64, description="On a CPU each takes its own cores, on GPUs its own GPU.")
     nodes: int = Field(1, ge=1, le=64, description="Machines of a SLURM job over which they are spread evenly.")
-    wrapper: Literal["ddp", "fsdp2"] = Field(
-        "ddp", description="DistributedDataParallel, or fully_shard of each block."
-    )
+    wrapper: Literal["ddp", "fsdp2"] = Field("ddp", description="DistributedDataParallel, or fully_shard by block.")
     bucket_mb: int = Field(25, gt=0, le=1 << 20, description="Of DDP, MiB: gradients are summed up bucket by bucket.")
     slowed_rank: int | None = Field(None, ge=0, description="Sleeps in each step, to see who waits for whom.")
 
     def conflicts(self) -> Iterator[str]:
-        """Yields why the values do not go together."""
         if self.slowed_rank is not None and self.slowed_rank >= self.processes:
             yield f"slowed_rank={self.slowed_rank}: ranks are counted from 0 to processes - 1"
         if self.processes % self.nodes:

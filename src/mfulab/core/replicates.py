@@ -27,8 +27,8 @@ def previous(run: str) -> str | None:
     >>> previous("size=64,replicate=3"), previous("size=64,replicate=2"), previous("size=64")
     ('size=64,replicate=2', 'size=64', None)
     """
-    found = _NUMBER.search(run)
-    return numbered(base_name(run), int(found[1]) - 1) if found else None
+    number = replicate_of(run)
+    return numbered(base_name(run), number - 1) if number > 1 else None
 
 
 def replicate_of(run: str) -> int:

@@ -58,23 +58,13 @@ class TimedRow(Row):
     """A row of what is timed by several processes, apart in time, which the tables make one."""
 
     replicates: int | None = column("Processes whose measurements count.")
-    left_out_replicates: int | None = column(
-        "Processes left out: they met a slow state of the machine, and two or more did not."
-    )
+    left_out_replicates: int | None = column("Processes left out: they met a slow machine, and two or more did not.")
     between_spread_percent: float | None = column("Standard deviation of the processes' times, relative.")
     process_times_s: str | None = column("JSON: the time of each process that counts, in their order.")
-    precision_percent: float | None = column(
-        "Half the 95 % confidence interval, relative: the precision that was reached."
-    )
-    disturbed_replicates: int | None = column(
-        "Processes that count although they met a slow state of the machine; they widen the interval."
-    )
-    slowdown: float | None = column(
-        "The machine's probe around what counts ÷ its best on this machine; of the slowest process."
-    )
-    disturbed_windows: int | None = column(
-        "Windows, or rounds of a matmul, that count although the machine was disturbed."
-    )
+    precision_percent: float | None = column("Half the 95 % confidence interval, relative: the precision reached.")
+    disturbed_replicates: int | None = column("Processes that count although they met a slow machine; they widen it.")
+    slowdown: float | None = column("The machine's probe around what counts ÷ its best here; of the slowest process.")
+    disturbed_windows: int | None = column("Windows, or rounds of a matmul, that count although disturbed.")
     repeated_windows: int | None = column("Those measured again because the machine was disturbed.")
     probe_s: float | None = column("Time spent on probing the machine's state.")
     probes: str | None = column("JSON: the machine's states: when (Unix time), seconds of the probe's matmul and copy.")

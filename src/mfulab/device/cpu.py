@@ -45,31 +45,24 @@ class Cpu:
 
 @functools.cache
 def cpu() -> Cpu:
-    """The CPU of this machine."""
-    return read_cpu()
-
-
-def read_cpu() -> Cpu:
-    """The CPU described by the /proc and /sys trees; by sysctl on macOS."""
+    """The CPU of this machine, described by the /proc and /sys trees; by sysctl on macOS."""
     block = (system.text("proc/cpuinfo") or "").split("\n\n")[0]  # of the first processor
     pairs = (line.split(":", 1) for line in block.splitlines() if ":" in line)
     facts = {key.strip(): value.strip() for key, value in pairs}
-    if not facts:
-        return _without_proc()
-    flags = frozenset((facts.get("flags") or facts.get("Features") or "").split())
+    flags = frozenset((facts.get("flags") or facts.get("Features") or _flags_of_macos()).split())
     clock, source = _clock(facts)
+    named = facts.get("model name") or _arm(facts) or _sysctl("machdep.cpu.brand_string")
+    virtual = "hypervisor" in flags or system.text("sys/hypervisor/type") is not None
     return Cpu(
-        name=facts.get("model name") or _arm(facts) or platform.processor() or platform.machine(),
-        vendor=facts.get("vendor_id") or facts.get("CPU implementer") or "",
+        name=named or platform.processor() or platform.machine() or "cpu",
+        vendor=facts.get("vendor_id") or facts.get("CPU implementer") or _sysctl("machdep.cpu.vendor") or "",
         family=_integer(facts.get("cpu family")),
         model=_integer(facts.get("model")),
         flags=flags,
         clock_mhz=clock,
         clock_source=source,
         last_level_cache_bytes=max(caches().values(), default=None),
-        virtual="hypervisor" in flags
-        or system.text("sys/hypervisor/type") is not None
-        or (False if "flags" in facts else None),
+        virtual=virtual or (False if "flags" in facts or not facts else None),
     )
 
 
@@ -80,36 +73,39 @@ def logical_cpus() -> frozenset[int]:
 
 def cpu_limit() -> float | None:
     """CPUs granted by the tightest cgroup quota above this process (version 1 or 2), None without one."""
-    limits = [quota for folder in _cgroup_folders("cpu") if (quota := _quota(folder)) is not None]
+    limits = []
+    for folder in _cgroup_folders("cpu"):
+        words = (system.text(folder / "cpu.max") or "").split()
+        older = (system.text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        quota, period = map(_integer, words if len(words) == 2 else older)
+        if quota and period and quota > 0:  # "max" is no number
+            limits.append(quota / period)
     return min(limits, default=None)
 
 
 def cgroup_cpu_seconds() -> tuple[float | None, float | None]:
     """CPU seconds that this process's cgroup has used, and that its quota kept from it; None if not reported."""
-    used = stopped = None
+    counters: dict[str, int] = {}
     for folder in _cgroup_folders("cpu") + _cgroup_folders("cpuacct"):
         lines = (line.split() for line in (system.text(folder / "cpu.stat") or "").splitlines())
-        counters = {line[0]: int(line[1]) for line in lines if len(line) == 2}
-        scales = {"usage_usec": 1e-6, "throttled_usec": 1e-6, "throttled_time": 1e-9}
-        seconds = {name: counters[name] * scale for name, scale in scales.items() if name in counters}
-        if used is None and "usage_usec" in seconds:
-            used = seconds["usage_usec"]
-        if used is None and (nanoseconds := _integer(system.text(folder / "cpuacct.usage"))) is not None:
-            used = nanoseconds * 1e-9
-        if stopped is None:
-            stopped = seconds.get("throttled_usec", seconds.get("throttled_time"))
-    return used, stopped
+        found = {line[0]: int(line[1]) for line in lines if len(line) == 2}
+        if (usage := _integer(system.text(folder / "cpuacct.usage"))) is not None:
+            found["cpuacct.usage"] = usage
+        counters = found | counters  # the process's own folder comes first
+
+    def seconds(scales: Mapping[str, float]) -> float | None:
+        return next((counters[name] * scale for name, scale in scales.items() if name in counters), None)
+
+    used = seconds({"usage_usec": 1e-6, "cpuacct.usage": 1e-9})
+    return used, seconds({"throttled_usec": 1e-6, "throttled_time": 1e-9})
 
 
 def memory_limit_bytes() -> int | None:
     """Bytes granted by the tightest cgroup above this process, None if there is no limit."""
-    limits = []
-    for folder in _cgroup_folders("memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            limit = _integer(system.text(folder / name))
-            if limit is not None and limit < 1 << 60:  # version 1 writes "unlimited" as almost 2**63
-                limits.append(limit)
-    return min(limits, default=None)
+    names = ("memory.max", "memory.limit_in_bytes")
+    limits = (_integer(system.text(folder / name)) for folder in _cgroup_folders("memory") for name in names)
+    # Version 1 writes "unlimited" as almost 2**63.
+    return min((limit for limit in limits if limit is not None and limit < 1 << 60), default=None)
 
 
 @dataclass(frozen=True)
@@ -177,8 +173,8 @@ def usable_cores() -> int:
 
 def vector_flags(flags: frozenset[str]) -> tuple[str, ...]:
     """Those of the CPU's feature flags that decide how wide it computes."""
-    pattern = re.compile(r"^(avx\w*|fma|f16c|amx_\w+|sse4_2|asimd\w*|sve\w*|bf16|i8mm|neon)$")
-    return tuple(sorted(flag for flag in flags if pattern.match(flag)))
+    wide = re.compile(r"avx\w*|fma|f16c|amx_\w+|sse4_2|asimd\w*|sve\w*|bf16|i8mm|neon")
+    return tuple(sorted(filter(wide.fullmatch, flags)))
 
 
 def _arm(facts: Mapping[str, str]) -> str:
@@ -187,13 +183,13 @@ def _arm(facts: Mapping[str, str]) -> str:
     return ARM.get(f"{implementer} {part}", f"Arm {implementer} {part}") if implementer and part else ""
 
 
-def _clock(facts: dict[str, str]) -> tuple[float | None, str]:
-    highest = _integer(system.text("sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
-    if highest:
+def _clock(facts: Mapping[str, str]) -> tuple[float | None, str]:
+    if highest := _integer(system.text("sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")):
         return highest / 1e3, "cpufreq cpuinfo_max_freq"
     if "cpu MHz" in facts:
         return float(facts["cpu MHz"]), "/proc/cpuinfo; turbo is not reported"
-    return None, "not reported by this system"
+    hertz = _integer(_sysctl("hw.cpufrequency_max"))
+    return (hertz / 1e6, "sysctl") if hertz else (None, "not reported by this system")
 
 
 def caches() -> dict[str, int]:
@@ -223,36 +219,12 @@ def _cgroup_folders(controller: str) -> list[Path]:
     return folders
 
 
-def _quota(folder: Path) -> float | None:
-    unified = (system.text(folder / "cpu.max") or "").split()
-    if len(unified) == 2 and unified[0] != "max":
-        return int(unified[0]) / int(unified[1])
-    quota, period = (_integer(system.text(folder / f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
-    return quota / period if quota and period and quota > 0 else None
-
-
-def _without_proc() -> Cpu:
-    cache, hertz = _sysctl("hw.l3cachesize") or _sysctl("hw.l2cachesize"), _sysctl("hw.cpufrequency_max")
-    features = (_sysctl("machdep.cpu.features") or "") + " " + (_sysctl("machdep.cpu.leaf7_features") or "")
-    arm = {
-        "asimd": "AdvSIMD",
-        "bf16": "FEAT_BF16",
-        "asimdhp": "FEAT_FP16",
-        "i8mm": "FEAT_I8MM",
-        "asimddp": "FEAT_DotProd",
-    }
-    on_arm = {flag for flag, key in arm.items() if _sysctl(f"hw.optional.arm.{key}") == "1"}
-    return Cpu(
-        name=_sysctl("machdep.cpu.brand_string") or platform.processor() or platform.machine() or "cpu",
-        vendor=_sysctl("machdep.cpu.vendor") or "",
-        family=None,
-        model=None,
-        flags=frozenset(features.lower().split()) | on_arm,
-        clock_mhz=float(hertz) / 1e6 if hertz else None,
-        clock_source="sysctl" if hertz else "not reported by this system",
-        last_level_cache_bytes=int(cache) if cache else None,
-        virtual=False,
-    )
+def _flags_of_macos() -> str:
+    named = {"bf16": "BF16", "asimdhp": "FP16", "i8mm": "I8MM", "asimddp": "DotProd"}
+    keys = {"asimd": "AdvSIMD", **{flag: f"FEAT_{name}" for flag, name in named.items()}}
+    on_arm = [flag for flag, key in keys.items() if _sysctl(f"hw.optional.arm.{key}") == "1"]
+    on_intel = (_sysctl(f"machdep.cpu.{leaf}features") or "" for leaf in ("", "leaf7_"))
+    return " ".join((*on_intel, *on_arm)).lower()
 
 
 def _sysctl(key: str) -> str | None:

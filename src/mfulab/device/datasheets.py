@@ -38,7 +38,6 @@ class Datasheet:
     tensor_mhz: float | None
     memory_gb: float | None
     memory_gb_s: float | None
-    tdp_w: float | None
     source: str
     checked: tuple[str, ...]
     note: str
@@ -108,7 +107,7 @@ def table(name: str) -> list[dict[str, str]]:
 
 
 def _datasheet(row: dict[str, str]) -> Datasheet:
-    numbers = ("boost_mhz", "tensor_mhz", "memory_gb", "memory_gb_s", "tdp_w")
+    numbers = ("boost_mhz", "tensor_mhz", "memory_gb", "memory_gb_s")
     texts = ("device", "vendor", "architecture", "rate", "source", "note")
     return Datasheet(
         **{key: row[key] for key in texts},  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ Decided by the CPU's feature flags, cut down to what oneDNN may use, or by the G
 """
 
 import os
-from collections.abc import Mapping
 
 from mfulab.device import cpu, identity
 
@@ -21,49 +20,44 @@ CPU_UNITS: dict[str, dict[str, int | None]] = {
 # Compute capability from which tensor cores multiply a format; of int8 from which DP4A does.
 GPU_SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9), "int8": (6, 1)}
 
-# ONEDNN_MAX_CPU_ISA's values that allow none of these instructions, then those that allow more and more of them:
+# ONEDNN_MAX_CPU_ISA's values, and the instructions that each allows beyond the ones before it:
 # https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
-_WITHOUT = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
-_ALLOWED = {
-    "AVX512_CORE_VNNI": {"avx512_vnni"},
-    "AVX512_CORE_BF16": {"avx512_bf16"},
-    "AVX512_CORE_FP16": {"avx512_fp16"},
-    "AVX512_CORE_AMX": {"amx_bf16", "amx_int8"},
-    "AVX512_CORE_AMX_FP16": {"amx_fp16"},
+_ADDED: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("SSE41", "AVX", "AVX2", "AVX512_CORE"), frozenset()),
+    "AVX512_CORE_VNNI": frozenset({"avx512_vnni", "avx_vnni"}),
+    "AVX512_CORE_BF16": frozenset({"avx512_bf16"}),
+    "AVX512_CORE_FP16": frozenset({"avx512_fp16"}),
+    "AVX512_CORE_AMX": frozenset({"amx_bf16", "amx_int8"}),
+    "AVX512_CORE_AMX_FP16": frozenset({"amx_fp16"}),
 }
 _ALIKE = {"AVX10_1_512": "AVX512_CORE_FP16", "AVX10_1_512_AMX": "AVX512_CORE_AMX"}
 
 
-def emulated_by_cpu(
-    precision: str, flags: frozenset[str] | None = None, environment: Mapping[str, str] | None = None
-) -> str:
+def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> str:
     """Says why a CPU emulates a format; empty where it computes it, or reports no flags.
 
-    Args:
-        precision: the format that matmuls use.
-        flags: feature flags as /proc/cpuinfo names them; of this CPU where not given.
-        environment: variables that limit oneDNN's instructions; this process's where not given. Those that limit ATEN's
-            (ATEN_CPU_CAPABILITY) leave oneDNN's matmuls as they are.
+    `flags` are feature flags as /proc/cpuinfo names them, of this CPU where not given.
     """
     flags = cpu.cpu().flags if flags is None else flags
     units = CPU_UNITS.get(precision)
-    if units is None or (units and (not flags or usable(flags, environment) & units.keys())):
+    if units is None or (units and (not flags or usable(flags) & units.keys())):
         return ""
     known = " or ".join(flag for flag, rate in units.items() if (rate is None) == ("asimd" in flags))
     return f"this CPU has no {precision} units" + (f" ({known})" if known else "")
 
 
-def usable(flags: frozenset[str], environment: Mapping[str, str] | None = None) -> frozenset[str]:
-    """The flags without those that ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) keeps torch's matmuls from using."""
-    environment = os.environ if environment is None else environment
-    level = (environment.get("ONEDNN_MAX_CPU_ISA") or environment.get("DNNL_MAX_CPU_ISA") or "").upper()
-    level, levels = _ALIKE.get(level, level), list(_ALLOWED)
-    if level in _ALLOWED:
-        return flags - frozenset[str]().union(*(_ALLOWED[above] for above in levels[levels.index(level) + 1 :]))
-    if level not in _WITHOUT and not level.startswith("AVX2_VNNI"):
-        return flags
+def usable(flags: frozenset[str]) -> frozenset[str]:
+    """The flags without those that ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) keeps torch's matmuls from using.
+
+    Variables that limit ATEN's instructions (ATEN_CPU_CAPABILITY) leave oneDNN's matmuls as they are.
+    """
+    level = (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "").upper()
     kept = {"avx_vnni"} if level.startswith("AVX2_VNNI") else set()
-    return flags - (frozenset[str]().union(*_ALLOWED.values(), {"avx_vnni"}) - kept)
+    level = "AVX2" if kept else _ALIKE.get(level, level)
+    if level not in _ADDED:
+        return flags
+    above = list(_ADDED.values())[list(_ADDED).index(level) + 1 :]
+    return flags - (frozenset().union(*above) - kept)
 
 
 def emulated_by_gpu(precision: str, capability: tuple[int, int] | None) -> str:

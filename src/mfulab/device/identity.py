@@ -1,5 +1,6 @@
 """Identity of the device: the slug that names its results, and the GPUs that torch would see. Planning imports it."""
 
+import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -79,10 +80,10 @@ def cuda_devices(environment: Mapping[str, str] | None = None) -> list[CudaDevic
 
     if nvml.why_absent():
         return [CudaDevice(name, uuid) for name, uuid in amd.gpus(environment)]
-    gpus = [_describe(handle) for handle in nvml.handles()]
+    whole = [_describe(handle) for handle in nvml.handles()]
     instances = [[_describe(instance) for instance in nvml.mig_instances(handle)] for handle in nvml.handles()]
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    return _visible(gpus, instances, visible, environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID")
+    in_bus_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    return _visible(whole, instances, environment.get("CUDA_VISIBLE_DEVICES"), in_bus_order)
 
 
 def _visible(
@@ -91,32 +92,23 @@ def _visible(
     """CUDA's rules: a list of indices or UUID prefixes, cut off at the first that is not valid."""
     # A GPU in MIG mode is only seen through its instances, and without a list only through the first.
     seen = [own[0] if own else gpu for gpu, own in zip(gpus, instances, strict=True)]
-    if visible is None:
-        _refuse_unknown_order(seen, in_bus_order)
-        return seen
-    everything = [*gpus, *(instance for own in instances for instance in own)]
+    entries = list(map(str, range(len(seen)))) if visible is None else [each.strip() for each in visible.split(",")]
     chosen = []
-    for entry in (part.strip() for part in visible.split(",")):
+    for entry in entries:
         if entry.isdigit() and int(entry) < len(seen):
-            _refuse_unknown_order(seen, in_bus_order)
+            if not in_bus_order and len(names := {device.name for device in seen}) > 1:
+                raise NoDeviceError(
+                    f"this machine has different GPUs ({', '.join(sorted(names))}) and CUDA numbers them fastest first: "
+                    "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a UUID (nvidia-smi -L lists them)"
+                )
             chosen.append(seen[int(entry)])
-        elif entry.startswith(("GPU-", "MIG-")):
-            matching = [device for device in everything if device.uuid.startswith(entry)]
-            if len(matching) != 1:
-                break
-            chosen += matching
-        else:
+            continue
+        is_uuid = entry.startswith(("GPU-", "MIG-"))
+        matching = [each for each in (*gpus, *itertools.chain(*instances)) if is_uuid and each.uuid.startswith(entry)]
+        if len(matching) != 1:
             break
+        chosen += matching
     return chosen
-
-
-def _refuse_unknown_order(seen: list[CudaDevice], in_bus_order: bool) -> None:
-    if not in_bus_order and len({device.name for device in seen}) > 1:
-        names = ", ".join(sorted({device.name for device in seen}))
-        raise NoDeviceError(
-            f"this machine has different GPUs ({names}) and CUDA numbers them fastest first: "
-            "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name one by UUID in CUDA_VISIBLE_DEVICES (nvidia-smi -L lists them)"
-        )
 
 
 def _describe(handle: object) -> CudaDevice:
@@ -125,7 +117,7 @@ def _describe(handle: object) -> CudaDevice:
     from mfulab.device.vendors import nvml
 
     name = nvml.optional(pynvml.nvmlDeviceGetName, handle) or "nvidia"
-    return CudaDevice(nvml.text(name), nvml.text(nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or ""))
+    return CudaDevice(name, nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or "")
 
 
 def _why_no_torch_cuda() -> str:

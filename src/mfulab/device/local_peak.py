@@ -1,12 +1,22 @@
-"""Computed peaks of local devices; apart, so that an edited table of peaks re-runs only what holds peaks."""
+"""Computed peaks of local devices; apart, so that an edited table of peaks re-runs only what holds peaks.
 
+A CPU's is physical cores × clock × vector units × lanes × 2, each factor with its source. In virtual machines the turbo
+clock is invisible, so a thread may exceed this by a fifth: MFU on a CPU is reported against the measured ceiling, with
+this beside it.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig
 from mfulab.device import cpu, identity, is_gpu, vendors
-from mfulab.device.cpu_peaks import cpu_peak
+from mfulab.device.datasheets import table
+from mfulab.device.emulation import CPU_UNITS, emulated_by_cpu, usable
 from mfulab.device.gpu import properties_of
-from mfulab.device.peaks import Peak, gpu_peak
+from mfulab.device.peaks import Peak, gpu_peak, how_to_give
+
+_BITS = {"fp64": 64, "fp32": 32}  # that an element takes of a vector
 
 
 def local_name() -> str:
@@ -24,6 +34,55 @@ def local_peak(precision: str) -> Peak:
 
 def peak_of(device: Any, threads: int, precision: str, config: DeviceConfig) -> Peak:
     """The computed peak of a torch.device in an effective precision; a CPU's with the cores that `threads` can fill."""
+    if tflop_s := config.peak_tflop_s.get(precision):  # what the user states comes first
+        return Peak(tflop_s, formula=f"{tflop_s} TFLOP/s", source="device.peak_tflop_s")
     if is_gpu(device):
-        return gpu_peak(properties_of(device), precision, config.peak_tflop_s)
-    return cpu_peak(cpu.cpu(), min(threads, cpu.usable_cores()), precision, config.peak_tflop_s)
+        return gpu_peak(properties_of(device), precision)
+    return cpu_peak(cpu.cpu(), min(threads, cpu.usable_cores()), precision)
+
+
+def cpu_peak(chip: cpu.Cpu, cores: int, precision: str) -> Peak:
+    """The computed peak of `cores` physical cores in TFLOP/s (TOP/s for int8), None with the reason where unknown."""
+    how = how_to_give(precision)
+    if precision in ("tf32", "fp8", "fp4"):
+        return Peak(None, reason=f"{precision} is a GPU format")
+    if chip.clock_mhz is None:
+        return Peak(None, reason=f"the clock of {chip.name} is not reported; {how}")
+    row = next((row for row in table("fma_per_clock_per_core.csv") if _is_of(row, chip)), None)
+    if row is None:
+        return Peak(None, reason=f"the vector units of {chip.name} are in no table here; {how}")
+    try:
+        fma, words = _fma_per_clock(chip, row, precision)
+    except UnsupportedError as reason:
+        return Peak(None, reason=f"{chip.name}: {reason}")
+    peak = cores * chip.clock_mhz * fma * 2 * 1e-6
+    return Peak(
+        spec=peak,
+        formula=f"{cores} cores × {chip.clock_mhz:.0f} MHz × {words} × 2",
+        source=f"cores: affinity and cgroup; clock: {chip.clock_source}; units: {row['source']}",
+        spec_clock_mhz=chip.clock_mhz,
+    )
+
+
+def _fma_per_clock(chip: cpu.Cpu, row: Mapping[str, str], precision: str) -> tuple[int, str]:
+    """Multiply-adds a clock of a core, and how they come about; raises UnsupportedError with the reason."""
+    units, width = int(row["units"]), int(row["vector_bits"])
+    if precision not in _BITS and precision not in CPU_UNITS:
+        raise UnsupportedError(f"no peak is defined for {precision}")
+    if reason := emulated_by_cpu(precision, chip.flags):
+        raise UnsupportedError(f"{reason}: it converts, far slower than fp32")
+    rates = CPU_UNITS.get(precision, {})
+    flag = next((flag for flag in rates if flag in usable(chip.flags)), "")
+    rate = rates[flag] if flag else 1
+    if rate is None:
+        raise UnsupportedError(f"no rate of {flag} instructions stands here")
+    if flag.startswith("amx"):
+        return rate, f"{rate} multiply-adds (AMX tile)"
+    lanes = width // _BITS.get(precision, 32) * rate
+    return units * lanes, f"{units} units × {lanes} lanes ({width} bit)"
+
+
+def _is_of(row: Mapping[str, str], chip: cpu.Cpu) -> bool:
+    low, _, high = row["models"].partition("-")
+    family = row["vendor"] == chip.vendor and int(row["family"]) == chip.family and row["flag"] in chip.flags
+    return family and chip.model is not None and int(low) <= chip.model <= int(high or low)

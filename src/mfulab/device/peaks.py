@@ -8,7 +8,6 @@ A device without a datasheet here has no peak: it is None with a reason, never t
 Needs no torch, and no device.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,19 +16,13 @@ from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find, is_sli
 if TYPE_CHECKING:
     from mfulab.device.vendors import GpuProperties
 
-# Which units compute a precision, best first; tensor units run at the tensor clock where the device has two.
-UNITS = {
-    "fp64": ("fp64_tensor", "fp64"),
-    "fp32": ("fp32_tensor", "fp32"),
-    "tf32": ("tf32_tensor",),
-    "fp16": ("fp16_tensor",),
-    "bf16": ("bf16_tensor",),
-    "fp8": ("fp8_tensor",),
-    "fp4": ("fp4_tensor",),
-    "int8": ("int8_tensor",),
-}
 # Formats of which a datasheet prints both vector and tensor figures; of the others there is but one.
 _BOTH = ("fp64", "fp32")
+# Which units compute a precision, best first; tensor units run at the tensor clock where the device has two.
+UNITS: dict[str, tuple[str, ...]] = {
+    **{name: (f"{name}_tensor", name) for name in _BOTH},
+    **{name: (f"{name}_tensor",) for name in ("tf32", "fp16", "bf16", "fp8", "fp4", "int8")},
+}
 # The highest share by which a printed figure may differ from the product of its factors.
 TOLERANCE = 0.01
 
@@ -69,7 +62,13 @@ class Peak:
         return self.spec
 
 
-def peak(device: str, precision: str, units: int | None = None) -> Peak:
+def peak(
+    device: str,
+    precision: str,
+    units: int | None = None,
+    pci_id: str | None = None,
+    max_clock_mhz: float | None = None,
+) -> Peak:
     """The dense peak of a device by its name.
 
     Args:
@@ -78,69 +77,14 @@ def peak(device: str, precision: str, units: int | None = None) -> Peak:
         precision: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8: the format that matmuls use. A GPU whose tensor
             cores lack the format has no peak in it.
         units: its SMs or compute units, where known: they tell products of one name apart, and a slice's share.
+        pci_id: its PCI id, where known beside the name, for the same purpose.
+        max_clock_mhz: the highest clock that the device at hand allows, of which `Peak.max_clock` is.
 
     Returns a `Peak`: `.tflop_s`, also as `float(peak)`, or None with `.reason`; `.memory_gb_s`, `.spec_clock_mhz`,
     `.source`.
     >>> peak("NVIDIA H100 80GB HBM3", "bf16").datasheet
     989.4
     """
-    return _peak(device, precision, units)
-
-
-def gpu_peak(gpu: "GpuProperties", precision: str, given: Mapping[str, float] | None = None) -> Peak:
-    """The dense peak of the GPU at hand in the *effective* precision of an operation.
-
-    Args:
-        gpu: its properties; fewer SMs than the datasheet's are a slice of it.
-        precision: the format that matmuls use, not the parameters' dtype.
-        given: `device.peak_tflop_s`: peaks by precision that the user states; they come first.
-    """
-    if given and precision in given:
-        return given_peak(given[precision])
-    return _peak(gpu.name, precision, gpu.sms, gpu.pci_id, gpu.max_sm_clock_mhz)
-
-
-def given_peak(tflop_s: float) -> Peak:
-    """A peak that the user states."""
-    return Peak(tflop_s, formula=f"{tflop_s} TFLOP/s", source="device.peak_tflop_s")
-
-
-def memory_peak_gb_s(gpu: "GpuProperties") -> float | None:
-    """Memory clock × bus width × 2 (two transfers a clock) in 10⁹ byte/s; None if the device does not report them."""
-    if not gpu.max_memory_clock_mhz or not gpu.bus_bits:
-        return None
-    return gpu.max_memory_clock_mhz * 1e6 * gpu.bus_bits / 8 * 2 / 1e9
-
-
-def how_to_give(precision: str) -> str:
-    """Advice for an unknown peak."""
-    return f"give its dense peak in TFLOP/s: device.peak_tflop_s.{precision}=…"
-
-
-def computed(sheet: Datasheet, unit: str) -> float | None:
-    """Units × FMA per clock and unit × 2 × clock of one kind of unit, in TFLOP/s; None if a factor is unknown."""
-    rate, clock = _rates(sheet).get(unit), _clock(sheet, unit)
-    return sheet.units * int(rate) * 2e-6 * clock if rate and clock and sheet.units else None
-
-
-def printed(sheet: Datasheet, unit: str) -> float | None:
-    """The datasheet's figure of one kind of unit, in TFLOP/s; None if it prints none."""
-    figure = sheet.figures.get(_column(unit))
-    return float(figure) if figure else None
-
-
-def agrees(sheet: Datasheet, unit: str) -> bool:
-    """True if the computed and the printed figure differ by at most 1 %, or by the printed one's rounding."""
-    product, figure = computed(sheet, unit), printed(sheet, unit)
-    if product is None or figure is None:
-        return True
-    decimals = len(sheet.figures[_column(unit)].partition(".")[2])
-    return abs(product - figure) <= max(TOLERANCE * figure, 0.5 * 10.0**-decimals)
-
-
-def _peak(
-    device: str, precision: str, units: int | None, pci_id: str | None = None, max_clock_mhz: float | None = None
-) -> Peak:
     try:
         sheet = find(device, units, pci_id)
     except UnknownDeviceError as error:
@@ -182,6 +126,47 @@ def _peak(
         note=sheet.note,
         checked=texts_read(sheet),
     )
+
+
+def gpu_peak(gpu: "GpuProperties", precision: str) -> Peak:
+    """The dense peak of the GPU at hand in the *effective* precision of an operation, not its parameters' dtype.
+
+    Fewer SMs than the datasheet's are a slice of it.
+    """
+    return peak(gpu.name, precision, gpu.sms, gpu.pci_id, gpu.max_sm_clock_mhz)
+
+
+def memory_peak_gb_s(gpu: "GpuProperties") -> float | None:
+    """Memory clock × bus width × 2 (two transfers a clock) in 10⁹ byte/s; None if the device does not report them."""
+    if not gpu.max_memory_clock_mhz or not gpu.bus_bits:
+        return None
+    return gpu.max_memory_clock_mhz * 1e6 * gpu.bus_bits / 8 * 2 / 1e9
+
+
+def how_to_give(precision: str) -> str:
+    """Advice for an unknown peak."""
+    return f"give its dense peak in TFLOP/s: device.peak_tflop_s.{precision}=…"
+
+
+def computed(sheet: Datasheet, unit: str) -> float | None:
+    """Units × FMA per clock and unit × 2 × clock of one kind of unit, in TFLOP/s; None if a factor is unknown."""
+    rate, clock = _rates(sheet).get(unit), _clock(sheet, unit)
+    return sheet.units * int(rate) * 2e-6 * clock if rate and clock and sheet.units else None
+
+
+def printed(sheet: Datasheet, unit: str) -> float | None:
+    """The datasheet's figure of one kind of unit, in TFLOP/s; None if it prints none."""
+    figure = sheet.figures.get(_column(unit))
+    return float(figure) if figure else None
+
+
+def agrees(sheet: Datasheet, unit: str) -> bool:
+    """True if the computed and the printed figure differ by at most 1 %, or by the printed one's rounding."""
+    product, figure = computed(sheet, unit), printed(sheet, unit)
+    if product is None or figure is None:
+        return True
+    decimals = len(sheet.figures[_column(unit)].partition(".")[2])
+    return abs(product - figure) <= max(TOLERANCE * figure, 0.5 * 10.0**-decimals)
 
 
 def _rates(sheet: Datasheet) -> dict[str, str]:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import threadpoolctl
@@ -32,28 +32,30 @@ Matmul = Callable[[], object]
 
 
 class Best(NamedTuple):
-    """The fastest matmul: in which of WAYS, of which shape (MxNxK), at how many TFLOP/s."""
+    """The fastest matmul: in which of WAYS, of which shape (MxNxK), at how many TFLOP/s, and before a clock settled."""
 
     library: str
     shape: str
     tflop_s: float
+    burst_tflop_s: float | None
 
 
 def sweep_matmuls(
     precision: str, device: torch.device, limit_s: float, only: tuple[str, str] | None = None
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """Samples of the rate of C = A·B over growing shapes within about `limit_s` seconds a way; rates in TFLOP/s.
 
     On a GPU each holds the clock in MHz, and one of each shape, `burst`, is from before its clock settled.
     `only` is one way and shape (MxNxK) to sample again. Models do not multiply by `torch.mm` alone: of all `WAYS` the
     FASTEST at a middle shape are sampled. docs/peaks.md compares them.
     """
+    shapes = CPU_SHAPES if device.type == "cpu" else CUDA_SHAPES
     with threadpoolctl.threadpool_limits(torch.get_num_threads()):
         if only is not None:
             m, n, k = map(int, only[1].split("x"))
             return _sweep(only[0], precision, device, limit_s, [(m, n, k)])
         ways = _fastest_ways(precision, device)
-        return [sample for way in ways for sample in _sweep(way, precision, device, limit_s)]
+        return [sample for way in ways for sample in _sweep(way, precision, device, limit_s, shapes)]
 
 
 def _fastest_ways(precision: str, device: torch.device) -> list[str]:
@@ -75,44 +77,36 @@ def _fastest_ways(precision: str, device: torch.device) -> list[str]:
 
 
 def _sweep(
-    library: str,
-    precision: str,
-    device: torch.device,
-    limit_s: float,
-    shapes: Sequence[tuple[int, int, int]] | None = None,
-) -> list[dict[str, object]]:
-    clock = clock_for(device)
-    shapes = shapes or (CPU_SHAPES if device.type == "cpu" else CUDA_SHAPES)
+    library: str, precision: str, device: torch.device, limit_s: float, shapes: Sequence[tuple[int, int, int]]
+) -> list[dict[str, Any]]:
+    clock, read_mhz, sample_s = clock_for(device), clock_reader(device), SAMPLE_S[device.type]
     began = time.perf_counter()
-    samples: list[dict[str, object]] = []
+    samples: list[dict[str, Any]] = []
     slowest = 0.0  # seconds a FLOP, as the latest shape ran
     for m, n, k in shapes:
         flops = 2 * m * n * k
         left = limit_s - (time.perf_counter() - began)
         # Its four samples; the few calls that come before them take the little that a limit of about so long allows.
-        if samples and left < 4 * max(flops * slowest, SAMPLE_S[device.type]):
+        if samples and left < 4 * max(flops * slowest, sample_s):
             continue
+        burst: list[Sample] = []
         try:
             matmul = WAYS[library](precision, m, n, k, device)
-            burst = _settled(matmul, clock, device) if is_gpu(device) else []
-            held = _repeat(matmul, clock, SAMPLE_S[device.type], 4, clock_reader(device))
+            if is_gpu(
+                device
+            ):  # a sample at the clock that it begins with, then work that brings it to the one it holds
+                burst = _repeat(matmul, clock, BURST_S, 1, read_mhz)
+                _repeat(matmul, clock, SETTLE_S, 1)
+            held = _repeat(matmul, clock, sample_s, 4, read_mhz)
         except torch.OutOfMemoryError:
             continue
         slowest = Stats([one.time_s for one in held]).median / flops
-        shape = f"{m}x{n}x{k}"
         samples += [
-            {"library": library, "shape": shape, "time_s": one.time_s, "tflop_s": flops / one.time_s / 1e12}
+            {"library": library, "shape": f"{m}x{n}x{k}", "time_s": one.time_s, "tflop_s": flops / one.time_s / 1e12}
             | ({"clock_mhz": one.clock_mhz, "burst": place < len(burst)} if is_gpu(device) else {})
             for place, one in enumerate((*burst, *held))
         ]
     return samples
-
-
-def _settled(matmul: Matmul, clock: Clock, device: torch.device) -> "list[Sample]":
-    """A sample at the clock that the device begins with; then work of SETTLE_S brings it to the one that it holds."""
-    burst = _repeat(matmul, clock, BURST_S, 1, clock_reader(device))
-    _repeat(matmul, clock, SETTLE_S, 1)
-    return burst
 
 
 def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn") -> Matmul:
@@ -149,7 +143,7 @@ def cast_matmul(precision: str, m: int, n: int, k: int, device: torch.device) ->
     """The same of 16-bit operands, cast up to fp32 first and the result back."""
     if precision not in ("bf16", "fp16"):
         raise UnsupportedError(f"{precision} is not cast up")
-    left, right = (torch.randn(*sides, device=device).to(_dtype(precision)) for sides in ((m, k), (k, n)))
+    left, right = _drawn(precision, device, (m, k), (k, n))
     return lambda: torch.mm(left.float(), right.float()).to(left.dtype)
 
 
@@ -158,8 +152,7 @@ def convolution(precision: str, m: int, n: int, k: int, device: torch.device) ->
     width = 1 << (m.bit_length() // 2)
     if k % 4 or m % width:
         raise UnsupportedError(f"no convolution of {m}x{n}x{k}")
-    image = torch.randn(1, k // 4, m // width + 1, width + 1, device=device).to(_dtype(precision))
-    filters = torch.randn(n, k // 4, 2, 2, device=device).to(_dtype(precision))
+    image, filters = _drawn(precision, device, (1, k // 4, m // width + 1, width + 1), (n, k // 4, 2, 2))
     return torch.inference_mode()(lambda: torch.nn.functional.conv2d(image, filters))
 
 
@@ -167,7 +160,7 @@ def attention(precision: str, m: int, n: int, k: int, device: torch.device) -> M
     """Fused attention of as many FLOPs: m queries, n keys, k = 2 × heads × 64."""
     if k % 128:
         raise UnsupportedError(f"no attention of {m}x{n}x{k}")
-    queries, keys = (torch.randn(1, k // 128, each, 64, device=device).to(_dtype(precision)) for each in (m, n))
+    queries, keys = _drawn(precision, device, *((1, k // 128, each, 64) for each in (m, n)))
     return torch.inference_mode()(lambda: torch.nn.functional.scaled_dot_product_attention(queries, keys, keys))
 
 
@@ -175,7 +168,7 @@ def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -
     """The same by NumPy, which computes fp32 and fp64 on the CPU."""
     if device.type != "cpu" or precision not in ("fp32", "fp64"):
         raise UnsupportedError(f"NumPy: no {precision} on {device.type}")
-    left, right = (torch.randn(*sides, dtype=_dtype(precision)).numpy() for sides in ((m, k), (k, n)))
+    left, right = (each.numpy() for each in _drawn(precision, device, (m, k), (k, n)))
     out = np.matmul(left, right)
     return lambda: np.matmul(left, right, out=out)
 
@@ -184,7 +177,7 @@ def onednn_matmul(precision: str, m: int, n: int, k: int, device: torch.device) 
     """The same by oneDNN, as a linear layer without bias of tensors in its own layout."""
     if device.type != "cpu" or precision not in ("fp32", "bf16") or not torch.backends.mkldnn.is_available():
         raise UnsupportedError(f"oneDNN: no {precision} on {device.type}")
-    left, right = (torch.randn(*sides).to(_dtype(precision)).to_mkldnn() for sides in ((m, k), (n, k)))
+    left, right = (each.to_mkldnn() for each in _drawn(precision, device, (m, k), (n, k)))
     return torch.inference_mode()(lambda: torch.nn.functional.linear(left, right))
 
 
@@ -192,6 +185,11 @@ def _dtype(precision: str) -> torch.dtype:
     if precision in ("int8", "fp8"):
         raise UnsupportedError(f"{precision}: torch has matmuls alone")
     return getattr(torch, FORMATS[precision].operand)  # type: ignore[no-any-return]
+
+
+def _drawn(precision: str, device: torch.device, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    """Random normal operands in a format."""
+    return [torch.randn(*sides, device=device).to(_dtype(precision)) for sides in shapes]
 
 
 # Ways to multiply, by the name that `measured_with` gives them.
@@ -207,39 +205,31 @@ WAYS: dict[str, Callable[..., Matmul]] = {
 }
 
 
-def fastest_matmul(samples: list[dict[str, object]], device: torch.device) -> Best:
+def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
     """The library and shape with the highest rate.
 
     A shape's rate is its best sample on a CPU, whose neighbours can only slow samples down, and its median on a GPU,
-    whose first samples run at a clock that it cannot hold.
+    whose first samples run at a clock that it cannot hold: their rate is `burst_tflop_s`.
     """
     rates: dict[tuple[str, str], list[float]] = {}
+    bursts: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
-        if sample.get("burst"):
-            continue
-        matmul = str(sample["library"]), str(sample["shape"])
-        rates.setdefault(matmul, []).append(float(str(sample["tflop_s"])))
-    return max((Best(*one, _typical(values, device)) for one, values in rates.items()), key=lambda best: best.tflop_s)
+        found = bursts if sample.get("burst") else rates
+        found.setdefault((sample["library"], sample["shape"]), []).append(sample["tflop_s"])
+    bests = (Best(*one, _typical(each, device), max(bursts.get(one, ()), default=None)) for one, each in rates.items())
+    return max(bests, key=lambda best: best.tflop_s)
 
 
-def burst_of(best: Best, samples: list[dict[str, object]]) -> float | None:
-    """The rate of the fastest matmul before the clock settled, in TFLOP/s; None on a CPU."""
-    rates = [
-        float(str(one["tflop_s"])) for one in samples if one.get("burst") and (one["library"], one["shape"]) == best[:2]
-    ]
-    return max(rates, default=None)
-
-
-def best_bandwidth(samples: list[dict[str, object]], device: torch.device) -> float:
+def best_bandwidth(samples: list[dict[str, Any]], device: torch.device) -> float:
     """The triad's bandwidth in 10⁹ byte/s, chosen as a shape's rate is."""
-    return _typical([float(str(sample["gb_s"])) for sample in samples], device)
+    return _typical([sample["gb_s"] for sample in samples], device)
 
 
 def _typical(rates: list[float], device: torch.device) -> float:
     return max(rates) if device.type == "cpu" else Stats(rates).median
 
 
-def sweep_triad(device: torch.device) -> list[dict[str, object]]:
+def sweep_triad(device: torch.device) -> list[dict[str, Any]]:
     """Samples of the bandwidth of a[i] = b[i] + s·c[i] in 10⁹ byte/s, three fp32 streams counted."""
     length = triad_length(device)
     a, b, c = (torch.randn(length, device=device) for _ in range(3))

@@ -23,11 +23,17 @@ FILES = {"page_cache": 4096, "disk": 32}  # walks through a file, by reads in on
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk as a call without arguments, its accesses of 8 bytes, and the bytes of the lines that they touch."""
+    """A walk as a call without arguments, its accesses of 8 bytes, and the bytes of the lines that they touch.
+
+    Making one walks once: everything is compiled and every page touched.
+    """
 
     call: Callable[[], Any]
     accesses: int
     touched_bytes: int
+
+    def __post_init__(self) -> None:
+        self.call()
 
 
 @numba.njit
@@ -72,17 +78,17 @@ def cycle(places: int, spacing: int, seed: int) -> np.ndarray:
 
 
 def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
-    """A walk over a working set of the host; everything is compiled and every page touched before it is returned."""
+    """A walk over a working set of the host."""
     elements = working_set_bytes // 8
     if pattern == "random":
         following = cycle(elements // LINE, LINE, seed)
         place, steps = np.zeros(1, np.int64), _steps(elements)
-        return _ready(Walk(lambda: chase(following, place, steps), steps, steps * LINE * 8))
+        return Walk(lambda: chase(following, place, steps), steps, steps * LINE * 8)
     values = np.arange(elements, dtype=np.int64)
     rounds = math.ceil(WALKED / elements)
     if pattern == "strided":
         accesses = rounds * (elements // LINE)
-        return _ready(Walk(lambda: in_order(values, LINE, rounds), accesses, rounds * elements * 8))
+        return Walk(lambda: in_order(values, LINE, rounds), accesses, rounds * elements * 8)
     if pattern not in ("sequential", "rows", "columns"):
         raise UnsupportedError(f"pattern={pattern}: a walk of a GPU")
     side = math.isqrt(elements)
@@ -90,7 +96,7 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     matrix = values[None] if pattern == "sequential" else values[: side * side].reshape(side, side)
     matrix = matrix.T if pattern == "columns" else matrix
     accesses = rounds * matrix.size
-    return _ready(Walk(lambda: by_rows(matrix, rounds), accesses, accesses * 8))
+    return Walk(lambda: by_rows(matrix, rounds), accesses, accesses * 8)
 
 
 def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0) -> Walk:
@@ -116,7 +122,7 @@ def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0)
             for place in places:
                 os.preadv(descriptor, [target], place) if direct else os.pread(descriptor, 8, place)
 
-        return _ready(Walk(read, len(places), len(places) * page))
+        return Walk(read, len(places), len(places) * page)
     except OSError as error:
         raise UnsupportedError(f"pattern={pattern}: {folder} has no file that can be read so: {error}") from error
 
@@ -129,7 +135,7 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     if pattern == "host":
         pinned = torch.ones(elements, dtype=torch.int64).pin_memory()
         target = torch.empty_like(pinned, device=GPU)
-        return _ready(Walk(lambda: target.copy_(pinned, non_blocking=True), elements, elements * 8))
+        return Walk(lambda: target.copy_(pinned, non_blocking=True), elements, elements * 8)
     if pattern in ("sequential", "strided", "rows", "columns"):
         values = torch.arange(elements, device=GPU)
         side = math.isqrt(elements)
@@ -138,8 +144,8 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
         views = {"sequential": values, "strided": values[::LINE], "rows": matrix, "columns": matrix.t()}
         view = views[pattern]
         if pattern in ("rows", "columns"):
-            return _ready(Walk(lambda: view.sum(1), view.numel(), view.numel() * 8))
-        return _ready(Walk(view.sum, view.numel(), elements * 8))
+            return Walk(lambda: view.sum(1), view.numel(), view.numel() * 8)
+        return Walk(view.sum, view.numel(), elements * 8)
     from numba import cuda
 
     from mfulab.kernels.numba_cuda import current_stream, device_array
@@ -148,14 +154,9 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     following = torch.from_numpy(cycle(elements // LINE, LINE, seed)).cuda()
     places, place = device_array(following), device_array(torch.zeros(1, dtype=torch.int64, device=GPU))
     steps = _steps(elements)
-    return _ready(Walk(lambda: chase_kernel[1, 1, current_stream()](places, place, steps), steps, steps * LINE * 8))
+    return Walk(lambda: chase_kernel[1, 1, current_stream()](places, place, steps), steps, steps * LINE * 8)
 
 
 def _steps(elements: int) -> int:
     """Steps of one call: a whole cycle, if that is neither too short for a clock nor too long to wait for."""
     return min(max(CHASED[0], elements // LINE), CHASED[1])
-
-
-def _ready(walk: Walk) -> Walk:
-    walk.call()
-    return walk

@@ -40,15 +40,16 @@ UNKNOWN = Best()
 class State:
     """One probe: when (Unix time), seconds of its matmul and of its copy, and a GPU's clock.
 
-    `others_s` and `total_s` are running totals: CPU time of other processes, and of the CPUs that this one may use.
+    `others_s` and `total_s` are running totals: CPU time of other processes, and of the CPUs that this one may use (of a
+    GPU 0).
     """
 
     at_s: float
     product_s: float
     copy_s: float
     clock_mhz: float | None = None
-    others_s: float | None = None
-    total_s: float | None = None
+    others_s: float = 0.0
+    total_s: float = 0.0
 
     def slowdown(self, best: Best) -> float:
         """Slowdown of the slower part against its best, 1 or more; a copy's beyond what processes differ by."""
@@ -61,19 +62,14 @@ Watch = Callable[[], State]
 
 def best_of(states: Iterable[State], known: Best = UNKNOWN) -> Best:
     """The fastest of each part, `known` included."""
-    seen = list(states)
-    return Best(
-        min([known.product_s, *(state.product_s for state in seen)]),
-        min([known.copy_s, *(state.copy_s for state in seen)]),
-    )
+    seen = [known, *states]
+    return Best(min(one.product_s for one in seen), min(one.copy_s for one in seen))
 
 
 def is_disturbed(before: State, after: State, best: Best) -> bool:
     """True if what ran between two probes met a slower state of the machine, or other processes."""
     if max(before.slowdown(best), after.slowdown(best)) >= DISTURBED:
         return True
-    if before.others_s is None or after.others_s is None or before.total_s is None or after.total_s is None:
-        return False
     total = after.total_s - before.total_s
     return total > 0 and (after.others_s - before.others_s) / total >= OTHERS
 
@@ -123,7 +119,7 @@ class Probe:
 
         with torch.inference_mode():
             product_s, copy_s = (min(self._timed(part)[1:]) for part in self._parts)
-        others_s = total_s = None
+        others_s = total_s = 0.0
         if self._on_cpu:
             system, own = system_seconds(), os.times()
             others_s, total_s = system.busy - own.user - own.system, system.total

@@ -11,11 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from mfulab.timing.probe import UNKNOWN, Best, State, Watch, best_of, is_disturbed
 from mfulab.timing.statistics import Stats
 from mfulab.timing.statistics import undisturbed as undisturbed_time
 
 Call = Callable[[], Any]
+# Each library computes with threads of its own, which spin for a while once they have nothing to do: OpenBLAS's for
+# 0.1 s, OpenMP's for some milliseconds. They hold the cores meanwhile, and the next library runs ten times slower.
+LONGEST_SPIN_S = 0.3
+AS_USUAL = 1.25
 
 
 class Timed(NamedTuple):
@@ -25,14 +31,6 @@ class Timed(NamedTuple):
     calls: int
     clock_mhz: float | None = None
     held: bool = True
-
-
-class Interleaved(NamedTuple):
-    """Repetitions that count, the machine's states between the rounds, and the rounds that do not count."""
-
-    repetitions: list["Repetition"]
-    states: list[State]
-    repeated: int
 
 
 class Timer(Protocol):
@@ -51,6 +49,34 @@ class Timer(Protocol):
         """Brings the device to the state in which it does nothing but this call; `best_s` is its best so far."""
 
 
+class HostTimer:
+    """`time.perf_counter`; the caches are flushed by writing twice the last-level cache's bytes."""
+
+    resolution_s = 5e-3
+    most_calls = 50_000  # a call of 0.1 µs; nothing is queued that could overflow
+
+    def __init__(self, last_level_cache_bytes: int | None) -> None:
+        self._scratch = np.zeros(2 * (last_level_cache_bytes or 32 << 20), np.uint8)
+
+    def time(self, call: Call, calls: int) -> Timed:
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        # No clock: a virtual machine shows its nominal one, not the one it runs at.
+        return Timed((time.perf_counter() - started) / calls, calls)
+
+    def cold(self, call: Call) -> Timed:
+        self._scratch += 1
+        return self.time(call, 1)
+
+    def settle(self, call: Call, calls: int, best_s: float) -> None:
+        if best_s > LONGEST_SPIN_S:
+            return  # what spins at first is a small part of such a call
+        deadline = time.perf_counter() + LONGEST_SPIN_S
+        while self.time(call, calls).time_s > AS_USUAL * best_s and time.perf_counter() < deadline:
+            pass
+
+
 @dataclass(frozen=True)
 class Repetition:
     """One timed repetition; `time_s` is seconds a call."""
@@ -63,6 +89,14 @@ class Repetition:
     clock_mhz: float | None
     held: bool = True
     disturbed: bool = False  # the machine was in a slow state around this round, or other processes computed
+
+
+class Interleaved(NamedTuple):
+    """Repetitions that count, the machine's states between the rounds, and the rounds that do not count."""
+
+    repetitions: list[Repetition]
+    states: list[State]
+    repeated: int
 
 
 @dataclass
@@ -158,9 +192,8 @@ def interleave(
             precise = all(one.is_precise(budget.precision) for (_, heat), one in settling.items() if heat == "hot")
             if (quiet and precise) or elapsed > min(budget.limit_s, budget.time_s + budget.patience_s):
                 kept = undisturbed(repetitions, disturbed, budget.least_rounds)
-                return Interleaved(
-                    drop_slow_clocks(kept), states, len(disturbed) if len(kept) < len(repetitions) else 0
-                )
+                repeated = len(disturbed) if len(kept) < len(repetitions) else 0
+                return Interleaved(drop_slow_clocks(kept), states, repeated)
 
 
 def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:

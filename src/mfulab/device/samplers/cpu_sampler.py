@@ -4,7 +4,6 @@ import resource
 import time
 from collections.abc import Generator
 from contextlib import suppress
-from dataclasses import dataclass
 
 from mfulab.device.cpu import cgroup_cpu_seconds, system_seconds
 from mfulab.device.samplers.reading import Reading, Readings, sampler
@@ -14,21 +13,8 @@ SYSTEM = "/proc/stat, the CPUs that this process may use"
 CGROUP = "cgroup CPU accounting"
 
 
-@dataclass(frozen=True)
-class CpuCounters:
-    """Running totals: seconds, and counts of context switches and of page faults that needed no disk."""
-
-    wall_s: float
-    process_s: float
-    system_busy_s: float | None
-    system_steal_s: float | None
-    system_total_s: float | None
-    voluntary: int
-    involuntary: int
-    cgroup_used_s: float | None = None
-    cgroup_throttled_s: float | None = None
-    children_s: float = 0.0
-    page_faults: int = 0
+# Running totals: seconds, and counts of context switches and of page faults that needed no disk; None: not reported.
+Counters = dict[str, float | None]
 
 
 @sampler
@@ -43,25 +29,17 @@ def cpu_sampler(cores: float) -> Generator[None, None, Readings]:
     return between(begin, counters(), cores)
 
 
-def counters() -> CpuCounters:
+def counters() -> Counters:
     """The counters now."""
-    system = system_seconds()
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    used, throttled = cgroup_cpu_seconds()
-    wall_s = time.perf_counter()
-    return CpuCounters(
-        wall_s=wall_s,
-        process_s=own.ru_utime + own.ru_stime,
-        system_busy_s=system.busy,
-        system_steal_s=system.steal,
-        system_total_s=system.total,
-        voluntary=own.ru_nvcsw,
-        involuntary=own.ru_nivcsw,
-        page_faults=own.ru_minflt,
-        children_s=children_seconds(),
-        cgroup_used_s=used,
-        cgroup_throttled_s=throttled,
-    )
+    system, own, (used, throttled) = system_seconds(), resource.getrusage(resource.RUSAGE_SELF), cgroup_cpu_seconds()
+    return {
+        "wall_s": time.perf_counter(),
+        "process_s": own.ru_utime + own.ru_stime,
+        "children_s": children_seconds(),
+        **{"system_busy_s": system.busy, "system_steal_s": system.steal, "system_total_s": system.total},
+        **{"cgroup_used_s": used, "cgroup_throttled_s": throttled},
+        **{"voluntary_switches": own.ru_nvcsw, "involuntary_switches": own.ru_nivcsw, "page_faults": own.ru_minflt},
+    }
 
 
 def children_seconds() -> float:
@@ -78,19 +56,18 @@ def children_seconds() -> float:
     return seconds
 
 
-def between(begin: CpuCounters, end: CpuCounters, cores: float) -> Readings:
+def between(begin: Counters, end: Counters, cores: float) -> Readings:
     """The readings between two states of the counters, for a process whose threads fill `cores` cores."""
 
     def passed(name: str) -> float | None:
-        before, after = getattr(begin, name), getattr(end, name)
+        before, after = begin[name], end[name]
         return None if before is None or after is None else after - before
 
-    wall, own = end.wall_s - begin.wall_s, end.process_s - begin.process_s
+    wall, own, children = (passed(name) or 0.0 for name in ("wall_s", "process_s", "children_s"))
     if wall <= 0:
         raise ValueError(f"a window of {wall} s")
     total, busy, used = passed("system_total_s"), passed("system_busy_s"), passed("cgroup_used_s")
-    ours = own + end.children_s - begin.children_s
-    others = None if busy is None else max(0.0, busy - ours)  # the system's ticks are of 10 ms, ours finer
+    others = None if busy is None else max(0.0, busy - own - children)  # the system's ticks are of 10 ms, ours finer
     stopped = passed("cgroup_throttled_s")
     # Linux adds up what each CPU was stopped for: the sum may exceed the wall time, and belongs to the time wanted.
     wanted = None if used is None or stopped is None else used + stopped
@@ -110,7 +87,6 @@ def between(begin: CpuCounters, end: CpuCounters, cores: float) -> Readings:
         is_known = part is not None and whole is not None and (whole or source == CGROUP)
         value = 100 * part / (whole or 1.0) if is_known else None  # type: ignore[operator]
         readings[name] = Reading(value, "%", source, wall, "" if is_known else unreported.get(source, ""))
-    for name in ("voluntary", "involuntary", "page_faults"):
-        column = "page_faults_per_s" if name == "page_faults" else f"{name}_switches_per_s"
-        readings[column] = Reading(passed(name) / wall, "1/s", "getrusage, all threads", wall)  # type: ignore[operator]
+    for name in ("voluntary_switches", "involuntary_switches", "page_faults"):
+        readings[f"{name}_per_s"] = Reading((passed(name) or 0) / wall, "1/s", "getrusage, all threads", wall)
     return readings

@@ -29,13 +29,9 @@ def cpu_probe(pid: int, cores: float) -> Probe:
 
     def probe() -> Line:
         own, system = process.cpu_times(), system_seconds()
-        now = {
-            "wall": time.monotonic(),
-            "own": own.user + own.system,
-            "busy": system.busy,
-            "total": system.total,
-            **({} if system.steal is None else {"steal": system.steal}),
-        }
+        now = {"wall": time.monotonic(), "own": own.user + own.system, "busy": system.busy, "total": system.total}
+        if system.steal is not None:
+            now["steal"] = system.steal
         passed = {key: value - before[key] for key, value in now.items()} if before else {}
         before.update(now)
 

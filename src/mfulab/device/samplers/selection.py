@@ -69,8 +69,7 @@ def fill(row: Any, readings: Readings) -> dict[str, str]:
 def per_step(readings: Readings, steps: int) -> Readings:
     """The same readings, with the window's energy shared among its steps."""
     shared = dict(readings)
-    total = shared.pop("window_energy_j", None)
-    if total is not None:
+    if total := shared.pop("window_energy_j", None):
         energy = None if total.value is None else total.value / steps
         shared["energy_j"] = replace(total, value=energy, source=f"{total.source} ÷ {steps} steps")
     return shared

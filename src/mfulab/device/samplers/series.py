@@ -21,6 +21,7 @@ AVERAGED = {
     "temperature_c": "°C",
     "power_w": "W",
     "device_memory_bytes": "B",
+    "other_processes": "",  # the most in one poll
 }
 # Fewer samples than this are an anecdote.
 MINIMUM_SAMPLES = 3
@@ -73,10 +74,8 @@ class Series:
         """Ends the poller and writes the series again with the column `in_window`."""
         if self._process is None:
             return
-        if self._process.stdin:
-            self._process.stdin.close()
         try:
-            self._process.wait(timeout=5)
+            self._process.communicate(timeout=5)  # closes its input, at which it ends
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -113,8 +112,6 @@ def means(lines: list[dict[str, float | None]], begin_s: float, end_s: float, de
     for name, unit in AVERAGED.items():
         values = [value for line in inside if (value := line.get(name)) is not None]
         reason = few or ("" if values else "refused by the driver")
-        readings[name] = Reading(None if reason else sum(values) / len(values), unit, SOURCE, window_s, reason)
-    counts = [value for line in inside if (value := line.get("other_processes")) is not None]
-    reason = few or ("" if counts else "refused by the driver")
-    readings["other_processes"] = Reading(None if reason else max(counts), "", SOURCE, window_s, reason)
+        value = None if reason else max(values) if name == "other_processes" else sum(values) / len(values)
+        readings[name] = Reading(value, unit, SOURCE, window_s, reason)
     return readings

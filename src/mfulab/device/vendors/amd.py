@@ -5,6 +5,7 @@ against a stand-in that answers as amdsmi 7.0 does; no AMD GPU has been met.
 """
 
 import functools
+import itertools
 import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -45,16 +46,11 @@ def why_absent() -> str:
     return _opened()[1]
 
 
-def library() -> Any:
-    """The package `amdsmi`; raises RefusedError with the reason where it cannot be used."""
-    if why_absent():
-        raise RefusedError(why_absent())
-    return _opened()[0]
-
-
 def ask(name: str, *arguments: Any, cell: str = "") -> Any:
     """The answer of a function of `amdsmi`, or a cell of it; raises RefusedError where it gives none."""
-    smi = library()
+    smi, absent = _opened()
+    if absent:
+        raise RefusedError(absent)
     try:
         answer = getattr(smi, name)(*arguments)
         answer = answer[cell] if cell else answer
@@ -85,21 +81,16 @@ def gpus(environment: Mapping[str, str]) -> list[tuple[str, str]]:
         if address := optional("amdsmi_get_gpu_device_bdf", handle):
             found.append((place if number is None else number, name, address))
     seen = [(name, address) for _, name, address in sorted(found)]
-    hip = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
     seen = [seen[number] for number in _numbers(environment.get("ROCR_VISIBLE_DEVICES"), len(seen))]
-    numbers = _numbers(hip, len(seen))
-    return [(seen[number][0], f"{PREFIX}{number}-{seen[number][1]}") for number in numbers]
+    hip = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
+    return [(seen[number][0], f"{PREFIX}{number}-{seen[number][1]}") for number in _numbers(hip, len(seen))]
 
 
 def _numbers(listed: str | None, count: int) -> list[int]:
     if listed is None:
         return list(range(count))
-    valid = []
-    for entry in listed.split(","):
-        if not entry.strip().isdigit() or int(entry) >= count:
-            break
-        valid.append(int(entry))
-    return valid
+    numbers = (int(entry) if entry.strip().isdigit() else count for entry in listed.split(","))
+    return list(itertools.takewhile(lambda number: number < count, numbers))
 
 
 def handle_of(uuid: str) -> Any:
@@ -113,9 +104,8 @@ def handle_of(uuid: str) -> Any:
 
 def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
     """Samplers, the strictest first: accumulators over the window, those `between`, values at its end."""
-    handle = handle_of(uuid)
-    last = at_end(lambda: _line(handle, os.getpid()), SOURCE, "refused by the driver")
-    return [accumulators(handle, now), *between, last]
+    last = at_end(probe(uuid, os.getpid()), SOURCE, "refused by the driver")
+    return [accumulators(handle_of(uuid), now), *between, last]
 
 
 @sampler
@@ -165,31 +155,30 @@ def _share(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> flo
 
 def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
     """A function that reads what AMD SMI reports now; what it refuses is empty. `own` is no "other process"."""
-    handle = handle_of(uuid)
-    return lambda: _line(handle, own)
+    handle, smi = handle_of(uuid), _opened()[0]
+    hottest = (smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT)
 
+    def now() -> dict[str, float | None]:
+        memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_used")
+        power = optional("amdsmi_get_power_info", handle, cell="current_socket_power")  # of Instinct; others: the mean
+        processes = optional("amdsmi_get_gpu_process_list", handle)
+        return {
+            "utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="gfx_activity"),
+            "memory_utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="umc_activity"),
+            "clock_mhz": _clock(handle, "GFX"),
+            "memory_clock_mhz": _clock(handle, "MEM"),
+            "power_w": power or optional("amdsmi_get_power_info", handle, cell="average_socket_power"),
+            "temperature_c": optional("amdsmi_get_temp_metric", handle, *hottest),
+            "device_memory_bytes": None if memory is None else memory << 20,
+            "other_processes": None if processes is None else count_others([one["pid"] for one in processes], own),
+        }
 
-def _line(handle: Any, own: int | None) -> dict[str, float | None]:
-    smi = library()
-    memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_used")
-    power = optional("amdsmi_get_power_info", handle, cell="current_socket_power")  # of Instinct; others have the mean
-    processes = optional("amdsmi_get_gpu_process_list", handle)
-    return {
-        "utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="gfx_activity"),
-        "memory_utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="umc_activity"),
-        "clock_mhz": _clock(handle, "GFX"),
-        "memory_clock_mhz": _clock(handle, "MEM"),
-        "power_w": power or optional("amdsmi_get_power_info", handle, cell="average_socket_power"),
-        "temperature_c": optional(
-            "amdsmi_get_temp_metric", handle, smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
-        ),
-        "device_memory_bytes": None if memory is None else memory << 20,
-        "other_processes": None if processes is None else count_others([one["pid"] for one in processes], own),
-    }
+    return now
 
 
 def _clock(handle: Any, kind: str, cell: str = "clk") -> float | None:
-    return optional("amdsmi_get_clock_info", handle, getattr(library().AmdSmiClkType, kind), cell=cell)  # type: ignore[no-any-return]
+    of = getattr(_opened()[0].AmdSmiClkType, kind)
+    return optional("amdsmi_get_clock_info", handle, of, cell=cell)  # type: ignore[no-any-return]
 
 
 def clock_reader(uuid: str) -> Callable[[], float | None]:
@@ -207,15 +196,13 @@ def restriction(uuid: str) -> str:
 
 def properties(uuid: str, name: str, sms: int | None = None) -> GpuProperties:
     """Properties that decide peaks; None if AMD SMI hides them. `sms`: compute units."""
-    handle = None
-    with suppress(RefusedError):
+    try:
         handle = handle_of(uuid)
-    if handle is None:
+    except RefusedError:
         return GpuProperties(name, sms, None)
-    units = optional("amdsmi_get_gpu_asic_info", handle, cell="num_compute_units")
     return GpuProperties(
         name=name,
-        sms=sms or units,
+        sms=sms or optional("amdsmi_get_gpu_asic_info", handle, cell="num_compute_units"),
         max_sm_clock_mhz=_clock(handle, "GFX", "max_clk"),
         max_memory_clock_mhz=_clock(handle, "MEM", "max_clk"),  # without bus: its transfers a clock differ by memory
     )
@@ -232,17 +219,9 @@ def describe_all() -> list[dict[str, object]]:
         handle, known = handle_of(uuid), properties(uuid, name)
         cap = optional("amdsmi_get_power_cap_info", handle, cell="power_cap")
         memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_total")
-        described.append(
-            {
-                "name": name,
-                "uuid": uuid,
-                "sms": known.sms,
-                "max_sm_clock_mhz": known.max_sm_clock_mhz,
-                "max_memory_clock_mhz": known.max_memory_clock_mhz,
-                "memory_bytes": None if memory is None else memory << 20,
-                "power_limit_w": None if cap is None else cap / 1e6,
-            }
-        )
+        clocks = {"max_sm_clock_mhz": known.max_sm_clock_mhz, "max_memory_clock_mhz": known.max_memory_clock_mhz}
+        held = {"memory_bytes": memory and memory << 20, "power_limit_w": cap and cap / 1e6}
+        described.append({"name": name, "uuid": uuid, "sms": known.sms, **clocks, **held})
     return described
 
 

@@ -85,14 +85,11 @@ class PmSampler:
         self._collector.enable()
         if not self._columns:
             modes = pm_sampling.TriggerMode
-            self._choose(modes.GPU_TIME_INTERVAL)
-            if not self._columns:
-                self._choose(modes.GPU_SYSCLK_INTERVAL)
-            if not self._columns:
+            if not any(map(self._choose, (modes.GPU_TIME_INTERVAL, modes.GPU_SYSCLK_INTERVAL))):
                 raise RuntimeError("none of the metrics can be sampled")
         self._configure(self._columns)
 
-    def _choose(self, trigger: Any) -> None:
+    def _choose(self, trigger: Any) -> bool:
         """Takes each column's first metric with which one pass still holds all; the first decides on `trigger`."""
         self._trigger = trigger
         for column, metrics in METRICS.items():
@@ -104,7 +101,8 @@ class PmSampler:
                 self._columns[column] = metric
                 break
             if not self._columns:
-                return
+                return False
+        return True
 
     def _configure(self, columns: dict[str, str]) -> None:
         self._collector.configure(

@@ -20,7 +20,7 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
     Raises RefusedError where NVML does not know the GPU.
     """
     handle = nvml.handle_by_uuid(uuid)
-    named = nvml.text(nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid)
+    named = nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid
     counters: Sampler
     if without := gpm.why_unsupported(handle):
         counters = dcgm.dcgm_sampler(named, without)
@@ -70,56 +70,56 @@ def capability(uuid: str) -> tuple[int, int] | None:
 
 def describe_all() -> list[dict[str, object]]:
     """Columns of the environment's table for each GPU of this machine; empty without a driver."""
-    return [_describe(handle) for handle in nvml.handles()]
+    described: list[dict[str, object]] = []
+    for handle in nvml.handles():
+        asked = _asker(handle)
+        capability, memory = asked(pynvml.nvmlDeviceGetCudaComputeCapability), asked(pynvml.nvmlDeviceGetMemoryInfo)
+        limit, mig = asked(pynvml.nvmlDeviceGetPowerManagementLimit), asked(pynvml.nvmlDeviceGetMigMode)
+        mode = asked(pynvml.nvmlDeviceGetVirtualizationMode)
+        described.append(
+            {
+                "name": asked(pynvml.nvmlDeviceGetName),
+                "uuid": asked(pynvml.nvmlDeviceGetUUID),
+                "compute_capability": capability and ".".join(map(str, capability)),
+                "max_sm_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+                "max_memory_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+                "memory_bus_bits": asked(pynvml.nvmlDeviceGetMemoryBusWidth),
+                "memory_bytes": memory and memory.total,
+                "power_limit_w": limit and limit / 1e3,
+                "mig": mig and bool(mig[0]),
+                "virtual": None if mode is None else mode in nvml.VIRTUAL,
+            }
+        )
+    return described
 
 
-def _describe(handle: Any) -> dict[str, object]:
-
-    def asked(call: Any, *arguments: Any, read: Callable[[Any], object] = lambda value: value) -> object:
-        value = nvml.optional(call, handle, *arguments)
-        return None if value is None else read(value)
-
-    return {
-        "name": asked(pynvml.nvmlDeviceGetName, read=nvml.text),
-        "uuid": asked(pynvml.nvmlDeviceGetUUID, read=nvml.text),
-        "compute_capability": asked(
-            pynvml.nvmlDeviceGetCudaComputeCapability, read=lambda found: ".".join(map(str, found))
-        ),
-        "max_sm_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
-        "max_memory_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
-        "memory_bus_bits": asked(pynvml.nvmlDeviceGetMemoryBusWidth),
-        "memory_bytes": asked(pynvml.nvmlDeviceGetMemoryInfo, read=lambda memory: memory.total),
-        "power_limit_w": asked(pynvml.nvmlDeviceGetPowerManagementLimit, read=lambda limit: limit / 1e3),
-        "mig": asked(pynvml.nvmlDeviceGetMigMode, read=lambda mode: bool(mode[0])),
-        "virtual": asked(pynvml.nvmlDeviceGetVirtualizationMode, read=lambda mode: mode in nvml.VIRTUAL),
-    }
+def _asker(handle: Any) -> Callable[..., Any]:
+    """A function that asks NVML of one GPU; it gives None where NVML refuses."""
+    return lambda call, *arguments: nvml.optional(call, handle, *arguments)
 
 
 def driver() -> str | None:
     """The driver's version; None without one."""
-    version = nvml.optional(pynvml.nvmlSystemGetDriverVersion)
-    return None if version is None else nvml.text(version)
+    return nvml.optional(pynvml.nvmlSystemGetDriverVersion)  # type: ignore[no-any-return]
 
 
 def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
     """A function that reads what NVML reports now; what it refuses is empty. `own` is no "other process"."""
     handle = nvml.handle_by_uuid(uuid)
-
-    def asked(call: Callable[..., Any], *arguments: Any) -> Any:
-        return nvml.optional(call, handle, *arguments)
+    asked = _asker(handle)
 
     def now() -> dict[str, float | None]:
         rates, memory = asked(pynvml.nvmlDeviceGetUtilizationRates), asked(pynvml.nvmlDeviceGetMemoryInfo)
         power, instant = asked(pynvml.nvmlDeviceGetPowerUsage), field(handle, pynvml.NVML_FI_DEV_POWER_INSTANT)
         return {
-            "utilization_percent": None if rates is None else rates.gpu,
-            "memory_utilization_percent": None if rates is None else rates.memory,
+            "utilization_percent": rates and rates.gpu,
+            "memory_utilization_percent": rates and rates.memory,
             "clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
             "memory_clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
-            "power_w": None if power is None else power / 1e3,
-            "instant_power_w": None if instant is None else instant / 1e3,  # the other is a mean, on Hopper over 1 s
+            "power_w": power and power / 1e3,
+            "instant_power_w": instant and instant / 1e3,  # the other is a mean, on Hopper over 1 s
             "temperature_c": asked(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
-            "device_memory_bytes": None if memory is None else memory.used,
+            "device_memory_bytes": memory and memory.used,
             "other_processes": other_processes(handle, own)[0],
         }
 

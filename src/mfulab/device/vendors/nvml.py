@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,8 +11,6 @@ from mfulab.device.vendors import RefusedError
 
 # The ways in which a driver inside a virtual machine shares one GPU; passing a whole one through is not among them.
 VIRTUAL = (pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU, pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU)
-
-_lock = threading.Lock()
 
 
 def ask(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -35,23 +32,16 @@ def optional(call: Callable[..., Any], *arguments: Any) -> Any:
 @functools.cache
 def why_absent() -> str | None:
     """None if NVML can be used in this process, else the reason. Initialises the library once; makes no context."""
-    with _lock:
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            return f"no NVIDIA driver answers: {error}"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return f"no NVIDIA driver answers: {error}"
     return None
-
-
-def text(value: str | bytes) -> str:
-    """NVML's strings are bytes in older wheels."""
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def handle_by_uuid(uuid: str) -> Any:
     """The NVML handle of the GPU or MIG instance `uuid` (with or without its prefix). CUDA's index is not NVML's."""
-    reason = why_absent()
-    if reason:
+    if reason := why_absent():
         raise RefusedError(reason)
     for candidate in (uuid,) if uuid.startswith(("GPU-", "MIG-")) else (f"GPU-{uuid}", f"MIG-{uuid}"):
         with contextlib.suppress(RefusedError):
@@ -79,8 +69,7 @@ def mig_instances(handle: Any) -> Iterator[Any]:
 
 def is_mig(handle: Any) -> bool:
     """True if `handle` is a MIG instance rather than a whole GPU."""
-    answer = optional(pynvml.nvmlDeviceIsMigDeviceHandle, handle)
-    return bool(getattr(answer, "value", answer))  # a ctypes number in some wheels
+    return bool(getattr(optional(pynvml.nvmlDeviceIsMigDeviceHandle, handle), "value", 0))  # a ctypes number
 
 
 def parent(handle: Any) -> Any:

@@ -30,9 +30,8 @@ from mfulab.kernels.threads import use_threads
 from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
 from mfulab.measurements.bench_matmul import BenchMatmulConfig, MatmulRow
 from mfulab.timing.device_timer import DeviceTimer
-from mfulab.timing.host_timer import LONGEST_SPIN_S, HostTimer
 from mfulab.timing.probe import Best, Probe, Watch, known_best, packed
-from mfulab.timing.repetitions import Budget, Call, Repetition, Timer, interleave, summarise
+from mfulab.timing.repetitions import LONGEST_SPIN_S, Budget, Call, HostTimer, Repetition, Timer, interleave, summarise
 from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
 
 WINDOWS = ByKind(cpu=2, gpu=3)  # of each process

@@ -19,7 +19,7 @@ from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import memory_peak_gb_s
 from mfulab.device.samplers.series import Series
 from mfulab.measurements.ceilings import CeilingRow, CeilingsConfig
-from mfulab.timing.best_matmul import LIMIT_S, best_bandwidth, burst_of, fastest_matmul, sweep_matmuls, sweep_triad
+from mfulab.timing.best_matmul import LIMIT_S, best_bandwidth, fastest_matmul, sweep_matmuls, sweep_triad
 from mfulab.timing.probe import Probe, packed
 
 
@@ -57,8 +57,7 @@ def _matmuls(
         samples = sweep_matmuls(effective, device, LIMIT_S[device.type], _found_before(folder))
     peak = peak_of(device, threads, effective, config.device)
     row.emulated = False
-    row.measured_with, row.measured_shape, row.measured_tflop_s = best = fastest_matmul(samples, device)
-    row.burst_tflop_s = burst_of(best, samples)
+    row.measured_with, row.measured_shape, row.measured_tflop_s, row.burst_tflop_s = fastest_matmul(samples, device)
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
     row.computed_clock_mhz = peak.spec_clock_mhz
     row.computed_formula, row.computed_source = peak.formula or None, peak.source or None

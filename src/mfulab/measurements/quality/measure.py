@@ -20,7 +20,7 @@ from mfulab.models.convolutional import small_digits
 from mfulab.models.pruning import prune
 from mfulab.models.quantised import quantise, weight_bytes
 from mfulab.timing.device_timer import DeviceTimer
-from mfulab.timing.host_timer import HostTimer
+from mfulab.timing.repetitions import HostTimer
 from mfulab.timing.statistics import Stats, mean_half_width, median_interval
 
 ROUNDS, WINDOW_S = 15, 0.03
