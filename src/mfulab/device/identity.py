@@ -98,7 +98,7 @@ def _visible(
         if entry.isdigit() and int(entry) < len(seen):
             if not in_bus_order and len(names := {device.name for device in seen}) > 1:
                 raise NoDeviceError(
-                    f"this machine has different GPUs ({', '.join(sorted(names))}) and CUDA numbers them fastest first: "
+                    f"there are different GPUs here ({', '.join(sorted(names))}), and CUDA numbers them fastest first: "
                     "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a UUID (nvidia-smi -L lists them)"
                 )
             chosen.append(seen[int(entry)])

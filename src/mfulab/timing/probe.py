@@ -40,8 +40,7 @@ UNKNOWN = Best()
 class State:
     """One probe: when (Unix time), seconds of its matmul and of its copy, and a GPU's clock.
 
-    `others_s` and `total_s` are running totals: CPU time of other processes, and of the CPUs that this one may use (of a
-    GPU 0).
+    `others_s` and `total_s` are running totals, of a GPU 0: CPU time of other processes, and of the CPUs to be used.
     """
 
     at_s: float

@@ -44,7 +44,6 @@ class PeakMemory:
         # A step's first calls bring in its libraries' code: 80 MB of torch's for a small convolutional network.
         peak -= max(0, system.file_pages_bytes() - self._files)
         if peak <= self._baseline:
-            return Reading(
-                None, "B", source, reason="the process grew by nothing: it reused memory that it held before"
-            )
+            reason = "the process grew by nothing: it reused memory that it held before"
+            return Reading(None, "B", source, reason=reason)
         return Reading(peak - self._baseline, "B", source)
