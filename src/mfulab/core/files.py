@@ -4,6 +4,7 @@ import csv
 import errno
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -44,7 +45,10 @@ def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
     try:
         path = Path(word).expanduser()
         if path.is_dir():
-            return _below(path, endings)
+            entries = list(itertools.islice(path.rglob("*"), MOST_FOUND + 1))
+            if len(entries) > MOST_FOUND:
+                raise ConfigurationError(f"{path}: holds more than {MOST_FOUND:,} files. Give a folder further down.")
+            return sorted(one for one in entries if one.name.endswith(endings) and one.is_file())
         if path.exists() or not any(sign in word for sign in "*?["):
             return [path] if path.exists() else []
         base = Path(path.anchor) if path.is_absolute() else Path()
@@ -52,17 +56,6 @@ def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
         return sorted(one for one in base.glob(pattern) if one.is_file())
     except (OSError, ValueError, RuntimeError) as error:  # too long, no pattern, a home that is nobody's
         raise ConfigurationError(f"{word}: {getattr(error, 'strerror', None) or error}.") from error
-
-
-def _below(folder: Path, endings: tuple[str, ...]) -> list[Path]:
-    """The regular files below a folder that end so, in order. Raises ConfigurationError where it holds too many."""
-    found, seen = [], 0
-    for place, folders, names in os.walk(folder):
-        seen += len(folders) + len(names)
-        if seen > MOST_FOUND:
-            raise ConfigurationError(f"{folder}: holds more than {MOST_FOUND:,} files. Give a folder further down.")
-        found += [one for name in names if name.endswith(endings) and (one := Path(place, name)).is_file()]
-    return sorted(found)
 
 
 def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:

@@ -9,7 +9,7 @@ import pynvml
 
 from mfulab.device.samplers.reading import Sampler
 from mfulab.device.vendors import GpuProperties, RefusedError, cupti, dcgm, gpm, nvml
-from mfulab.device.vendors.nvml_sampler import field, nvml_at_end, nvml_sampler, other_processes
+from mfulab.device.vendors.nvml_sampler import fields, nvml_at_end, nvml_sampler, other_processes
 
 SOURCE = "NVML"
 
@@ -110,14 +110,15 @@ def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
 
     def now() -> dict[str, float | None]:
         rates, memory = asked(pynvml.nvmlDeviceGetUtilizationRates), asked(pynvml.nvmlDeviceGetMemoryInfo)
-        power, instant = asked(pynvml.nvmlDeviceGetPowerUsage), field(handle, pynvml.NVML_FI_DEV_POWER_INSTANT)
+        (instant,) = fields(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
+        power = asked(pynvml.nvmlDeviceGetPowerUsage)
         return {
             "utilization_percent": rates and rates.gpu,
             "memory_utilization_percent": rates and rates.memory,
             "clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
             "memory_clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
             "power_w": power and power / 1e3,
-            "instant_power_w": instant and instant / 1e3,  # the other is a mean, on Hopper over 1 s
+            "instant_power_w": instant.value and instant.value / 1e3,  # the other is a mean, on Hopper over 1 s
             "temperature_c": asked(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
             "device_memory_bytes": memory and memory.used,
             "other_processes": other_processes(handle, own)[0],

@@ -44,27 +44,20 @@ def nvml_sampler(
 
     `now` is the clock of NVML's own time stamps, `elapsed` one that nobody sets.
     """
-    energy_before, throttled_before = _energy_mj(handle), _throttled_ns(handle)
-    began_s, began = now(), elapsed()
+    before, began_s, began = _totals(handle), now(), elapsed()
     yield
-    energy_after, throttled_after = _energy_mj(handle), _throttled_ns(handle)
-    ended_s, window_s = now(), elapsed() - began
+    after, ended_s, window_s = _totals(handle), now(), elapsed() - began
     return {
         "utilization_percent": _utilization(handle, began_s, ended_s, window_s),
-        **energy_of(energy_before, energy_after, window_s),
-        **throttling(throttled_before, throttled_after, window_s),
+        **energy_of(before[0], after[0], window_s),
+        **throttling(before[1:], after[1:], window_s),
     }
 
 
-def _energy_mj(handle: Any) -> Counter:
-    value, reason = _asked(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-    return Counter(value, reason=reason)
-
-
-def _throttled_ns(handle: Any) -> list[Counter]:
-    """The counters of THROTTLE_FIELDS, in their order."""
-    fields, reason = _asked(pynvml.nvmlDeviceGetFieldValues, handle, list(THROTTLE_FIELDS))
-    return [Counter(None, reason=reason)] * len(THROTTLE_FIELDS) if fields is None else list(map(_counter, fields))
+def _totals(handle: Any) -> list[Counter]:
+    """Running totals: energy in mJ, then the nanoseconds of THROTTLE_FIELDS, in their order."""
+    energy_mj, reason = _asked(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    return [Counter(energy_mj, reason=reason), *fields(handle, list(THROTTLE_FIELDS))]
 
 
 def _utilization(handle: Any, begin_s: float, end_s: float, window_s: float) -> Reading:
@@ -169,10 +162,10 @@ def _asked(call: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
         return None, str(refusal)
 
 
-def field(handle: Any, number: int) -> int | None:
-    """The value of NVML's field `number` now; None if the driver does not give it."""
-    answer, _ = _asked(pynvml.nvmlDeviceGetFieldValues, handle, [number])
-    return None if answer is None else _counter(answer[0]).value
+def fields(handle: Any, numbers: list[int]) -> list[Counter]:
+    """The values of NVML's fields of these numbers now."""
+    found, refusal = _asked(pynvml.nvmlDeviceGetFieldValues, handle, numbers)
+    return [Counter(None, reason=refusal)] * len(numbers) if found is None else list(map(_counter, found))
 
 
 def _counter(field: Any) -> Counter:
