@@ -119,23 +119,18 @@ class WorkloadConfig(Closed):
     teacher: Literal["none", "online", "cached"] = Field(
         "none", description="Distillation from a frozen model of the same architecture, run in each step or before."
     )
-    input: Literal["device", "host"] = Field(
-        "device", description="One batch that lies on the device, or a new one each time from a DataLoader on the host."
-    )
+    input: Literal["device", "host"] = Field("device", description="One batch on the device, or new from a DataLoader.")
     loader_workers: int = Field(0, ge=0, le=1024, description="The DataLoader's processes; 0: the loop itself.")
     loader_source: Literal["random", "decode", "file"] = Field(
         "random", description="Samples drawn, decoded from JPEG, or read from a memory-mapped file."
     )
-    loader_file: str | None = Field(
-        None, description="That file: bytes of images, or token ids of 16 or 32 bits; made for the run if empty."
-    )
+    loader_file: str | None = Field(None, description="That file: images' bytes or token ids; empty: made for the run.")
     loader_prefetch: int | None = Field(None, ge=1, le=1024, description="Batches that a worker holds ready; empty: 2.")
     loader_epoch: int | None = Field(None, ge=1, le=MOST, description="Batches of an epoch; empty: without end.")
     loader_persistent: bool = Field(False, description="Keep the workers from one epoch to the next.")
     loader_pinned: bool | None = Field(None, description="Copy to a GPU from page-locked memory; empty: yes.")
     autograd: Literal["no_grad", "inference_mode", "recorded", "leaked"] = Field(
-        "no_grad",
-        description=f"Of inference: no graph, an unneeded one, or graphs of {LEAKED_STEPS} steps kept.",
+        "no_grad", description=f"Of inference: no graph, an unneeded one, or graphs of {LEAKED_STEPS} steps kept."
     )
 
     def conflicts(self) -> Iterator[str]:
@@ -183,9 +178,7 @@ class ExecutionConfig(Closed):
     quantisation: Literal["none", "dynamic_int8", "static_int8", "weight_int8", "weight_int4"] = Field(
         "none", description="Of linear layers: activations, their range found in each call or before, or weights alone."
     )
-    dynamic: bool | None = Field(
-        None, description="torch.compile for any shape, or for each separately; empty: for any once a shape changed."
-    )
+    dynamic: bool | None = Field(None, description="torch.compile for any shape, or each; empty: any once one changed.")
     attention: Literal["default", "math", "flash", "efficient", "cudnn"] = Field(
         "default", description="Backend of scaled_dot_product_attention; default: torch's choice for each call."
     )
@@ -210,7 +203,7 @@ class DeviceConfig(Closed):
 
     name: Name = "auto"
     type: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="`auto`: a GPU by CUDA or HIP, else the CPU."
+        "auto", description="`auto`: the GPU that CUDA or HIP sees, else the CPU; `mps`: Apple's GPU."
     )
     threads: int | None = Field(None, ge=1, le=4096, description="CPU threads; empty: one an allowed physical core.")
     peak_tflop_s: Peaks = Field({}, description="Dense spec peak by format for a device that is not known here.")
@@ -223,7 +216,10 @@ class TimingConfig(Closed):
     window_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Shortest measured window.")
     warm_up_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Longest warm-up; it ends once steady.")
     relative_precision: float | None = Field(
-        None, gt=0, lt=1, description="Relative half-width of the interval at which further windows are left out."
+        None,
+        gt=0,
+        lt=1,
+        description="Relative half-width of the interval at which further windows and processes are left out.",
     )
     patience_s: float | None = Field(
         None, ge=0, le=LONGEST_S, description="Longest time of windows for disturbed ones, and for the precision."

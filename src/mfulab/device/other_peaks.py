@@ -1,7 +1,6 @@
 """Peaks that other installed libraries take for a device, each by its own lookup, without the device."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -32,10 +31,11 @@ def lightning(device: str, sheet: Datasheet, precision: str) -> Answer:
     if precision == MEMORY:
         return None
     key = {"tf32": "tfloat32"}.get(precision) or _dtype(precision)
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(torch.cuda, "get_device_name", lambda *_: device))
-        stack.enter_context(patch.object(module, "rank_zero_warn", lambda *_, **__: None))
-        stack.enter_context(patch("lightning_fabric.accelerators.cuda._is_ampere_or_later", lambda *_: False))
+    with (
+        patch.object(torch.cuda, "get_device_name", lambda *_: device),
+        patch.object(module, "rank_zero_warn", lambda *_, **__: None),
+        patch("lightning_fabric.accelerators.cuda._is_ampere_or_later", lambda *_: False),
+    ):
         try:
             found = module.get_available_flops(torch.device("cuda"), key)
         except IndexError:  # it takes names apart by their spaces

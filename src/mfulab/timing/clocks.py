@@ -15,9 +15,7 @@ class Clock(Protocol):
     name: str
 
     def synchronise(self) -> None: ...
-
     def mark(self) -> None: ...
-
     def intervals(self) -> list[float]: ...
 
 

@@ -40,7 +40,6 @@ class Sampler(Protocol):
     """Watches the device between `start` and `stop`, both called with the device idle, and reads what it did."""
 
     def start(self) -> None: ...
-
     def stop(self) -> Readings: ...
 
 

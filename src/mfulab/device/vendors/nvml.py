@@ -51,20 +51,22 @@ def handle_by_uuid(uuid: str) -> Any:
 
 def handles() -> Iterator[Any]:
     """The handles of all GPUs in NVML's order (that of the PCI bus); none without a driver."""
-    if why_absent() is None:
-        for index in range(optional(pynvml.nvmlDeviceGetCount) or 0):
-            with contextlib.suppress(RefusedError):
-                yield ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+    count = None if why_absent() else optional(pynvml.nvmlDeviceGetCount)
+    return _each(count, pynvml.nvmlDeviceGetHandleByIndex)
 
 
 def mig_instances(handle: Any) -> Iterator[Any]:
     """The handles of a GPU's MIG instances; none where MIG is off or unknown to it."""
     mode = optional(pynvml.nvmlDeviceGetMigMode, handle)
-    if not mode or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
-        return
-    for index in range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+    is_on = mode and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    count = optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) if is_on else None
+    return _each(count, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle)
+
+
+def _each(count: int | None, call: Callable[..., Any], *parents: Any) -> Iterator[Any]:
+    for index in range(count or 0):
         with contextlib.suppress(RefusedError):
-            yield ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+            yield ask(call, *parents, index)
 
 
 def is_mig(handle: Any) -> bool:
