@@ -16,8 +16,8 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.device import GPU, cpu, identity, is_gpu, vendors
 from mfulab.device.emulation import emulated_here
 from mfulab.device.local_peak import local_peak
-from mfulab.device.samplers.poller import cpu_probe
 from mfulab.device.samplers.reading import Reading, Readings
+from mfulab.device.samplers.series import cpu_probe
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.interactive.published import Rate, rates
 from mfulab.interactive.show import bar, ladder_table

@@ -54,20 +54,18 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
 
     Raises UnknownDeviceError if no product, or more than one, answers to it.
     """
-    if _PCI_ID.fullmatch(device.strip().lower()):
-        found = [sheet for sheet in datasheets() if device.strip().lower() in sheet.pci_ids]
-    else:
-        found = list(_by_name().get(normalised(_SLICE.sub("", device)), ()))
-    if len(found) > 1 and pci_id:
-        found = [sheet for sheet in found if pci_id.lower() in sheet.pci_ids] or found
-    if len(found) > 1 and units:
-        found = [sheet for sheet in found if sheet.units == units] or found
+    is_id = _PCI_ID.fullmatch(asked := device.strip().lower())
+    named = _by_name().get(normalised(_SLICE.sub("", device)), ())
+    found = [sheet for sheet in datasheets() if asked in sheet.pci_ids] if is_id else list(named)
+    found = [sheet for sheet in found if pci_id and pci_id.lower() in sheet.pci_ids] or found
+    found = [sheet for sheet in found if units and sheet.units == units] or found
     if len(found) == 1:
         return found[0]
     if found:
         choices = ", ".join(f"{sheet.device} ({sheet.units} units)" for sheet in found)
-        how = "name one of these" + ("" if _PCI_ID.fullmatch(device.strip().lower()) else ", or its PCI id")
-        raise UnknownDeviceError(f"{device!r} could be one of {choices}: {how}")
+        raise UnknownDeviceError(
+            f"{device!r} could be one of {choices}: name one of these{'' if is_id else ', or its PCI id'}"
+        )
     raise UnknownDeviceError(f"there is no datasheet of {device!r} here, so its peak is unknown{_suggested(device)}")
 
 

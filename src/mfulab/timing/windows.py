@@ -184,9 +184,7 @@ def collect(
         precise = pace.precision is None or (
             len(quiet) >= FEWEST_WINDOWS and (relative_half_width(quiet) or 0.0) <= pace.precision
         )
-        if len(quiet) >= pace.windows and precise:
-            return made
-        if spent_s + one.length_s > pace.patience_s:
+        if (len(quiet) >= pace.windows and precise) or spent_s + one.length_s > pace.patience_s:
             return made
 
 

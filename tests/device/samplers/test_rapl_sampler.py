@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mfulab.device.samplers.rapl_sampler import rapl_sampler
+from mfulab.device.samplers.cpu_sampler import rapl_sampler
 
 
 @pytest.fixture

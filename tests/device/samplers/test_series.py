@@ -10,7 +10,7 @@ import torch
 from support.nvml_stand_in import Gpu, StandIn
 from support.processes import until
 
-from mfulab.device.samplers import poller, series
+from mfulab.device.samplers import series
 from mfulab.device.vendors import nvidia, nvml
 
 
@@ -37,7 +37,7 @@ def test_closing_twice_or_unopened_is_harmless(tmp_path):
 
 
 def test_a_poll_of_this_process():
-    probe = poller.cpu_probe(os.getpid(), cores=1)
+    probe = series.cpu_probe(os.getpid(), cores=1)
     end = time.process_time() + 0.05
     while time.process_time() < end:
         pass
@@ -48,7 +48,7 @@ def test_a_poll_of_this_process():
 
 def test_poll_writes_until_it_is_told():
     output, waits = io.StringIO(), iter([False, False, True])
-    poller.poll(
+    series.poll(
         lambda: {"clock_mhz": 1755.0, "power_w": None}, lambda: next(waits), output, itertools.count(10).__next__
     )
     assert output.getvalue().split() == ["monotonic_s,clock_mhz,power_w", "10.000,1755.0,", "11.000,1755.0,"]

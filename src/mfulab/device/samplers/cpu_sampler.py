@@ -1,16 +1,19 @@
-"""CPU utilization of process, cgroup and machine; the hypervisor's and a quota's share; switches; page faults."""
+"""CPU utilization of process, cgroup and machine; the hypervisor's and a quota's share; page faults; energy."""
 
 import resource
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
+from pathlib import Path
 
+from mfulab.device import system
 from mfulab.device.cpu import cgroup_cpu_seconds, system_seconds
-from mfulab.device.samplers.reading import Reading, Readings, sampler
+from mfulab.device.samplers.reading import Reading, Readings, energy, sampler
 
 PROCESS = "process CPU time ÷ (wall × cores that its threads fill)"
 SYSTEM = "/proc/stat, the CPUs that this process may use"
 CGROUP = "cgroup CPU accounting"
+RAPL = "RAPL package counters"  # which bare metal shows and virtual machines do not
 
 
 # Running totals: seconds, and counts of context switches and of page faults that needed no disk; None: not reported.
@@ -31,12 +34,12 @@ def cpu_sampler(cores: float) -> Generator[None, None, Readings]:
 
 def counters() -> Counters:
     """The counters now."""
-    system, own, (used, throttled) = system_seconds(), resource.getrusage(resource.RUSAGE_SELF), cgroup_cpu_seconds()
+    every, own, (used, throttled) = system_seconds(), resource.getrusage(resource.RUSAGE_SELF), cgroup_cpu_seconds()
     return {
         "wall_s": time.perf_counter(),
         "process_s": own.ru_utime + own.ru_stime,
         "children_s": children_seconds(),
-        **{"system_busy_s": system.busy, "system_steal_s": system.steal, "system_total_s": system.total},
+        **{"system_busy_s": every.busy, "system_steal_s": every.steal, "system_total_s": every.total},
         **{"cgroup_used_s": used, "cgroup_throttled_s": throttled},
         **{"voluntary_switches": own.ru_nvcsw, "involuntary_switches": own.ru_nivcsw, "page_faults": own.ru_minflt},
     }
@@ -90,3 +93,34 @@ def between(begin: Counters, end: Counters, cores: float) -> Readings:
     for name in ("voluntary_switches", "involuntary_switches", "page_faults"):
         readings[f"{name}_per_s"] = Reading((passed(name) or 0) / wall, "1/s", "getrusage, all threads", wall)
     return readings
+
+
+@sampler
+def rapl_sampler(
+    root: Path | None = None, now: Callable[[], float] = time.perf_counter
+) -> Generator[None, None, Readings]:
+    """Energy and mean power of all CPU packages between start and stop, this process's or not."""
+    folders = (root or Path(system.ROOT, "sys/class/powercap")).glob("intel-rapl:*")
+    # Sub-domains (cores, DRAM) have a second colon and are part of, or beside, their package.
+    packages = sorted(path for path in folders if path.name.count(":") == 1)
+    refusal = "" if packages else "this system shows no RAPL counters, as virtual machines do not"
+
+    def read() -> list[int]:
+        nonlocal refusal
+        try:
+            return [int((package / "energy_uj").read_text()) for package in packages]
+        except OSError as error:
+            refusal = f"{error.filename}: {error.strerror} (only root may read it since Linux 5.10)"
+            return []
+
+    begin, began_s = read(), now()
+    yield
+    end, window_s = read(), now() - began_s
+    if refusal:
+        return energy(None, RAPL, window_s, refusal)
+    microjoules = 0
+    for package, before, after in zip(packages, begin, end, strict=True):
+        # The counter wraps at a range of its own, after a minute or more of full load.
+        wrapped = int((package / "max_energy_range_uj").read_text()) if after < before else 0
+        microjoules += after + wrapped - before
+    return energy(microjoules / 1e6, RAPL, window_s)

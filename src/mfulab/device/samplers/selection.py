@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from mfulab.device import gpu, is_gpu, vendors
-from mfulab.device.samplers.cpu_sampler import cpu_sampler
+from mfulab.device.samplers.cpu_sampler import cpu_sampler, rapl_sampler
 from mfulab.device.samplers.input_sampler import InputSampler
-from mfulab.device.samplers.rapl_sampler import rapl_sampler
 from mfulab.device.samplers.reading import Readings, Sampler, missing, sampler
 
 # What a source that answered is worth, strictest first: a column that only it can fill, and its name.

@@ -1,18 +1,26 @@
-"""Runs the poller beside a measurement, keeps its time series with the windows marked, and averages over them."""
+"""The time series: a separate process that writes a line each interval until its input is closed, and means over it.
+
+A thread would take the interpreter's lock from steps that are bound by launches. CSV goes to standard output. Run as
+`python -m mfulab.device.samplers.series cpu PID CORES SECONDS` or `… gpu PID UUID SECONDS`.
+"""
 
 import csv
 import os
+import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from mfulab.core.files import write_csv
-from mfulab.device import is_gpu
-from mfulab.device.samplers.poller import INTERVAL_S
+from mfulab.device import is_gpu, vendors
 from mfulab.device.samplers.reading import Reading, Readings
 
+INTERVAL_S = 0.2
+Line = dict[str, float | None]
+Probe = Callable[[], Line]
 SOURCE = "polled each 0.2 s by a process of its own"
 # Means over the window that nothing else tells better; utilization is left to stricter sources where they have it.
 AVERAGED = {
@@ -51,7 +59,7 @@ class Series:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "mfulab.device.samplers.poller", *what, str(self._interval_s)],
+                [sys.executable, "-m", "mfulab.device.samplers.series", *what, str(self._interval_s)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.DEVNULL,
@@ -92,7 +100,7 @@ class Series:
         write_csv(self._path, marked)
 
 
-def read_series(path: Path) -> list[dict[str, float | None]]:
+def read_series(path: Path) -> list[Line]:
     """The poller's complete lines so far; empty cells are None."""
     if not path.exists():
         return []
@@ -101,7 +109,7 @@ def read_series(path: Path) -> list[dict[str, float | None]]:
     return [{key: float(cell) if cell else None for key, cell in row.items()} for row in csv.DictReader(complete)]
 
 
-def means(lines: list[dict[str, float | None]], begin_s: float, end_s: float, device: str) -> Readings:
+def means(lines: list[Line], begin_s: float, end_s: float, device: str) -> Readings:
     """Means over the lines inside the window, and the most other processes seen in one of them."""
     if not is_gpu(device):
         return {}
@@ -115,3 +123,63 @@ def means(lines: list[dict[str, float | None]], begin_s: float, end_s: float, de
         value = None if reason else max(values) if name == "other_processes" else sum(values) / len(values)
         readings[name] = Reading(value, unit, SOURCE, window_s, reason)
     return readings
+
+
+def cpu_probe(pid: int, cores: float) -> Probe:
+    """Reads the CPU since the previous call: process `pid`'s share of `cores`, every process's, the hypervisor's."""
+    import psutil
+
+    from mfulab.device.cpu import system_seconds
+
+    process = psutil.Process(pid)
+    before: dict[str, float] = {}
+
+    def probe() -> Line:
+        own, system = process.cpu_times(), system_seconds()
+        now = {"wall": time.monotonic(), "own": own.user + own.system, "busy": system.busy, "total": system.total}
+        if system.steal is not None:
+            now["steal"] = system.steal
+        passed = {key: value - before[key] for key, value in now.items()} if before else {}
+        before.update(now)
+
+        def share(part: str, whole: float | None) -> float | None:
+            return 100 * passed[part] / whole if part in passed and whole else None
+
+        return {
+            "utilization_percent": share("own", cores * passed.get("wall", 0.0)),
+            "system_utilization_percent": share("busy", passed.get("total")),
+            "steal_percent": share("steal", passed.get("total")),
+            "process_memory_bytes": process.memory_info().rss,
+        }
+
+    probe()
+    return probe
+
+
+def poll(probe: Probe, wait: Callable[[], bool], output: TextIO, now: Callable[[], float] = time.monotonic) -> None:
+    """Writes a line of `probe` after each `wait`, until `wait` says that it is over, by the monotonic clock."""
+    writer = None
+    while not wait():
+        line = {"monotonic_s": f"{now():.3f}", **probe()}
+        if writer is None:
+            writer = csv.DictWriter(output, list(line))
+            writer.writeheader()
+        writer.writerow(line)
+        output.flush()
+
+
+def _input_closed(interval_s: float) -> bool:
+    """Waits an interval; true once the parent has closed our input, by intent or by dying."""
+    ready, _, _ = select.select([sys.stdin], [], [], interval_s)
+    return bool(ready) and not sys.stdin.read(1)
+
+
+def main(arguments: list[str]) -> None:
+    """`cpu PID CORES SECONDS` or `gpu PID UUID SECONDS`."""
+    kind, pid, what, interval_s = arguments
+    probe = cpu_probe(int(pid), float(what)) if kind == "cpu" else vendors.of(what).probe(what, int(pid))
+    poll(probe, lambda: _input_closed(float(interval_s)), sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -18,17 +18,14 @@ ADDRESS = "MFULAB_DCGM"  # of the page, where it is not the usual one
 USUAL = "http://localhost:9400/metrics"
 PATIENCE_S, INTERVAL_S, MOST_BYTES = 0.5, 1.0, 4 << 20
 LEAST = 2  # values that must have appeared in a window
+# What follows DCGM_FI_PROF_ in a counter's name.
 FIELDS = {
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": "graphics_active_percent",
-    "DCGM_FI_PROF_SM_ACTIVE": "sm_active_percent",
-    "DCGM_FI_PROF_SM_OCCUPANCY": "occupancy_percent",
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": "tensor_active_percent",
-    "DCGM_FI_PROF_DRAM_ACTIVE": "dram_active_percent",
-    "DCGM_FI_PROF_PIPE_FP64_ACTIVE": "fp64_active_percent",
-    "DCGM_FI_PROF_PIPE_FP32_ACTIVE": "fp32_active_percent",
-    "DCGM_FI_PROF_PIPE_FP16_ACTIVE": "fp16_active_percent",
+    **{"GR_ENGINE_ACTIVE": "graphics_active_percent", "SM_ACTIVE": "sm_active_percent"},
+    **{"SM_OCCUPANCY": "occupancy_percent", "PIPE_TENSOR_ACTIVE": "tensor_active_percent"},
+    **{"DRAM_ACTIVE": "dram_active_percent", "PIPE_FP64_ACTIVE": "fp64_active_percent"},
+    **{"PIPE_FP32_ACTIVE": "fp32_active_percent", "PIPE_FP16_ACTIVE": "fp16_active_percent"},
 }
-_LINE = re.compile(r'^(DCGM_FI_PROF_\w+)\{[^}]*\bUUID="([^"]+)"[^}]*\} (\S+)$', re.MULTILINE)
+_LINE = re.compile(r'^DCGM_FI_PROF_(\w+)\{[^}]*\bUUID="([^"]+)"[^}]*\} (\S+)$', re.MULTILINE)
 
 
 def address() -> str:

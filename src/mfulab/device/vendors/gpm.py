@@ -10,21 +10,15 @@ from mfulab.device.samplers.reading import Reading, Readings, missing, sampler
 from mfulab.device.vendors import RefusedError, nvml
 
 MIB = 1 << 20
+PERCENTS = (
+    *("graphics_active_percent", "sm_active_percent", "occupancy_percent", "integer_active_percent"),
+    *("tensor_active_percent", "dfma_tensor_active_percent", "hmma_tensor_active_percent"),
+    *("dmma_tensor_active_percent", "imma_tensor_active_percent", "dram_active_percent"),
+    *("fp64_active_percent", "fp32_active_percent", "fp16_active_percent"),
+)
 # Metric id → column, unit, factor to that unit. Ids of 248 and above are not known to every driver: none is asked for.
 METRICS: dict[int, tuple[str, str, float]] = {
-    1: ("graphics_active_percent", "%", 1),
-    2: ("sm_active_percent", "%", 1),
-    3: ("occupancy_percent", "%", 1),
-    4: ("integer_active_percent", "%", 1),
-    5: ("tensor_active_percent", "%", 1),
-    6: ("dfma_tensor_active_percent", "%", 1),
-    7: ("hmma_tensor_active_percent", "%", 1),
-    8: ("dmma_tensor_active_percent", "%", 1),
-    9: ("imma_tensor_active_percent", "%", 1),
-    10: ("dram_active_percent", "%", 1),
-    11: ("fp64_active_percent", "%", 1),
-    12: ("fp32_active_percent", "%", 1),
-    13: ("fp16_active_percent", "%", 1),
+    **{number: (name, "%", 1) for number, name in enumerate(PERCENTS, start=1)},
     20: ("pcie_transmitted_gb_s", "GB/s", MIB / 1e9),
     21: ("pcie_received_gb_s", "GB/s", MIB / 1e9),
     60: ("nvlink_received_gb_s", "GB/s", MIB / 1e9),
