@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,19 @@ def unquoted(cell: str) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file by renaming a finished one. Raises ConfigurationError, leaving nothing partial, where it cannot."""
-    _write(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="replace"))
+    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8", errors="replace", newline="")
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        temporary.replace(path)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise cannot_be_written(path, error) from error
+        raise
 
 
 def write_json(path: Path, value: object, indent: int | None = None) -> None:
@@ -180,14 +192,11 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Iterabl
     rows = list(rows)
     names = list(columns if columns is not None else rows[0] if rows else ())
 
-    def write(temporary: Path) -> None:
-        with temporary.open("w", newline="", encoding="utf-8", errors="replace") as file:
-            writer = csv.DictWriter(file, names, restval="", extrasaction="ignore", lineterminator="\n")
-            writer.writeheader()
-            for row in rows:
-                writer.writerow({key: _cell(value) for key, value in row.items()})
-
-    _write(path, write)
+    file = io.StringIO()
+    writer = csv.DictWriter(file, names, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    write_text(path, file.getvalue())
 
 
 def _cell(value: object) -> object:
@@ -201,22 +210,6 @@ def _cell(value: object) -> object:
     except ValueError:
         return f"'{value}"
     return value
-
-
-def _write(path: Path, write: Callable[[Path], object]) -> None:
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        temporary.replace(path)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise cannot_be_written(path, error) from error
-        raise
 
 
 def cannot_be_written(path: Path | str, error: OSError) -> ConfigurationError:

@@ -5,7 +5,7 @@ Decided by the CPU's feature flags, cut down to what oneDNN may use, or by the G
 
 import os
 
-from mfulab.device import cpu, identity
+from mfulab.device import cpu, identity, vendors
 
 # Instructions that multiply a format, by their CPU flag, best first, and their multiply-adds a clock: of a core with
 # AMX (16×16 results a tile instruction, 16 clocks: Intel SDM, TDPBF16PS and TDPBUSD), else of each 32-bit lane
@@ -74,8 +74,6 @@ def emulated_here(device: str) -> dict[str, str]:
     if device == "cpu":
         found = {name: emulated_by_cpu(name) for name in CPU_UNITS}
     else:
-        from mfulab.device import vendors
-
         uuid = gpus[0].uuid if (gpus := identity.gpus(device)) else ""
         capability = vendors.of(uuid).capability(uuid) if uuid else None
         found = {name: emulated_by_gpu(name, capability) for name in GPU_SINCE}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mfulab.device import APPLE, identity, is_gpu, vendors
-from mfulab.device.vendors import GpuProperties
+from mfulab.device.vendors import GpuProperties, apple
 
 
 def uuid_of(device: Any) -> str:
@@ -62,7 +62,5 @@ def last_cache_bytes(device: Any) -> int:
     import torch
 
     if device.type == APPLE:
-        from mfulab.device.vendors import apple
-
         return apple.LAST_CACHE_BYTES
     return int(torch.cuda.get_device_properties(device).L2_cache_size)

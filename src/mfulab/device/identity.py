@@ -5,9 +5,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Literal
 
+import pynvml
+
 from mfulab.device import APPLE, cpu, is_gpu
+from mfulab.device.vendors import amd, apple, nvml
 
 DeviceType = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -44,8 +48,6 @@ def resolve(device_type: DeviceType) -> Literal["cpu", "cuda", "mps"]:
 
 def gpus(kind: str) -> list[CudaDevice]:
     """The GPUs of a kind that torch would see, in its order; empty for `cpu`."""
-    from mfulab.device.vendors import apple
-
     if kind == APPLE:
         return [CudaDevice(name, uuid) for name, uuid in apple.gpus()]
     return cuda_devices() if is_gpu(kind) else []
@@ -76,8 +78,6 @@ def cuda_devices(environment: Mapping[str, str] | None = None) -> list[CudaDevic
     CUDA's own "fastest first" order, which NVML does not know.
     """
     environment = os.environ if environment is None else environment
-    from mfulab.device.vendors import amd, nvml
-
     if nvml.why_absent():
         return [CudaDevice(name, uuid) for name, uuid in amd.gpus(environment)]
     whole = [_describe(handle) for handle in nvml.handles()]
@@ -112,18 +112,12 @@ def _visible(
 
 
 def _describe(handle: object) -> CudaDevice:
-    import pynvml
-
-    from mfulab.device.vendors import nvml
-
     name = nvml.optional(pynvml.nvmlDeviceGetName, handle) or "nvidia"
     return CudaDevice(name, nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or "")
 
 
 def _why_no_torch_cuda() -> str:
     """Reason why the installed torch cannot use a GPU, from its version alone: importing it takes seconds."""
-    from importlib import metadata
-
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -132,8 +126,6 @@ def _why_no_torch_cuda() -> str:
 
 
 def _why_no_gpu() -> str:
-    from mfulab.device.vendors import amd, nvml
-
     if (nvidia := nvml.why_absent()) and amd.why_absent():
         return f"{nvidia}; of AMD's, {amd.why_absent()}"
     names = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")

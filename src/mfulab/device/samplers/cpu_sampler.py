@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from mfulab.device import system
 from mfulab.device.cpu import cgroup_cpu_seconds, system_seconds
 from mfulab.device.samplers.reading import Reading, Readings, energy, sampler
@@ -47,8 +49,6 @@ def counters() -> Counters:
 
 def children_seconds() -> float:
     """CPU seconds of this process's children and theirs, ended ones included: loaders, the poller, a compiler."""
-    import psutil
-
     own = psutil.Process()
     ended = own.cpu_times()
     seconds = ended.children_user + ended.children_system

@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from mfulab.device import gpu, is_gpu, vendors
+from mfulab.device.compute import cores_filled
 from mfulab.device.samplers.cpu_sampler import cpu_sampler, rapl_sampler
 from mfulab.device.samplers.input_sampler import InputSampler
 from mfulab.device.samplers.reading import Readings, Sampler, missing, sampler
+from mfulab.device.vendors.gpm import UNITS
 
 # What a source that answered is worth, strictest first: a column that only it can fill, and its name.
 _LEVELS = (
@@ -22,8 +24,6 @@ _LEVELS = (
 @sampler
 def absent(reason: str) -> Generator[None, None, Readings]:
     """Stands where a device's samplers would, and says why there are none."""
-    from mfulab.device.vendors.gpm import UNITS
-
     yield
     names = {"utilization_percent": "%", "power_w": "W", "window_energy_j": "J", "clock_mhz": "MHz"}
     return missing({**names, **UNITS}, "the vendor's library", reason)
@@ -32,8 +32,6 @@ def absent(reason: str) -> Generator[None, None, Readings]:
 def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
     """The samplers of a torch.device, the strictest first: a GPU's vendor knows which."""
     if not is_gpu(device):
-        from mfulab.device.compute import cores_filled
-
         return [cpu_sampler(cores_filled()), rapl_sampler(), InputSampler(), *series]
     uuid = gpu.uuid_of(device)
     try:

@@ -8,7 +8,8 @@ against a stand-in; which metrics a chip samples in one pass is what NVIDIA's li
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mfulab.device.samplers.reading import Reading, Readings, missing
@@ -44,20 +45,24 @@ class PmSampler:
         self._trigger: Any = None
         self._columns: dict[str, str] = {}
         self.refusal, self._began_s = "", 0.0
-        self._guarded(self._prepare)
+        with self._guarded():
+            self._prepare()
 
     def start(self) -> None:
-        if not self.refusal and self._collector is None:
-            self._guarded(self._prepare)
         if not self.refusal:
-            self._guarded(lambda: self._collector.start())
+            with self._guarded():
+                if self._collector is None:
+                    self._prepare()
+                self._collector.start()
         self._began_s = self._now()
 
     def stop(self) -> Readings:
         window_s = self._now() - self._began_s
         samples: list[Any] = []
         if not self.refusal:
-            self._guarded(lambda: samples.extend(self._decoded(window_s)))
+            with self._guarded():
+                self._collector.stop()
+                samples = self._collector.decode(max_samples=100 + int(4e9 * window_s / INTERVAL))
         if self._collector is not None:
             self._collector.disable()  # what traces kernels afterwards finds CUPTI unused
             self._collector = None
@@ -73,10 +78,6 @@ class PmSampler:
             mean = sum(span * value for span, value in spans) / total if total else None
             read[name] = Reading(mean, UNITS[name], SOURCE, window_s, "" if total else "no sample holds a number")
         return read
-
-    def _decoded(self, window_s: float) -> Any:
-        self._collector.stop()
-        return self._collector.decode(max_samples=100 + int(4e9 * window_s / INTERVAL))
 
     def _prepare(self) -> None:
         from cupti import pm_sampling  # type: ignore[import-not-found]
@@ -112,10 +113,11 @@ class PmSampler:
             trigger_mode=self._trigger,
         )
 
-    def _guarded(self, action: Callable[[], object]) -> None:
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
         """Keeps what CUPTI refuses as the reason: it has many kinds of errors, and none is worth a row."""
         try:
-            action()
+            yield
         except ImportError:
             self.refusal = "pip install cupti-python"
         except Exception as error:
