@@ -63,9 +63,8 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
         return found[0]
     if found:
         choices = ", ".join(f"{sheet.device} ({sheet.units} units)" for sheet in found)
-        raise UnknownDeviceError(
-            f"{device!r} could be one of {choices}: name one of these{'' if is_id else ', or its PCI id'}"
-        )
+        how = "name one of these" if is_id else "name one of these, or its PCI id"
+        raise UnknownDeviceError(f"{device!r} could be one of {choices}: {how}")
     raise UnknownDeviceError(f"there is no datasheet of {device!r} here, so its peak is unknown{_suggested(device)}")
 
 

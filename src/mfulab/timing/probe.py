@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,10 +95,7 @@ class Probe:
         left = torch.randn(side, side, generator=generator, out=left).to(device, dtype)
         out = out.to(device, dtype)
         source, target = (mapped(size, dtype=torch.uint8).to(device) for _ in range(2))
-        self._parts: tuple[Callable[[], object], ...] = (
-            lambda: torch.mm(left, left, out=out),
-            lambda: target.copy_(source),
-        )
+        self._parts = partial(torch.mm, left, left, out=out), partial(target.copy_, source)
         self.spent_s, self._next = 0.0, 0.0
         self._latest: State | None = None
 

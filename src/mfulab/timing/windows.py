@@ -70,6 +70,9 @@ class WindowTimes:
         return Stats(self.step_times_s).median
 
 
+Windows = tuple[WindowTimes, ...]
+
+
 @dataclass(frozen=True)
 class Observation:
     """All windows of one step, what warmed it up, and what the samplers read over the windows.
@@ -79,9 +82,9 @@ class Observation:
     """
 
     warm_up: WarmUp
-    windows: tuple[WindowTimes, ...]
+    windows: Windows
     readings: Readings = field(default_factory=dict)
-    discarded: tuple[WindowTimes, ...] = ()
+    discarded: Windows = ()
     best: Best = UNKNOWN
     agreed_s: float = math.nan
 
@@ -181,16 +184,13 @@ def collect(
             continue
         spent_s += one.length_s if len(made) > pace.windows else 0.0
         quiet = [each.median_s for each in made if not each.is_disturbed(best)]
-        precise = pace.precision is None or (
-            len(quiet) >= FEWEST_WINDOWS and (relative_half_width(quiet) or 0.0) <= pace.precision
-        )
+        half_width = relative_half_width(quiet) if len(quiet) >= FEWEST_WINDOWS else None
+        precise = pace.precision is None or (half_width is not None and half_width <= pace.precision)
         if (len(quiet) >= pace.windows and precise) or spent_s + one.length_s > pace.patience_s:
             return made
 
 
-def counted(
-    made: Sequence[WindowTimes], wanted: int, best: Best
-) -> tuple[tuple[WindowTimes, ...], tuple[WindowTimes, ...]]:
+def counted(made: Sequence[WindowTimes], wanted: int, best: Best) -> tuple[Windows, Windows]:
     """The windows that count, and those that do not: disturbed ones, beyond the `wanted` that stay in any case."""
 
     def slowest(place: int) -> float:

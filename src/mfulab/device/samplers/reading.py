@@ -34,6 +34,7 @@ class Reading:
 
 # A reading for each name; a name is a column of the row it ends in, its unit included (`sm_active_percent`).
 Readings = dict[str, Reading]
+Watch = Generator[None, None, Readings]  # yields once, for the window, and returns what it read
 
 
 class Sampler(Protocol):
@@ -44,11 +45,11 @@ class Sampler(Protocol):
 
 
 class Watching:
-    """The sampler that a generator describes: begun at `start`, it yields once for the window, and returns readings."""
+    """The sampler that a generator describes: begun at `start`, ended at `stop`."""
 
-    def __init__(self, begin: Callable[[], Generator[None, None, Readings]]) -> None:
+    def __init__(self, begin: Callable[[], Watch]) -> None:
         self._begin = begin
-        self._begun: Generator[None, None, Readings] | None = None
+        self._begun: Watch | None = None
 
     def start(self) -> None:
         self._begun = self._begin()
@@ -64,7 +65,7 @@ class Watching:
         raise RuntimeError("a sampler yields once")
 
 
-def sampler(watch: Callable[P, Generator[None, None, Readings]]) -> Callable[P, Watching]:
+def sampler(watch: Callable[P, Watch]) -> Callable[P, Watching]:
     """Makes samplers of a generator function, whose one `yield` stands for the window."""
 
     @functools.wraps(watch)

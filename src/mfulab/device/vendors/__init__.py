@@ -4,11 +4,11 @@ Functions of such a module: `samplers`, `probe`, `clock_reader`, `restriction`, 
 `describe_all` and `driver`. What is measured on a CPU depends on none of them: an edit here measures no CPU again.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mfulab.device.samplers.reading import Reading, Readings, sampler
+from mfulab.device.samplers.reading import Reading, Watch, sampler
 
 AT_END = {
     **{"utilization_percent": "%", "other_processes": "", "device_memory_bytes": "B"},
@@ -17,7 +17,7 @@ AT_END = {
 
 
 @sampler
-def at_end(line: Callable[[], Mapping[str, float | None]], source: str, reason: str) -> Generator[None, None, Readings]:
+def at_end(line: Callable[[], Mapping[str, float | None]], source: str, reason: str) -> Watch:
     """Values of a vendor's `line` at the end of the window, for lack of means over it; `reason`: why some are empty."""
     yield
     now, source = line(), f"{source} at the window's end"

@@ -8,12 +8,12 @@ import platform
 import plistlib
 import subprocess
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from xml.parsers.expat import ExpatError
 
 from mfulab.device import cpu, system
-from mfulab.device.samplers.reading import Readings, Sampler, energy, missing, sampler
+from mfulab.device.samplers.reading import Sampler, Watch, energy, missing, sampler
 from mfulab.device.vendors import GpuProperties, at_end
 from mfulab.device.vendors.gpm import UNITS
 
@@ -37,7 +37,7 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
 
 
 @sampler
-def energy_sampler(now: Callable[[], float] = time.perf_counter) -> Generator[None, None, Readings]:
+def energy_sampler(now: Callable[[], float] = time.perf_counter) -> Watch:
     """The GPU's energy over the window, which IOReport counts; hardware counters are missing, with the reason."""
     monitor, reason = None, "IOReport counts none of this GPU"
     try:

@@ -9,9 +9,8 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Generator
 
-from mfulab.device.samplers.reading import Reading, Readings, missing, sampler
+from mfulab.device.samplers.reading import Reading, Readings, Watch, missing, sampler
 from mfulab.device.vendors.gpm import UNITS
 
 ADDRESS = "MFULAB_DCGM"  # of the page, where it is not the usual one
@@ -45,7 +44,7 @@ def page(uuid: str) -> dict[str, float] | None:
 
 
 @sampler
-def dcgm_sampler(uuid: str, without: str, interval_s: float = INTERVAL_S) -> Generator[None, None, Readings]:
+def dcgm_sampler(uuid: str, without: str, interval_s: float = INTERVAL_S) -> Watch:
     """Means of what the page showed anew in the window; `without` says why there is no stricter source."""
     first = page(uuid)
     if first is None:

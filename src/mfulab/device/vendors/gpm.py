@@ -1,12 +1,12 @@
 """NVIDIA's GPU performance monitoring (Hopper and later): true averages between two hardware samples, no daemon."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
 
-from mfulab.device.samplers.reading import Reading, Readings, missing, sampler
+from mfulab.device.samplers.reading import Reading, Readings, Watch, missing, sampler
 from mfulab.device.vendors import RefusedError, nvml
 
 MIB = 1 << 20
@@ -31,9 +31,7 @@ SOURCE = "GPM"
 
 
 @sampler
-def gpm_sampler(
-    handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE
-) -> Generator[None, None, Readings]:
+def gpm_sampler(handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE) -> Watch:
     """One hardware sample at the start and one at the end; a device without GPM gives empty readings with reasons."""
     samples: list[Any] = []
     refusal = why_unsupported(handle)

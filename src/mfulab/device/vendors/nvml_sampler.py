@@ -2,13 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pynvml
 
-from mfulab.device.samplers.reading import Reading, Readings, energy, largest, sampler
+from mfulab.device.samplers.reading import Reading, Readings, Watch, energy, largest, sampler
 from mfulab.device.vendors import RefusedError, nvml
 
 # NVML's utilization lags by up to its sample period (1/6 s to 1 s, by product): samples before this tell of the past.
@@ -39,7 +39,7 @@ class Counter:
 @sampler
 def nvml_sampler(
     handle: Any, now: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.perf_counter
-) -> Generator[None, None, Readings]:
+) -> Watch:
     """Reads one GPU through its NVML handle. Every value that the driver refuses is empty, with the driver's words.
 
     `now` is the clock of NVML's own time stamps, `elapsed` one that nobody sets.
@@ -66,9 +66,8 @@ def _utilization(handle: Any, begin_s: float, end_s: float, window_s: float) -> 
     if abs(was_set_s := end_s - begin_s - window_s) > CLOCK_TOLERANCE_S:
         because = f"the samples, as the machine's clock was set by {was_set_s:+.1f} s"
     else:
-        answer, reason = _asked(
-            pynvml.nvmlDeviceGetSamples, handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, int(since * 1e6)
-        )
+        which = pynvml.NVML_GPU_UTILIZATION_SAMPLES
+        answer, reason = _asked(pynvml.nvmlDeviceGetSamples, handle, which, int(since * 1e6))
         kind, samples = answer or (None, ())
         if member := _MEMBER.get(kind):
             stamped = [(sample.timeStamp / 1e6, getattr(sample.sampleValue, member)) for sample in samples]
@@ -87,7 +86,7 @@ def _utilization(handle: Any, begin_s: float, end_s: float, window_s: float) -> 
 
 
 @sampler
-def nvml_at_end(handle: Any) -> Generator[None, None, Readings]:
+def nvml_at_end(handle: Any) -> Watch:
     """NVML's values at the end of the window, for lack of means over it."""
     yield
     others, reason = other_processes(handle, os.getpid())
