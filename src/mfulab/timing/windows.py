@@ -184,7 +184,7 @@ def collect(
             continue
         spent_s += one.length_s if len(made) > pace.windows else 0.0
         quiet = [each.median_s for each in made if not each.is_disturbed(best)]
-        half_width = relative_half_width(quiet) if len(quiet) >= FEWEST_WINDOWS else None
+        half_width = relative_half_width(quiet) if pace.precision and len(quiet) >= FEWEST_WINDOWS else None
         precise = pace.precision is None or (half_width is not None and half_width <= pace.precision)
         if (len(quiet) >= pace.windows and precise) or spent_s + one.length_s > pace.patience_s:
             return made
