@@ -10,7 +10,7 @@ import psutil
 
 from mfulab.device import system
 from mfulab.device.cpu import cgroup_cpu_seconds, system_seconds
-from mfulab.device.samplers.reading import Reading, Readings, Watch, energy, sampler
+from mfulab.device.samplers.reading import Reading, Readings, Watched, energy, sampler
 
 PROCESS = "process CPU time ÷ (wall × cores that its threads fill)"
 SYSTEM = "/proc/stat, the CPUs that this process may use"
@@ -23,7 +23,7 @@ Counters = dict[str, float | None]
 
 
 @sampler
-def cpu_sampler(cores: float) -> Watch:
+def cpu_sampler(cores: float) -> Watched:
     """CPU utilization of this process with all its threads: 100 % where each of `cores` worked for it all the time.
 
     It exceeds 100 % where further threads work on a core's second logical CPU. Threads that spin
@@ -96,7 +96,7 @@ def between(begin: Counters, end: Counters, cores: float) -> Readings:
 
 
 @sampler
-def rapl_sampler(root: Path | None = None, now: Callable[[], float] = time.perf_counter) -> Watch:
+def rapl_sampler(root: Path | None = None, now: Callable[[], float] = time.perf_counter) -> Watched:
     """Energy and mean power of all CPU packages between start and stop, this process's or not."""
     folders = (root or Path(system.ROOT, "sys/class/powercap")).glob("intel-rapl:*")
     # Sub-domains (cores, DRAM) have a second colon and are part of, or beside, their package.

@@ -34,7 +34,7 @@ class Reading:
 
 # A reading for each name; a name is a column of the row it ends in, its unit included (`sm_active_percent`).
 Readings = dict[str, Reading]
-Watch = Generator[None, None, Readings]  # yields once, for the window, and returns what it read
+Watched = Generator[None, None, Readings]  # yields once, for the window, and returns what it read
 
 
 class Sampler(Protocol):
@@ -47,9 +47,9 @@ class Sampler(Protocol):
 class Watching:
     """The sampler that a generator describes: begun at `start`, ended at `stop`."""
 
-    def __init__(self, begin: Callable[[], Watch]) -> None:
+    def __init__(self, begin: Callable[[], Watched]) -> None:
         self._begin = begin
-        self._begun: Watch | None = None
+        self._begun: Watched | None = None
 
     def start(self) -> None:
         self._begun = self._begin()
@@ -65,7 +65,7 @@ class Watching:
         raise RuntimeError("a sampler yields once")
 
 
-def sampler(watch: Callable[P, Watch]) -> Callable[P, Watching]:
+def sampler(watch: Callable[P, Watched]) -> Callable[P, Watching]:
     """Makes samplers of a generator function, whose one `yield` stands for the window."""
 
     @functools.wraps(watch)

@@ -9,7 +9,7 @@ from mfulab.device import gpu, is_gpu, vendors
 from mfulab.device.compute import cores_filled
 from mfulab.device.samplers.cpu_sampler import cpu_sampler, rapl_sampler
 from mfulab.device.samplers.input_sampler import InputSampler
-from mfulab.device.samplers.reading import Readings, Sampler, Watch, missing, sampler
+from mfulab.device.samplers.reading import Readings, Sampler, Watched, missing, sampler
 from mfulab.device.vendors.gpm import UNITS
 
 # What a source that answered is worth, strictest first: a column that only it can fill, and its name.
@@ -22,7 +22,7 @@ _LEVELS = (
 
 
 @sampler
-def absent(reason: str) -> Watch:
+def absent(reason: str) -> Watched:
     """Stands where a device's samplers would, and says why there are none."""
     yield
     names = {"utilization_percent": "%", "power_w": "W", "window_energy_j": "J", "clock_mhz": "MHz"}

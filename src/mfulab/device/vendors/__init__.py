@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mfulab.device.samplers.reading import Reading, Watch, sampler
+from mfulab.device.samplers.reading import Reading, Watched, sampler
 
 AT_END = {
     **{"utilization_percent": "%", "other_processes": "", "device_memory_bytes": "B"},
@@ -17,7 +17,7 @@ AT_END = {
 
 
 @sampler
-def at_end(line: Callable[[], Mapping[str, float | None]], source: str, reason: str) -> Watch:
+def at_end(line: Callable[[], Mapping[str, float | None]], source: str, reason: str) -> Watched:
     """Values of a vendor's `line` at the end of the window, for lack of means over it; `reason`: why some are empty."""
     yield
     now, source = line(), f"{source} at the window's end"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from mfulab.device.samplers.reading import Reading, Readings, Sampler, Watch, energy, largest, missing, sampler
+from mfulab.device.samplers.reading import Reading, Readings, Sampler, Watched, energy, largest, missing, sampler
 from mfulab.device.vendors import GpuProperties, RefusedError, at_end
 from mfulab.device.vendors.gpm import UNITS
 from mfulab.device.vendors.nvml_sampler import ENERGY_WINDOW_S, count_others
@@ -109,7 +109,7 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
 
 
 @sampler
-def accumulators(handle: Any, now: Callable[[], float]) -> Watch:
+def accumulators(handle: Any, now: Callable[[], float]) -> Watched:
     """Energy and violations between two moments; what AMD SMI does not count is missing, with the reason."""
     counted = ("amdsmi_get_energy_count", "amdsmi_get_violation_status")
     began_s, before = now(), [optional(name, handle) for name in counted]

@@ -13,7 +13,7 @@ from typing import Any
 from xml.parsers.expat import ExpatError
 
 from mfulab.device import cpu, system
-from mfulab.device.samplers.reading import Sampler, Watch, energy, missing, sampler
+from mfulab.device.samplers.reading import Sampler, Watched, energy, missing, sampler
 from mfulab.device.vendors import GpuProperties, at_end
 from mfulab.device.vendors.gpm import UNITS
 
@@ -37,7 +37,7 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
 
 
 @sampler
-def energy_sampler(now: Callable[[], float] = time.perf_counter) -> Watch:
+def energy_sampler(now: Callable[[], float] = time.perf_counter) -> Watched:
     """The GPU's energy over the window, which IOReport counts; hardware counters are missing, with the reason."""
     monitor, reason = None, "IOReport counts none of this GPU"
     try:

@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 
-from mfulab.device.samplers.reading import Reading, Readings, Watch, missing, sampler
+from mfulab.device.samplers.reading import Reading, Readings, Watched, missing, sampler
 from mfulab.device.vendors.gpm import UNITS
 
 ADDRESS = "MFULAB_DCGM"  # of the page, where it is not the usual one
@@ -44,7 +44,7 @@ def page(uuid: str) -> dict[str, float] | None:
 
 
 @sampler
-def dcgm_sampler(uuid: str, without: str, interval_s: float = INTERVAL_S) -> Watch:
+def dcgm_sampler(uuid: str, without: str, interval_s: float = INTERVAL_S) -> Watched:
     """Means of what the page showed anew in the window; `without` says why there is no stricter source."""
     first = page(uuid)
     if first is None:

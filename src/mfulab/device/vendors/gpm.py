@@ -6,7 +6,7 @@ from typing import Any
 
 import pynvml
 
-from mfulab.device.samplers.reading import Reading, Readings, Watch, missing, sampler
+from mfulab.device.samplers.reading import Reading, Readings, Watched, missing, sampler
 from mfulab.device.vendors import RefusedError, nvml
 
 MIB = 1 << 20
@@ -31,7 +31,7 @@ SOURCE = "GPM"
 
 
 @sampler
-def gpm_sampler(handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE) -> Watch:
+def gpm_sampler(handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE) -> Watched:
     """One hardware sample at the start and one at the end; a device without GPM gives empty readings with reasons."""
     samples: list[Any] = []
     refusal = why_unsupported(handle)

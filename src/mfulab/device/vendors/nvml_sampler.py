@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml
 
-from mfulab.device.samplers.reading import Reading, Readings, Watch, energy, largest, sampler
+from mfulab.device.samplers.reading import Reading, Readings, Watched, energy, largest, sampler
 from mfulab.device.vendors import RefusedError, nvml
 
 # NVML's utilization lags by up to its sample period (1/6 s to 1 s, by product): samples before this tell of the past.
@@ -39,7 +39,7 @@ class Counter:
 @sampler
 def nvml_sampler(
     handle: Any, now: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.perf_counter
-) -> Watch:
+) -> Watched:
     """Reads one GPU through its NVML handle. Every value that the driver refuses is empty, with the driver's words.
 
     `now` is the clock of NVML's own time stamps, `elapsed` one that nobody sets.
@@ -86,7 +86,7 @@ def _utilization(handle: Any, begin_s: float, end_s: float, window_s: float) -> 
 
 
 @sampler
-def nvml_at_end(handle: Any) -> Watch:
+def nvml_at_end(handle: Any) -> Watched:
     """NVML's values at the end of the window, for lack of means over it."""
     yield
     others, reason = other_processes(handle, os.getpid())
