@@ -12,30 +12,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Format:
-    """One number format as matmuls use it.
+    """One number format as matmuls use it."""
 
-    Attributes:
-        name: as in `config/precision` and in the tables of peaks.
-        operand: torch's name of the operands' dtype.
-        output: torch's name of the result's dtype.
-        bits: bits of a number that carry information; tf32 is stored in 32.
-        bytes: bytes that a number takes in memory.
-        error: relative Frobenius error that rounding gives at K = 1024.
-        grows_with_k: whether that error grows like √K.
-        margin: accepted multiple of that error.
-        on_tensor_cores: whether GPUs multiply it on tensor cores (fp64 too, but only some do).
-        is_floating: whether it is a floating-point format.
-    """
-
-    name: str
-    operand: str
-    output: str
-    bits: int
-    bytes: int
-    error: float
-    grows_with_k: bool = False
-    margin: float = 6.0
-    on_tensor_cores: bool = True
+    name: str  # as in `config/precision` and in the tables of peaks
+    operand: str  # torch's name of the operands' dtype
+    output: str  # torch's name of the result's dtype
+    bits: int  # of a number that carry information; tf32 is stored in 32
+    bytes: int  # that a number takes in memory
+    error: float  # relative Frobenius error that rounding gives at K = 1024
+    grows_with_k: bool = False  # whether that error grows like √K
+    margin: float = 6.0  # accepted multiple of that error
+    on_tensor_cores: bool = True  # whether GPUs multiply it on tensor cores (fp64 too, but only some do)
     is_floating: bool = True
 
     def expected_error(self, k: int) -> float:

@@ -13,29 +13,17 @@ from mfulab.core.rows import Row
 
 @dataclass(frozen=True)
 class Measurement:
-    """One kind of measurement: `MEASUREMENT` of a folder of mfulab/measurements/, whose name is the step's.
+    """One kind of measurement: `MEASUREMENT` of a folder of mfulab/measurements/, whose name is the step's."""
 
-    Attributes:
-        table: name of the table that holds its rows.
-        config: the keys that a run of it may have.
-        row: what a run of it reports.
-        message: what Snakemake says when a run starts; `{wildcards.run}` is the run's name.
-        shown: columns that the page shows first, in order; the others appear on request.
-        position: place of its table on the page; lower ones come first.
-        priority: runs of a higher one start first: what others are joined with comes before them.
-        runtime_min: minutes that a cluster is asked for.
-        lines: whether a run reports many rows, the lines of its `samples.csv`; its own row says how it went.
-    """
-
-    table: str
-    config: type[StepConfig]
-    row: type[Row]
-    message: str
-    shown: str
-    position: int = 1000
-    priority: int = 0
-    runtime_min: int = 10
-    lines: bool = False
+    table: str  # that holds its rows
+    config: type[StepConfig]  # the keys that a run of it may have
+    row: type[Row]  # what a run of it reports
+    message: str  # what Snakemake says when a run starts; `{wildcards.run}` is the run's name
+    shown: str  # columns that the page shows first, in order; the others appear on request
+    position: int = 1000  # of its table on the page; lower ones come first
+    priority: int = 0  # runs of a higher one start first: what others are joined with comes before them
+    runtime_min: int = 10  # minutes that a cluster is asked for
+    lines: bool = False  # whether a run reports many rows, the lines of `samples.csv`; its own row says how it went
 
     @property
     def step(self) -> str:

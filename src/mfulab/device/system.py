@@ -6,6 +6,7 @@ run's client starts with it, and pathlib would be a third of that start.
 """
 
 import os
+import resource
 import sys
 from contextlib import suppress
 
@@ -65,8 +66,6 @@ def peak_memory_bytes() -> int | None:
     """The most memory of this process that was resident, in bytes: VmHWM, on macOS getrusage's."""
     peak = _status_bytes("VmHWM")
     if peak is None and IS_MACOS:
-        import resource
-
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes there, KiB on Linux
     return peak
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from mfulab.core.files import UnreadableError, read_csv
 from mfulab.device import ByKind
 from mfulab.device.cpu import system_seconds
+from mfulab.timing.clocks import clock_for
 
 DISTURBED = 1.3  # times as slow as the machine's best: above what the probe itself varies by
 PLACED = 1.4  # a copy varies so much between processes of an idle machine, by where their pages lie
@@ -84,8 +85,8 @@ class Probe:
         import torch
 
         from mfulab.device.allocator import mapped
-        from mfulab.timing.clocks import clock_for
 
+        self._inference_mode = torch.inference_mode
         self._on_cpu, self._clock_mhz, self._clock = device.type == "cpu", clock_mhz, clock_for(device)
         side, size = SIDE[device.type], COPIED_BYTES[device.type]
         generator = torch.Generator().manual_seed(0)  # the model's own random numbers stay as they are
@@ -112,9 +113,7 @@ class Probe:
 
     def again(self) -> State:
         """The state now, whatever it costs."""
-        import torch
-
-        with torch.inference_mode():
+        with self._inference_mode():
             product_s, copy_s = (min(self._timed(part)[1:]) for part in self._parts)
         others_s = total_s = 0.0
         if self._on_cpu:

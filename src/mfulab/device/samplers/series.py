@@ -14,8 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+import psutil
+
 from mfulab.core.files import write_csv
-from mfulab.device import is_gpu, vendors
+from mfulab.device import gpu, is_gpu, vendors
+from mfulab.device.cpu import system_seconds
 from mfulab.device.samplers.reading import Reading, Readings
 
 INTERVAL_S = 0.2
@@ -49,9 +52,7 @@ class Series:
     def open(self) -> "Series":
         """Starts the poller."""
         if is_gpu(self._device):
-            from mfulab.device.gpu import uuid_of
-
-            what = ["gpu", str(os.getpid()), uuid_of(self._device)]
+            what = ["gpu", str(os.getpid()), gpu.uuid_of(self._device)]
         else:
             from mfulab.device.compute import cores_filled
 
@@ -127,10 +128,6 @@ def means(lines: list[Line], begin_s: float, end_s: float, device: str) -> Readi
 
 def cpu_probe(pid: int, cores: float) -> Probe:
     """Reads the CPU since the previous call: process `pid`'s share of `cores`, every process's, the hypervisor's."""
-    import psutil
-
-    from mfulab.device.cpu import system_seconds
-
     process = psutil.Process(pid)
     before: dict[str, float] = {}
 
