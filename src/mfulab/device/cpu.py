@@ -25,22 +25,17 @@ ARM = {
 
 @dataclass(frozen=True)
 class Cpu:
-    """One CPU as this process sees it.
-
-    `family` and `model` are x86's (CPUID), None elsewhere. `clock_mhz` is the highest clock that is reported: the
-    cpufreq maximum, else the clock of /proc/cpuinfo, which in a virtual machine is the nominal one. `virtual` is None
-    where the CPU reports no hypervisor, be there one or not, as Arm's.
-    """
+    """One CPU as this process sees it."""
 
     name: str
     vendor: str
-    family: int | None
+    family: int | None  # x86's (CPUID), as `model`; None elsewhere
     model: int | None
     flags: frozenset[str]
-    clock_mhz: float | None
+    clock_mhz: float | None  # the highest that cpufreq reports, else /proc/cpuinfo's: of a virtual machine the nominal
     clock_source: str
     last_level_cache_bytes: int | None
-    virtual: bool | None
+    virtual: bool | None  # None where the CPU reports no hypervisor, be there one or not, as Arm's
 
 
 @functools.cache

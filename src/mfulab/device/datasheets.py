@@ -20,28 +20,23 @@ class UnknownDeviceError(LookupError):
 
 @dataclass(frozen=True)
 class Datasheet:
-    """One accelerator as its vendor describes it: dense figures in TFLOP/s (TOP/s for int8), clocks in MHz.
-
-    `units` are what a framework counts: SMs, compute units, cores. `rate` chooses the row of FMA per clock and unit;
-    `printed` as a rate means that the figures follow from none. `figures` holds the printed numbers as text, by unit.
-    `source` is who prints them, `checked` which texts of `checked_texts.csv` were read and state the same.
-    """
+    """One accelerator as its vendor describes it: dense figures in TFLOP/s (TOP/s for int8), clocks in MHz."""
 
     device: str
     names: tuple[str, ...]
     pci_ids: tuple[str, ...]
     vendor: str
     architecture: str
-    units: int | None
-    rate: str
+    units: int | None  # what a framework counts: SMs, compute units, cores
+    rate: str  # of the row of FMA per clock and unit; `printed`: the figures follow from none
     boost_mhz: float | None
     tensor_mhz: float | None
     memory_gb: float | None
     memory_gb_s: float | None
-    source: str
-    checked: tuple[str, ...]
+    source: str  # who prints the figures
+    checked: tuple[str, ...]  # texts of `checked_texts.csv` that were read and state the same
     note: str
-    figures: Mapping[str, str] = field(hash=False)
+    figures: Mapping[str, str] = field(hash=False)  # the printed numbers as text, by unit
 
 
 def find(device: str, units: int | None = None, pci_id: str | None = None) -> Datasheet:

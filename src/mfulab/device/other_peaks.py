@@ -60,15 +60,11 @@ def triton_proton(device: str, sheet: Datasheet, precision: str) -> Answer:
 
 @dataclass(frozen=True)
 class Library:
-    """A library with a table of peaks, and how it is asked.
-
-    `by_name` says that it looks devices up by name; `also` are names of its table that no driver tells, each with the
-    product that it is of.
-    """
+    """A library with a table of peaks, and how it is asked."""
 
     ask: Ask
-    by_name: bool = True
-    also: tuple[tuple[str, str], ...] = ()
+    by_name: bool = True  # it looks devices up by name
+    also: tuple[tuple[str, str], ...] = ()  # names of its table that no driver tells, each with the product it is of
 
 
 LIBRARIES = {

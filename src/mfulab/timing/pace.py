@@ -8,18 +8,14 @@ from mfulab.device import is_gpu
 
 @dataclass(frozen=True)
 class Pace:
-    """Length of a measurement, in seconds; `tolerance` is the relative spread at which step times are steady.
-
-    `patience_s` is spent on further windows: where some were disturbed, and where their median is not yet known to
-    within `precision`, the relative half-width of its confidence interval (None: not asked for).
-    """
+    """Length of a measurement, in seconds."""
 
     windows: int
     window_s: float
     warm_up_s: float
-    tolerance: float
-    patience_s: float = 0.0
-    precision: float | None = None
+    tolerance: float  # relative spread at which step times are steady
+    patience_s: float = 0.0  # for further windows: where some were disturbed, or their median is not precise yet
+    precision: float | None = None  # relative half-width of the median's confidence interval; None: not asked for
 
 
 # Of each process. The energy counter ticks each 100 ms and GPM wants more than that between samples: 3 s on a GPU.

@@ -40,17 +40,14 @@ UNKNOWN = Best()
 
 @dataclass(frozen=True)
 class State:
-    """One probe: when (Unix time), seconds of its matmul and of its copy, and a GPU's clock.
+    """One probe of the machine."""
 
-    `others_s` and `total_s` are running totals, of a GPU 0: CPU time of other processes, and of the CPUs to be used.
-    """
-
-    at_s: float
-    product_s: float
+    at_s: float  # Unix time
+    product_s: float  # of its matmul
     copy_s: float
-    clock_mhz: float | None = None
-    others_s: float = 0.0
-    total_s: float = 0.0
+    clock_mhz: float | None = None  # a GPU's
+    others_s: float = 0.0  # running total of other processes' CPU time; of a GPU 0, as the next
+    total_s: float = 0.0  # running total of all time of the CPUs that this process may use
 
     def slowdown(self, best: Best) -> float:
         """Slowdown of the slower part against its best, 1 or more; a copy's beyond what processes differ by."""

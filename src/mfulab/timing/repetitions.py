@@ -134,19 +134,14 @@ class Settling:
 
 @dataclass(frozen=True)
 class Budget:
-    """Length of a measurement, in seconds of wall time over all contestants.
-
-    Rounds go on until everything has settled or `time_s` is over, but at least `least_rounds` of them unless they take
-    longer than `limit_s`. Up to `patience_s` is added where fewer of them were undisturbed, and, where `precision` is
-    given, until the noise of each contestant's mean is below that.
-    """
+    """Length of a measurement, in seconds of wall time over all contestants."""
 
     warm_up_s: float
-    time_s: float
-    limit_s: float
+    time_s: float  # at most, unless `least_rounds` take longer; less once everything has settled
+    limit_s: float  # for those, too
     least_rounds: int = 5
-    patience_s: float = 0.0
-    precision: float | None = None
+    patience_s: float = 0.0  # added where fewer of them were undisturbed, or a contestant's mean is not precise yet
+    precision: float | None = None  # the standard error of each mean, relative, that is asked for
 
 
 def interleave(

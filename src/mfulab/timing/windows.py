@@ -34,16 +34,13 @@ def are_noticed(faults: float, step_s: float, fault_s: float = FAULT_S) -> bool:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """The warm-up: `first_call_s` holds compilation and autotuning, `chunks_s` the step time of later chunks.
+    """The warm-up."""
 
-    `unsettled_s` and `unsettled_faults` are time and page faults of a step before the process was settled.
-    """
-
-    first_call_s: float
+    first_call_s: float  # compilation and autotuning included
     total_s: float
     steady: bool
-    chunks_s: tuple[float, ...]
-    unsettled_s: float
+    chunks_s: tuple[float, ...]  # step time of later chunks
+    unsettled_s: float  # of a step before the process was settled, as its page faults
     unsettled_faults: float
 
     @property
@@ -75,18 +72,14 @@ Windows = tuple[WindowTimes, ...]
 
 @dataclass(frozen=True)
 class Observation:
-    """All windows of one step, what warmed it up, and what the samplers read over the windows.
-
-    `windows` are those that count; `discarded` met a disturbed machine and were measured again. All processes of a job
-    have the same `agreed_s`, the slowest one's time of a step.
-    """
+    """All windows of one step, what warmed it up, and what the samplers read over the windows."""
 
     warm_up: WarmUp
-    windows: Windows
+    windows: Windows  # those that count
     readings: Readings = field(default_factory=dict)
-    discarded: Windows = ()
+    discarded: Windows = ()  # those that met a disturbed machine and were measured again
     best: Best = UNKNOWN
-    agreed_s: float = math.nan
+    agreed_s: float = math.nan  # the slowest process's time of a step, the same in all processes of a job
 
     @property
     def steps(self) -> int:
