@@ -49,7 +49,7 @@ def test_a_cpu_emulates_what_it_has_no_units_for(flags, environment, names, monk
         monkeypatch.setenv(name, level)
     names = {*names.split(), "tf32", "fp8"}
     found = {
-        name: emulated_by_cpu(name, frozenset(flags.split()))
+        name: emulated_by_cpu(name, usable(frozenset(flags.split())))
         for name in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
     }
     assert {name for name, reason in found.items() if reason} == names

@@ -36,11 +36,11 @@ _ALIKE = {"AVX10_1_512": "AVX512_CORE_FP16", "AVX10_1_512_AMX": "AVX512_CORE_AMX
 def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> str:
     """Says why a CPU emulates a format; empty where it computes it, or reports no flags.
 
-    `flags` are feature flags as /proc/cpuinfo names them, of this CPU where not given.
+    `flags` are feature flags that may be used, as /proc/cpuinfo names them; of this CPU and process where not given.
     """
-    flags = cpu.cpu().flags if flags is None else flags
+    flags = usable(cpu.cpu().flags) if flags is None else flags
     units = CPU_UNITS.get(precision)
-    if units is None or (units and (not flags or usable(flags) & units.keys())):
+    if units is None or (units and (not flags or flags & units.keys())):
         return ""
     known = " or ".join(flag for flag, rate in units.items() if (rate is None) == ("asimd" in flags))
     return f"this CPU has no {precision} units" + (f" ({known})" if known else "")

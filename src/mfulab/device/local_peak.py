@@ -69,10 +69,11 @@ def _fma_per_clock(chip: cpu.Cpu, row: Mapping[str, str], precision: str) -> tup
     units, width = int(row["units"]), int(row["vector_bits"])
     if precision not in _BITS and precision not in CPU_UNITS:
         raise UnsupportedError(f"no peak is defined for {precision}")
-    if reason := emulated_by_cpu(precision, chip.flags):
+    flags = usable(chip.flags)
+    if reason := emulated_by_cpu(precision, flags):
         raise UnsupportedError(f"{reason}: it converts, far slower than fp32")
     rates = CPU_UNITS.get(precision, {})
-    flag = next((flag for flag in rates if flag in usable(chip.flags)), "")
+    flag = next((flag for flag in rates if flag in flags), "")
     rate = rates[flag] if flag else 1
     if rate is None:
         raise UnsupportedError(f"no rate of {flag} instructions stands here")

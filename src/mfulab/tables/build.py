@@ -152,7 +152,7 @@ class _Beside:
 def _emulated(precision: str, environment: Mapping[str, Any]) -> bool:
     """Says whether a machine emulates a format, by the flags or the compute capability in its environment's row."""
     if environment.get("device") == "cpu":
-        return bool(emulated_by_cpu(precision, frozenset((environment.get("cpu_vector_flags") or "").split()), {}))
+        return bool(emulated_by_cpu(precision, frozenset((environment.get("cpu_vector_flags") or "").split())))
     gpus = json.loads(environment.get("gpus") or "[]")
     major, _, minor = (gpus[0].get("compute_capability") or "" if gpus else "").partition(".")
     return bool(major and emulated_by_gpu(precision, (int(major), int(minor or 0))))

@@ -60,7 +60,7 @@ Watch = Callable[[], State]
 
 def best_of(states: Iterable[State], known: Best = UNKNOWN) -> Best:
     """The fastest of each part, `known` included."""
-    seen = [known, *states]
+    seen: list[Best | State] = [known, *states]
     return Best(min(one.product_s for one in seen), min(one.copy_s for one in seen))
 
 

@@ -49,7 +49,7 @@ def gpm_sampler(handle: Any, now: Callable[[], float] = time.perf_counter, sourc
         if window_s < MINIMUM_S:
             raise RefusedError(f"the window of {window_s:.2f} s is shorter than {MINIMUM_S} s")
         _take(handle, samples)
-        return _metrics(*samples, window_s, source)
+        return _metrics(samples, window_s, source)
     except RefusedError as refused:
         return missing(UNITS, source, str(refused))
     finally:
@@ -76,10 +76,10 @@ def why_unsupported(handle: Any) -> str:
     return "" if support.isSupportedDevice else "this GPU has no GPM (Hopper and later have)"
 
 
-def _metrics(first: Any, second: Any, window_s: float, source: str) -> Readings:
+def _metrics(samples: list[Any], window_s: float, source: str) -> Readings:
     request = pynvml.c_nvmlGpmMetricsGet_t()
     request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-    request.sample1, request.sample2, request.numMetrics = first, second, len(METRICS)
+    (request.sample1, request.sample2), request.numMetrics = samples, len(METRICS)
     for place, metric in enumerate(METRICS):
         request.metrics[place].metricId = metric
     nvml.ask(pynvml.nvmlGpmMetricsGet, request)

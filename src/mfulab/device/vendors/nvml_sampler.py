@@ -68,7 +68,7 @@ def _utilization(handle: Any, begin_s: float, end_s: float, window_s: float) -> 
     else:
         which = pynvml.NVML_GPU_UTILIZATION_SAMPLES
         answer, reason = _asked(pynvml.nvmlDeviceGetSamples, handle, which, int(since * 1e6))
-        kind, samples = answer or (None, ())
+        kind, samples = answer or (-1, ())
         if member := _MEMBER.get(kind):
             stamped = [(sample.timeStamp / 1e6, getattr(sample.sampleValue, member)) for sample in samples]
             # The ring buffer also holds stale ones.
