@@ -21,7 +21,7 @@ import numpy as np
 
 from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.events import read
-from mfulab.tracing.intervals import Intervals, exclusive
+from mfulab.tracing.intervals import Intervals, exclusive, length
 from mfulab.tracing.recording import COMPUTE
 
 HTA = """
@@ -62,7 +62,8 @@ def ours(path: Path) -> tuple[list[int], int]:
     parts = exclusive(
         [Intervals(found.begin[compute], found.end[compute]), everything], int(found.begin.min()), int(found.end.max())
     )
-    return [parts[2], parts[0], parts[1]], len(found)
+    compute_ns, other_ns, idle_ns = map(length, parts)
+    return [idle_ns, compute_ns, other_ns], len(found)
 
 
 def main() -> int:

@@ -18,7 +18,9 @@ SHARED = Path(__file__).parents[3] / "shared/traces"
 def test_pieces_are_those_of_the_budget_in_order(tmp_path):
     """100 µs of two steps: the first half is matmul from 10 to 40, then relu."""
     (read,) = read_file(write(tmp_path / "a.json", TRACE))
-    lengths = {kind: int((spans.end - spans.begin).sum()) for kind, spans in timeline.pieces(read.told).items()}
+    lengths = {
+        kind: int((spans.end - spans.begin).sum()) for kind, spans in timeline.pieces(read.analysis.told).items()
+    }
     assert lengths == read.analysis.spent
     parts = [list(run) for run in json.loads(read.row.timeline)]
     assert sum(count for _, count in parts) == timeline.PARTS
@@ -31,10 +33,10 @@ def test_mfu_over_time_is_that_of_the_window_in_the_mean(tmp_path):
     kernels = [launched("gemm", 10 * n, 10 * n + 5, 3 * n, n) for n in (1, 2, 3)]
     calls = [operator("aten::mm", 10 * n - 1, 4, shapes) for n in (1, 2, 3)]
     (read,) = read_file(write(tmp_path / "a.json", trace(steps((0, 60)), calls, *kernels)))
-    times, percent = timeline.mfu_over_time(read.told, read.flops, 1e12)
+    times, percent = timeline.mfu_over_time(read.analysis.told, read.analysis.call_flops, 1e12)
     assert len(times) == timeline.POINTS
     assert percent.mean() == pytest.approx(100 * read.row.flops * read.row.steps / read.row.window_s / 1e12)
-    at = np.searchsorted(times, read.told.window.begin + 16_500) - 1
+    at = np.searchsorted(times, read.analysis.told.window.begin + 16_500) - 1
     assert percent[at] == pytest.approx(100 * 2 * 64**3 / 3e-6 / 1e12), "the first kernel's own speed"
 
 

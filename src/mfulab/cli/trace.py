@@ -124,16 +124,16 @@ def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Pa
 
     text, added = Texts(language, "trace"), list[str]()
     names = {kind: text(KINDS.get(kind, kind)) for kind in (*timeline.SPENT, *timeline.CAUSES)}
-    told = [(one.told, one.flops, row) for one, row in zip(found, rows, strict=True) if one.told is not None]
+    told = [(one.analysis, row) for one, row in zip(found, rows, strict=True) if one.analysis and one.analysis.on_gpu]
     if not told:
         raise ConfigurationError(f"--perfetto {out}: the trace holds no device's time to draw")
-    for time, flops, row in told:
+    for analysis, row in told:
         peak, mfu = row["peak_tflop_s"], row["mfu_percent"]
         words = verdicts.columns(row, language=language)
         verdict = f"{words['verdict']}: {words['verdict_reason']}"
         said = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
-        added += timeline.tracks(time, flops, peak and 1e12 * peak, said, names)
-    timeline.write(out, told[0][0].recording, added)
+        added += timeline.tracks(analysis.told, analysis.call_flops, peak and 1e12 * peak, said, names)
+    timeline.write(out, told[0][0].told.recording, added)
     print(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
 
 

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -42,54 +41,52 @@ class Operator:
 
 @dataclass
 class Analysis:
-    """Everything that a trace holds about one window.
-
-    Attributes:
-        window: the time that it covers.
-        readings: shares, gaps and latencies, by column.
-        spent: nanoseconds of each kind of time, exclusive: they sum to the window.
-        products: by operator, shapes and format, longest first.
-        kernels: a row for each kernel and copy, longest first.
-        others: outermost other operators → ns of their kernels.
-        uncounted: products without FLOPs → ns and the reason.
-        on_gpu: whether a GPU did it.
-        backward: whether a backward pass was recorded in it.
-        device: the number of the device that it is of, where the trace holds several.
-        collectives: communication kernels by name → ns of each, in order.
-        idle_causes: why the device was idle → ns; they sum to `spent["idle"]`, and are none on a CPU.
-        gaps: the longest idle gaps: cause, ns, and what ended each.
-        parts: ns by kind of time, operator and shapes; they sum to the window.
-        operators: the same parts with what their calls compute and move; none on a CPU.
-    """
+    """Everything that a trace holds about one window."""
 
     window: Window
-    readings: Readings
-    spent: dict[str, int]
-    products: list[Product]
-    kernels: list[dict[str, Any]]
-    others: dict[str, int]
-    uncounted: dict[str, tuple[int, Said]]
-    on_gpu: bool
-    backward: bool = False
-    device: int | None = None
-    collectives: dict[str, list[int]] = field(default_factory=dict)
-    idle_causes: dict[str, int] = field(default_factory=dict)
-    gaps: list[tuple[str, int, str]] = field(default_factory=list)
-    parts: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    operators: list[Operator] = field(default_factory=list)
+    readings: Readings  # shares, gaps and latencies, by column
+    spent: dict[str, int]  # ns of each kind of time, exclusive: they sum to the window
+    products: list[Product]  # by operator, shapes and format, longest first
+    uncounted: dict[str, tuple[int, Said]]  # products without FLOPs → ns and the reason
+    told: DeviceTime | HostTime
+    of_call: dict[int, Product]  # the product of each call
+    backward: bool  # whether a backward pass was recorded in it
+    device: int | None = None  # the number of the device that it is of, where the trace holds several
+    operators: list[Operator] = field(default_factory=list)  # `parts` with what their calls compute and move
     notes: list[Said] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        told = self.told
+        self.on_gpu = isinstance(told, DeviceTime)
+        # A row for each kernel and copy, longest first; the longest idle gaps: cause, ns, and what ended each.
+        self.kernels, self.gaps = (told.kernels(), told.longest_gaps()) if isinstance(told, DeviceTime) else ([], [])
+        self.others = told.others()  # outermost other operators → ns of their kernels
+        self.collectives = told.collectives()  # communication kernels by name → ns of each, in order
+        self.parts = told.parts  # ns by kind of time, operator and shapes; they sum to the window
+        self.idle_causes = told.idle_causes  # why the device was idle → ns, in all `spent["idle"]`; none on a CPU
 
     @property
     def counted(self) -> list[Product]:
         """The products whose FLOPs are known."""
         return [product for product in self.products if not product.reason]
 
+    @property
+    def needed(self) -> list[Product]:
+        """Those of them that the model needs: not what a checkpoint does again."""
+        return [product for product in self.counted if not product.recomputed]
+
+    @property
+    def call_flops(self) -> dict[int, int]:
+        """FLOPs of each call of a product that the model needs."""
+        return {
+            call: one.flops // one.calls for call, one in self.of_call.items() if not one.reason and not one.recomputed
+        }
+
     def flops(self, what: str = "flops", recomputed: bool = False) -> dict[str, int]:
-        """FLOPs of the window by format: `flops`, `causal_flops` or `executed_flops`."""
-        found: Counter[str] = Counter()
-        for product in self.counted:
-            if recomputed or not product.recomputed:
-                found[product.format or "unknown"] += getattr(product, what)
+        """FLOPs of the window by format: `flops`, `causal_flops`, `executed_flops` or `padding_flops`."""
+        found = Counter[str]()
+        for product in self.counted if recomputed else self.needed:
+            found[product.format or "unknown"] += getattr(product, what)
         return dict(found)
 
     def untraced(self, step_s: float) -> "Analysis":
@@ -130,12 +127,9 @@ class Analysis:
 
     def top_other_operators(self) -> str | None:
         """The five longest other operators as JSON: name → share of the window in percent."""
-        longest = {
-            name: round(100 * time / self.window.length, 1)
-            for name, time in sorted(self.others.items(), key=lambda item: -item[1])[:5]
-            if time
-        }
-        return json.dumps(longest) if longest and self.readings["matmul_percent"].value is not None else None
+        longest = sorted(self.others.items(), key=lambda item: -item[1])[:5]
+        shares = {name: round(100 * time / self.window.length, 1) for name, time in longest if time}
+        return json.dumps(shares) if shares and self.readings["matmul_percent"].value is not None else None
 
 
 def analyse(
@@ -143,21 +137,21 @@ def analyse(
 ) -> Analysis:
     """Reads one window of a trace; of several devices in it the one of this number, else that with most activities."""
     attribution = attribution or attribute(recording)
-    on_gpu = len(recording.activities) > 0
     several = devices(recording, window)
     device = (several[0] if device is None else device) if len(several) > 1 else None
-    products, uncounted, of_call = products_of(recording, attribution, window, on_gpu, device)
-    given = recording, attribution, window, {call for call, product in of_call.items() if not product.reason}
-    told = DeviceTime(*given, device) if on_gpu else HostTime(*given)
-    kernels, gaps = (told.kernels(), told.longest_gaps()) if isinstance(told, DeviceTime) else ([], [])
+    products, uncounted, of_call = products_of(recording, attribution, window, device)
+    counted = {call for call, product in of_call.items() if not product.reason}
+    backward = bool(attribution.backward[window.called(recording.host.begin)].any())
+    told = (
+        DeviceTime(recording, attribution, window, counted, device)
+        if len(recording.activities)
+        else HostTime(recording, attribution, window, counted)
+    )
+    operators = _operators(recording, told, of_call) if isinstance(told, DeviceTime) else []
+    notes = _notes(recording, several, device)
     return Analysis(
-        window=window, readings=told.readings(), spent=told.spent, products=products, kernels=kernels,
-        others=told.others(), uncounted=uncounted, on_gpu=on_gpu, collectives=told.collectives(), device=device,
-        idle_causes=told.idle_causes, gaps=gaps, parts=told.parts,
-        operators=_operators(recording, told, of_call) if isinstance(told, DeviceTime) else [],
-        notes=_notes(recording, several, device),
-        backward=bool(attribution.backward[window.called(recording.host.begin)].any()),
-    )  # fmt: skip
+        window, told.readings(), told.spent, products, uncounted, told, of_call, backward, device, operators, notes
+    )
 
 
 def _operators(recording: Recording, told: DeviceTime, of_call: dict[int, Product]) -> list[Operator]:
@@ -200,8 +194,8 @@ def _notes(recording: Recording, several: list[int], device: int | None) -> list
     found = list(recording.notes)
     if device is not None:
         found.append(Said("several_devices", {"count": len(several), "device": device}))
-    number = several[0] if device is None and several else device
-    if (trimmed := recording.trimmed.get(-1 if number is None else number)) is not None:
+    number = next(iter(several), -1) if device is None else device
+    if trimmed := recording.trimmed.get(number):
         found.append(Said("trimmed_overlap", {"count": trimmed[0], "ms": trimmed[1] / 1e6}))
     about = recording.device_properties(device)
     if about.get("peak_tflop_s"):
@@ -211,7 +205,6 @@ def _notes(recording: Recording, several: list[int], device: int | None) -> list
 
 def devices(recording: Recording, window: Window) -> list[int]:
     """Numbers of the devices that executed something in the window, the one with most activities first."""
-    activities = recording.activities
-    inside = (activities.end > window.begin) & (activities.begin < window.end)
-    numbers, counts = np.unique(activities.device[inside], return_counts=True)
+    inside = window.executed(recording.activities)
+    numbers, counts = np.unique(recording.activities.device[inside], return_counts=True)
     return numbers[np.argsort(-counts, kind="stable")].tolist()

@@ -114,7 +114,7 @@ def _launched(recording: Recording, parent: Indices, order: Indices) -> tuple[In
     found = launch_of(recording)
     graph = recording.named(lambda name: "GraphLaunch" in name)[launches.name]
     by_graph = (found >= 0) & graph[found] if len(graph) else np.zeros(len(activities), bool)
-    around = _around(host.begin, host.end, host.thread, parent, order, launches.begin, launches.thread)
+    around = open_at(host.begin, host.end, host.thread, parent, order, launches.begin, launches.thread)
     of_activity = np.where(found >= 0, around[found], -1) if len(around) else np.full(len(activities), -1)
     # A correlation that serves as an external id, as in older traces, names a launch and no operator.
     lonely = np.flatnonzero((of_activity < 0) & (activities.external != activities.correlation))
@@ -130,7 +130,7 @@ def _launched(recording: Recording, parent: Indices, order: Indices) -> tuple[In
     return of_activity, by_graph
 
 
-def _around(
+def open_at(
     begin: Times, end: Times, thread: Indices, parent: Indices, order: Indices, times: Times, on: Indices
 ) -> Indices:
     """The innermost call on the same thread that is open at each of `times`."""

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from mfulab.core.files import UnreadableError, opened
 from mfulab.device.cpu import memory_limit_bytes
@@ -29,8 +29,9 @@ _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _GZIP, _ZSTD, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 _FOREIGN = {
-    ".nsys-rep": "an Nsight Systems report: export it with `nsys export --type sqlite FILE`",
-    ".qdrep": "an Nsight Systems report: export it with `nsys export --type sqlite FILE`",
+    **dict.fromkeys(
+        (".nsys-rep", ".qdrep"), "an Nsight Systems report: export it with `nsys export --type sqlite FILE`"
+    ),
     ".ncu-rep": "an Nsight Compute report",
     ".pickle": "a snapshot of CUDA's memory",
 }
@@ -41,7 +42,7 @@ WANTED = (
 
 
 class Stream:
-    """The events of one file, batch after batch; `metadata` is complete after the last.
+    """One file, read piece after piece: its bytes, unpacked, or its events; `metadata` is complete after the last.
 
     Raises:
         TraceError: the file is missing, empty, cut off, no JSON, no trace, or unpacks to more than it should.
@@ -50,54 +51,49 @@ class Stream:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata: dict[str, Any] = {}
-        self.unpacked = 0
-        self._packed = 0
-
-    def batches(self) -> Iterator[list[dict[str, Any]]]:
-        """Lists of events in the order of the file."""
-        with self._open() as file:
-            self._require_memory()
-            try:
-                yield from self._batches(file)
-            except EOFError:
-                raise self._cut("its gzip stream ends early") from None
-            except (OSError, zlib.error) as error:
-                raise TraceError(f"{self.path}: cannot be unpacked: {error}") from None
-
-    def _open(self) -> IO[bytes]:
         try:
-            with opened(self.path, follow=True) as file:
+            with opened(path, follow=True) as file:
                 begin = file.read(16)
-            self._packed = self.path.stat().st_size
+            self._size = path.stat().st_size
         except (OSError, UnreadableError) as error:
             raise TraceError(str(error)) from None
         if not begin:
-            raise TraceError(f"{self.path}: the file is empty")
-        if self.path.suffix in _FOREIGN:
-            raise TraceError(f"{self.path}: this is {_FOREIGN[self.path.suffix]}; {WANTED}")
+            raise TraceError(f"{path}: the file is empty")
+        if path.suffix in _FOREIGN:
+            raise TraceError(f"{path}: this is {_FOREIGN[path.suffix]}; {WANTED}")
         if begin.startswith((_ZSTD, _ZIP)):
-            raise TraceError(f"{self.path}: packed as zip or zstd; unpack it first: {WANTED}")
-        return gzip.open(self.path) if begin.startswith(_GZIP) else self.path.open("rb")  # type: ignore[return-value]
+            raise TraceError(f"{path}: packed as zip or zstd; unpack it first: {WANTED}")
+        self._packed = begin.startswith(_GZIP)
 
-    def _require_memory(self) -> None:
-        """Raises, before anything is read, where the columns of so large a file would not fit into memory."""
-        size = unpacked_size(self.path, self._packed)
+    def chunks(self, size: int | None = None) -> Iterator[bytes]:
+        """The file's bytes in order, unpacked, `size` at a time."""
+        unpacked = 0
+        try:
+            with gzip.open(self.path) if self._packed else self.path.open("rb") as file:
+                while chunk := file.read(size or BATCH_BYTES):  # type: ignore[union-attr]
+                    unpacked += len(chunk)
+                    if unpacked > MOST_BYTES or unpacked > max(SMALL_BYTES, RATIO * self._size):
+                        why = f"{self._size:,} bytes unpack to more than {unpacked:,}: no trace packs so well"
+                        raise TraceError(f"{self.path}: {why}")
+                    yield chunk
+        except EOFError:
+            raise self._cut("its gzip stream ends early") from None
+        except (OSError, zlib.error) as error:
+            raise TraceError(f"{self.path}: cannot be unpacked: {error}") from None
+
+    def batches(self) -> Iterator[list[dict[str, Any]]]:
+        """Lists of events in the order of the file. Raises, before anything is read, where memory is too small."""
+        size = unpacked_size(self.path, self._size)
         need, free = BASE_BYTES + MEMORY_PER_BYTE * size, free_memory_bytes()
-        if free is not None and need > free:
+        if need > free:
             raise TraceError(
                 f"{self.path}: {size / 1e9:.1f} GB of JSON need about {need / 1e9:.1f} GB of memory and "
                 f"{free / 1e9:.1f} GB are free: record fewer steps, or read it on a larger machine"
             )
-
-    def _batches(self, file: IO[bytes]) -> Iterator[list[dict[str, Any]]]:
-        buffer, opening, ended = self._head(file)
-        count = 0
-        while not ended:
-            more = self._read(file)
-            ended = not more
-            buffer += more
-            if ended:
-                break
+        chunks, count = self.chunks(), 0
+        buffer, opening = self._head(chunks)
+        for chunk in chunks:
+            buffer += chunk
             cuts = [match.start() + 1 for match in _BETWEEN.finditer(buffer, max(0, len(buffer) - (1 << 20)))]
             for cut in cuts[:-9:-1]:  # a list inside an event may look like a boundary
                 events = _parsed(b"[" + buffer[:cut] + b"]")
@@ -112,41 +108,30 @@ class Stream:
         rest = _parsed(opening + buffer)
         if isinstance(rest, str):
             raise self._cut(f"{rest}, after {count:,} events")
-        if isinstance(rest, list):
-            yield rest
-            return
-        self.metadata |= {name: value for name, value in rest.items() if name != "traceEvents"}
-        yield rest["traceEvents"]
+        if isinstance(rest, dict):
+            self.metadata |= {name: value for name, value in rest.items() if name != "traceEvents"}
+            rest = rest["traceEvents"]
+        yield rest
 
-    def _head(self, file: IO[bytes]) -> tuple[bytes, bytes, bool]:
-        """Text after the opening of the list of events, that opening, and True at the file's end."""
+    def _head(self, chunks: Iterator[bytes]) -> tuple[bytes, bytes]:
+        """Text after the opening of the list of events, and that opening."""
         buffer = b""
-        while len(buffer) < HEAD_BYTES:
-            more = self._read(file)
-            buffer += more
+        for chunk in chunks:
+            buffer += chunk
             text = buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
             if text[:1] not in (b"{", b"[", b""):
                 raise TraceError(f"{self.path}: not JSON: it begins with {text[:12]!r}; {WANTED}")
             if text[:1] == b"[":
-                return text[1:], b"[", not more
+                return text[1:], b"["
             if found := _EVENTS.search(text):
                 head = _parsed(text[: found.start()].rstrip().rstrip(b",") + b"}")
                 self.metadata |= head if isinstance(head, dict) else {}
-                return text[found.end() :], b'{"traceEvents":[', not more
-            if not more:
+                return text[found.end() :], b'{"traceEvents":['
+            if len(buffer) >= HEAD_BYTES:
                 break
         if isinstance(problem := _parsed(buffer), str):
             raise TraceError(f"{self.path}: not valid JSON: {problem}; {WANTED}")
         raise TraceError(f"{self.path}: JSON without traceEvents; {WANTED}")
-
-    def _read(self, file: IO[bytes]) -> bytes:
-        chunk = file.read(BATCH_BYTES)
-        self.unpacked += len(chunk)
-        if self.unpacked > MOST_BYTES or (self.unpacked > SMALL_BYTES and self.unpacked > RATIO * self._packed):
-            raise TraceError(
-                f"{self.path}: {self._packed:,} bytes unpack to more than {self.unpacked:,}: no trace packs so well"
-            )
-        return chunk
 
     def _cut(self, why: str) -> TraceError:
         return TraceError(f"{self.path}: cut in the middle ({why}); copy or record it anew")
@@ -165,15 +150,12 @@ def unpacked_size(path: Path, packed: int) -> int:
     return rest + max(0, round((15 * packed - rest) / 2**32)) * 2**32
 
 
-def free_memory_bytes() -> int | None:
-    """Bytes that a process may still take: of the machine, and of the tightest cgroup; None if neither is known."""
+def free_memory_bytes() -> int:
+    """Bytes that a process may still take: of the machine, and of the tightest cgroup."""
     import psutil
 
-    limit = memory_limit_bytes()
-    left = [psutil.virtual_memory().available]
-    if limit is not None:
-        left.append(limit - psutil.Process().memory_info().rss)
-    return min(left)
+    limit = memory_limit_bytes() or math.inf
+    return int(min(psutil.virtual_memory().available, limit - psutil.Process().memory_info().rss))
 
 
 def nanoseconds(value: Any) -> int | None:

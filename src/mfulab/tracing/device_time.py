@@ -8,7 +8,7 @@ import numpy as np
 
 from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.tracing.attribution import COMPILED, Attribution
-from mfulab.tracing.intervals import NONE, Intervals, clip, gaps, join, length, union, within
+from mfulab.tracing.intervals import NONE, Intervals, clip, gaps, in_turn, join, length, union, within
 from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, KINDS, Recording, launch_of
 from mfulab.tracing.shares import (
     ALL_UNITS,
@@ -48,10 +48,7 @@ class DeviceTime:
     ) -> None:
         self.recording, self.attribution, self.window = recording, attribution, window
         activities = recording.activities
-        inside = (activities.end > window.begin) & (activities.begin < window.end)
-        if device is not None:
-            inside &= activities.device == device
-        self.inside = np.flatnonzero(inside)
+        self.inside = window.executed(activities, device)
         self.kind = activities.kind[self.inside]
         self.begin, self.end = activities.begin[self.inside], activities.end[self.inside]
         self.product = attribution.product_of_activity()[self.inside]
@@ -189,9 +186,7 @@ class DeviceTime:
             mine = np.flatnonzero(chosen & left)
             mine = mine[np.argsort(self.begin[mine], kind="stable")]
             left[mine] = False
-            end = np.clip(self.end[mine], self.window.begin, self.window.end)
-            reached = np.concatenate(([self.window.begin], np.maximum.accumulate(end)[:-1]))[: len(mine)]
-            begin = np.minimum(np.maximum(self.begin[mine], reached), end)
+            begin, end = in_turn(self.begin[mine], self.end[mine], self.window.begin, self.window.end)
             times = end - begin - within(covered, begin, end)
             owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
             keys = np.stack((owner, self.recording.activities.name[self.inside[mine]] * (owner < 0)))

@@ -7,11 +7,15 @@ from typing import Any
 
 from mfulab.flops.recorded import is_recorded_matmul
 from mfulab.tracing.chrome import WANTED, Stream, foreign, nanoseconds
-from mfulab.tracing.recording import COPY, Call, Recorder, Recording, TraceError, kind_of
+from mfulab.tracing.recording import COPY, MODULE, Call, Collective, Recorder, Recording, TraceError, kind_of
 
 _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "concurrent_kernel"}
 _KERNEL = {"kernel", "Kernel", "concurrent_kernel"}
 _HOST = {"cpu_op", "Operator", "user_annotation"}
+COLLECTIVE = "Collective name"
+# Bytes of torch's types as it names them in a trace; others have no size here.
+BYTES = {"Bool": 1, "Byte": 1, "Char": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8}
+BYTES |= {"Double": 8, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
 _LAUNCH = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "Runtime", "runtime"}
 
 
@@ -64,6 +68,8 @@ class _Reader:
                 self._activity(event, category)
             elif category in _HOST:
                 self._call(event, category == "user_annotation")
+            elif category == "python_function" and str(event.get("name")).startswith(MODULE):
+                self._call(event, annotation=True)
             elif category in _LAUNCH:
                 self._launch(event)
 
@@ -74,10 +80,12 @@ class _Reader:
             return
         name, args = str(event.get("name", "")), event.get("args") or {}
         kind = kind_of(name) if category in _KERNEL else COPY
-        grid = args.get("grid")
+        grid, device = args.get("grid"), _integer(args.get("device", event.get("pid")))
+        if what := _collective(args):
+            self.recorder.collectives.append((*span, device, what))
         self.recorder.activity(
-            span, kind, name, _integer(args.get("device", event.get("pid"))),
-            _integer(args.get("stream", event.get("tid"))), _integer(args.get("correlation")), _external(args),
+            span, kind, name, device, _integer(args.get("stream", event.get("tid"))),
+            _integer(args.get("correlation")), _external(args),
             math.prod(map(_integer, grid)) if isinstance(grid, list) and grid else 0,
         )  # fmt: skip
 
@@ -89,14 +97,18 @@ class _Reader:
         # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
         forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0
         told = not annotation and any(args.get("Input Dims", ()))
-        call = _arguments(name, args) if told or is_recorded_matmul(name) else None
-        self.recorder.host_call(span, name, _thread(event), _external(args), forward, annotation, call)
+        call = None
+        if told or is_recorded_matmul(name):
+            shapes = args.get("Input Dims", args.get("Input dims", ()))
+            call = Call(name, tuple(shapes), tuple(args.get("Input type", ())), tuple(args.get("Concrete Inputs", ())))
+        thread, sequence = (event.get("pid"), event.get("tid")), _integer(args.get("Sequence number"))
+        self.recorder.host_call(span, name, thread, _external(args), forward, annotation, call, sequence)
 
     def _launch(self, event: dict[str, Any]) -> None:
         args = event.get("args") or {}
         if args.get("correlation") is not None and (span := _span(event)) is not None:
-            name, kernel = str(event.get("name", "")), str(args.get("kernel", ""))
-            self.recorder.launch(span, _thread(event), _integer(args["correlation"]), name, kernel)
+            thread, name = (event.get("pid"), event.get("tid")), str(event.get("name", ""))
+            self.recorder.launch(span, thread, _integer(args["correlation"]), name, str(args.get("kernel", "")))
 
 
 def _span(event: dict[str, Any]) -> tuple[int, int] | None:
@@ -104,17 +116,18 @@ def _span(event: dict[str, Any]) -> tuple[int, int] | None:
     return None if begin is None or length is None or length < 0 else (begin, begin + length)
 
 
-def _arguments(name: str, args: dict[str, Any]) -> Call:
-    shapes = args.get("Input Dims", args.get("Input dims", ()))
-    return Call(name, tuple(shapes), tuple(args.get("Input type", ())), tuple(args.get("Concrete Inputs", ())))
+def _collective(args: dict[str, Any]) -> Collective | None:
+    """What a kernel sends that torch describes as a collective."""
+    counts = [args.get(name) for name in ("In msg nelems", "Out msg nelems", "Group size")]
+    known = [one for one in counts if isinstance(one, int) and one >= 0]
+    if COLLECTIVE not in args or args.get("dtype") not in BYTES or len(known) < len(counts):
+        return None
+    kind = str(args[COLLECTIVE]).replace("_", "").lower()
+    return kind, BYTES[args["dtype"]] * max(known[:2]), known[2]
 
 
 def _external(args: dict[str, Any]) -> int:
     return _integer(args.get("External id", args.get("external id")))
-
-
-def _thread(event: dict[str, Any]) -> tuple[Any, Any]:
-    return event.get("pid"), event.get("tid")
 
 
 def _integer(value: Any) -> int:

@@ -59,17 +59,17 @@ def joined(recording: Recording, capture: Recording) -> Recording:
                     inner = capture.host.calls.get(owners.innermost.get(owner, owner), call)
                     calls[known[owner]] = Call(name, call.shapes, inner.types, call.values)
                 thread = first_thread + len(rows)  # of its own: a call lies in no other
-                rows.append((begin, begin, names.setdefault(name, len(names)), thread, -1, 0, 0))
+                rows.append((begin, begin, names.setdefault(name, len(names)), thread, -1, 0, 0, -1))
             owned[int(replay[kernel])] = known[owner]
-    added = np.array(rows, np.int64).reshape(-1, 7).T
+    added = np.array(rows, np.int64).reshape(-1, 8).T
     host = recording.host
-    columns = (host.begin, host.end, host.name, host.thread, host.external, host.forward, host.annotation)
+    *columns, _ = vars(host).values()
     extended = [np.concatenate((old, new.astype(old.dtype))) for old, new in zip(columns, added, strict=True)]
     counts: dict[str, float | str | None] = {"matched": len(owned), "count": len(kernels), "replays": len(replays)}
     return replace(
         recording,
         names=list(names),
-        host=HostCalls(*[*extended, calls]),  # type: ignore[arg-type]
+        host=HostCalls(*extended, calls),
         owned=owned,
         notes=[*recording.notes, Said("graph_joined", counts | {"file": capture.path.name})],
     )

@@ -47,7 +47,7 @@ class HostTime:
         again = known & attribution.recomputed[mine]
         spans = [mine[known & ~again], mine[again], mine]
         kinds = [*map(self._spans, spans), waits(recording), self._spans(outer), self._spans(self.sent)]
-        parts = exclusive(kinds, window.begin, window.end)
+        parts = map(length, exclusive(kinds, window.begin, window.end))
         names = ("products", "recomputed", "uncounted", "input_wait", "others", "communication", "idle")
         self.spent = dict.fromkeys(SPENT, 0) | dict(zip(names, parts, strict=True))
         self.outer = outer

@@ -63,20 +63,28 @@ def within(merged: Intervals, begin: Times, end: Times) -> Times:
     return until(end) - until(begin)
 
 
+def in_turn(begin: Times, end: Times, first: int, last: int) -> Intervals:
+    """The part of each interval inside [first, last) that none before it covers; they are in order of their begin."""
+    end = np.clip(end, first, last)
+    reached = np.concatenate(([first], np.maximum.accumulate(end)[:-1]))[: len(end)]
+    return Intervals(np.minimum(np.maximum(begin, reached), end), end)
+
+
 def gaps(merged: Intervals, begin: int, end: int) -> Intervals:
     """The stretches of [begin, end) outside of `merged` (a union inside it), the edges included."""
     return clip(Intervals(np.concatenate(([begin], merged.end)), np.concatenate((merged.begin, [end]))), begin, end)
 
 
-def exclusive(kinds: Sequence[Intervals], begin: int, end: int) -> list[int]:
-    """Nanoseconds of [begin, end) of each kind that no kind before it covers, and at last those of none.
+def exclusive(kinds: Sequence[Intervals], begin: int, end: int) -> list[Intervals]:
+    """The stretches of [begin, end) of each kind that no kind before it covers, and at last those of none.
 
-    The parts sum to `end - begin` exactly.
+    Their lengths sum to `end - begin` exactly.
     """
-    covered, parts, before = NONE, [], 0
+    covered, parts = NONE, []
     for kind in kinds:
-        covered = union(join([covered, clip(kind, begin, end)]))
-        so_far = length(covered)
-        parts.append(so_far - before)
-        before = so_far
-    return [*parts, end - begin - before]
+        mine = union(clip(kind, begin, end))
+        edges = np.unique(np.concatenate((*mine, *covered)))
+        held = (within(mine, edges[:-1], edges[1:]) > 0) & (within(covered, edges[:-1], edges[1:]) == 0)
+        parts.append(union(Intervals(edges[:-1][held], edges[1:][held])))
+        covered = union(join([covered, mine]))
+    return [*parts, gaps(covered, begin, end)]

@@ -22,8 +22,8 @@ from mfulab.flops.certainty import has_formula, is_product
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.events import read
-from mfulab.tracing.modules import MODULE, Module, by_module, spans_of
-from mfulab.tracing.recording import TraceError
+from mfulab.tracing.modules import Module, Spans, by_module
+from mfulab.tracing.recording import MODULE, TraceError
 from mfulab.tracing.shares import OPERATOR_UNITS, SOURCE, UNITS
 from mfulab.tracing.window import STEPS, annotation, windows
 
@@ -155,7 +155,7 @@ def modules_of(step: Callable[[], object], device: torch.device, steps: int) -> 
         traced = trace_steps(step, device, steps)  # whose file lasts as long
     with contextlib.suppress(TraceError):
         recording = read(traced.saved)
-        return by_module(recording, attribute(recording), windows(recording)[0], spans_of(recording))
+        return by_module(recording, attribute(recording), windows(recording)[0], Spans(recording))
     return []
 
 

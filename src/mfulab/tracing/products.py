@@ -46,6 +46,11 @@ class Product:
     reason: Said | None = None
 
     @property
+    def padding_flops(self) -> int:
+        """FLOPs that whole tiles add."""
+        return round(self.flops * self.padding)
+
+    @property
     def call_bytes(self) -> float | None:
         """Bytes of one call, each operand and result once; None where its record does not tell them."""
         if self.bytes_moved is not None or self.elements is None or self.format not in ELEMENT_BYTES:
@@ -54,13 +59,13 @@ class Product:
 
 
 def products_of(
-    recording: Recording, attribution: Attribution, window: Window, on_gpu: bool, device: int | None = None
+    recording: Recording, attribution: Attribution, window: Window, device: int | None = None
 ) -> tuple[list[Product], dict[str, tuple[int, Said]], dict[int, Product]]:
     """The window's products with their FLOPs, those of unknown FLOPs, and the product of each call.
 
     With `device`, those of which that device executed a kernel.
     """
-    host, activities = recording.host, recording.activities
+    host, activities, on_gpu = recording.host, recording.activities, len(recording.activities) > 0
     roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
     times: Counter[int] = Counter()
     kernels: dict[int, list[int]] = {}

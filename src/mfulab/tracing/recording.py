@@ -6,7 +6,7 @@ computed of them starts from the `Recording` that this makes.
 
 import re
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from mfulab.core.said import Said
 
 Times = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
+Collective = tuple[str, int, int]  # its kind, the bytes of its larger side, and how many processes take part
 
 CLOCKS_APART_NS = 1_000_000  # a kernel that begins so long before its launch was timed by another clock
+MODULE = "nn.Module: "  # begins the name of a module's range, as torch.profiler writes it: nn.Module: NAME_NUMBER
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS = ("compute", "communication", "copy")
 _COMMUNICATION = ("nccl", "rccl", "mscclpp", "nvshmem", "deep_ep", "void deep_ep")
@@ -74,7 +76,10 @@ class Activities:
 
 @dataclass
 class HostCalls:
-    """Operators and annotations on the host; `forward` marks those called with gradients enabled."""
+    """Operators and annotations on the host; `forward` marks those called with gradients enabled.
+
+    `sequence` is the number that autograd gives an operator and its backward pass, -1 without one.
+    """
 
     begin: Times
     end: Times
@@ -83,6 +88,7 @@ class HostCalls:
     external: Indices
     forward: npt.NDArray[np.bool_]
     annotation: npt.NDArray[np.bool_]
+    sequence: Indices
     calls: dict[int, Call]
 
     def __len__(self) -> int:
@@ -106,10 +112,11 @@ class Launches:
 
 @dataclass
 class Recording:
-    """One trace file. `properties` are its `deviceProperties`, `distributed` its `distributedInfo`.
+    """One trace file. `properties` are its `deviceProperties`.
 
     `trimmed` holds of each device whose activities overlapped on one stream how many, and how many ns were cut;
-    `owned` of kernels of replayed graphs the host call that another trace gives them.
+    `owned` of kernels of replayed graphs the host call that another trace gives them; `collectives` of each kernel that
+    torch describes as one begin, end, device and `Collective`.
     """
 
     path: Path
@@ -119,6 +126,7 @@ class Recording:
     launches: Launches
     metadata: dict[str, Any]
     events: int
+    collectives: list[tuple[int, int, int, Collective]] = field(default_factory=list)
     trimmed: dict[int, tuple[int, int]] = field(default_factory=dict)
     owned: dict[int, int] = field(default_factory=dict)
     notes: list[Said] = field(default_factory=list)
@@ -132,10 +140,11 @@ class Recording:
         found = self.metadata.get("deviceProperties")
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
-    @property
-    def distributed(self) -> dict[str, Any]:
+    def distributed(self, name: str) -> int | None:
+        """A whole number of the file's `distributedInfo`: `rank` or `world_size`."""
         found = self.metadata.get("distributedInfo")
-        return found if isinstance(found, dict) else {}
+        value = found.get(name) if isinstance(found, dict) else None
+        return value if isinstance(value, int) else None
 
     def device_properties(self, ordinal: int | None = None) -> dict[str, Any]:
         """Properties of a device by its number, else of that with most activities; empty where they are not told."""
@@ -144,10 +153,9 @@ class Recording:
         if ordinal is None:
             numbers, counts = np.unique(self.activities.device, return_counts=True)
             ordinal = int(numbers[counts.argmax()])
-        exact = [one for one in self.properties if one.get("id") == ordinal]
         # ROCm numbers a process's devices after those of the machine; of like devices the first will do.
-        alike = {one.get("name") for one in self.properties}
-        return exact[0] if exact else self.properties[0] if len(alike) == 1 else {}
+        alike = self.properties[0] if len({one.get("name") for one in self.properties}) == 1 else {}
+        return next((one for one in self.properties if one.get("id") == ordinal), alike)
 
 
 class Recorder:
@@ -158,6 +166,7 @@ class Recorder:
         self._names: dict[str, int] = {}
         self._threads: dict[Any, int] = {}
         self.activities, self._host, self._launches = array("q"), array("q"), array("q")
+        self.collectives: list[tuple[int, int, int, Collective]] = []
         self._calls: dict[int, Call] = {}
         self._shared: dict[str, Call] = {}
         self._external = 1 << 40
@@ -174,17 +183,19 @@ class Recorder:
 
     def host_call(
         self, span: tuple[int, int], name: str, thread: Any, external: int, forward: bool, annotation: bool,
-        call: Call | None = None,
+        call: Call | None = None, sequence: int = -1,
     ) -> None:  # fmt: skip
         """Adds an operator or annotation; `call` holds its arguments, where they are recorded."""
         if call is not None:  # equal ones are kept once
-            self._calls[len(self._host) // 7] = self._shared.setdefault(str(call), call)
-        self._host.extend((*span, self._name(name), self._thread(thread), external, forward, annotation))
+            self._calls[len(self._host) // 8] = self._shared.setdefault(str(call), call)
+        number = self._threads.setdefault(thread, len(self._threads))
+        self._host.extend((*span, self._name(name), number, external, forward, annotation, sequence))
 
     def launch(self, span: tuple[int, int], thread: Any, correlation: int, name: str, kernel: str = "") -> None:
         """Adds a call of the runtime, with the name of the kernel that it launches where that is known."""
         launched = self._name(kernel) if kernel else -1
-        self._launches.extend((*span, self._thread(thread), correlation, self._name(name), launched))
+        number = self._threads.setdefault(thread, len(self._threads))
+        self._launches.extend((*span, number, correlation, self._name(name), launched))
 
     def new_external(self) -> int:
         """A number by which an activity names its operator, where the format has none."""
@@ -194,25 +205,21 @@ class Recorder:
     def _name(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))
 
-    def _thread(self, thread: Any) -> int:
-        return self._threads.setdefault(thread, len(self._threads))
-
     def done(self, metadata: dict[str, Any], events: int | None = None) -> "Recording":
         """The recording of all events so far, which are `events` of the file, else those that were added.
 
         Raises:
             TraceError: kernels begin before they were launched, so device and host were timed by different clocks.
         """
-        *host, forward, annotation = _columns(self._host, 7)
+        activities, host, launches = map(_columns, (self.activities, self._host, self._launches), (9, 8, 6))
+        *spans, forward, annotation, sequence = host
         recording = Recording(
-            self.path,
-            list(self._names),
-            Activities(*_columns(self.activities, 9)),
-            HostCalls(*[*host, forward.astype(bool), annotation.astype(bool), self._calls]),
-            Launches(*_columns(self._launches, 6)),
-            metadata,
-            len(self.activities) // 9 + len(self._host) // 7 + len(self._launches) // 6 if events is None else events,
-        )
+            self.path, list(self._names), Activities(*activities),
+            HostCalls(*spans, forward.astype(bool), annotation.astype(bool), sequence, self._calls),
+            Launches(*launches), metadata,
+            sum(len(columns[0]) for columns in (activities, host, launches)) if events is None else events,
+            self.collectives,
+        )  # fmt: skip
         for device in np.unique(recording.activities.device).tolist():
             delays = launch_delays(recording, device)
             if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:
@@ -243,8 +250,8 @@ def _trim(activities: Activities, device: int) -> tuple[int, int] | None:
     return (count, lost) if count else None
 
 
-def _columns(flat: "array[int]", count: int) -> Iterator[Any]:
-    return iter(np.array(flat, np.int64).reshape(-1, count).T.copy())
+def _columns(flat: "array[int]", count: int) -> list[Indices]:
+    return list(np.array(flat, np.int64).reshape(-1, count).T.copy())
 
 
 def launch_delays(recording: Recording, device: int | None = None) -> Times:

@@ -4,14 +4,12 @@ Schema: ROCm, rocprofiler-sdk, "Using rocprofv3": a list of processes with agent
 buffer records. Times are whole nanoseconds.
 """
 
-import gzip
 import json
 import math
-import zlib
 from pathlib import Path
 from typing import Any
 
-from mfulab.tracing.chrome import RATIO, SMALL_BYTES
+from mfulab.tracing.chrome import Stream
 from mfulab.tracing.recording import COPY, Recorder, Recording, TraceError, kind_of, step_mark
 
 TOOL = b'"rocprofiler-sdk-tool"'
@@ -26,15 +24,8 @@ def read(path: Path) -> Recording:
         TraceError: it is cut, of another schema, or holds no kernel.
     """
     try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        most = max(SMALL_BYTES, RATIO * path.stat().st_size)
-        with gzip.open(path) if packed else path.open("rb") as file:
-            text = file.read(most + 1)  # type: ignore[union-attr]
-        if len(text) > most:
-            raise TraceError(f"{path}: unpacks to more than {most:,} bytes: no trace packs so well")
-        processes = json.loads(text)["rocprofiler-sdk-tool"]
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        processes = json.loads(b"".join(Stream(path).chunks()))["rocprofiler-sdk-tool"]
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: cut or damaged rocprofv3 JSON ({str(error)[:120]}); copy it anew") from None
     recorder, properties = Recorder(path), list[dict[str, Any]]()
     try:

@@ -1,14 +1,13 @@
 """The row of one window of a trace: what was read, before it is divided by any peak."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from mfulab.core.said import Said, packed_all
 from mfulab.measurements.read_trace import TraceRow
 from mfulab.tracing.analysis import Analysis, Product
-from mfulab.tracing.recording import Recording
+from mfulab.tracing.recording import Collective, Recording
 
 LISTED = 10  # uncounted operators that a row names
 MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
@@ -22,7 +21,7 @@ def trace_row(
     """The row of one window. `peaks` are dense peaks by format in TFLOP/s that the user states."""
     window, properties = analysis.window, recording.device_properties(analysis.device)
     major = properties.get("computeMajor")
-    rank = _whole(recording.distributed.get("rank"))
+    rank = recording.distributed("rank")
     job, held = _job(recording, analysis), analysis.collectives
     row = TraceRow(
         trace=recording.path.name,
@@ -31,7 +30,7 @@ def trace_row(
         compute_capability=None if major is None else f"{major}.{properties.get('computeMinor')}",
         units=properties.get("numSms"),
         rank=analysis.device if rank is None else rank,
-        world_size=_whole(recording.distributed.get("world_size")),
+        world_size=recording.distributed("world_size"),
         device_index=analysis.device,
         mode="training" if analysis.backward else "inference",
         first_step=window.first_step,
@@ -49,6 +48,7 @@ def trace_row(
         collectives=json.dumps(held) if job and held and sum(map(len, held.values())) <= MOST_COLLECTIVES else None,
         given_peaks=json.dumps(dict(peaks)) if peaks else None,
         notes=packed_all(analysis.notes),
+        collective_sizes=_collective_sizes(recording, analysis),
         products=_products(analysis),
         operators=_operators(analysis),
     )
@@ -63,8 +63,7 @@ def trace_row(
     _count(row, analysis, reasons)
     if row.device is None:
         reasons["device"] = {"no_device_name" if analysis.on_gpu else "no_cpu_name": {}}
-    reasons["clock_ms"] = {"no_clock": {}}
-    row.reasons = json.dumps(reasons, ensure_ascii=False)
+    row.reasons = json.dumps(reasons | {"clock_ms": {"no_clock": {}}}, ensure_ascii=False)
     return row
 
 
@@ -87,32 +86,24 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
         return
     row.flops, row.executed_flops = sum(flops.values()) / steps, sum(executed.values()) / steps
     row.causal_flops = sum(analysis.flops("causal_flops").values()) / steps
-    row.flops_by_format = _by_format(flops, steps)
-    row.executed_by_format = _by_format(executed, steps)
-    padding: Counter[str] = Counter()
-    for product in analysis.counted:
-        if not product.recomputed:
-            padding[product.format or "unknown"] += round(product.flops * product.padding)
-    row.padding_by_format = _by_format(padding, steps)
-    needed = [product for product in analysis.counted if not product.recomputed]
-    without = next((product.name for product in needed if product.call_bytes is None), None)
+    row.flops_by_format, row.executed_by_format, row.padding_by_format = (
+        json.dumps({name: count / steps for name, count in of.items()})
+        for of in (flops, executed, analysis.flops("padding_flops"))
+    )
+    without = next((product.name for product in analysis.needed if product.call_bytes is None), None)
     if without is not None:
         reasons["bytes_moved"] = {"no_bytes": {"operator": without}}
     else:
-        row.bytes_moved = sum(product.calls * (product.call_bytes or 0) for product in needed) / steps or None
+        row.bytes_moved = sum(product.calls * (product.call_bytes or 0) for product in analysis.needed) / steps or None
     row.effective_precision = row.precision = max(flops, key=lambda name: flops[name]) if flops else None
     row.flops_source = "recorded shapes"
-
-
-def _by_format(flops: Mapping[str, int], steps: int) -> str:
-    return json.dumps({name: count / steps for name, count in flops.items()})
 
 
 def _products(analysis: Analysis) -> str | None:
     """JSON: of each shape its format, sides, FLOPs and time of a window, and that time at its fastest call's speed."""
     shapes: dict[Any, list[Product]] = {}
-    for product in analysis.counted:
-        if product.time_ns and product.flops and not product.recomputed:
+    for product in analysis.needed:
+        if product.time_ns and product.flops:
             what = product.matmul or (product.name, product.shapes)
             shapes.setdefault((product.format, what), []).append(product)
     found = []
@@ -147,13 +138,17 @@ def _operators(analysis: Analysis) -> str | None:
     return json.dumps(found, ensure_ascii=False) if found else None
 
 
+def _collective_sizes(recording: Recording, analysis: Analysis) -> str | None:
+    """JSON: of each kind and size of collective ns of its kernels in the window, in order of their begin."""
+    found: dict[Collective, list[int]] = {}
+    for begin, end, device, what in sorted(recording.collectives):
+        if analysis.window.begin <= begin < analysis.window.end and analysis.device in (None, device):
+            found.setdefault(what, []).append(end - begin)
+    return json.dumps([[*what, times] for what, times in found.items()]) if found else None
+
+
 def _job(recording: Recording, analysis: Analysis) -> str | None:
     """The files of one job by their folder; the devices of one process by their file."""
-    world = _whole(recording.distributed.get("world_size"))
-    if world and world > 1:
+    if (world := recording.distributed("world_size") or 0) > 1:
         return f"{recording.path.parent.name}/{world} ranks"
     return None if analysis.device is None else recording.path.name
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None

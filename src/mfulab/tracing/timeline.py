@@ -3,16 +3,18 @@
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.tracing import events
+from mfulab.tracing.chrome import Stream
 from mfulab.tracing.device_time import CAUSES, DeviceTime
-from mfulab.tracing.formats import is_chrome
-from mfulab.tracing.intervals import Intervals, clip, gaps, join, union, within
+from mfulab.tracing.formats import reader_of
+from mfulab.tracing.intervals import Intervals, exclusive, within
 from mfulab.tracing.recording import Recording, Times
 from mfulab.tracing.shares import SPENT, waits
 
@@ -21,26 +23,12 @@ POINTS = 400  # of MFU over a window
 PROCESS = 900_000_000  # a process's number that no system gives; that of the device is added
 TRACKS = ("verdict", "budget", "idle")
 _OPENING = re.compile(rb'(?:"traceEvents"\s*:\s*|\A\s*)\[')
-_CHUNK = 1 << 22
 
 
 def pieces(told: DeviceTime) -> dict[str, Intervals]:
     """The window in order: of each kind of time the stretches that no kind before it covers; together they are it."""
-    window, covered, found = told.window, Intervals(*[np.empty(0, np.int64)] * 2), {}
     kinds = [Intervals(told.begin[chosen], told.end[chosen]) for chosen in told.layers] + [waits(told.recording)]
-    for name, spans in zip(SPENT, kinds, strict=False):
-        free = gaps(covered, window.begin, window.end)
-        found[name] = _both(union(clip(spans, window.begin, window.end)), free)
-        covered = union(join([covered, found[name]]))
-    return found | {"idle": gaps(covered, window.begin, window.end)}
-
-
-def _both(one: Intervals, other: Intervals) -> Intervals:
-    """Intersects two unions."""
-    edges = np.unique(np.concatenate((*one, *other)))
-    begin, end = edges[:-1], edges[1:]
-    held = (within(one, begin, end) > 0) & (within(other, begin, end) > 0)
-    return union(Intervals(begin[held], end[held]))
+    return dict(zip(SPENT, exclusive(kinds, told.window.begin, told.window.end), strict=True))
 
 
 def short(told: DeviceTime) -> str:
@@ -117,28 +105,19 @@ def write(target: Path, recording: Recording, added: list[str]) -> None:
     """
     try:
         with gzip.open(target, "wb") if target.suffix == ".gz" else target.open("wb") as out:
-            if is_chrome(recording.path):
-                _insert(recording.path, out.write, ",".join(added).encode())
-            else:
+            if reader_of(recording.path) is not events:
                 out.write(b'{"traceEvents":[' + ",".join([*added, *_activities(recording)]).encode() + b"]}")
+                return
+            text, opened = b"", False
+            for chunk in Stream(recording.path).chunks():
+                text += chunk
+                if not opened and (found := _OPENING.search(text)):
+                    text, opened = text[: found.end()] + f"{','.join(added)},".encode() + text[found.end() :], True
+                if opened:
+                    out.write(text)
+                    text = b""
     except OSError as error:
         raise ConfigurationError(f"{target}: cannot be written: {error.strerror or error}") from None
-
-
-def _insert(source: Path, write: Callable[[bytes], object], added: bytes) -> None:
-    with source.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    with gzip.open(source) if packed else source.open("rb") as file:
-        text = b""
-        while more := file.read(_CHUNK):
-            text += more
-            if found := _OPENING.search(text):
-                write(text[: found.end()] + added + b",")
-                text = text[found.end() :]
-                break
-        while text:
-            write(text)
-            text = file.read(_CHUNK)
 
 
 def _activities(recording: Recording) -> Iterator[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mfulab.core.said import Said
-from mfulab.tracing.recording import Recording, Times, TraceError, launch_of
+from mfulab.tracing.recording import Activities, Indices, Recording, Times, TraceError, launch_of
 
 # The annotation around steps that mfulab traces itself; their number follows.
 STEPS = "mfulab traced steps"
@@ -39,6 +39,11 @@ class Window:
         if self.host_begin is None or self.host_end is None:
             return np.ones(len(begin), bool)
         return (begin >= self.host_begin) & (begin < self.host_end)
+
+    def executed(self, activities: Activities, device: int | None = None) -> Indices:
+        """Places of the activities that overlap the window, of one device or of all."""
+        inside = (activities.end > self.begin) & (activities.begin < self.end)
+        return np.flatnonzero(inside & ((device is None) | (activities.device == device)))
 
     @property
     def length(self) -> int:

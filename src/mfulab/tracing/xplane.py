@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.flops.recorded import XLA_TYPES
+from mfulab.tracing.chrome import Stream
 from mfulab.tracing.recording import COPY, Call, Recorder, Recording, TraceError, kind_of, step_mark
 from mfulab.tracing.xplane_schema import XLA_ELEMENTS, MissingProtobufError, message
 
@@ -31,7 +32,7 @@ def read(path: Path) -> Recording:
     Raises:
         TraceError: protobuf is not installed, the file is damaged, or no device's plane holds an event.
     """
-    content = path.read_bytes()
+    content = b"".join(Stream(path).chunks())
     try:
         space = message("XSpace")
         space.ParseFromString(content)
