@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mfulab.flops.recorded import Recorded, is_recorded_matmul, recorded_cost
-from mfulab.tracing.recording import Indices, Recording, Times, launch_of
+from mfulab.tracing.recording import Indices, Recording, Times, launch_of, places_of
 
 COMPILED, FUSED = "## Call CompiledFxGraph", "compiled, fused operators"
 BACKWARD = "autograd::engine::evaluate_function"
@@ -19,48 +19,35 @@ _ENGINE = ("autograd::", "torch::")
 
 @dataclass(frozen=True)
 class Attribution:
-    """Owners of every host call and activity: indices into `Recording.host`, -1 without an owner.
+    """Owners of every host call and activity: indices into `Recording.host`, -1 without an owner."""
 
-    Attributes:
-        product: of each host call, the outermost product that it is or lies in; of those whose record does not tell
-            their FLOPs, the innermost.
-        around: of each product, the one of unknown FLOPs that it lies in.
-        costs: what the products cost, by the identity of their `Call`.
-        outermost: of each host call, the outermost operator that it is or lies in.
-        innermost: of each product, the innermost call with a formula inside it: its types are those multiplied.
-        backward: whether the host call runs in the backward pass.
-        recomputed: whether it runs there with gradients enabled: a checkpoint's second forward pass.
-        of_activity: the innermost host call that launched each activity.
-        by_graph: whether a graph launched the activity.
-    """
-
+    # Of each host call the outermost product that it is or lies in; of those of unknown FLOPs the innermost.
     product: Indices
-    around: Indices
-    outermost: Indices
-    innermost: dict[int, int]
-    costs: dict[int, Recorded]
-    backward: npt.NDArray[np.bool_]
-    recomputed: npt.NDArray[np.bool_]
-    of_activity: Indices
-    by_graph: npt.NDArray[np.bool_]
+    around: Indices  # of each product, the one of unknown FLOPs that it lies in
+    outermost: Indices  # of each host call, the outermost operator that it is or lies in
+    innermost: dict[int, int]  # of each product, the innermost call with a formula: its types are those multiplied
+    costs: dict[int, Recorded]  # what the products cost, by the identity of their `Call`
+    backward: npt.NDArray[np.bool_]  # whether the host call runs in the backward pass
+    recomputed: npt.NDArray[np.bool_]  # whether it runs there with gradients enabled: a checkpoint's second forward
+    of_activity: Indices  # the innermost host call that launched each activity
+    by_graph: npt.NDArray[np.bool_]  # whether a graph launched the activity
 
     def product_of_activity(self) -> Indices:
         """The product that launched each activity; -1 where none did."""
-        return self._launched(self.product)
+        return np.append(self.product, -1)[self.of_activity]
 
     def operator_of_activity(self) -> Indices:
         """The outermost operator that launched each activity; -1 where none did."""
-        return self._launched(self.outermost)
-
-    def _launched(self, owner: Indices) -> Indices:
-        return np.where(self.of_activity >= 0, owner[self.of_activity], -1) if len(owner) else self.of_activity
+        return np.append(self.outermost, -1)[self.of_activity]
 
 
 def attribute(recording: Recording) -> Attribution:
     """Nests the host's calls by thread and time, and finds each activity's launch among them."""
     host, count = recording.host, len(recording.host)
-    is_product = recording.named(is_recorded_matmul)
-    is_operator, is_backward = recording.named(_is_operator), recording.named(lambda name: name.startswith(BACKWARD))
+    multiplies, operates, returns = (
+        recording.named(test).tolist()
+        for test in (is_recorded_matmul, _is_operator, lambda name: name.startswith(BACKWARD))
+    )
     parent, product, outermost, surrounding = (np.full(count, -1, np.int64) for _ in range(4))
     backward, recomputed = np.zeros(count, bool), np.zeros(count, bool)
     innermost: dict[int, int] = {}
@@ -76,9 +63,7 @@ def attribute(recording: Recording) -> Attribution:
 
     order = np.lexsort((-host.end, host.begin, host.thread))
     stack: list[int] = []
-    ends, threads, names = host.end.tolist(), host.thread.tolist(), host.name.tolist()
-    forward = host.forward.tolist()
-    multiplies, operates, returns = is_product.tolist(), is_operator.tolist(), is_backward.tolist()
+    ends, threads, names, forward = (column.tolist() for column in (host.end, host.thread, host.name, host.forward))
     thread = None
     for one in order.tolist():
         if threads[one] != thread:
@@ -112,21 +97,14 @@ def _is_operator(name: str) -> bool:
 def _launched(recording: Recording, parent: Indices, order: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
     activities, launches, host = recording.activities, recording.launches, recording.host
     found = launch_of(recording)
-    graph = recording.named(lambda name: "GraphLaunch" in name)[launches.name]
-    by_graph = (found >= 0) & graph[found] if len(graph) else np.zeros(len(activities), bool)
+    by_graph = np.append(recording.named(lambda name: "GraphLaunch" in name)[launches.name], False)[found]
     around = open_at(host.begin, host.end, host.thread, parent, order, launches.begin, launches.thread)
-    of_activity = np.where(found >= 0, around[found], -1) if len(around) else np.full(len(activities), -1)
+    of_activity = np.append(around, -1)[found]
     # A correlation that serves as an external id, as in older traces, names a launch and no operator.
     lonely = np.flatnonzero((of_activity < 0) & (activities.external != activities.correlation))
-    if len(lonely) and len(host):
-        by_id = np.argsort(host.external, kind="stable")
-        places = np.searchsorted(host.external[by_id], activities.external[lonely]).clip(max=len(by_id) - 1)
-        named = by_id[places]
-        matches = (host.external[named] == activities.external[lonely]) & (activities.external[lonely] > 0)
-        of_activity[lonely] = np.where(matches, named, -1)
-    if recording.owned:
-        replayed = list(recording.owned)
-        of_activity[replayed], by_graph[replayed] = list(recording.owned.values()), False
+    of_activity[lonely] = places_of(activities.external[lonely], host.external)
+    replayed = np.fromiter(recording.owned, np.int64)
+    of_activity[replayed], by_graph[replayed] = list(recording.owned.values()), False
     return of_activity, by_graph
 
 

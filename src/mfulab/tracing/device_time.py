@@ -6,28 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from mfulab.device.samplers.reading import Reading, Readings, missing
+from mfulab.device.samplers.reading import Readings
+from mfulab.tracing import shares
 from mfulab.tracing.attribution import COMPILED, Attribution
 from mfulab.tracing.intervals import NONE, Intervals, clip, gaps, in_turn, join, length, union, within
 from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, KINDS, Recording, launch_of
-from mfulab.tracing.shares import (
-    ALL_UNITS,
-    LAUNCH_UNITS,
-    LEAST_ATTRIBUTED,
-    MULTIPLYING,
-    OPERATOR_UNITS,
-    SOURCE,
-    SPENT,
-    called,
-    lengths_by_name,
-    multiplying,
-    waits,
-)
+from mfulab.tracing.shares import MULTIPLYING, SPENT, called
 from mfulab.tracing.tiles import multiplies
 from mfulab.tracing.window import Window
 
 LONG_NS = 1_000_000  # of a gap: no launch takes a millisecond, so the host did something else
 LONGEST_GAPS = 5
+MOST_OF_GRAPHS = 0.1  # of the compute kernels' time: with more of it operators have no shares
 # Why the device was idle, by what ended it: its launch was not made yet, after the host had waited for the device or
 # without; it was launched and waited itself; or the trace does not link it.
 CAUSES = ("synchronisation", "starved", "queued", "unlinked")
@@ -46,8 +36,7 @@ class DeviceTime:
         counted: set[int],
         device: int | None = None,
     ) -> None:
-        self.recording, self.attribution, self.window = recording, attribution, window
-        activities = recording.activities
+        self.recording, self.window, activities = recording, window, recording.activities
         self.inside = window.executed(activities, device)
         self.kind = activities.kind[self.inside]
         self.begin, self.end = activities.begin[self.inside], activities.end[self.inside]
@@ -60,20 +49,14 @@ class DeviceTime:
         named = recording.named(multiplies)[activities.name[self.inside]]
         self.multiplied = compute & ~self.graph & ((self.product >= 0) | named)
         known = np.isin(self.product, np.fromiter(counted, np.int64, len(counted))) & (self.product >= 0)
-        again = known & attribution.recomputed[self.product] if len(attribution.recomputed) else known
+        again = known & np.append(attribution.recomputed, False)[self.product]
         self.layers = [
-            self.multiplied & known & ~again,
-            self.multiplied & again,
-            self.multiplied,
-            compute & ~self.graph,
-            compute,
-            self.kind == COMMUNICATION,
-            self.kind == COPY,
+            *(self.multiplied & known & ~again, self.multiplied & again, self.multiplied, compute & ~self.graph),
+            *(compute, self.kind == COMMUNICATION, self.kind == COPY),
         ]
-        self.busy = union(clip(Intervals(self.begin, self.end), window.begin, window.end))
-        self.idle = gaps(self.busy, window.begin, window.end)
+        self.idle = gaps(union(clip(Intervals(self.begin, self.end), *window.span)), *window.span)
         self.ended, self.cause = self._ends()
-        waiting = union(waits(recording))  # a DataLoader's is no cause of these
+        waiting = union(shares.waits(recording))  # a DataLoader's is no cause of these
         idle = self.idle.end - self.idle.begin - within(waiting, *self.idle)
         self.idle_causes = {name: int(idle[self.cause == place].sum()) for place, name in enumerate(CAUSES)}
         self.launched_by: dict[Part, list[tuple[int, int, int]]] = {}  # calls, ns of their kernels and how many
@@ -82,16 +65,15 @@ class DeviceTime:
         for (kind, *_), time in self.parts.items():
             self.spent[kind] += time
 
-    def _where(self, chosen: Any) -> Intervals:
+    def where(self, chosen: Any) -> Intervals:
+        """Spans of some of the activities inside."""
         return Intervals(self.begin[chosen], self.end[chosen])
 
     def _ends(self) -> tuple[Any, Any]:
         """Of each idle gap what ended it, an index into `inside` or -1, and the index of its cause."""
-        order = np.argsort(self.begin, kind="stable")
-        after = np.searchsorted(self.begin[order], self.idle.end, side="left")
-        held = after < len(order)
-        ended = np.where(held, order[after.clip(max=len(order) - 1)], -1) if len(order) else np.full(len(after), -1)
-        launches, launch = self.recording.launches, np.where(ended >= 0, self.launched[ended], -1)
+        order = np.append(np.argsort(self.begin, kind="stable"), -1)  # the last gap ends with the window
+        ended = order[np.searchsorted(self.begin[order[:-1]], self.idle.end, side="left")]
+        launches, launch = self.recording.launches, np.append(self.launched, -1)[ended]
         cause = np.full(len(ended), CAUSES.index("unlinked"))
         if not (launch >= 0).any():
             return ended, cause
@@ -123,8 +105,10 @@ class DeviceTime:
         return found
 
     def readings(self) -> Readings:
-        spent, window = self.spent, (self.window.begin, self.window.end)
-        compute = sum(spent[name] for name in ("products", "recomputed", "uncounted", "others", "graph"))
+        """Shares of the window, gaps and launches, by column; the reason where one is not told."""
+        spent, wall = self.spent, self.window.length
+        compute = sum(spent[name] for name in SPENT[: SPENT.index("communication")])
+        communication = union(clip(self.where(self.kind == COMMUNICATION), *self.window.span))
         lengths = self.idle.end - self.idle.begin
         times = {
             "kernel_busy_percent": compute + spent["communication"],
@@ -133,47 +117,41 @@ class DeviceTime:
             "communication_percent": spent["communication"],
             "idle_percent": spent["idle"] + spent["input_wait"],
             "graph_percent": spent["graph"],
-            "communication_total_percent": length(union(clip(self._where(self.kind == COMMUNICATION), *window))),
+            "communication_total_percent": length(communication),
             "idle_input_percent": spent["input_wait"],
         }
-        values = {name: 100 * time / self.window.length for name, time in times.items()} | {
+        values = {
             "launch_gaps_per_step": len(lengths) / self.window.steps,
             "launch_gap_s": float(np.median(lengths)) / 1e9 if len(lengths) else 0.0,
         }
-        found = {name: self._reading(name, value) for name, value in values.items()}
-        return {**found, **self._launches(), **self._operators(compute)}
+        linked, absent = self.launched >= 0, Readings()
+        if linked.any():
+            delay = np.maximum(self.begin[linked] - self.recording.launches.begin[self.launched[linked]], 0)
+            # A gap waits for the host where what ends it had not been launched when it began.
+            late = self.cause <= CAUSES.index("starved")
+            times["launch_bound_percent"] = int(lengths[late & (lengths < LONG_NS)].sum())
+            values |= {"launch_latency_s": float(np.median(delay)) / 1e9, "queue_depth": float(delay.sum()) / wall}
+        else:
+            absent |= shares.readings(
+                dict.fromkeys(shares.OF_LAUNCHES), reason="the trace links no kernel to its launch"
+            )
+        if without := self._without_operators(compute):
+            absent |= shares.readings(dict.fromkeys(shares.OF_OPERATORS), reason=without)
+        else:
+            times |= {"matmul_percent": shares.multiplying(spent), "other_operators_percent": spent["others"]}
+        values |= {name: 100 * time / wall for name, time in times.items()}
+        return absent | shares.readings(values, window_s=wall / 1e9)
 
-    def _reading(self, name: str, value: float | None, source: str = SOURCE) -> Reading:
-        return Reading(value, ALL_UNITS[name], source, self.window.length / 1e9)
-
-    def _operators(self, compute: int) -> Readings:
-        spent, wall = self.spent, self.window.length
-        if compute and spent["graph"] > (1 - LEAST_ATTRIBUTED) * compute:
-            share = 100 * spent["graph"] / compute
-            reason = f"{share:.0f} % of the kernels' time was launched by a graph, and belongs to no operator"
-            return missing(OPERATOR_UNITS, SOURCE, reason)
+    def _without_operators(self, compute: int) -> str:
+        """Says why operators have no shares; empty where they have."""
         if not compute:
-            return missing(OPERATOR_UNITS, SOURCE, "no compute kernel ran in this window")
+            return "no compute kernel ran in this window"
+        if self.spent["graph"] > MOST_OF_GRAPHS * compute:
+            share = 100 * self.spent["graph"] / compute
+            return f"{share:.0f} % of the kernels' time was launched by a graph, and belongs to no operator"
         names = {self.recording.names[self.recording.host.name[one]] for one in np.unique(self.operator) if one >= 0}
-        if not self.multiplied.any() and any(name.startswith(COMPILED) for name in names):
-            return missing(OPERATOR_UNITS, SOURCE, "compiled code holds its matmuls itself")
-        return {
-            "matmul_percent": self._reading("matmul_percent", 100 * multiplying(spent) / wall),
-            "other_operators_percent": self._reading("other_operators_percent", 100 * spent["others"] / wall),
-        }
-
-    def _launches(self) -> Readings:
-        linked = self.launched >= 0
-        if not linked.any():
-            return missing(LAUNCH_UNITS, SOURCE, "the trace links no kernel to its launch")
-        delay = np.maximum(self.begin[linked] - self.recording.launches.begin[self.launched[linked]], 0)
-        # A gap waits for the host where what ends it had not been launched when it began.
-        lengths = self.idle.end - self.idle.begin
-        late = self.cause <= CAUSES.index("starved")
-        bound = int(lengths[late & (lengths < LONG_NS)].sum())
-        wall = self.window.length
-        values = 100 * bound / wall, float(np.median(delay)) / 1e9, float(delay.sum()) / wall
-        return {name: self._reading(name, value) for name, value in zip(LAUNCH_UNITS, values, strict=True)}
+        is_hidden = not self.multiplied.any() and any(name.startswith(COMPILED) for name in names)
+        return "compiled code holds its matmuls itself" if is_hidden else ""
 
     def _parts(self) -> dict[Part, int]:
         """Nanoseconds of the window by kind of time, operator and shapes, each once: they sum to the window.
@@ -186,7 +164,7 @@ class DeviceTime:
             mine = np.flatnonzero(chosen & left)
             mine = mine[np.argsort(self.begin[mine], kind="stable")]
             left[mine] = False
-            begin, end = in_turn(self.begin[mine], self.end[mine], self.window.begin, self.window.end)
+            begin, end = in_turn(self.begin[mine], self.end[mine], *self.window.span)
             times = end - begin - within(covered, begin, end)
             owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
             keys = np.stack((owner, self.recording.activities.name[self.inside[mine]] * (owner < 0)))
@@ -201,12 +179,12 @@ class DeviceTime:
                 part = kind, called(names[name if call < 0 else host.name[call]]), shapes
                 found[part] += time
                 self.launched_by.setdefault(part, []).append((call, own, kernels))
-            covered = union(join([covered, clip(self._where(chosen), self.window.begin, self.window.end)]))
+            covered = union(join([covered, clip(self.where(chosen), *self.window.span)]))
         found |= Counter({("idle", cause, ""): time for cause, time in self.idle_causes.items()})
         found["input_wait", "", ""] = length(self.idle) - sum(self.idle_causes.values())
         return {part: time for part, time in found.items() if time}
 
-    def kernels(self) -> list[dict[str, object]]:
+    def kernels(self) -> list[dict[str, Any]]:
         """A row for each kernel and copy, the longest first: calls, summed seconds, share of all device time."""
         times, name = self.end - self.begin, self.recording.activities.name[self.inside]
         if not times.sum():
@@ -227,13 +205,12 @@ class DeviceTime:
     def collectives(self) -> dict[str, list[int]]:
         """Communication kernels by name, in order of their begin: ns of each."""
         chosen = self.inside[self.kind == COMMUNICATION]
-        return lengths_by_name(self.recording.names, self.recording.activities, chosen)
+        return shares.lengths_by_name(self.recording.names, self.recording.activities, chosen)
 
     def others(self) -> dict[str, int]:
         """Kernel time of each outermost operator that is no product."""
         chosen = (self.kind == COMPUTE) & ~self.multiplied & (self.operator >= 0) & ~self.graph
-        found: Counter[str] = Counter()
-        names = self.recording.host.name[self.operator[chosen]]
+        found, names = Counter[str](), self.recording.host.name[self.operator[chosen]]
         for name, time in zip(names.tolist(), (self.end - self.begin)[chosen].tolist(), strict=True):
             found[called(self.recording.names[name])] += time
         return dict(found)

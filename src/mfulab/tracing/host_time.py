@@ -5,23 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from mfulab.device.samplers.reading import Reading, Readings, missing
+from mfulab.device.samplers.reading import Readings
+from mfulab.tracing import shares
 from mfulab.tracing.attribution import FUSED, Attribution
 from mfulab.tracing.intervals import Intervals, clip, exclusive, length, union
 from mfulab.tracing.recording import Recording
-from mfulab.tracing.shares import (
-    LAUNCH_UNITS,
-    NO_KERNELS,
-    OPERATOR_UNITS,
-    SOURCE,
-    SPENT,
-    TRACE_UNITS,
-    UNITS,
-    called,
-    lengths_by_name,
-    multiplying,
-    waits,
-)
+from mfulab.tracing.shares import SPENT, called
 from mfulab.tracing.window import Window
 
 GLOO, ASKS = "gloo:", "c10d::"  # a collective in a thread of gloo's own, and the call that queues it
@@ -46,8 +35,8 @@ class HostTime:
         known = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
         again = known & attribution.recomputed[mine]
         spans = [mine[known & ~again], mine[again], mine]
-        kinds = [*map(self._spans, spans), waits(recording), self._spans(outer), self._spans(self.sent)]
-        parts = map(length, exclusive(kinds, window.begin, window.end))
+        kinds = [*map(self._spans, spans), shares.waits(recording), self._spans(outer), self._spans(self.sent)]
+        parts = map(length, exclusive(kinds, *window.span))
         names = ("products", "recomputed", "uncounted", "input_wait", "others", "communication", "idle")
         self.spent = dict.fromkeys(SPENT, 0) | dict(zip(names, parts, strict=True))
         self.outer = outer
@@ -62,30 +51,30 @@ class HostTime:
         return Intervals(self.recording.host.begin[chosen], self.recording.host.end[chosen])
 
     def readings(self) -> Readings:
-        wall, source = self.window.length, "operators on the host"
-        found = missing({**UNITS, **TRACE_UNITS, **LAUNCH_UNITS}, SOURCE, f"{NO_KERNELS}: see operators.csv")
-        fused = self.others().get(FUSED, 0)
-        if not multiplying(self.spent):
-            if not self.spent["others"]:
-                return found | missing(OPERATOR_UNITS, source, "the trace holds no time of any operator")
-            if fused:
-                reason = "compiled code holds its matmuls itself, and no operator tells them apart"
-                return found | missing(OPERATOR_UNITS, source, reason)
-        shares = {
-            "matmul_percent": multiplying(self.spent),
-            "other_operators_percent": self.spent["others"],
+        """Shares of the window by column; the reason where one is not told."""
+        columns = (*shares.OF_KERNELS, *shares.OF_LAUNCHES, "graph_percent", "communication_total_percent")
+        why = "a CPU runs operators, not kernels: see operators.csv"
+        found = shares.readings(dict.fromkeys((*columns, "idle_input_percent")), reason=why)
+        source, multiplied, others = "operators on the host", shares.multiplying(self.spent), self.spent["others"]
+        if not multiplied and (not others or self.others().get(FUSED)):
+            told = "compiled code holds its matmuls itself, and no operator tells them apart"
+            reason = told if others else "the trace holds no time of any operator"
+            return found | shares.readings(dict.fromkeys(shares.OF_OPERATORS), source, reason=reason)
+        times = {
+            "matmul_percent": multiplied,
+            "other_operators_percent": others,
             "idle_input_percent": self.spent["input_wait"],
         }
         if len(self.sent):
-            shares["communication_percent"] = self.spent["communication"]
-            within = clip(self._spans(self.sent), self.window.begin, self.window.end)
-            shares["communication_total_percent"] = length(union(within))
-        steps = f"{source}, {self.window.steps} steps"
-        return found | {name: Reading(100 * time / wall, "%", steps, wall / 1e9) for name, time in shares.items()}
+            times["communication_percent"] = self.spent["communication"]
+            times["communication_total_percent"] = length(union(clip(self._spans(self.sent), *self.window.span)))
+        wall = self.window.length
+        values = {name: 100 * time / wall for name, time in times.items()}
+        return found | shares.readings(values, f"{source}, {self.window.steps} steps", wall / 1e9)
 
     def collectives(self) -> dict[str, list[int]]:
         """Collectives of gloo by name, in order of their begin: ns of each, from its queue to its end."""
-        return lengths_by_name(self.recording.names, self.recording.host, self.sent)
+        return shares.lengths_by_name(self.recording.names, self.recording.host, self.sent)
 
     def others(self) -> dict[str, int]:
         """Time of each outermost operator that is no product, without the products inside it."""

@@ -102,8 +102,7 @@ def by_module(
     if len(activities):
         launch, called = launch_of(recording), attribution.of_activity
         launched = spans.at(recording.launches.begin, recording.launches.thread)
-        of_activity = np.where(called >= 0, owner[called], -1) if len(owner) else np.full(len(activities), -1)
-        of_activity = np.where(launch >= 0, launched[launch], of_activity) if len(launched) else of_activity
+        of_activity = np.where(launch >= 0, np.append(launched, -1)[launch], np.append(owner, -1)[called])
         mine = window.executed(activities, device)
         mine = mine[np.argsort(activities.begin[mine], kind="stable")]
         own = in_turn(activities.begin[mine], activities.end[mine], window.begin, window.end)

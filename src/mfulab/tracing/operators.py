@@ -17,14 +17,14 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from mfulab.device import GPU, is_gpu, synchronise
-from mfulab.device.samplers.reading import Readings, missing
+from mfulab.device.samplers.reading import Readings
 from mfulab.flops.certainty import has_formula, is_product
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.events import read
 from mfulab.tracing.modules import Module, Spans, by_module
 from mfulab.tracing.recording import MODULE, TraceError
-from mfulab.tracing.shares import OPERATOR_UNITS, SOURCE, UNITS
+from mfulab.tracing.shares import OF_KERNELS, OF_OPERATORS, readings
 from mfulab.tracing.window import STEPS, annotation, windows
 
 Row = dict[str, object]
@@ -32,7 +32,7 @@ OPERATOR_COLUMNS = (
     *("operator", "input_shapes", "calls", "self_cpu_time_s", "self_device_time_s"),
     *("flops", "self_cpu_memory_bytes", "self_device_memory_bytes"),
 )
-READ = {**UNITS, **OPERATOR_UNITS}
+READ = (*OF_KERNELS, *OF_OPERATORS)
 KERNEL_COLUMNS = ("kernel", "kind", "calls", "time_s", "share_percent")
 
 
@@ -188,15 +188,15 @@ def trace_readings(
     try:
         analysis = traced.analysis if step_s is None else traced.analysis.untraced(step_s)
     except TraceError as error:
-        return missing(READ, SOURCE, str(error).partition(": ")[2]), None
+        return untraced(str(error).partition(": ")[2]), None
     if is_gpu(device) and not analysis.on_gpu:
         why = "CUPTI was refused or is missing" if device.type == GPU else f"torch sees none of {device.type}"
-        return missing(READ, SOURCE, f"the trace holds no kernel: {why}"), None
+        return untraced(f"the trace holds no kernel: {why}"), None
     communicates = ("communication_percent",) if analysis.collectives else ()
-    wanted = READ if analysis.on_gpu else ("kernel_busy_percent", *OPERATOR_UNITS, *communicates)
+    wanted = READ if analysis.on_gpu else ("kernel_busy_percent", *OF_OPERATORS, *communicates)
     return {name: analysis.readings[name] for name in wanted}, analysis
 
 
 def untraced(reason: str = "not traced: profile.operators and profile.trace are off") -> Readings:
     """Empty readings of a run that is not traced."""
-    return missing(READ, SOURCE, reason)
+    return readings(dict.fromkeys(READ), reason=reason)

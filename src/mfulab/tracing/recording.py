@@ -265,10 +265,13 @@ def launch_delays(recording: Recording, device: int | None = None) -> Times:
 
 def launch_of(recording: Recording) -> Indices:
     """The index of the launch of each activity, by correlation; -1 without one."""
-    launches, wanted = recording.launches, recording.activities.correlation
-    if not len(launches.correlation):
+    return places_of(recording.activities.correlation, recording.launches.correlation)
+
+
+def places_of(wanted: Indices, numbers: Indices) -> Indices:
+    """The first place of each wanted number among `numbers`; -1 of one that is not there, or not positive."""
+    if not len(numbers):
         return np.full(len(wanted), -1)
-    order = np.argsort(launches.correlation, kind="stable")
-    places = np.searchsorted(launches.correlation[order], wanted).clip(max=len(order) - 1)
-    found = order[places]
-    return np.where((launches.correlation[found] == wanted) & (wanted > 0), found, -1)
+    order = np.argsort(numbers, kind="stable")
+    found = order[np.searchsorted(numbers[order], wanted).clip(max=len(order) - 1)]
+    return np.where((numbers[found] == wanted) & (wanted > 0), found, -1)

@@ -1,38 +1,35 @@
 """Columns of a window's time, the same for a device and for a CPU's host thread."""
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
+from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.tracing.attribution import COMPILED, FUSED
 from mfulab.tracing.intervals import Intervals
 from mfulab.tracing.recording import Activities, HostCalls, Indices, Recording
 
 SOURCE = "profiler trace"
-
-
-def _units(names: str) -> dict[str, str]:
-    return {name: "%" if name.endswith("_percent") else "s" if name.endswith("_s") else "" for name in names.split()}
-
-
-UNITS = _units(
-    "kernel_busy_percent compute_busy_percent copy_percent communication_percent idle_percent launch_gaps_per_step "
-    "launch_gap_s"
+OF_KERNELS = (
+    *("kernel_busy_percent", "compute_busy_percent", "copy_percent", "communication_percent", "idle_percent"),
+    *("launch_gaps_per_step", "launch_gap_s"),
 )
-OPERATOR_UNITS = _units("matmul_percent other_operators_percent")
-TRACE_UNITS = _units("graph_percent communication_total_percent idle_input_percent")
-LAUNCH_UNITS = _units("launch_bound_percent launch_latency_s queue_depth")
-ALL_UNITS = {**UNITS, **OPERATOR_UNITS, **TRACE_UNITS, **LAUNCH_UNITS}
-LEAST_ATTRIBUTED = 0.9  # of the compute kernels' time, for shares of operators and for FLOPs
+OF_OPERATORS = ("matmul_percent", "other_operators_percent")
+OF_LAUNCHES = ("launch_bound_percent", "launch_latency_s", "queue_depth")
 LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__")
-NO_KERNELS = "a CPU runs operators, not kernels"
-
 # What a window's time is spent on, each nanosecond once: products of known FLOPs, the same again for a checkpoint,
 # products of unknown FLOPs, other operators, what a graph launched, and what none of these covers.
 SPENT = (*("products", "recomputed", "uncounted", "others", "graph", "communication", "copies", "input_wait", "idle"),)
-
-
 MULTIPLYING = SPENT[:3]
+
+
+def readings(
+    values: Mapping[str, float | None], source: str = SOURCE, window_s: float | None = None, reason: str = ""
+) -> Readings:
+    """Values by column with their units; `reason` says why they are None."""
+    units = {name: "%" if name.endswith("_percent") else "s" if name.endswith("_s") else "" for name in values}
+    return {name: Reading(value, units[name], source, window_s, reason) for name, value in values.items()}
 
 
 def multiplying(spent: dict[str, int]) -> int:

@@ -27,8 +27,8 @@ _OPENING = re.compile(rb'(?:"traceEvents"\s*:\s*|\A\s*)\[')
 
 def pieces(told: DeviceTime) -> dict[str, Intervals]:
     """The window in order: of each kind of time the stretches that no kind before it covers; together they are it."""
-    kinds = [Intervals(told.begin[chosen], told.end[chosen]) for chosen in told.layers] + [waits(told.recording)]
-    return dict(zip(SPENT, exclusive(kinds, told.window.begin, told.window.end), strict=True))
+    kinds = [*map(told.where, told.layers), waits(told.recording)]
+    return dict(zip(SPENT, exclusive(kinds, *told.window.span), strict=True))
 
 
 def short(told: DeviceTime) -> str:

@@ -46,6 +46,11 @@ class Window:
         return np.flatnonzero(inside & ((device is None) | (activities.device == device)))
 
     @property
+    def span(self) -> tuple[int, int]:
+        """Begin and end."""
+        return self.begin, self.end
+
+    @property
     def length(self) -> int:
         """Nanoseconds."""
         return self.end - self.begin

@@ -83,13 +83,14 @@ class _Plane:
         return {key: self.stats(kind) for key, kind in self.kinds.items()}
 
     def modules(self) -> dict[int, Any]:
-        """HLO modules by the number of their program."""
+        """Costs of the operators of HLO modules, by the number of their program."""
         found = {}
         for key, about in self._about.items():
             if content := about.get("Hlo Proto") or about.get("hlo_proto"):
-                found[key] = (proto := message("HloProto"))
+                proto = message("HloProto")
                 proto.ParseFromString(content)
-        return {key: module_costs(proto.hlo_module) for key, proto in found.items()}
+                found[key] = module_costs(proto.hlo_module)
+        return found
 
     def properties(self, number: int) -> dict[str, Any]:
         """Facts about the device, named as in torch.profiler's `deviceProperties`."""
@@ -124,24 +125,22 @@ class _Plane:
     def _stream(self, recorder: Recorder, line: Any, number: int, modules: dict[int, Any]) -> None:
         """A GPU's kernels; those of one HLO operator in a row are its one call."""
         copies = bool(_COPY.search(_text(line.name)))
-        operator, kept, thread = None, list[tuple[int, int]](), ("xla", number, line.id)
+        operator, external = None, -1
         for event in sorted(line.events, key=lambda one: one.offset_ps):
             about, span = self.stats(event), _span(line, event)
             name = _text(self.kinds[event.metadata_id].name)
             owner = about.get("program_id"), about.get("hlo_op")
-            if owner != operator:
-                operator, external = owner, recorder.new_external()
-                kept = []
-            kept.append(span)
+            begins, operator = owner != operator, owner
+            external = recorder.new_external() if begins else external
             grid = _GRID.search(str(about.get("kernel_details", "")))
             kind = COPY if copies or _COPY.match(name) else kind_of(name)
             recorder.activity(
                 span, kind, name, number, line.id, int(about.get("correlation_id") or -1), external,
                 math.prod(map(int, grid.groups())) if grid else 0,
             )  # fmt: skip
-            if about.get("hlo_op") and len(kept) == 1:
+            if begins and about.get("hlo_op"):
                 cost = modules.get(about.get("program_id", -1), {}).get(about["hlo_op"])
-                _operator(recorder, span, about["hlo_op"], cost, thread, external)
+                _operator(recorder, span, about["hlo_op"], cost, ("xla", number, line.id), external)
 
     def _operators(self, recorder: Recorder, line: Any, number: int) -> None:
         """A TPU's operators: each with the FLOPs and bytes that its compiler names; loops by what is theirs alone."""
@@ -200,7 +199,7 @@ def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
 
 def _operator(recorder: Recorder, span: Any, name: str, cost: Cost | None, thread: Any, external: int) -> None:
     """Adds an operator, a matmul of known FLOPs where it has a cost."""
-    short, call = _short(name), None
+    short, call = re.sub(r"[.\d]+$", "", name), None  # without its number
     if cost:
         flops, moved, tensors = cost
         types = tuple(XLA_TYPES[one] for one, _ in tensors if one in XLA_TYPES)
@@ -269,8 +268,3 @@ def _span(line: Any, event: Any) -> tuple[int, int]:
 
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _short(name: str) -> str:
-    """An operator's name without its number."""
-    return re.sub(r"[.\d]+$", "", name)
