@@ -44,27 +44,19 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A stack of equal blocks between a table of words and the output layer.
+    """A stack of equal blocks between a table of words and the output layer."""
 
-    Attributes:
-        attention: the layer that attends, in a block; `blocks`: where these are.
-        matrices: of one block.
-        positions: rows of a learned table of positions, 0 with rotary ones.
-        norm: parameters of one norm; a block has two, and one follows the last.
-        tied: the table of words is the output layer's matrix.
-    """
-
-    blocks: str
-    attention: str
+    blocks: str  # where they are
+    attention: str  # the layer that attends, in a block
     layers: int
     heads: int
     key_value_heads: int
     head_width: int
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[Matrix, ...]  # of one block
     head: Matrix
-    positions: int
-    norm: int
-    tied: bool
+    positions: int  # rows of a learned table of positions, 0 with rotary ones
+    norm: int  # parameters of one norm; a block has two, and one follows the last
+    tied: bool  # the table of words is the output layer's matrix
 
 
 def missing(config: ModelConfig) -> str | None:
@@ -171,10 +163,8 @@ def _llama(given: dict[str, Any]) -> Decoder:
     parts += [Matrix("self_attn.o_proj", across[0], width)]
     if experts:
         parts += [Matrix("mlp.gate", width, experts)]
-        parts += [
-            Matrix("mlp.experts", width, 2 * inner, experts, active),
-            Matrix("mlp.experts", inner, width, experts, active),
-        ]
+        sides = (width, 2 * inner), (inner, width)
+        parts += [Matrix("mlp.experts", *each, experts, active) for each in sides]
     else:
         parts += [Matrix(f"mlp.{name}_proj", width, inner) for name in ("gate", "up")]
         parts += [Matrix("mlp.down_proj", inner, width)]

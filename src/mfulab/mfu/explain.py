@@ -9,23 +9,19 @@ from typing import Any, get_args
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.groups import ModelConfig
-from mfulab.device.datasheets import UnknownDeviceError, find
 from mfulab.device.peaks import UNITS, peak
 from mfulab.mfu.conventions import CONVENTIONS, ORDER, OURS, POSSIBLE, Choices, flops
 from mfulab.mfu.decoders import work_of
 from mfulab.mfu.models import model_config
+from mfulab.mfu.roofline import check, peak_of
 from mfulab.mfu.utilization import of_peak
 from mfulab.mfu.work import Mode, Work
 
 FALLBACK_TFLOP_S = 312.0
 """Peak that tools take for a device they do not know: an A100's dense peak in bf16."""
 MISTAKEN = {
-    "fp32": {"tf32", "fp16", "bf16"},
-    "tf32": {"fp32", "bf16"},
-    "fp16": {"fp32", "fp8"},
-    "bf16": {"fp32", "tf32", "fp8", "fp4"},
-    "fp8": {"bf16", "fp4"},
-    "fp4": {"bf16", "fp8"},
+    **{"fp32": ("bf16", "fp16", "tf32"), "tf32": ("bf16", "fp32"), "fp16": ("fp32", "fp8")},
+    **{"bf16": ("fp32", "fp4", "fp8", "tf32"), "fp8": ("bf16", "fp4"), "fp4": ("bf16", "fp8")},
 }
 """Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls runs in them."""
 TOLERANCE = 0.3
@@ -134,13 +130,9 @@ def explain(
         raise unknown("mode", mode, get_args(Mode))
     if reported is not None and not math.isfinite(reported):
         raise ConfigurationError(f"reported={reported}: give an MFU in percent")
-    if devices < 1:
-        raise ConfigurationError(f"devices={devices}: give 1 or more")
+    check(config, sequence_length, devices)
     speeds = {"tokens_per_s": tokens_per_s, "samples_per_s": samples_per_s, "time_s": time_s}
     rate = _samples_per_s(config, sequence_length, batch_size, devices, speeds)
-    if sequence_length is not None and (sequence_length < 1 or config.vocabulary_size is None):
-        why = "give 1 or more" if config.vocabulary_size else f"model={config.name} takes no tokens"
-        raise ConfigurationError(f"sequence_length={sequence_length}: {why}")
     counted = work_of(config, sequence_length, mode=mode)
     return explained(config.name, sheet_name, counted, rate, denominators, reported)
 
@@ -163,11 +155,8 @@ def explained(
     others = [change("mfulab", OURS, other, counted, samples_per_s, denominators[0]) for other in denominators[1:]]
     matches: list[Row] = []
     if reported is not None:
-        near = [
-            row
-            for row in _everything(counted, samples_per_s, denominators)
-            if abs(row.mfu_percent - reported) <= TOLERANCE
-        ]
+        rows = _everything(counted, samples_per_s, denominators)
+        near = [row for row in rows if abs(row.mfu_percent - reported) <= TOLERANCE]
         named = {each.name for each in CONVENTIONS}
         near.sort(key=lambda row: (row.changes, row.convention not in named, abs(row.mfu_percent - reported)))
         alike = {(round(row.mfu_percent, 1), row.denominator, row.changes): row for row in reversed(near)}
@@ -181,32 +170,21 @@ def denominators_of(device: str, precision: str, given: float | None = None) -> 
 
     Raises ConfigurationError if the device, the precision or the peak is unknown.
     """
-    if precision not in UNITS:
-        raise unknown("precision", precision, UNITS)
     if given is not None:
+        if precision not in UNITS:
+            raise unknown("precision", precision, UNITS)
         if not 0 < given < math.inf:
             raise ConfigurationError(f"peak_tflop_s={given}: give a dense peak above 0")
         return device, [Denominator("as given", given)]
-    try:
-        sheet = find(device)
-    except UnknownDeviceError as error:
-        raise ConfigurationError(f"{error}; or give its dense peak in TFLOP/s: peak_tflop_s=…") from error
-    dense = peak(device, precision)
-    if dense.spec is None:
-        raise ConfigurationError(f"precision={precision}: {dense.reason}")
-    found = [Denominator(f"{precision} dense", dense.spec)]
+    sheet, dense, spec = peak_of(device, precision, "; or give its dense peak in TFLOP/s: peak_tflop_s=…")
+    found = [Denominator(f"{precision} dense", spec)]
     if dense.sparse_factor != 1:
-        found.append(Denominator(f"{precision} sparse", dense.spec * dense.sparse_factor))
+        found.append(Denominator(f"{precision} sparse", spec * dense.sparse_factor))
     if sheet.boost_mhz and dense.spec_clock_mhz and sheet.boost_mhz != dense.spec_clock_mhz:
-        found.append(
-            Denominator(
-                f"{precision} dense at {sheet.boost_mhz:.0f} MHz", dense.spec * sheet.boost_mhz / dense.spec_clock_mhz
-            )
-        )
-    for other in sorted(MISTAKEN.get(precision, ())):
-        value = peak(device, other).spec
-        if value:
-            found.append(Denominator(f"{other} dense", value))
+        boosted = spec * sheet.boost_mhz / dense.spec_clock_mhz
+        found.append(Denominator(f"{precision} dense at {sheet.boost_mhz:.0f} MHz", boosted))
+    others = {other: peak(device, other).spec for other in MISTAKEN.get(precision, ())}
+    found += [Denominator(f"{other} dense", value) for other, value in others.items() if value]
     if not any(abs(each.tflop_s / FALLBACK_TFLOP_S - 1) < 0.01 for each in found):
         found.append(Denominator("A100 bf16, for an unknown device", FALLBACK_TFLOP_S))
     names: dict[float, list[str]] = {}

@@ -10,25 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 # From the peak down to MFU, in the order in which the figure takes them off.
-PARTS = (
-    "input_wait",
-    "idle",
-    "communication",
-    "copies",
-    "graph",
-    "page_faults",
-    "other_operators",
-    "recomputation",
-    "uncounted",
-    "clock",
-    "tile_padding",
-    "best_below_peak",
-    "matmuls_below_best",
-    "useful",
-)
+_SAME = ("input_wait", "idle", "communication", "copies", "graph", "page_faults")
+_OF_PRODUCTS = ("clock", "tile_padding", "best_below_peak", "matmuls_below_best", "useful")
+PARTS = (*_SAME, "other_operators", "recomputation", "uncounted", *_OF_PRODUCTS)
 COLUMNS = tuple(f"{part}_ms" for part in PARTS)
-_OF_PRODUCTS = PARTS[PARTS.index("clock") :]
-_SAME = ("input_wait", "idle", "communication", "copies", "graph", "page_faults", "uncounted")
 _OF_OPERATORS = ("products", "recomputed", "others", "uncounted")  # times in which page faults may lie
 
 
@@ -57,8 +42,8 @@ def headroom(
     `matmuls_below_best` is negative where matmuls ran above the peak (MFU above 100 % of their time): a wrong peak or
     wrong FLOPs, shown rather than clipped.
     """
-    parts = dict.fromkeys(PARTS, 0) | {name: spent_ns.get(name, 0) for name in _SAME}
-    parts["other_operators"], parts["recomputation"] = spent_ns.get("others", 0), spent_ns.get("recomputed", 0)
+    named = dict(zip(PARTS, (*_SAME, "others", "recomputed", "uncounted"), strict=False))
+    parts = dict.fromkeys(PARTS, 0) | {part: spent_ns.get(name, 0) for part, name in named.items()}
     products = spent_ns.get("products", 0)
     if "page_faults" not in spent_ns:
         del parts["page_faults"]

@@ -28,18 +28,25 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
         row |= dict.fromkeys(COLUMNS)
         row["collective_bandwidth"] = bandwidths([row])
     for ranks in _jobs(rows):
-        together = bandwidths(ranks)
-        found = _of_job(ranks)
+        slowest = max(ranks, key=lambda row: row["time_s"])
+        peaks = total(*(row.get("peak_tflop_s") if row.get("mfu_percent") is not None else None for row in ranks))
+        flops = total(*(row.get("flops") for row in ranks))
+        found = {
+            "job_ranks": len(ranks),
+            "job_time_s": slowest["time_s"],
+            "job_mfu_percent": of_peak(flops, slowest["time_s"], peaks),
+            "job_slowest_rank": slowest["rank"],
+            "collective_bandwidth": bandwidths(ranks),
+        }
         waited = waits({_place(row): collectives(row) for row in ranks})
-        last = min(waited, key=lambda place: waited[place][1]) if waited else None
+        if waited:
+            found["job_slowest_rank"] = min(waited, key=lambda place: waited[place][1])[0]
         for row in ranks:
-            row |= {**found, "collective_bandwidth": together}
+            row |= found
             if waited and row["window_s"]:
                 transfer, waiting = waited[_place(row)]
                 row["transfer_percent"] = percent(transfer / 1e9, row["window_s"])
                 row["waiting_percent"] = percent(waiting / 1e9, row["window_s"])
-            if last is not None:
-                row["job_slowest_rank"] = last[0]
 
 
 def bandwidths(ranks: Sequence[Row]) -> str | None:
@@ -100,17 +107,6 @@ def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 def _place(row: Row) -> tuple[int, int]:
     """Rank and device: a rank may drive several."""
     return row["rank"], row.get("device_index") or 0
-
-
-def _of_job(ranks: Sequence[Row]) -> dict[str, Any]:
-    slowest = max(ranks, key=lambda row: row["time_s"])
-    peaks = total(*(row.get("peak_tflop_s") if row.get("mfu_percent") is not None else None for row in ranks))
-    return {
-        "job_ranks": len(ranks),
-        "job_time_s": slowest["time_s"],
-        "job_mfu_percent": of_peak(total(*(row.get("flops") for row in ranks)), slowest["time_s"], peaks),
-        "job_slowest_rank": slowest["rank"],
-    }
 
 
 def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tuple[int, int]]:

@@ -8,8 +8,8 @@ from typing import Any, get_args
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
-from mfulab.device.datasheets import UnknownDeviceError, find
-from mfulab.device.peaks import UNITS, peak
+from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find
+from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.flops.memory import training_memory
 from mfulab.mfu.decoders import work_of
 from mfulab.mfu.models import model_config
@@ -21,35 +21,19 @@ EVENLY = "Experts: read as often as tokens choose them if routed evenly at rando
 
 @dataclass(frozen=True)
 class Expectation:
-    """A step on one device at best.
+    """A step on one device at best: every other operator fused away, where not said otherwise."""
 
-    Attributes:
-        mode: training (forward and backward), inference (prefill: the forward pass), decoding (the last token).
-        flops: that the model needs, attention full.
-        products_s: time of matmuls and attention, each the longer of FLOPs ÷ peak and bytes ÷ bandwidth.
-        others_s: time of all other operators, each reading and writing memory; fusion saves up to all of it. None where
-            only a built module tells them, as `memory_bytes` in training is.
-        mfu_percent: best possible, with every other operator fused away.
-        unfused_mfu_percent: the same with none fused.
-        compute_bound_percent: share of `products_s` that FLOPs decide, not bytes.
-        tokens_per_s: with every other operator fused away; samples where the input is none of tokens.
-        memory_bytes: weights, gradients, Adam's state and saved activations; in inference weights and cache. Of
-            several devices what each holds.
-        fits: whether the device holds that; None if its memory is not known.
-        assumes: what the time takes for granted; empty if nothing.
-    """
-
-    mode: Mode
-    flops: float
-    products_s: float
-    others_s: float | None
+    mode: Mode  # training (forward and backward), inference (prefill: the forward pass), decoding (the last token)
+    flops: float  # that the model needs, attention full
+    products_s: float  # of matmuls and attention, each the longer of FLOPs ÷ peak and bytes ÷ bandwidth
+    others_s: float | None  # of all other operators: reading and writing memory; None where only a built module tells
     mfu_percent: float
-    unfused_mfu_percent: float | None
-    compute_bound_percent: float
-    tokens_per_s: float
-    memory_bytes: float | None
-    fits: bool | None
-    assumes: str = ""
+    unfused_mfu_percent: float | None  # the same with no operator fused
+    compute_bound_percent: float  # share of `products_s` that FLOPs decide, not bytes
+    tokens_per_s: float  # samples where the input is none of tokens
+    memory_bytes: float | None  # that each device holds: weights, gradients, Adam's state, activations; or the cache
+    fits: bool | None  # whether the device holds that; None if its memory is not known
+    assumes: str = ""  # what the time takes for granted
 
 
 def expect(
@@ -77,26 +61,14 @@ def expect(
     Raises ConfigurationError for an unknown model, device, precision or bandwidth, and for a length it does not take.
     """
     config = model_config(model)
-    if precision not in UNITS:
-        raise unknown("precision", precision, UNITS)
     if batch_size < 1:
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
-    if devices < 1:
-        raise ConfigurationError(f"devices={devices}: give 1 or more")
-    if sequence_length is not None and (sequence_length < 1 or config.vocabulary_size is None):
-        why = "give 1 or more" if config.vocabulary_size else f"model={config.name} takes no tokens"
-        raise ConfigurationError(f"sequence_length={sequence_length}: {why}")
-    try:
-        sheet = find(device)
-    except UnknownDeviceError as error:
-        raise ConfigurationError(str(error)) from error
-    top = peak(device, precision)
-    if top.spec is None:
-        raise ConfigurationError(f"precision={precision}: {top.reason}")
+    check(config, sequence_length, devices)
+    sheet, _, spec = peak_of(device, precision)
     if sheet.memory_gb_s is None:
         raise ConfigurationError(f"device={device}: the datasheet prints no memory bandwidth")
     capacity = None if sheet.memory_gb is None else sheet.memory_gb * 1e9
-    speeds = top.spec * 1e12, sheet.memory_gb_s * 1e9
+    speeds = spec * 1e12, sheet.memory_gb_s * 1e9
     found: list[Expectation] = []
     decodes = config.vocabulary_size is not None and config.task == "language_modeling"
     for mode in modes or (("training", "inference", "decoding") if decodes else ("training", "inference")):
@@ -105,6 +77,32 @@ def expect(
         counted = work_of(config, sequence_length, batch_size, mode)
         found.append(expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices))
     return found
+
+
+def check(config: ModelConfig, sequence_length: int | None, devices: int) -> None:
+    """Raises ConfigurationError for no device, and for a length that the model does not take."""
+    if devices < 1:
+        raise ConfigurationError(f"devices={devices}: give 1 or more")
+    if sequence_length is not None and (sequence_length < 1 or config.vocabulary_size is None):
+        why = "give 1 or more" if config.vocabulary_size else f"model={config.name} takes no tokens"
+        raise ConfigurationError(f"sequence_length={sequence_length}: {why}")
+
+
+def peak_of(device: str, precision: str, instead: str = "") -> tuple[Datasheet, Peak, float]:
+    """The device's datasheet, what is known of its peak, and that in TFLOP/s.
+
+    Raises ConfigurationError if the device is unknown, with what to give `instead`, or has no such peak.
+    """
+    if precision not in UNITS:
+        raise unknown("precision", precision, UNITS)
+    try:
+        sheet = find(device)
+    except UnknownDeviceError as error:
+        raise ConfigurationError(f"{error}{instead}") from error
+    top = peak(device, precision)
+    if top.spec is None:
+        raise ConfigurationError(f"precision={precision}: {top.reason}")
+    return sheet, top, top.spec
 
 
 def expected(

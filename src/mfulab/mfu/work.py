@@ -1,7 +1,8 @@
 """The counted work of one step of a model in the parts that conventions differ in."""
 
 import re
-from dataclasses import asdict, dataclass, replace
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from mfulab.core.errors import ConfigurationError
@@ -11,13 +12,8 @@ Mode = Literal["training", "inference", "decoding"]
 
 # Architectures whose blocks are all alike: the argument that holds their number. Work is then affine in it, and two
 # counts of one and two blocks give that of any number, exactly and in a moment.
-ALIKE = {
-    "LlamaForCausalLM": "num_hidden_layers",
-    "MixtralForCausalLM": "num_hidden_layers",
-    "OPTForCausalLM": "num_hidden_layers",
-    "GPT2LMHeadModel": "n_layer",
-}
-
+ALIKE = {"GPT2LMHeadModel": "n_layer"}
+ALIKE |= dict.fromkeys(("LlamaForCausalLM", "MixtralForCausalLM", "OPTForCausalLM"), "num_hidden_layers")
 LATENT = (
     "Latent attention: counted as transformers runs it, which expands the latents of all earlier tokens in each step; "
     "one that absorbs the projections multiplies less."
@@ -40,34 +36,20 @@ class Operation:
 
 @dataclass(frozen=True)
 class Work:
-    """One step of `batch_size` samples.
-
-    Attributes:
-        mode: training (forward and backward pass), inference (forward), decoding (the last token).
-        tokens: tokens of the step, its samples where the input is none of tokens; decoding makes one a sample.
-        parameters: all of them.
-        trainable: those with a gradient.
-        looked_up: of embedding tables that nothing multiplies by.
-        unmultiplied: of norms and biases.
-        inactive: of experts that a token does not pass through.
-        saved_elements: floats kept for the backward pass; None where matmuls and attention alone are known.
-        cache_elements: keys and values of all tokens; 0 if the model keeps none.
-        operations: what was counted.
-        message: how it was counted where not on the meta device, and what an implementation may do otherwise.
-    """
+    """One step of `batch_size` samples."""
 
     mode: Mode
-    tokens: float
+    tokens: float  # of the step, its samples where the input is none of tokens; decoding makes one a sample
     batch_size: int
     parameters: float
-    trainable: float
-    looked_up: float
-    unmultiplied: float
-    inactive: float
-    saved_elements: float | None
-    cache_elements: float
+    trainable: float  # those with a gradient
+    looked_up: float  # of embedding tables that nothing multiplies by
+    unmultiplied: float  # of norms and biases
+    inactive: float  # of experts that a token does not pass through
+    saved_elements: float | None  # kept for the backward pass; None where matmuls and attention alone are known
+    cache_elements: float  # keys and values of all tokens; 0 if the model keeps none
     operations: tuple[Operation, ...]
-    message: str = ""
+    message: str = ""  # how it was counted where not on the meta device, and what others may do otherwise
 
     def flops(self, kind: Literal["products", "attention"], how: str = "flops") -> float:
         """FLOPs of matmuls and convolutions, or of attention: `flops`, `causal_flops` or `executed_flops`."""
@@ -100,22 +82,15 @@ def work(config: ModelConfig, sequence_length: int | None = None, batch_size: in
 def _extended(one: Work, two: Work, layers: int) -> Work:
     """Work of `layers` blocks from that of one and of two: one + (layers − 1) · (two − one)."""
 
-    def affine(first: float, second: float) -> float:
-        return first + (layers - 1) * (second - first)
+    def affine(first: Any, second: Any) -> Any:
+        numbers = {name: value for name, value in vars(second).items() if isinstance(value, int | float)}
+        firsts = {name: getattr(first, name) if first else 0 for name in numbers}
+        sums = {name: firsts[name] + (layers - 1) * (value - firsts[name]) for name, value in numbers.items()}
+        return replace(second, **sums)
 
-    numbers = ("parameters", "trainable", "looked_up", "unmultiplied", "inactive", "saved_elements", "cache_elements")
     before = {(each.layer, each.operator, each.direction): each for each in one.operations}
-    operations = []
-    for each in two.operations:
-        earlier = before.get((each.layer, each.operator, each.direction))
-        sums = {
-            name: affine(getattr(earlier, name) if earlier else 0, value)
-            for name, value in asdict(each).items()
-            if not isinstance(value, str)
-        }
-        operations.append(replace(each, **sums))  # type: ignore[arg-type]
-    extended = {name: affine(getattr(one, name), getattr(two, name)) for name in numbers}
-    return replace(two, operations=tuple(operations), **extended)  # type: ignore[arg-type]
+    operations = (affine(before.get((each.layer, each.operator, each.direction)), each) for each in two.operations)
+    return replace(affine(one, two), operations=tuple(operations))
 
 
 def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, mode: Mode, alike: bool = True) -> Work:
@@ -146,15 +121,9 @@ def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, 
 
 
 def _operations(operations: Any, alike: bool) -> list[Operation]:
-    sums: dict[tuple[str, str, str], list[float]] = {}
+    sums = defaultdict[tuple[str, str, str], list[float]](lambda: [0] * 5)
     for key, total in operations.totals.items():
         where = (re.sub(r"\b\d+\b", "*", key.layer) if alike else key.layer, key.operator, key.direction)
-        values = (
-            total.flops,
-            total.causal_flops,
-            total.executed_flops,
-            total.elements,
-            total.other_elements,
-        )
-        sums[where] = [before + value for before, value in zip(sums.get(where, [0] * 5), values, strict=True)]
+        values = total.flops, total.causal_flops, total.executed_flops, total.elements, total.other_elements
+        sums[where] = [before + value for before, value in zip(sums[where], values, strict=True)]
     return [Operation(*key, *values) for key, values in sums.items()]

@@ -12,10 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mfulab.core.errors import lacks
 from mfulab.flops.recorded import XLA_TYPES
 from mfulab.tracing.chrome import Stream
 from mfulab.tracing.recording import COPY, Call, Recorder, Recording, TraceError, kind_of, step_mark
-from mfulab.tracing.xplane_schema import XLA_ELEMENTS, MissingProtobufError, message
+from mfulab.tracing.xplane_schema import XLA_ELEMENTS, message
 
 _DEVICE = re.compile(r"/device:(\w+):(\d+)")
 _COPY = re.compile(r"[Mm]emcpy|[Mm]emset")
@@ -29,15 +30,14 @@ _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 def read(path: Path) -> Recording:
     """Reads a profile: what devices executed, HLO operators with their FLOPs, launches and steps.
 
-    Raises:
-        TraceError: protobuf is not installed, the file is damaged, or no device's plane holds an event.
+    Raises TraceError: protobuf is not installed, the file is damaged, or no device's plane holds an event.
     """
     content = b"".join(Stream(path).chunks())
     try:
         space = message("XSpace")
         space.ParseFromString(content)
-    except MissingProtobufError as error:
-        raise TraceError(f"{path}: {error}") from None
+    except ImportError:
+        raise TraceError(f"{path}: {lacks('a profile of JAX', 'google.protobuf')}") from None
     except Exception as error:  # protobuf's own, which has no class of the standard library
         replaced = content.count(b"\xef\xbf\xbd")
         why = f"{replaced:,} of its bytes were replaced as not UTF-8" if replaced else str(error)
@@ -243,21 +243,18 @@ def module_costs(module: Any) -> dict[str, Cost]:
     for computation in module.computations:
         for one in computation.instructions:
             if count := flops(one):
-                operands = [known[number].shape for number in one.operand_ids if number in known]
-                moved = sum(map(_bytes, [*operands, _result(one.shape)]))
-                kinds = [XLA_ELEMENTS.get(shape.element_type, ("", 0))[0] for shape in operands]
-                sides = [list(shape.dimensions) for shape in operands]
-                found[_text(one.name)] = count, moved, list(zip(kinds, sides, strict=True))
+                shapes = [known[number].shape for number in one.operand_ids if number in known] + [_result(one.shape)]
+                kinds = [XLA_ELEMENTS.get(shape.element_type, ("", 0)) for shape in shapes]
+                sides = [list(shape.dimensions) for shape in shapes]
+                moved = sum(math.prod(each) * size for each, (_, size) in zip(sides, kinds, strict=True))
+                operands = [(kind, each) for each, (kind, _) in zip(sides, kinds, strict=True)][:-1]
+                found[_text(one.name)] = count, moved, operands
     return found
 
 
 def _result(shape: Any) -> Any:
     """The first of a tuple: a library's call returns its workspace after it."""
     return shape.tuple_shapes[0] if shape.tuple_shapes else shape
-
-
-def _bytes(shape: Any) -> int:
-    return math.prod(shape.dimensions) * XLA_ELEMENTS.get(shape.element_type, ("", 0))[1]
 
 
 def _span(line: Any, event: Any) -> tuple[int, int]:

@@ -4,13 +4,6 @@ import functools
 import re
 from typing import Any
 
-from mfulab.core.errors import lacks
-
-
-class MissingProtobufError(Exception):
-    """protobuf is not installed; the message says how to get it."""
-
-
 # Of each message its fields: name=number, `*` where repeated, and the type: i(nt64), u(int64), d(ouble), b(ytes, text
 # too) or a message. `|` marks members of a oneof called value.
 _MESSAGES = {
@@ -42,16 +35,14 @@ XLA_ELEMENTS = {
 
 
 def message(name: str) -> Any:
-    """An empty message of this name. Raises MissingProtobufError without protobuf."""
+    """An empty message of this name. Raises ImportError without protobuf."""
     return _classes()[name]()
 
 
 @functools.cache
 def _classes() -> dict[str, Any]:
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError:
-        raise MissingProtobufError(lacks("a profile of JAX", "google.protobuf")) from None
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
     field = descriptor_pb2.FieldDescriptorProto
     types = {"i": field.TYPE_INT64, "u": field.TYPE_UINT64, "d": field.TYPE_DOUBLE, "b": field.TYPE_BYTES}
     file = descriptor_pb2.FileDescriptorProto(name="xplane", package="xplane", syntax="proto2")
