@@ -44,8 +44,7 @@ WANTED = (
 class Stream:
     """One file, read piece after piece: its bytes, unpacked, or its events; `metadata` is complete after the last.
 
-    Raises:
-        TraceError: the file is missing, empty, cut off, no JSON, no trace, or unpacks to more than it should.
+    Raises TraceError: the file is missing, empty, cut off, no JSON, no trace, or unpacks to more than it should.
     """
 
     def __init__(self, path: Path) -> None:

@@ -13,21 +13,13 @@ _XSPACE = re.compile(rb"\n.{1,24}?\x12.(?:/host:|/device:|Task |#Chip)", re.DOTA
 
 
 def read(path: Path) -> Recording:
-    """Reads a trace of torch.profiler, Nsight Systems, JAX or rocprofv3.
-
-    Raises:
-        TraceError: the file is no trace, is damaged, or holds nothing to report.
-    """
+    """Reads a trace of any of them. Raises TraceError: it is none, is damaged, or holds nothing to report."""
     recording: Recording = reader_of(path).read(path)
     return recording
 
 
 def reader_of(path: Path) -> ModuleType:
-    """The module that reads a file, by its first bytes; `events`, of torch.profiler, where they are no other's.
-
-    Raises:
-        TraceError: it cannot be read or unpacked.
-    """
+    """The module that reads a file, by its first bytes; `events` where they are no other's. Raises TraceError."""
     begin = next(Stream(path).chunks(_HEAD), b"")
     if begin.startswith(b"SQLite format 3\0"):
         return nsys

@@ -34,11 +34,7 @@ _RANGES = (59, 60)  # NVTX's push/pop and start/end
 
 
 def read(path: Path) -> Recording:
-    """Reads an export: kernels, copies, the runtime's calls and NVTX ranges.
-
-    Raises:
-        TraceError: it is damaged, packed, another program's database, or holds no kernel.
-    """
+    """Reads an export: kernels, copies, the runtime's calls and NVTX ranges. Raises TraceError for any other file."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
             database.text_factory = lambda text: text.decode(errors="replace")
@@ -64,20 +60,15 @@ class _Export:
             known = self._columns("StringIds") or self._columns("META_DATA_EXPORT")
             raise TraceError(f"{self.path}: {f'an export {what}' if known else 'a database of another program'}")
         self._activities()
-        for span, (thread, number, name) in self._spans(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid", "correlationId", "nameId"
-        ):
+        calls = self._spans("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid", "correlationId", "nameId")
+        for span, (thread, number, name) in calls:
             self.recorder.launch(span, thread, self._correlation(thread, number), self._name(name).partition("_v")[0])
         self._ranges()
         if not len(self.recorder.activities):
             raise TraceError(f"{self.path}: no CUDA kernel or copy lies in this export")
-        properties = [
-            {"id": number, "name": name, "numSms": units, "computeMajor": major, "computeMinor": minor}
-            for number, name, units, major, minor in self._rows(
-                "TARGET_INFO_GPU", "id", "name", "smCount", "computeMajor", "computeMinor"
-            )
-        ]
-        return self.recorder.done({"deviceProperties": properties})
+        rows = self._rows("TARGET_INFO_GPU", "id", "name", "smCount", "computeMajor", "computeMinor")
+        names = ("id", "name", "numSms", "computeMajor", "computeMinor")
+        return self.recorder.done({"deviceProperties": [dict(zip(names, row, strict=True)) for row in rows]})
 
     def _columns(self, table: str) -> set[str]:
         return {row[1] for row in self.database.execute(f'PRAGMA table_info("{table}")')}
@@ -102,9 +93,6 @@ class _Export:
         process = (owner or 0) >> 24 if self.apart else 0
         return -1 if not number else self.processes.setdefault(process, len(self.processes)) << 32 | number
 
-    def _device(self, owner: int | None, number: int | None) -> int:
-        return int(self.devices.get(((owner or 0) >> 24 & 0xFFFFFF, number), number or 0))
-
     def _name(self, key: Any) -> str:
         return self.names.get(key, "") if isinstance(key, int) else key or ""
 
@@ -114,15 +102,13 @@ class _Export:
             held = {} if "MEM" not in table else copied
             for span, (owner, device, context, stream, number, x, y, z, *about) in self._spans(table, *_PLACE, *own):
                 name = name_of([held.get(one) or self._name(one) for one in about])
-                self.recorder.activity(
-                    span, COPY if "MEM" in table else kind_of(name), name, self._device(owner, device),
-                    (context or 0) << 32 | (stream or 0), self._correlation(owner, number), -1,
-                    (x or 0) * (y or 0) * (z or 0),
-                )  # fmt: skip
+                kind = COPY if "MEM" in table else kind_of(name)
+                gpu = int(self.devices.get(((owner or 0) >> 24 & 0xFFFFFF, device), device or 0))
+                place, blocks = (context or 0) << 32 | (stream or 0), (x or 0) * (y or 0) * (z or 0)
+                self.recorder.activity(span, kind, name, gpu, place, self._correlation(owner, number), -1, blocks)
 
     def _ranges(self) -> None:
-        rows = self._spans("NVTX_EVENTS", "text", "textId", "eventType", "globalTid")
-        for span, (text, key, kind, thread) in rows:
+        for span, (text, key, kind, thread) in self._spans("NVTX_EVENTS", "text", "textId", "eventType", "globalTid"):
             if kind not in _RANGES or not (text := text or self._name(key)):
                 continue
             found = _RANGE.fullmatch(text)

@@ -44,8 +44,7 @@ def read_file(
         label: what to call it; the file's name where empty.
         capture: the trace of the capture of graphs that this one replays; where None, one beside it if there is any.
 
-    Raises:
-        TraceError: it cannot be read; the message says why.
+    Raises TraceError: it cannot be read; the message says why.
     """
     if steps is not None and steps < 1:
         raise TraceError(f"{path}: steps={steps}: a trace holds one step or more")
@@ -72,11 +71,7 @@ def failed(path: Path, error: Exception) -> Read:
 
 
 def files(given: Iterable[str]) -> list[Path]:
-    """Paths, folders (their traces) and globs as files, each once, in order.
-
-    Raises:
-        TraceError: one of them means no file.
-    """
+    """Paths, folders (their traces) and globs as files, each once, in order. Raises TraceError for one of no file."""
     found: dict[Path, None] = {}
     for word in given:
         matches = found_files(word, ENDINGS)

@@ -208,8 +208,7 @@ class Recorder:
     def done(self, metadata: dict[str, Any], events: int | None = None) -> "Recording":
         """The recording of all events so far, which are `events` of the file, else those that were added.
 
-        Raises:
-            TraceError: kernels begin before they were launched, so device and host were timed by different clocks.
+        Raises TraceError: kernels begin before they were launched, so another clock than the host's timed them.
         """
         activities, host, launches = map(_columns, (self.activities, self._host, self._launches), (9, 8, 6))
         *spans, forward, annotation, sequence = host

@@ -18,11 +18,7 @@ _NAMES = ("formatted_kernel_name", "demangled_kernel_name", "truncated_kernel_na
 
 
 def read(path: Path) -> Recording:
-    """Reads all processes of one file: kernels, copies, calls of HIP, ranges of ROCTx.
-
-    Raises:
-        TraceError: it is cut, of another schema, or holds no kernel.
-    """
+    """Reads kernels, copies, calls of HIP and ranges of ROCTx. Raises TraceError: cut, another schema, no kernel."""
     try:
         processes = json.loads(b"".join(Stream(path).chunks()))["rocprofiler-sdk-tool"]
     except (ValueError, RecursionError) as error:

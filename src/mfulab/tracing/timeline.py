@@ -65,7 +65,7 @@ def tracks(
     told: DeviceTime, flops: dict[int, int], peak_flop_s: float | None, verdict: str, names: dict[str, str]
 ) -> Iterator[str]:
     """Events, as JSON, of the tracks of one window; `names` are those of kinds and causes, `verdict` is a sentence."""
-    process = PROCESS + (int(np.unique(told.recording.activities.device[told.inside])[0]) if len(told.inside) else 0)
+    process = PROCESS + (int(told.recording.activities.device[told.inside].min()) if len(told.inside) else 0)
     yield json.dumps({"ph": "M", "name": "process_name", "pid": process, "args": {"name": "mfulab"}})
     yield json.dumps({"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": -1}})
     for number, track in enumerate(TRACKS):

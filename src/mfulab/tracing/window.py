@@ -62,14 +62,9 @@ def annotation(steps: int) -> str:
 
 
 def windows(recording: Recording, steps: int | None = None) -> list[Window]:
-    """One window for each run of consecutive steps.
+    """One window for each run of consecutive steps; `steps` is their number where the trace does not tell.
 
-    Args:
-        recording: the trace.
-        steps: how many steps lie in a trace that does not tell.
-
-    Raises:
-        TraceError: there is no time in it.
+    Raises TraceError: there is no time in it.
     """
     host = recording.host
     marks = []
@@ -78,9 +73,8 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
         if name.startswith(STEPS):
             count = int(name.rpartition(":")[2]) if ":" in name else 1
             begin, end = int(host.begin[index]), int(host.end[index])
-            return [
-                _timed(recording, Window(begin, end, count, (Said("annotated_steps"),), host_begin=begin, host_end=end))
-            ]
+            window = Window(begin, end, count, (Said("annotated_steps"),), host_begin=begin, host_end=end)
+            return [_timed(recording, window)]
         if found := _STEP.fullmatch(name):
             marks.append((int(found[1]), int(host.begin[index]), int(host.end[index])))
     if marks:
@@ -91,10 +85,8 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
     begin, end = int(spans.begin.min()), int(spans.end.max())
     if begin >= end:
         raise TraceError(f"{recording.path}: the trace spans no time: every event has a duration of 0")
-    source = [Said("from_activities") if len(recording.activities) else Said("from_operators")]
-    if not steps:
-        source.append(Said("taken_for_one"))
-    return [Window(begin, end, steps or 1, tuple(source))]
+    source = Said("from_activities" if len(recording.activities) else "from_operators")
+    return [Window(begin, end, steps or 1, (source,) if steps else (source, Said("taken_for_one")))]
 
 
 def _timed(recording: Recording, window: Window) -> Window:
