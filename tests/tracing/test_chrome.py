@@ -61,9 +61,9 @@ BAD = {
     "none": (b'{"traceEvents": []}', "holds no events"),
     "jax": (
         json.dumps({"traceEvents": [{"ph": "M", "args": {"name": "/device:GPU:0"}}]}).encode(),
-        "a JAX or TensorFlow profile",
+        "profiles of JAX (*.xplane.pb)",
     ),
-    "nsight": (json.dumps([{"Type": 80, "CudaEvent": {}}]).encode(), "an Nsight Systems export"),
+    "nsight": (json.dumps([{"Type": 80, "CudaEvent": {}}]).encode(), "exports of Nsight Systems (*.sqlite)"),
     "foreign": (json.dumps(trace(event("blink", "a", 1, 2))).encode(), "another program"),
     "unended": (
         json.dumps(trace({"ph": "X", "cat": "kernel", "name": "k", "ts": 5, "pid": 0, "tid": 0})).encode(),

@@ -14,26 +14,17 @@ Recomputation = Literal["none", "attention", "blocks", "everything"]
 
 @dataclass(frozen=True)
 class Choices:
-    """A convention: the choices that decide an MFU. The defaults are this project's.
+    """A convention: the choices that decide an MFU. The defaults are this project's."""
 
-    Attributes:
-        experts: of a mixture, those that a token passes through (`active`) or all of them (`total`).
-        frozen: gradients of frozen weights, which nobody computes.
-        unmultiplied: 2 FLOPs a token and pass for each norm and bias, as 6·N does.
-        looked_up: the same for each embedding that is only looked up.
-        attention: scores and their product with the values: in full, the causal half, or left out.
-        recomputation: what the backward pass does again: nothing, attention's scores (fused attention), every block
-            (by the rule of four forward passes for three), or both, as the device executes it.
-        multiply_add: FLOPs of a multiply-add; 1 where multiply-adds are called FLOPs.
-    """
-
-    experts: Literal["active", "total"] = "active"
-    frozen: bool = False
-    unmultiplied: bool = False
-    looked_up: bool = False
-    attention: Attention = "full"
+    experts: Literal["active", "total"] = "active"  # of a mixture, those that a token passes through, or all
+    frozen: bool = False  # gradients of frozen weights, which nobody computes
+    unmultiplied: bool = False  # 2 FLOPs a token and pass for each norm and bias, as 6·N does
+    looked_up: bool = False  # the same for each embedding that is only looked up
+    attention: Attention = "full"  # scores and their product with the values: in full, the causal half, or left out
+    # What the backward pass does again: nothing, attention's scores (fused attention), every block (by the rule of four
+    # forward passes for three), or both, as the device executes it.
     recomputation: Recomputation = "none"
-    multiply_add: Literal[2, 1] = 2
+    multiply_add: Literal[2, 1] = 2  # FLOPs of one; 1 where multiply-adds are called FLOPs
 
 
 OURS = Choices()
@@ -78,11 +69,9 @@ def flops(work: Work, choices: Choices) -> float:
         products += each * work.unmultiplied
     if choices.looked_up:
         products += each * work.looked_up
-    attention = {
-        "full": work.flops("attention"),
-        "half": work.flops("attention", "causal_flops"),
-        "none": 0.0,
-    }[choices.attention]
+    attention = 0.0
+    if choices.attention != "none":
+        attention = work.flops("attention", "flops" if choices.attention == "full" else "causal_flops")
     total = products + attention + _recomputed(work, choices, products, attention)
     return total * choices.multiply_add / 2
 

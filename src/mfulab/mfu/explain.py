@@ -38,25 +38,15 @@ class Denominator:
 
 @dataclass(frozen=True)
 class Row:
-    """A speed in one convention.
+    """A speed in one convention."""
 
-    Attributes:
-        convention: its name, or its choices where it has none.
-        denominator: which peak.
-        peak_tflop_s: that peak, dense unless it says otherwise.
-        flops_per_token: as the convention counts them; a sample's where the input is none of tokens.
-        mfu_percent: of that peak; None without a speed.
-        steps: points that each choice adds to our MFU, in order; they sum to mfu_percent − ours exactly.
-        source: where the convention is written down.
-    """
-
-    convention: str
-    denominator: str
-    peak_tflop_s: float
-    flops_per_token: float
-    mfu_percent: float
-    steps: Mapping[str, float]
-    source: str = ""
+    convention: str  # its name, or its choices where it has none
+    denominator: str  # which peak
+    peak_tflop_s: float  # that peak, dense unless it says otherwise
+    flops_per_token: float  # as the convention counts them; a sample's where the input is none of tokens
+    mfu_percent: float  # of that peak
+    steps: Mapping[str, float]  # points that each choice adds to our MFU, in order: mfu_percent − ours, exactly
+    source: str = ""  # where the convention is written down
 
     @property
     def changes(self) -> int:
@@ -66,27 +56,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explanation of a speed.
+    """Explanation of a speed."""
 
-    Attributes:
-        model: its name.
-        device: the datasheet's name.
-        ours: MFU of this project's convention, in percent.
-        tflop_s: of each device, by this project's convention.
-        conventions: a row for each named convention, over the device's dense peak.
-        denominators: a row for each other peak, under this project's FLOPs.
-        matches: rows that give the reported number to 0.3 points, the simplest first; empty if none was reported.
-        reported: that number, in percent.
-    """
-
-    model: str
-    device: str
-    ours: Row
-    tflop_s: float
-    conventions: Sequence[Row]
-    denominators: Sequence[Row]
-    matches: Sequence[Row]
-    reported: float | None = None
+    model: str  # its name
+    device: str  # the datasheet's name
+    ours: Row  # MFU of this project's convention
+    tflop_s: float  # of each device, by this project's convention
+    conventions: Sequence[Row]  # each named convention, over the device's dense peak
+    denominators: Sequence[Row]  # each other peak, under this project's FLOPs
+    matches: Sequence[Row]  # those that give the reported number to 0.3 points, the simplest first
+    reported: float | None = None  # that number, in percent
 
 
 def explain(
@@ -146,13 +125,13 @@ def explained(
     reported: float | None = None,
 ) -> Explanation:
     """The same from counted work of one sample and a speed of each device in samples a second."""
-    ours = change("mfulab", OURS, denominators[0], counted, samples_per_s, denominators[0])
+    first = denominators[0]
+    ours, *others = (change("mfulab", OURS, each, counted, samples_per_s, first) for each in denominators)
     conventions = [
-        change(each.name, each.choices, denominators[0], counted, samples_per_s, denominators[0], each.source)
+        change(each.name, each.choices, first, counted, samples_per_s, first, each.source)
         for each in CONVENTIONS
         if _matters(each.choices, counted)
     ]
-    others = [change("mfulab", OURS, other, counted, samples_per_s, denominators[0]) for other in denominators[1:]]
     matches: list[Row] = []
     if reported is not None:
         rows = _everything(counted, samples_per_s, denominators)

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -177,13 +177,3 @@ def _parsed(text: bytes) -> Any:
         return json.loads(text.decode(errors="replace"), parse_float=_number)
     except (ValueError, RecursionError) as error:
         return str(error)[:120]
-
-
-def foreign(metadata: Mapping[str, Any], events: list[dict[str, Any]]) -> str:
-    """Says whose trace a file without events of torch.profiler is."""
-    names = " ".join(str(event.get("args", "")) for event in events[:200] if event.get("ph") == "M")
-    if "/device:" in names or "/host:CPU" in names or "highres-ticks" in str(metadata.get("metadata", "")):
-        return "a JAX or TensorFlow profile"
-    if any("Type" in event for event in events[:20]):
-        return "an Nsight Systems export"
-    return "a trace of another program"

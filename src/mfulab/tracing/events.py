@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.flops.recorded import is_recorded_matmul
-from mfulab.tracing.chrome import WANTED, Stream, foreign, nanoseconds
+from mfulab.tracing.chrome import WANTED, Stream, nanoseconds
 from mfulab.tracing.recording import COPY, MODULE, Call, Collective, Recorder, Recording, TraceError, kind_of
 
 _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "concurrent_kernel"}
@@ -22,12 +22,12 @@ BYTES |= {"Double": 8, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
 def read(path: Path) -> Recording:
     """Reads a trace file, gzip or not. Raises TraceError where it is none, is damaged, or holds nothing to report."""
     stream, recorder = Stream(path), Recorder(path)
-    first, count, endless = list[Any](), 0, 0
+    count = endless = 0
     collects = gc.isenabled()
     gc.disable()  # millions of young objects without a circle make it look again and again
     try:
         for batch in stream.batches():
-            first, count = first or batch[:500], count + len(batch)
+            count += len(batch)
             endless += sum(_take(recorder, event) for event in batch if isinstance(event, dict))
     finally:
         if collects:
@@ -40,8 +40,7 @@ def read(path: Path) -> Recording:
     if not count:
         raise TraceError(f"{path}: the trace holds no events; was the profiler active in any step?")
     if not len(recorder):
-        dicts = [event for event in first if isinstance(event, dict)]
-        raise TraceError(f"{path}: {foreign(stream.metadata, dicts)}, without events of torch.profiler; {WANTED}")
+        raise TraceError(f"{path}: the trace of another program, without events of torch.profiler; {WANTED}")
     recording = recorder.done(stream.metadata, count)
     if recording.properties and not len(recording.activities):  # torch writes them wherever there is a GPU
         raise TraceError(
