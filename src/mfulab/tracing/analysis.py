@@ -103,18 +103,11 @@ class Analysis:
             kind: round(time * waits) if kind in ("idle", "input_wait") else time for kind, time in self.spent.items()
         }
         spent["idle"] += length - sum(spent.values())
-        factors = dict.fromkeys(("idle_percent", "idle_input_percent", "launch_bound_percent"), kernels * waits)
-        factors["launch_gap_s"] = waits
-        readings = {
-            name: replace(
-                reading,
-                value=None if reading.value is None else reading.value * factors.get(name, kernels),
-                source=f"{reading.source} ÷ untraced time",
-            )
-            if name in factors or name.endswith("_percent")
-            else reading
-            for name, reading in self.readings.items()
-        }
+        readings, factors = dict(self.readings), {name: kernels for name in self.readings if name.endswith("_percent")}
+        factors |= dict.fromkeys(("idle_percent", "idle_input_percent", "launch_bound_percent"), kernels * waits)
+        for name, factor in (factors | {"launch_gap_s": waits}).items():
+            value, source = readings[name].value, f"{readings[name].source} ÷ untraced time"
+            readings[name] = replace(readings[name], value=value and value * factor, source=source)
         if not idle:
             readings["idle_percent"] = replace(readings["idle_percent"], value=100 * spent["idle"] / length)
         window = replace(self.window, end=self.window.begin + length)
@@ -147,11 +140,11 @@ def analyse(
         if len(recording.activities)
         else HostTime(recording, attribution, window, counted)
     )
-    operators = _operators(recording, told, of_call) if isinstance(told, DeviceTime) else []
-    notes = _notes(recording, several, device)
     return Analysis(
-        window, told.readings(), told.spent, products, uncounted, told, of_call, backward, device, operators, notes
-    )
+        window, told.readings(), told.spent, products, uncounted, told, of_call, backward, device,
+        _operators(recording, told, of_call) if isinstance(told, DeviceTime) else [],
+        _notes(recording, several, device),
+    )  # fmt: skip
 
 
 def _operators(recording: Recording, told: DeviceTime, of_call: dict[int, Product]) -> list[Operator]:
@@ -175,11 +168,9 @@ def _operators(recording: Recording, told: DeviceTime, of_call: dict[int, Produc
         kernels = sum(count for *_, count in launched)
         calls = sum(count if one < 0 else 1 for one, _, count in launched)
         sums = calls, sum(ns for _, ns, _ in launched), shortest * kernels
-        if part[0] not in SPENT[:4] or not launched:
-            found.append(Operator(*part, time, *sums, reason=Said("by_graph") if part[0] == "graph" else None))
-            continue
-        moved = [traffic(one) for one, *_ in launched]
-        if reason := next((one for one in moved if isinstance(one, Said)), None):
+        moved = [traffic(one) for one, *_ in launched] if part[0] in SPENT[:4] else []
+        reason = next((one for one in moved if isinstance(one, Said)), Said("by_graph") if part[0] == "graph" else None)
+        if reason or not moved:
             found.append(Operator(*part, time, *sums, reason=reason))
             continue
         flops = Counter[str]()

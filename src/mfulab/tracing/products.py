@@ -122,11 +122,9 @@ def products_of(
     uncounted: dict[str, tuple[int, Said]] = {}
     for product in ordered:
         if product.reason:
-            before = uncounted.get(product.name, (0, product.reason))
-            uncounted[product.name] = (before[0] + product.time_ns, before[1])
-    if on_gpu:
-        uncounted |= _unknown(recording, attribution, window, device)
-    return ordered, uncounted, of_call
+            before, reason = uncounted.get(product.name, (0, product.reason))
+            uncounted[product.name] = before + product.time_ns, reason
+    return ordered, uncounted | _unknown(recording, attribution, window, device), of_call
 
 
 def _unknown(
@@ -145,12 +143,11 @@ def _unknown(
     found: dict[str, tuple[int, Said]] = {}
     owners = attribution.operator_of_activity()
     for one in np.flatnonzero(chosen):
-        graph = attribution.by_graph[one]
-        if graph or owners[one] < 0:
-            name = recording.names[activities.name[one]]
-            reason = Said("by_graph") if graph else Said("of_no_operator")
-        else:
+        name, reason = recording.names[activities.name[one]], Said("of_no_operator")
+        if attribution.by_graph[one]:
+            reason = Said("by_graph")
+        elif owners[one] >= 0:
             name, reason = called(recording.names[host.name[owners[one]]]), Said("no_formula")
         time = int(activities.end[one] - activities.begin[one])
-        found[name] = (found.get(name, (0, reason))[0] + time, reason)
+        found[name] = found.get(name, (0, reason))[0] + time, reason
     return found

@@ -169,7 +169,6 @@ class Recorder:
         self.collectives: list[tuple[int, int, int, Collective]] = []
         self._calls: dict[int, Call] = {}
         self._shared: dict[str, Call] = {}
-        self._external = 1 << 40
 
     def __len__(self) -> int:
         return len(self.activities) + len(self._host)
@@ -196,11 +195,6 @@ class Recorder:
         launched = self._name(kernel) if kernel else -1
         number = self._threads.setdefault(thread, len(self._threads))
         self._launches.extend((*span, number, correlation, self._name(name), launched))
-
-    def new_external(self) -> int:
-        """A number by which an activity names its operator, where the format has none."""
-        self._external += 1
-        return self._external
 
     def _name(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))

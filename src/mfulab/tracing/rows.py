@@ -108,20 +108,12 @@ def _products(analysis: Analysis) -> str | None:
             shapes.setdefault((product.format, what), []).append(product)
     found = []
     for (product_format, _), same in shapes.items():
-        time = sum(product.time_ns for product in same)
-        fastest = min(product.shortest_ns or product.time_ns for product in same)
-        found.append(
-            {
-                "format": product_format,
-                "matmul": same[0].matmul,
-                "flops": sum(product.flops for product in same),
-                "time_ns": time,
-                "best_ns": min(time, fastest * sum(product.calls for product in same)),
-            }
-        )
+        time, flops, calls = (sum(getattr(one, name) for one in same) for name in ("time_ns", "flops", "calls"))
+        best = min(time, calls * min(product.shortest_ns or product.time_ns for product in same))
+        one = {"format": product_format, "matmul": same[0].matmul, "flops": flops, "time_ns": time, "best_ns": best}
+        found.append(one)
     longest = sorted(found, key=lambda one: -one["time_ns"])
-    rest = longest[MOST_SHAPES:]
-    if rest:  # as one, without a shape
+    if rest := longest[MOST_SHAPES:]:  # as one, without a shape
         summed = {name: sum(one[name] for one in rest) for name in ("flops", "time_ns", "best_ns")}
         longest[MOST_SHAPES:] = [{"format": None, "matmul": None, **summed}]
     return json.dumps(longest) if longest else None

@@ -24,6 +24,7 @@ _MULTIPLIES = re.compile(r"conv(?!ert)|dot|gemm|matmul|attention|fmha", re.IGNOR
 _COLLECTIVE = re.compile(r"all-(?:reduce|gather|to-all)|reduce-scatter|collective-|send|recv")
 _TENSOR = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 Cost = tuple[int, Any, list[tuple[str, list[int]]]]  # FLOPs, bytes, and type and sides of each operand
+_NEW = 1 << 40  # with the number of events so far a number by which activities name their operator
 _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 
 
@@ -131,7 +132,7 @@ class _Plane:
             name = _text(self.kinds[event.metadata_id].name)
             owner = about.get("program_id"), about.get("hlo_op")
             begins, operator = owner != operator, owner
-            external = recorder.new_external() if begins else external
+            external = _NEW | len(recorder) if begins else external
             grid = _GRID.search(str(about.get("kernel_details", "")))
             kind = COPY if copies or _COPY.match(name) else kind_of(name)
             recorder.activity(
@@ -147,7 +148,7 @@ class _Plane:
         for event, span in _own_spans(line):
             kind, about = self.kinds[event.metadata_id], self._about[event.metadata_id] | self.stats(event)
             name, category = _text(kind.display_name or kind.name), str(about.get("hlo_category", ""))
-            text, external = _text(kind.name), recorder.new_external()
+            text, external = _text(kind.name), _NEW | len(recorder)
             collective = _COLLECTIVE.search(category or name)
             recorder.activity(
                 span, kind_of(f"nccl {name}" if collective else name), name, number, line.id, -1, external, 0,
