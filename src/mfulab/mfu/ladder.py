@@ -42,10 +42,7 @@ RUNGS = (
     Rung("sm_active_percent"),
     Rung("occupancy_percent", falls=False),  # good matmuls run at low occupancy
     Rung("tensor_active_percent", precisions=TENSOR_PRECISIONS),
-    Rung("fp32_active_percent", falls=False),
-    Rung("fp64_active_percent", falls=False),
-    Rung("fp16_active_percent", falls=False),
-    Rung("dram_active_percent", falls=False),
+    *(Rung(f"{unit}_active_percent", falls=False) for unit in ("fp32", "fp64", "fp16", "dram")),
     Rung("mbu_percent", ANY, falls=False),
     Rung("hfu_percent", ANY),
     Rung("mfu_percent", ANY),

@@ -8,7 +8,7 @@ import numpy as np
 
 from mfulab.device.samplers.reading import Readings
 from mfulab.tracing import shares
-from mfulab.tracing.attribution import COMPILED, Attribution
+from mfulab.tracing.attribution import COMPILED, Attribution, open_at
 from mfulab.tracing.intervals import NONE, Intervals, clip, gaps, in_turn, join, length, union, within
 from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, KINDS, Recording, launch_of
 from mfulab.tracing.shares import MULTIPLYING, SPENT, called
@@ -80,15 +80,12 @@ class DeviceTime:
         cause[launch >= 0] = CAUSES.index("queued")
         late = (launch >= 0) & (launches.begin[launch] >= self.idle.begin)
         cause[late] = CAUSES.index("starved")
-        waited = self.recording.named(_SYNCHRONISES.search)[launches.name]
-        for thread in np.unique(launches.thread[launch[late]]):
-            mine = np.flatnonzero(waited & (launches.thread == thread))
-            mine = mine[np.argsort(launches.begin[mine], kind="stable")]
-            asked = np.flatnonzero(late & (launches.thread[launch] == thread))
-            place = np.searchsorted(launches.begin[mine], self.idle.begin[asked], side="right") - 1
-            until = np.maximum.accumulate(launches.end[mine]) if len(mine) else np.zeros(1, np.int64)
-            open_then = (place >= 0) & (until[place] >= self.idle.begin[asked])
-            cause[asked[open_then]] = CAUSES.index("synchronisation")
+        waited = np.flatnonzero(self.recording.named(_SYNCHRONISES.search)[launches.name])
+        order, none = waited[np.argsort(launches.begin[waited], kind="stable")], np.full(len(launches.begin), -1)
+        asked = np.flatnonzero(late)
+        at = self.idle.begin[asked], launches.thread[launch[asked]]
+        held = open_at(launches.begin, launches.end, launches.thread, none, order, *at) >= 0
+        cause[asked[held]] = CAUSES.index("synchronisation")
         return ended, cause
 
     def longest_gaps(self) -> list[tuple[str, int, str]]:

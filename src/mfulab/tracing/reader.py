@@ -1,22 +1,28 @@
 """Files to rows: what `mfulab trace` and the step `read_trace` share."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mfulab.core.files import found_files
+from mfulab.core.said import Said, packed_all
 from mfulab.measurements.read_trace import TraceRow
 from mfulab.tracing import graphs, timeline
-from mfulab.tracing.analysis import Analysis, analyse, devices
+from mfulab.tracing.analysis import Analysis, Product, analyse, devices
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.device_time import DeviceTime
 from mfulab.tracing.formats import read
 from mfulab.tracing.modules import Spans, by_module, column_of
-from mfulab.tracing.recording import TraceError
-from mfulab.tracing.rows import trace_row
+from mfulab.tracing.recording import Collective, Recording, TraceError
 from mfulab.tracing.window import windows
 
 ENDINGS = (".json", ".json.gz", ".sqlite", ".xplane.pb")
+LISTED = 10  # uncounted operators that a row names
+MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
+MOST_LETTERS = 100  # of an operator's or kernel's name
+MOST_COLLECTIVES = 5000  # of which a row keeps the times
 
 
 @dataclass
@@ -79,3 +85,134 @@ def files(given: Iterable[str]) -> list[Path]:
             raise TraceError(f"{word}: no file is there ({' or '.join(ENDINGS)})")
         found |= dict.fromkeys(matches)
     return list(found)
+
+
+def trace_row(
+    recording: Recording, analysis: Analysis, label: str = "", peaks: Mapping[str, float] | None = None
+) -> TraceRow:
+    """The row of one window. `peaks` are dense peaks by format in TFLOP/s that the user states."""
+    window, properties = analysis.window, recording.device_properties(analysis.device)
+    major = properties.get("computeMajor")
+    rank = recording.distributed("rank")
+    job, held = _job(recording, analysis), analysis.collectives
+    row = TraceRow(
+        trace=recording.path.name,
+        model=label or recording.path.name.split(".")[0],
+        device=properties.get("name") or None,
+        compute_capability=None if major is None else f"{major}.{properties.get('computeMinor')}",
+        units=properties.get("numSms"),
+        rank=analysis.device if rank is None else rank,
+        world_size=recording.distributed("world_size"),
+        device_index=analysis.device,
+        mode="training" if analysis.backward else "inference",
+        first_step=window.first_step,
+        last_step=window.last_step,
+        steps=window.steps,
+        window_s=window.length / 1e9,
+        window_source=packed_all(window.source),
+        time_s=window.length / 1e9 / window.steps,
+        events=recording.events,
+        spent=json.dumps(analysis.spent),
+        idle_causes=json.dumps(analysis.idle_causes) if analysis.idle_causes else None,
+        top_kernels=analysis.top_kernels(),
+        top_other_operators=analysis.top_other_operators(),
+        job=job,
+        collectives=json.dumps(held) if job and held and sum(map(len, held.values())) <= MOST_COLLECTIVES else None,
+        given_peaks=json.dumps(dict(peaks)) if peaks else None,
+        notes=packed_all(analysis.notes),
+        collective_sizes=_collective_sizes(recording, analysis),
+        products=_products(analysis),
+        operators=_operators(analysis),
+    )
+    reasons: dict[str, Any] = {}
+    for name, reading in analysis.readings.items():
+        if reading.value is None:
+            reasons[name] = reading.reason
+        else:
+            setattr(row, name, reading.value)
+    if analysis.on_gpu:
+        row.utilization_percent, row.utilization_source = row.kernel_busy_percent, "kernel-busy, read from the trace"
+    _count(row, analysis, reasons)
+    if row.device is None:
+        reasons["device"] = {"no_device_name" if analysis.on_gpu else "no_cpu_name": {}}
+    row.reasons = json.dumps(reasons | {"clock_ms": {"no_clock": {}}}, ensure_ascii=False)
+    return row
+
+
+def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
+    steps, uncounted = analysis.window.steps, analysis.uncounted
+    lost = sum(time for time, _ in uncounted.values())
+    known = sum(product.time_ns for product in analysis.counted)
+    if lost:
+        row.uncounted_percent = 100 * lost / (lost + known)
+        longest = sorted(uncounted.items(), key=lambda item: -item[1][0])[:LISTED]
+        shares = {
+            name: [round(100 * time / analysis.window.length, 2), {why.key: why.numbers}]
+            for name, (time, why) in longest
+        }
+        row.uncounted_operators = json.dumps(shares, ensure_ascii=False)
+    flops, executed = analysis.flops(), analysis.flops("executed_flops", recomputed=True)
+    if not sum(executed.values()):
+        why = next((reason for _, reason in uncounted.values()), Said("no_matmul"))
+        reasons["flops"] = {why.key: why.numbers}
+        return
+    row.flops, row.executed_flops = sum(flops.values()) / steps, sum(executed.values()) / steps
+    row.causal_flops = sum(analysis.flops("causal_flops").values()) / steps
+    row.flops_by_format, row.executed_by_format, row.padding_by_format = (
+        json.dumps({name: count / steps for name, count in of.items()})
+        for of in (flops, executed, analysis.flops("padding_flops"))
+    )
+    without = next((product.name for product in analysis.needed if product.call_bytes is None), None)
+    if without is not None:
+        reasons["bytes_moved"] = {"no_bytes": {"operator": without}}
+    else:
+        row.bytes_moved = sum(product.calls * (product.call_bytes or 0) for product in analysis.needed) / steps or None
+    row.effective_precision = row.precision = max(flops, key=lambda name: flops[name]) if flops else None
+    row.flops_source = "recorded shapes"
+
+
+def _products(analysis: Analysis) -> str | None:
+    """JSON: of each shape its format, sides, FLOPs and time of a window, and that time at its fastest call's speed."""
+    shapes: dict[Any, list[Product]] = {}
+    for product in analysis.needed:
+        if product.time_ns and product.flops:
+            what = product.matmul or (product.name, product.shapes)
+            shapes.setdefault((product.format, what), []).append(product)
+    found = []
+    for (product_format, _), same in shapes.items():
+        time, flops, calls = (sum(getattr(one, name) for one in same) for name in ("time_ns", "flops", "calls"))
+        best = min(time, calls * min(product.shortest_ns or product.time_ns for product in same))
+        one = {"format": product_format, "matmul": same[0].matmul, "flops": flops, "time_ns": time, "best_ns": best}
+        found.append(one)
+    longest = sorted(found, key=lambda one: -one["time_ns"])
+    if rest := longest[MOST_SHAPES:]:  # as one, without a shape
+        summed = {name: sum(one[name] for one in rest) for name in ("flops", "time_ns", "best_ns")}
+        longest[MOST_SHAPES:] = [{"format": None, "matmul": None, **summed}]
+    return json.dumps(longest) if longest else None
+
+
+def _operators(analysis: Analysis) -> str | None:
+    """JSON: the longest operators; those after them as one, so that the times still sum to the window."""
+    longest = sorted(analysis.operators, key=lambda one: -one.time_ns)
+    found = [{**vars(one), "operator": one.operator[:MOST_LETTERS]} for one in longest[:MOST_SHAPES]]
+    for one in found:
+        one["reason"] = one["reason"] and {one["reason"].key: one["reason"].numbers}
+    if rest := longest[MOST_SHAPES:]:
+        found.append({"kind": "rest", "time_ns": sum(one.time_ns for one in rest), "calls": len(rest)})
+    return json.dumps(found, ensure_ascii=False) if found else None
+
+
+def _collective_sizes(recording: Recording, analysis: Analysis) -> str | None:
+    """JSON: of each kind and size of collective ns of its kernels in the window, in order of their begin."""
+    found: dict[Collective, list[int]] = {}
+    for begin, end, device, what in sorted(recording.collectives):
+        if analysis.window.begin <= begin < analysis.window.end and analysis.device in (None, device):
+            found.setdefault(what, []).append(end - begin)
+    return json.dumps([[*what, times] for what, times in found.items()]) if found else None
+
+
+def _job(recording: Recording, analysis: Analysis) -> str | None:
+    """The files of one job by their folder; the devices of one process by their file."""
+    if (world := recording.distributed("world_size") or 0) > 1:
+        return f"{recording.path.parent.name}/{world} ranks"
+    return None if analysis.device is None else recording.path.name
