@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -190,13 +190,11 @@ def change(
     def mfu(now: Choices, peak_tflop_s: float) -> float:
         return of_peak(flops(counted, now), counted.batch_size / samples_per_s, peak_tflop_s) or 0.0
 
-    now, steps = OURS, {}
-    for choice in ORDER:
-        following = replace(now, **{choice: getattr(choices, choice)})
-        steps[choice] = mfu(following, first.tflop_s) - mfu(now, first.tflop_s)
-        now = following
+    changed = [{choice: getattr(choices, choice) for choice in ORDER[:count]} for count in range(len(ORDER) + 1)]
+    points = [mfu(replace(OURS, **each), first.tflop_s) for each in changed]
     result = mfu(choices, denominator.tflop_s)
-    steps["peak"] = result - mfu(choices, first.tflop_s)
+    differences = (after - before for before, after in pairwise([*points, result]))
+    steps = dict(zip((*ORDER, "peak"), differences, strict=True))
     per_token = flops(counted, choices) / counted.tokens
     return Row(name, denominator.name, denominator.tflop_s, per_token, result, steps, source)
 

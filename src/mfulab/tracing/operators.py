@@ -51,8 +51,7 @@ class TracedPass:
     @functools.cached_property
     def analysis(self) -> Analysis:
         """Time of the traced steps by kind. Raises TraceError if the trace lacks it."""
-        recording = read(self.saved)
-        return analyse(recording, windows(recording)[0])
+        return analyse(recording := read(self.saved), windows(recording)[0])
 
     @functools.cached_property
     def _folder(self) -> tempfile.TemporaryDirectory[str]:

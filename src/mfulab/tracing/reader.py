@@ -1,6 +1,7 @@
 """Files to rows: what `mfulab trace` and the step `read_trace` share."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,8 +94,11 @@ def trace_row(
     """The row of one window. `peaks` are dense peaks by format in TFLOP/s that the user states."""
     window, properties = analysis.window, recording.device_properties(analysis.device)
     major = properties.get("computeMajor")
-    rank = recording.distributed("rank")
-    job, held = _job(recording, analysis), analysis.collectives
+    rank, world = recording.distributed("rank"), recording.distributed("world_size")
+    job = None if analysis.device is None else recording.path.name  # of the devices of one process
+    if world and world > 1:
+        job = f"{recording.path.parent.name}/{world} ranks"
+    held = analysis.collectives if job and sum(map(len, analysis.collectives.values())) <= MOST_COLLECTIVES else {}
     row = TraceRow(
         trace=recording.path.name,
         model=label or recording.path.name.split(".")[0],
@@ -102,7 +106,7 @@ def trace_row(
         compute_capability=None if major is None else f"{major}.{properties.get('computeMinor')}",
         units=properties.get("numSms"),
         rank=analysis.device if rank is None else rank,
-        world_size=recording.distributed("world_size"),
+        world_size=world,
         device_index=analysis.device,
         mode="training" if analysis.backward else "inference",
         first_step=window.first_step,
@@ -117,19 +121,16 @@ def trace_row(
         top_kernels=analysis.top_kernels(),
         top_other_operators=analysis.top_other_operators(),
         job=job,
-        collectives=json.dumps(held) if job and held and sum(map(len, held.values())) <= MOST_COLLECTIVES else None,
+        collectives=json.dumps(held) if held else None,
         given_peaks=json.dumps(dict(peaks)) if peaks else None,
         notes=packed_all(analysis.notes),
         collective_sizes=_collective_sizes(recording, analysis),
         products=_products(analysis),
         operators=_operators(analysis),
     )
-    reasons: dict[str, Any] = {}
-    for name, reading in analysis.readings.items():
-        if reading.value is None:
-            reasons[name] = reading.reason
-        else:
-            setattr(row, name, reading.value)
+    reasons: dict[str, Any] = {name: one.reason for name, one in analysis.readings.items() if one.value is None}
+    for name in analysis.readings.keys() - reasons.keys():
+        setattr(row, name, analysis.readings[name].value)
     if analysis.on_gpu:
         row.utilization_percent, row.utilization_source = row.kernel_busy_percent, "kernel-busy, read from the trace"
     _count(row, analysis, reasons)
@@ -145,11 +146,8 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
     known = sum(product.time_ns for product in analysis.counted)
     if lost:
         row.uncounted_percent = 100 * lost / (lost + known)
-        longest = sorted(uncounted.items(), key=lambda item: -item[1][0])[:LISTED]
-        shares = {
-            name: [round(100 * time / analysis.window.length, 2), {why.key: why.numbers}]
-            for name, (time, why) in longest
-        }
+        longest, wall = sorted(uncounted.items(), key=lambda item: -item[1][0])[:LISTED], analysis.window.length
+        shares = {name: [round(100 * time / wall, 2), {why.key: why.numbers}] for name, (time, why) in longest}
         row.uncounted_operators = json.dumps(shares, ensure_ascii=False)
     flops, executed = analysis.flops(), analysis.flops("executed_flops", recomputed=True)
     if not sum(executed.values()):
@@ -162,9 +160,8 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
         json.dumps({name: count / steps for name, count in of.items()})
         for of in (flops, executed, analysis.flops("padding_flops"))
     )
-    without = next((product.name for product in analysis.needed if product.call_bytes is None), None)
-    if without is not None:
-        reasons["bytes_moved"] = {"no_bytes": {"operator": without}}
+    if without := [product.name for product in analysis.needed if product.call_bytes is None]:
+        reasons["bytes_moved"] = {"no_bytes": {"operator": without[0]}}
     else:
         row.bytes_moved = sum(product.calls * (product.call_bytes or 0) for product in analysis.needed) / steps or None
     row.effective_precision = row.precision = max(flops, key=lambda name: flops[name]) if flops else None
@@ -173,12 +170,10 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
 
 def _products(analysis: Analysis) -> str | None:
     """JSON: of each shape its format, sides, FLOPs and time of a window, and that time at its fastest call's speed."""
-    shapes: dict[Any, list[Product]] = {}
+    shapes, found = defaultdict[Any, list[Product]](list), []
     for product in analysis.needed:
         if product.time_ns and product.flops:
-            what = product.matmul or (product.name, product.shapes)
-            shapes.setdefault((product.format, what), []).append(product)
-    found = []
+            shapes[product.format, product.matmul or (product.name, product.shapes)].append(product)
     for (product_format, _), same in shapes.items():
         time, flops, calls = (sum(getattr(one, name) for one in same) for name in ("time_ns", "flops", "calls"))
         best = min(time, calls * min(product.shortest_ns or product.time_ns for product in same))
@@ -204,15 +199,8 @@ def _operators(analysis: Analysis) -> str | None:
 
 def _collective_sizes(recording: Recording, analysis: Analysis) -> str | None:
     """JSON: of each kind and size of collective ns of its kernels in the window, in order of their begin."""
-    found: dict[Collective, list[int]] = {}
+    found = defaultdict[Collective, list[int]](list)
     for begin, end, device, what in sorted(recording.collectives):
         if analysis.window.begin <= begin < analysis.window.end and analysis.device in (None, device):
-            found.setdefault(what, []).append(end - begin)
+            found[what].append(end - begin)
     return json.dumps([[*what, times] for what, times in found.items()]) if found else None
-
-
-def _job(recording: Recording, analysis: Analysis) -> str | None:
-    """The files of one job by their folder; the devices of one process by their file."""
-    if (world := recording.distributed("world_size") or 0) > 1:
-        return f"{recording.path.parent.name}/{world} ranks"
-    return None if analysis.device is None else recording.path.name
