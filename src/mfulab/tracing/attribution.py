@@ -31,14 +31,8 @@ class Attribution:
     recomputed: npt.NDArray[np.bool_]  # whether it runs there with gradients enabled: a checkpoint's second forward
     of_activity: Indices  # the innermost host call that launched each activity
     by_graph: npt.NDArray[np.bool_]  # whether a graph launched the activity
-
-    def product_of_activity(self) -> Indices:
-        """The product that launched each activity; -1 where none did."""
-        return np.append(self.product, -1)[self.of_activity]
-
-    def operator_of_activity(self) -> Indices:
-        """The outermost operator that launched each activity; -1 where none did."""
-        return np.append(self.outermost, -1)[self.of_activity]
+    product_of_activity: Indices  # the product that launched each activity
+    operator_of_activity: Indices  # the outermost operator that launched each activity
 
 
 def attribute(recording: Recording) -> Attribution:
@@ -87,7 +81,10 @@ def attribute(recording: Recording) -> Attribution:
             innermost[int(product[one])] = one
         stack.append(one)
     of_activity, by_graph = _launched(recording, parent, order)
-    return Attribution(product, surrounding, outermost, innermost, costs, backward, recomputed, of_activity, by_graph)
+    owners = (np.append(of, -1)[of_activity] for of in (product, outermost))
+    return Attribution(
+        product, surrounding, outermost, innermost, costs, backward, recomputed, of_activity, by_graph, *owners
+    )
 
 
 def _is_operator(name: str) -> bool:

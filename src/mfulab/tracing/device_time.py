@@ -40,8 +40,8 @@ class DeviceTime:
         self.inside = window.executed(activities, device)
         self.kind = activities.kind[self.inside]
         self.begin, self.end = activities.begin[self.inside], activities.end[self.inside]
-        self.product = attribution.product_of_activity()[self.inside]
-        self.operator = attribution.operator_of_activity()[self.inside]
+        self.product = attribution.product_of_activity[self.inside]
+        self.operator = attribution.operator_of_activity[self.inside]
         self.graph = attribution.by_graph[self.inside]
         self.launched = launch_of(recording)[self.inside]
         compute = self.kind == COMPUTE

@@ -39,7 +39,7 @@ def joined(recording: Recording, capture: Recording) -> Recording:
     replays = [kernels[found[kernels] == launch] for launch in np.unique(found[kernels])]
     captured, groups = _captured(capture)
     owners = attribute(captured)
-    product, operator = owners.product_of_activity(), owners.operator_of_activity()
+    product, operator = owners.product_of_activity, owners.operator_of_activity
     rows, calls = list[tuple[int, ...]](), dict(recording.host.calls)
     names, owned = {name: number for number, name in enumerate(recording.names)}, dict(recording.owned)
     first_thread = int(recording.host.thread.max(initial=0)) + 1

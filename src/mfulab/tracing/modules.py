@@ -108,7 +108,7 @@ def by_module(
         own = in_turn(activities.begin[mine], activities.end[mine], window.begin, window.end)
         for one, length in zip(of_activity[mine].tolist(), (own.end - own.begin).tolist(), strict=True):
             time[paths[one]] += length
-        products, first = np.unique(attribution.product_of_activity()[mine], return_index=True)
+        products, first = np.unique(attribution.product_of_activity[mine], return_index=True)
         owner[products[products >= 0]] = of_activity[mine][first[products >= 0]]
         roots = roots[np.isin(roots, products)]
     else:

@@ -67,11 +67,9 @@ def products_of(
     """
     host, activities, on_gpu = recording.host, recording.activities, len(recording.activities) > 0
     roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
-    times: Counter[int] = Counter()
-    kernels: dict[int, list[int]] = {}
-    spans = (activities.end - activities.begin).tolist()
+    times, kernels, spans = Counter[int](), dict[int, list[int]](), (activities.end - activities.begin).tolist()
     if on_gpu:
-        owners = attribution.product_of_activity()
+        owners = attribution.product_of_activity
         mine = (device is None) | (activities.device == device)
         for one in np.flatnonzero((owners >= 0) & (activities.kind == COMPUTE) & mine).tolist():
             times[int(owners[one])] += spans[one]
@@ -83,8 +81,7 @@ def products_of(
             times[root] += (time := int(host.end[root] - host.begin[root]))
             if above >= 0:  # a product of unknown FLOPs around it, of which the rest is left
                 times[above] -= time
-    found: dict[Any, Product] = {}
-    of_call: dict[int, Product] = {}
+    found, of_call = dict[Any, Product](), dict[int, Product]()
     for root in roots.tolist():
         call = host.calls.get(root)
         inner = host.calls.get(attribution.innermost[root], call)
@@ -135,13 +132,12 @@ def _unknown(
     chosen = (
         (activities.kind == COMPUTE)
         & recording.named(multiplies)[activities.name]
-        & (attribution.product_of_activity() < 0)
+        & (attribution.product_of_activity < 0)
         & (activities.begin >= window.begin)
         & (activities.begin < window.end)
         & (device is None or activities.device == device)
     )
-    found: dict[str, tuple[int, Said]] = {}
-    owners = attribution.operator_of_activity()
+    found, owners = dict[str, tuple[int, Said]](), attribution.operator_of_activity
     for one in np.flatnonzero(chosen):
         name, reason = recording.names[activities.name[one]], Said("of_no_operator")
         if attribution.by_graph[one]:

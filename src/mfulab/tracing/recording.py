@@ -250,9 +250,7 @@ def _columns(flat: "array[int]", count: int) -> list[Indices]:
 def launch_delays(recording: Recording, device: int | None = None) -> Times:
     """Nanoseconds from each launch's call to the begin of what it launched on a device, or on any, where linked."""
     found = launch_of(recording)
-    linked = found >= 0
-    if device is not None:
-        linked &= recording.activities.device == device
+    linked = (found >= 0) & ((device is None) | (recording.activities.device == device))
     return recording.activities.begin[linked] - recording.launches.begin[found[linked]]
 
 

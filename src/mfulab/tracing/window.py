@@ -66,33 +66,30 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
 
     Raises TraceError: there is no time in it.
     """
-    host = recording.host
-    marks = []
+    host, marks, found = recording.host, [], list[Window]()
     for index in np.flatnonzero(host.annotation):
         name = recording.names[host.name[index]]
         if name.startswith(STEPS):
             count = int(name.rpartition(":")[2]) if ":" in name else 1
             begin, end = int(host.begin[index]), int(host.end[index])
-            window = Window(begin, end, count, (Said("annotated_steps"),), host_begin=begin, host_end=end)
-            return [_timed(recording, window)]
-        if found := _STEP.fullmatch(name):
-            marks.append((int(found[1]), int(host.begin[index]), int(host.end[index])))
-    if marks:
+            found = [Window(begin, end, count, (Said("annotated_steps"),), host_begin=begin, host_end=end)]
+            break
+        if step := _STEP.fullmatch(name):
+            marks.append((int(step[1]), int(host.begin[index]), int(host.end[index])))
+    if marks and not found:
         numbered = groupby(enumerate(sorted(set(marks))), lambda one: one[1][0] - one[0])
-        runs = [[mark for _, mark in run] for _, run in numbered]
-        return [_timed(recording, _stretch(recording, run)) for run in runs]
+        found = [_stretch(recording, [mark for _, mark in run]) for _, run in numbered]
+    for one in found:
+        if one.steps < 1 or one.length <= 0:
+            raise TraceError(f"{recording.path}: {one.steps} steps of {one.length} ns: no step was recorded whole")
+    if found:
+        return found
     spans = recording.activities if len(recording.activities) else recording.host
     begin, end = int(spans.begin.min()), int(spans.end.max())
     if begin >= end:
         raise TraceError(f"{recording.path}: the trace spans no time: every event has a duration of 0")
     source = Said("from_activities" if len(recording.activities) else "from_operators")
     return [Window(begin, end, steps or 1, (source,) if steps else (source, Said("taken_for_one")))]
-
-
-def _timed(recording: Recording, window: Window) -> Window:
-    if window.steps < 1 or window.length <= 0:
-        raise TraceError(f"{recording.path}: {window.steps} steps of {window.length} ns: no step was recorded whole")
-    return window
 
 
 def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:
@@ -125,11 +122,8 @@ def _on_device(recording: Recording, begin: int, end: int) -> tuple[int, int]:
 
     The first is `begin` where nothing earlier is left, and at the latest the begin of these steps' own first activity.
     """
-    found = launch_of(recording)
-    if not (found >= 0).any():
-        return begin, end
-    activities = recording.activities
-    times = np.where(found >= 0, recording.launches.begin[found], end)
+    activities, found = recording.activities, launch_of(recording)
+    times = np.append(recording.launches.begin, end)[found]
     mine = (times >= begin) & (times < end)
     if not mine.any():
         return begin, end
