@@ -1,6 +1,7 @@
 """One speed as MFU by every convention: how each comes from ours, and which one gives a number that was reported."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -166,11 +167,11 @@ def denominators_of(device: str, precision: str, given: float | None = None) -> 
     found += [Denominator(f"{other} dense", value) for other, value in others.items() if value]
     if not any(abs(each.tflop_s / FALLBACK_TFLOP_S - 1) < 0.01 for each in found):
         found.append(Denominator("A100 bf16, for an unknown device", FALLBACK_TFLOP_S))
-    names: dict[float, list[str]] = {}
+    alike = defaultdict[float, list[Denominator]](list)
     for each in found:
-        names.setdefault(round(each.tflop_s, 3), []).append(each.name)
-    first = {round(each.tflop_s, 3): each.tflop_s for each in reversed(found)}
-    return sheet.device, [Denominator(" = ".join(of), first[key]) for key, of in names.items()]
+        alike[round(each.tflop_s, 3)].append(each)
+    joined = [Denominator(" = ".join(each.name for each in same), same[0].tflop_s) for same in alike.values()]
+    return sheet.device, joined
 
 
 def change(

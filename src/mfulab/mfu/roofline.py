@@ -69,14 +69,13 @@ def expect(
         raise ConfigurationError(f"device={device}: the datasheet prints no memory bandwidth")
     capacity = None if sheet.memory_gb is None else sheet.memory_gb * 1e9
     speeds = spec * 1e12, sheet.memory_gb_s * 1e9
-    found: list[Expectation] = []
     decodes = config.vocabulary_size is not None and config.task == "language_modeling"
-    for mode in modes or (("training", "inference", "decoding") if decodes else ("training", "inference")):
+    modes = modes or (("training", "inference", "decoding") if decodes else ("training", "inference"))
+    for mode in modes:
         if mode not in get_args(Mode):
             raise unknown("mode", mode, get_args(Mode))
-        counted = work_of(config, sequence_length, batch_size, mode)
-        found.append(expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices))
-    return found
+    counts = (work_of(config, sequence_length, batch_size, mode) for mode in modes)
+    return [expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices) for counted in counts]
 
 
 def check(config: ModelConfig, sequence_length: int | None, devices: int) -> None:

@@ -170,8 +170,7 @@ class _Plane:
                 about = self.stats(event)
                 if about.get("correlation_id"):
                     recorder.launch(_span(line, event), line.id, int(about["correlation_id"]), name)
-                elif "step_num" in about or step_mark(name):
-                    mark = f"ProfilerStep#{about['step_num']}" if "step_num" in about else str(step_mark(name))
+                elif mark := f"ProfilerStep#{about['step_num']}" if "step_num" in about else step_mark(name):
                     recorder.host_call(_span(line, event), mark, line.id, -1, False, True)
 
 
