@@ -37,16 +37,15 @@ POSSIBLE: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class Convention:
-    """One convention of the field: who uses it, and where it is written down; `key` is its name in data files."""
+    """One convention of the field: who uses it, and where it is written down."""
 
-    key: str
     name: str
     choices: Choices
     source: str
 
 
 BY_KEY = {
-    key: Convention(key, held["name"], Choices(**held.get("choices", {})), held["source"])
+    key: Convention(held["name"], Choices(**held.get("choices", {})), held["source"])
     for key, held in yaml.safe_load(Path(__file__).with_name("conventions.yaml").read_text(encoding="utf-8")).items()
 }
 CONVENTIONS = tuple(BY_KEY.values())

@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mfulab.core.formats import FORMATS
-from mfulab.device import GPUS
 
-ANY = ("cpu", *GPUS)
 TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tensor_cores)
 
 
@@ -21,13 +19,12 @@ TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tens
 class Rung:
     """One rung: `column` of the profile table, also the key of its name in the catalogues' section `rungs`.
 
-    `devices` have it. With `falls` it belongs to the falling order, otherwise it stands beside it. `precisions` limits
-    the order to rows of these effective precisions; a value of the column `instead` puts the rung beside the order.
-    A rung `only_below` another is left out of rows in which it is no lower.
+    With `falls` it belongs to the falling order, otherwise it stands beside it. `precisions` limits the order to rows
+    of these effective precisions; a value of the column `instead` puts the rung beside the order. A rung `only_below`
+    another is left out of rows in which it is no lower.
     """
 
     column: str
-    devices: tuple[str, ...] = GPUS
     falls: bool = True
     precisions: tuple[str, ...] | None = None
     instead: str | None = None
@@ -35,18 +32,18 @@ class Rung:
 
 
 RUNGS = (
-    Rung("utilization_percent", ANY),
+    Rung("utilization_percent"),
     Rung("kernel_busy_percent"),
     # Other operators keep SMs active too: of these two neither is below the other.
-    Rung("matmul_percent", ANY, instead="sm_active_percent"),
+    Rung("matmul_percent", instead="sm_active_percent"),
     Rung("sm_active_percent"),
     Rung("occupancy_percent", falls=False),  # good matmuls run at low occupancy
     Rung("tensor_active_percent", precisions=TENSOR_PRECISIONS),
     *(Rung(f"{unit}_active_percent", falls=False) for unit in ("fp32", "fp64", "fp16", "dram")),
-    Rung("mbu_percent", ANY, falls=False),
-    Rung("hfu_percent", ANY),
-    Rung("mfu_percent", ANY),
-    Rung("useful_mfu_percent", ANY, only_below="mfu_percent"),
+    Rung("mbu_percent", falls=False),
+    Rung("hfu_percent"),
+    Rung("mfu_percent"),
+    Rung("useful_mfu_percent", only_below="mfu_percent"),
 )
 
 
