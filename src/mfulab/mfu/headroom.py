@@ -13,7 +13,6 @@ from typing import Any
 _SAME = ("input_wait", "idle", "communication", "copies", "graph", "page_faults")
 _OF_PRODUCTS = ("clock", "tile_padding", "best_below_peak", "matmuls_below_best", "useful")
 PARTS = (*_SAME, "other_operators", "recomputation", "uncounted", *_OF_PRODUCTS)
-COLUMNS = tuple(f"{part}_ms" for part in PARTS)
 _OF_OPERATORS = ("products", "recomputed", "others", "uncounted")  # times in which page faults may lie
 
 

@@ -38,10 +38,9 @@ KERNEL_COLUMNS = ("kernel", "kind", "calls", "time_s", "share_percent")
 
 @dataclass(frozen=True)
 class TracedPass:
-    """`steps` steps under torch.profiler; slower than measured steps, so its times serve as shares."""
+    """Steps under torch.profiler; slower than measured steps, so its times serve as shares."""
 
     profiler: Any
-    steps: int
 
     def export(self, path: Path) -> None:
         """Writes the Chrome / Perfetto trace, gzipped where `path` ends in .gz."""
@@ -81,7 +80,7 @@ def trace_steps(step: Callable[[], object], device: torch.device, steps: int) ->
             for _ in range(steps):
                 step()
             synchronise(device)
-    return TracedPass(profiler, steps)
+    return TracedPass(profiler)
 
 
 class BlockTrace:
@@ -103,7 +102,7 @@ class BlockTrace:
         """Ends the trace, the device being idle, writes it, and reads from it where the time went."""
         self._annotation.__exit__(None, None, None)
         self._profiler.__exit__(None, None, None)
-        traced = TracedPass(self._profiler, steps=1)
+        traced = TracedPass(self._profiler)
         traced.export(self._path)
         found, self.analysis = trace_readings(traced, self._device)
         return found
