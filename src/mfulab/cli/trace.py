@@ -121,19 +121,21 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Path, language: str) -> None:
     from mfulab.cli.trace_text import KINDS
     from mfulab.tracing import timeline
+    from mfulab.tracing.device_time import DeviceTime
 
     text, added = Texts(language, "trace"), list[str]()
     names = {kind: text(KINDS.get(kind, kind)) for kind in (*timeline.SPENT, *timeline.CAUSES)}
-    told = [(one.analysis, row) for one, row in zip(found, rows, strict=True) if one.analysis and one.analysis.on_gpu]
+    analyses = [(one.analysis, row) for one, row in zip(found, rows, strict=True) if one.analysis]
+    told = [(one.told, one.call_flops, row) for one, row in analyses if isinstance(one.told, DeviceTime)]
     if not told:
         raise ConfigurationError(f"--perfetto {out}: the trace holds no device's time to draw")
-    for analysis, row in told:
+    for time, flops, row in told:
         peak, mfu = row["peak_tflop_s"], row["mfu_percent"]
         words = verdicts.columns(row, language=language)
         verdict = f"{words['verdict']}: {words['verdict_reason']}"
         said = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
-        added += timeline.tracks(analysis.told, analysis.call_flops, peak and 1e12 * peak, said, names)
-    timeline.write(out, told[0][0].told.recording, added)
+        added += timeline.tracks(time, flops, peak and 1e12 * peak, said, names)
+    timeline.write(out, told[0][0].recording, added)
     print(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
 
 

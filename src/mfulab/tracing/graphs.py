@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,9 @@ def joined(recording: Recording, capture: Recording) -> Recording:
     added = np.array(rows, np.int64).reshape(-1, 8).T
     host = recording.host
     *columns, _ = vars(host).values()
-    extended = [np.concatenate((old, new.astype(old.dtype))) for old, new in zip(columns, added, strict=True)]
+    extended: list[Any] = [
+        np.concatenate((old, new.astype(old.dtype))) for old, new in zip(columns, added, strict=True)
+    ]
     counts: dict[str, float | str | None] = {"matched": len(owned), "count": len(kernels), "replays": len(replays)}
     return replace(
         recording,

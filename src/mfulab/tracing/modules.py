@@ -45,9 +45,8 @@ class Spans:
 
     def __init__(self, recording: Recording) -> None:
         host = recording.host
-        of_module, of_backward = (
-            recording.named(lambda name, begin=begin: name.startswith(begin))[host.name] for begin in (MODULE, BACKWARD)
-        )
+        of_module = recording.named(lambda name: name.startswith(MODULE))[host.name]
+        of_backward = recording.named(lambda name: name.startswith(BACKWARD))[host.name]
         ranges = recording.named(lambda name: not name.startswith(_NOT_RANGES) and not LOADER.search(name))
         named = host.annotation & ranges[host.name]
         chosen = np.flatnonzero(named | (of_backward & (host.sequence >= 0) & of_module.any()))

@@ -243,7 +243,7 @@ def _trim(activities: Activities, device: int) -> tuple[int, int] | None:
     return (count, lost) if count else None
 
 
-def _columns(flat: "array[int]", count: int) -> list[Indices]:
+def _columns(flat: "array[int]", count: int) -> list[Any]:
     return list(np.array(flat, np.int64).reshape(-1, count).T.copy())
 
 
