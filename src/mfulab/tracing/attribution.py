@@ -45,16 +45,9 @@ def attribute(recording: Recording) -> Attribution:
     parent, product, outermost, surrounding = (np.full(count, -1, np.int64) for _ in range(4))
     backward, recomputed = np.zeros(count, bool), np.zeros(count, bool)
     innermost: dict[int, int] = {}
-    costs: dict[int, Recorded] = {}
-
-    def is_told(one: int) -> bool:
-        call = host.calls.get(one)
-        if call is None:
-            return False
-        if id(call) not in costs:
-            costs[id(call)] = recorded_cost(call.name, call.shapes, call.values)
-        return costs[id(call)].cost is not None
-
+    calls = {id(call): call for one, call in host.calls.items() if multiplies[host.name[one]]}
+    costs = {key: recorded_cost(call.name, call.shapes, call.values) for key, call in calls.items()}
+    told = {key for key, recorded in costs.items() if recorded.cost is not None}
     order = np.lexsort((-host.end, host.begin, host.thread))
     stack: list[int] = []
     ends, threads, names, forward = (column.tolist() for column in (host.end, host.thread, host.name, host.forward))
@@ -74,10 +67,8 @@ def attribute(recording: Recording) -> Attribution:
             recomputed[one] = backward[one] and forward[one]
         backward[one] |= returns[name]
         if multiplies[name]:
-            if product[one] < 0 or not is_told(int(product[one])):
-                surrounding[one] = product[one]
-                product[one] = one
-                is_told(one)
+            if product[one] < 0 or id(host.calls.get(int(product[one]))) not in told:
+                surrounding[one], product[one] = product[one], one
             innermost[int(product[one])] = one
         stack.append(one)
     of_activity, by_graph = _launched(recording, parent, order)

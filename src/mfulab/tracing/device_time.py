@@ -29,12 +29,7 @@ class DeviceTime:
     """The window by what the device executed in it."""
 
     def __init__(
-        self,
-        recording: Recording,
-        attribution: Attribution,
-        window: Window,
-        counted: set[int],
-        device: int | None = None,
+        self, recording: Recording, attribution: Attribution, window: Window, counted: set[int], device: int | None
     ) -> None:
         self.recording, self.window, activities = recording, window, recording.activities
         self.inside = window.executed(activities, device)

@@ -27,11 +27,11 @@ class HostTime:
         marked = host.thread[host.annotation & (host.begin == window.begin)]
         thread = marked[0] if len(marked) else threads[counts.argmax()] if len(threads) else -1
         self.inside = np.flatnonzero(inside & (host.thread == thread))
-        self.roots = {int(one) for one in self.inside if attribution.product[one] == one}  # products, each in no other
+        mine = self.inside[attribution.product[self.inside] == self.inside]
+        self.roots = set(mine.tolist())  # products, each in no other
         self.sent = np.flatnonzero(host.annotation & self._begins(GLOO) & window.called(host.begin))
         asks = self._begins(ASKS)[self.inside]
         outer = self.inside[(attribution.outermost[self.inside] == self.inside) & ~asks]
-        mine = np.array(sorted(self.roots), np.int64)
         known = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
         again = known & attribution.recomputed[mine]
         spans = [mine[known & ~again], mine[again], mine]
