@@ -133,6 +133,11 @@ def test_no_whole_step_is_one_message(tmp_path, mark):
         windows(read(path))
 
 
+def test_steps_in_which_the_device_did_nothing_are_idle(told):
+    analysis = told(trace(steps((0, 100)), launched("k", 5, 10, 30, 1), steps((200, 300), first=9)), place=1)
+    assert (analysis.spent["idle"], values(analysis)["kernel_busy_percent"], analysis.kernels) == (100_000, 0, [])
+
+
 def test_without_steps_it_is_first_to_last_activity(told):
     window = told(trace(launched("a", 0, 10, 5, 1), launched("b", 1, 40, 10, 2))).window
     assert (window.length, window.steps) == (40_000, 1)
