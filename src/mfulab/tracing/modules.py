@@ -20,7 +20,7 @@ from mfulab.tracing.window import STEPS, Window
 
 _NOT_RANGES = (STEPS, "ProfilerStep#", "gloo:", "nccl:")
 MOST_MODULES = 60  # that a row keeps
-Path = tuple[str, ...]  # names of modules and ranges, the outermost first
+Names = tuple[str, ...]  # names of modules and ranges, the outermost first
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Module:
     Alike siblings are one: a layer that a model calls 24 times has 24 `calls`. On a CPU the time is the host's.
     """
 
-    path: Path
+    path: Names
     calls: int
     time_ns: int
     flops: int
@@ -52,7 +52,7 @@ class Spans:
         chosen = np.flatnonzero(named | (of_backward & (host.sequence >= 0) & of_module.any()))
         self.begin, self.end, self.thread = host.begin[chosen], host.end[chosen], host.thread[chosen]
         self.named, self._order = named[chosen], np.lexsort((-self.end, self.begin, self.thread))
-        self.parent, self.paths = np.full(len(chosen), -1), [Path()] * len(chosen)
+        self.parent, self.paths = np.full(len(chosen), -1), [Names()] * len(chosen)
         stack = list[int]()
         for one in self._order.tolist():
             while stack and (self.thread[stack[-1]] != self.thread[one] or self.end[stack[-1]] < self.end[one]):
@@ -94,7 +94,7 @@ def by_module(
     """
     if not len(spans.begin):
         return []
-    paths, time, flops = [*spans.paths, ()], Counter[Path](), Counter[Path]()  # the last is that of -1: of no module
+    paths, time, flops = [*spans.paths, ()], Counter[Names](), Counter[Names]()  # the last is that of -1: of no module
     host, activities = recording.host, recording.activities
     owner = spans.at(host.begin, host.thread)
     roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
@@ -122,18 +122,18 @@ def by_module(
     return _tree(calls, time, flops)
 
 
-def _tree(calls: Counter[Path], time: Counter[Path], flops: Counter[Path]) -> list[Module]:
-    sums = Counter[Path](), Counter[Path]()
+def _tree(calls: Counter[Names], time: Counter[Names], flops: Counter[Names]) -> list[Module]:
+    sums = Counter[Names](), Counter[Names]()
     for total, own in zip(sums, (time, flops), strict=True):
         for path, value in own.items():
             for depth in range(len(path) + 1):
                 total[path[:depth]] += value
     known = {path: Module(path, calls[path], sums[0][path], sums[1][path]) for path in {(), *calls, *sums[0]}}
-    below = defaultdict[Path, list[Module]](list)
+    below = defaultdict[Names, list[Module]](list)
     for one in sorted(known.values(), key=lambda one: (-one.time_ns, one.path)):
         below[one.path[:-1]] += [one] if one.path else []
 
-    def walk(path: Path) -> list[Module]:
+    def walk(path: Names) -> list[Module]:
         return [known[path], *(each for one in below[path] for each in walk(one.path))]
 
     return walk(())
