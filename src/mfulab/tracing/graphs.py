@@ -72,7 +72,7 @@ def joined(recording: Recording, capture: Recording) -> Recording:
     return replace(
         recording,
         names=list(names),
-        host=HostCalls(*extended, calls),
+        host=HostCalls(*[*extended, calls]),
         owned=owned,
         notes=[*recording.notes, Said("graph_joined", counts | {"file": capture.path.name})],
     )

@@ -208,7 +208,7 @@ class Recorder:
         *spans, forward, annotation, sequence = host
         recording = Recording(
             self.path, list(self._names), Activities(*activities),
-            HostCalls(*spans, forward.astype(bool), annotation.astype(bool), sequence, self._calls),
+            HostCalls(*[*spans, forward.astype(bool), annotation.astype(bool), sequence, self._calls]),
             Launches(*launches), metadata,
             sum(len(columns[0]) for columns in (activities, host, launches)) if events is None else events,
             self.collectives,
