@@ -10,12 +10,12 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from mfulab.flops.cost import dense_pairs, document_pairs
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.fused import fused_operators
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.masks import mask_pairs
 from mfulab.flops.operators import FORMULAS
-from mfulab.flops.pairs import dense_pairs, document_pairs
 
 HEADS, WIDTH = 2, 8
 PAIR = 2 * 2 * HEADS * WIDTH

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from mfulab.flops.count import Count, count
-from mfulab.flops.tree import layer_rows
+from mfulab.flops.counter import layer_rows
 from mfulab.models.huggingface import build as build_huggingface
 
 small = st.integers(1, 6)

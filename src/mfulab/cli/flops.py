@@ -13,7 +13,6 @@ from rich.tree import Tree
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.groups import ModelConfig
 from mfulab.core.language.quantities import quantity
-from mfulab.flops.tree import layer_rows
 from mfulab.mfu.decoders import computed, missing
 from mfulab.mfu.models import FOLDERS, model_config, read_yaml
 
@@ -43,6 +42,7 @@ Told = tuple[list[dict[str, object]], Iterator[str]]
 def _counted(config: ModelConfig, batch_size: int, sequence_length: int | None) -> Told:
     """The tree's rows and the lines below it, of the built module."""
     from mfulab.flops.count import CountError
+    from mfulab.flops.counter import layer_rows
     from mfulab.flops.experts import active_parameters
     from mfulab.models.build import ModelError
     from mfulab.models.counted import count_model

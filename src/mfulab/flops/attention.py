@@ -9,35 +9,14 @@ from typing import Any
 
 import yaml
 
-from mfulab.flops.cost import Cost
+from mfulab.flops.cost import Cost, Pairs, dense_pairs, document_pairs
 from mfulab.flops.masks import lengths_of, mask_pairs
-from mfulab.flops.pairs import Pairs, dense_pairs, document_pairs
-
-Shape = Sequence[int]
-
-
-def attention_cost(query: Shape, value: Shape, pairs: Pairs, products: float, executed: float) -> Cost:
-    """Cost of `products` matmuls over all pairs, of which the kernel does `executed`.
-
-    Args:
-        query: [..., heads, tokens, width of a head], or [tokens, heads, width]; the last dimension is read.
-        value: as `query`.
-        pairs: of all heads and sequences.
-        products: forward 2, the scores and their product with the values. Backward 4, the gradients of values,
-            probabilities, queries and keys.
-        executed: backward 5, since flash attention makes the scores anew.
-    """
-    widths = query[-1] + value[-1]  # 2 FLOPs of half of both
-    full, attended, rectangle, padding = (
-        int(widths * part * products) for part in (pairs.full, pairs.attended, pairs.rectangle, pairs.padding)
-    )
-    return Cost(full, attended, int(widths * pairs.executed * executed), full, rectangle, padding, bool(pairs.bound))
-
 
 # The arguments of each kernel as far as they are read, by this module's names.
 _TABLE = yaml.safe_load(Path(__file__).with_name("attention.yaml").read_text(encoding="utf-8"))
 SIGNATURES: dict[str, str] = _TABLE["fixed"]
 VARIABLE_SIGNATURES: dict[str, str] = _TABLE["variable"]
+ATTENTION = SIGNATURES | VARIABLE_SIGNATURES
 # Names by which keyword arguments go in the operators' own schemas.
 KEYWORDS = {theirs: ours for ours, names in _TABLE["keywords"].items() for theirs in names.split()}
 
@@ -48,56 +27,52 @@ def bind(signature: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[st
     return given | {KEYWORDS.get(name, name): value for name, value in kwargs.items()}
 
 
-def products_of(given: dict[str, Any], backward: bool) -> tuple[int, int]:
-    """Products that are needed, and that are executed; of a backward pass those whose gradients are asked for."""
-    if not backward:
-        return 2, 2
-    for_query, for_key, for_value = given.get("needs_gradient") or (True,) * 3
-    return (for_query or for_key) + for_query + for_key + for_value, 5
+def _cost(given: dict[str, Any], pairs: Pairs, backward: bool) -> Cost:
+    """Cost of the matmuls over the pairs of all heads and sequences.
+
+    Forward two, the scores and their product with the values. Backward those of the gradients asked for: of values,
+    probabilities, queries and keys. Five are executed, since flash attention makes the scores anew.
+    """
+    products = executed = 2
+    if backward:
+        for_query, for_key, for_value = given.get("needs_gradient") or (True,) * 3
+        products, executed = (for_query or for_key) + for_query + for_key + for_value, 5
+    widths = given["query"].shape[-1] + given["value"].shape[-1]  # 2 FLOPs of half of both
+    full, attended, rectangle, padding = (
+        int(widths * part * products) for part in (pairs.full, pairs.attended, pairs.rectangle, pairs.padding)
+    )
+    return Cost(full, attended, int(widths * pairs.executed * executed), full, rectangle, padding, bool(pairs.bound))
 
 
 def sdpa_cost(given: dict[str, Any], backward: bool) -> Cost:
     """torch's `scaled_dot_product_attention`: [..., heads, tokens, width], with a mask or causal."""
-    query, key, value = (given[name].shape for name in ("query", "key", "value"))
-    mask = given.get("mask")
+    query, mask = given["query"].shape, given.get("mask")
+    sides = query[-2], given["key"].shape[-2]
     if known := given.get("pairs"):
         pairs = Pairs(*known)
     elif mask is None:
-        pairs = dense_pairs(query[-2], key[-2], bool(given.get("is_causal")))
+        pairs = dense_pairs(*sides, bool(given.get("is_causal")))
     else:
-        pairs = mask_pairs(mask, query[-2], key[-2])
-    return attention_cost(query, value, pairs.times(prod(query[:-2])), *products_of(given, backward))
+        pairs = mask_pairs(mask, *sides)
+    return _cost(given, pairs.times(prod(query[:-2])), backward)
 
 
 def variable_cost(given: dict[str, Any], backward: bool) -> Cost:
     """Kernels that take lengths and windows: [batch, tokens, heads, width], packed [(1,) tokens, heads, width]."""
-    query, key, value = (given[name].shape for name in ("query", "key", "value"))
-    causal, left, right = bool(given.get("is_causal")), given.get("left"), given.get("right")
-    if kind := given.get("kind"):  # 1 aligns at the upper left, 2 at the lower right
-        causal = kind > 0
+    query, query_ends, key_ends = given["query"].shape, given.get("query_ends"), given.get("key_ends")
+    # Of kinds of masks 0 is none, 1 aligns at the upper left, 2 at the lower right.
+    causal = bool(given.get("kind") or given.get("is_causal"))
+    left, right = given.get("window_sides") or (given.get("left"), given.get("right"))
     if given.get("window"):
         left = given["window"] - 1
-    if sides := given.get("window_sides"):
-        left, right = sides
-    sides_of = (-1 if left is None else left, -1 if right is None else right)
-    ends = given.get("query_ends"), given.get("key_ends")
-    if ends[0] is None:
-        pairs = document_pairs(query[-3], key[-3], causal, *sides_of).times(prod(query[:-3]))
+    if query_ends is None:
+        pairs = document_pairs(query[-3], given["key"].shape[-3], causal, left, right).times(prod(query[:-3]))
     else:
-        pairs = _packed(query, ends[0], ends[1] if ends[1] is not None else ends[0], given, causal, sides_of)
-    return attention_cost(query, value, pairs.times(query[-2]), *products_of(given, backward))
-
-
-def _packed(
-    query: Shape, query_ends: Any, key_ends: Any, given: dict[str, Any], causal: bool, sides: tuple[int, int]
-) -> Pairs:
-    queries, keys = lengths_of(query_ends), lengths_of(key_ends)
-    if queries is None or keys is None:
-        longest = given.get("longest_key") or query[-3]
-        # Tokens alone are known: none sees more keys than the longest document has.
-        whole = query[-3] * longest
-        return Pairs(whole, whole / 2 if causal else whole, whole, bound=True)
-    total = Pairs(0, 0, 0)
-    for length, length_of_keys in zip(queries, keys, strict=True):
-        total += document_pairs(length, length_of_keys, causal, *sides)
-    return total
+        queries, keys = lengths_of(query_ends), lengths_of(query_ends if key_ends is None else key_ends)
+        if queries is None or keys is None:  # tokens alone are known: none sees more keys than the longest document has
+            whole = query[-3] * (given.get("longest_key") or query[-3])
+            pairs = Pairs(whole, whole / 2 if causal else whole, whole, bound=True)
+        else:
+            documents = (document_pairs(*both, causal, left, right) for both in zip(queries, keys, strict=True))
+            pairs = sum(documents, Pairs(0, 0, 0))
+    return _cost(given, pairs.times(query[-2]), backward)

@@ -1,25 +1,21 @@
 """Certainty of a count: the kinds of formulas behind its FLOPs, and a second count by layers, not operators."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import flop_registry
 
-from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES
+from mfulab.flops.attention import ATTENTION
 from mfulab.flops.counter import Operations
 from mfulab.flops.elementwise import has_other_formula
-from mfulab.flops.layers import Opened
 from mfulab.flops.operators import FORMULAS
 
 Kind = Literal["matmul", "convolution", "attention", "recurrent", "registered"]
-
-_RECURRENT = ("rnn", "lstm", "gru")
-_LIBRARIES = ("aten::", "mfulab::", "transformers::", "torch_attn::", "flash_attn::")
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ def certainty(operations: Operations, by_layers: dict[str, int]) -> Certainty:
         operations: the count.
         by_layers: the second count, `LayerCount.flops`.
     """
-    flops: dict[Kind, int] = {"matmul": 0, "convolution": 0, "attention": 0, "recurrent": 0, "registered": 0}
+    flops: dict[Kind, int] = dict.fromkeys(get_args(Kind), 0)
     bound = whole = forward = 0
     known: dict[str, int] = dict.fromkeys(by_layers, 0)
     for key, totals in operations.totals.items():
@@ -89,13 +85,14 @@ def certainty(operations: Operations, by_layers: dict[str, int]) -> Certainty:
 
 
 def _kind(operator: str) -> Kind:
-    if operator in SIGNATURES or operator in VARIABLE_SIGNATURES:
+    if operator in ATTENTION:
         return "attention"
     if "conv" in operator:
         return "convolution"
-    if any(word in operator for word in _RECURRENT):
+    if any(word in operator for word in ("rnn", "lstm", "gru")):
         return "recurrent"
-    return "matmul" if operator.startswith(_LIBRARIES) else "registered"
+    libraries = ("aten::", "mfulab::", "transformers::", "torch_attn::", "flash_attn::")
+    return "matmul" if operator.startswith(libraries) else "registered"
 
 
 def is_product(name: str) -> bool:
@@ -108,13 +105,6 @@ def _packet(name: str) -> Any:
     return getattr(getattr(torch.ops, namespace), operator, None) if separator and namespace.isidentifier() else None
 
 
-def _is_taken_apart(packet: Any, overload: str) -> bool:
-    try:
-        return bool(getattr(packet, overload).has_kernel_for_dispatch_key("CompositeImplicitAutograd"))
-    except RuntimeError:  # an overload of TorchScript's alone
-        return False
-
-
 def has_formula(name: str) -> bool:
     """Says whether a count would know an operator of a trace, `aten::mm` say; what is no operator of torch is known.
 
@@ -123,12 +113,14 @@ def has_formula(name: str) -> bool:
     packet = _packet(name)
     if packet is None or is_product(name):
         return True
-    if any(_is_taken_apart(packet, overload) for overload in packet.overloads()):
-        return True
+    for overload in packet.overloads():
+        with suppress(RuntimeError):  # an overload of TorchScript's alone
+            if getattr(packet, overload).has_kernel_for_dispatch_key("CompositeImplicitAutograd"):
+                return True
     return has_other_formula(packet)
 
 
-class LayerCount(Opened):
+class LayerCount(ExitStack):
     """Counts a model's forward pass by what its layers say of themselves: an independent second count.
 
     Linear layers, convolutions and recurrent layers are known, by the shapes that enter and leave them. `flops` has
@@ -137,37 +129,27 @@ class LayerCount(Opened):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model = model
         self.flops: dict[str, int] = {}
+        for name, module in model.named_modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                self.callback(module.register_forward_hook(partial(self._note, name)).remove)
 
-    def parts(self) -> Iterator[AbstractContextManager[Any]]:
-        for name, module in self.model.named_modules():
-            formula = next((formula for kind, formula in _FORMULAS if isinstance(module, kind)), None)
-            if formula is None and type(module).__name__ == "Conv1D" and hasattr(module, "nx"):
-                formula = lambda module, inputs, output: 2 * inputs.numel() * int(module.nf)  # noqa: E731
-            if formula is not None:
-                yield module.register_forward_hook(self._note(name, formula))
-
-    def _note(self, name: str, formula: Callable[[Any, torch.Tensor, Any], int]) -> Any:
-        def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if torch._C._current_autograd_node() is None and inputs and isinstance(inputs[0], torch.Tensor):
-                self.flops[name] = self.flops.get(name, 0) + formula(module, inputs[0], output)
-
-        return note
+    def _note(self, name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if torch._C._current_autograd_node() is None and inputs and isinstance(inputs[0], torch.Tensor):
+            flops = _layer_flops(module, inputs[0], output)
+            if flops is not None:
+                self.flops[name] = self.flops.get(name, 0) + flops
 
 
-def _convolution(module: Any, inputs: torch.Tensor, output: torch.Tensor) -> int:
-    channels, places = (module.out_channels, inputs) if module.transposed else (module.in_channels, output)
-    return 2 * places.numel() * (channels // module.groups) * prod(module.kernel_size)
-
-
-def _recurrent(module: Any, inputs: torch.Tensor, output: Any) -> int:
-    tokens = inputs.numel() // module.input_size
-    return 2 * tokens * sum(weight.numel() for weight in module.parameters() if weight.ndim == 2)
-
-
-_FORMULAS: list[tuple[Any, Callable[[Any, torch.Tensor, Any], int]]] = [
-    (nn.Linear, lambda linear, inputs, output: 2 * inputs.numel() * linear.out_features),
-    (nn.modules.conv._ConvNd, _convolution),
-    (nn.RNNBase, _recurrent),
-]
+def _layer_flops(module: Any, inputs: torch.Tensor, output: Any) -> int | None:
+    if isinstance(module, nn.Linear):
+        return 2 * inputs.numel() * module.out_features
+    if type(module).__name__ == "Conv1D" and hasattr(module, "nx"):  # GPT-2's linear layer
+        return 2 * inputs.numel() * int(module.nf)
+    if isinstance(module, nn.modules.conv._ConvNd):
+        channels, places = (module.out_channels, inputs) if module.transposed else (module.in_channels, output)
+        return 2 * places.numel() * (channels // module.groups) * prod(module.kernel_size)
+    if isinstance(module, nn.RNNBase):
+        tokens = inputs.numel() // module.input_size
+        return 2 * tokens * sum(weight.numel() for weight in module.parameters() if weight.ndim == 2)
+    return None

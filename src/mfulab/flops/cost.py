@@ -1,6 +1,15 @@
-"""Cost of one call of an operator."""
+"""Cost of one call of an operator, and the pairs of query and key that attention's cost is made of. Needs no torch.
 
-from dataclasses import dataclass
+Three numbers of pairs, for everybody counts differently: *full*, each query of a document meets all of its document's
+keys (PaLM's convention; with a window, as many keys as the window holds); *attended*, the pairs that the mask leaves, a
+causal triangle as the half of its square, without the diagonal's other half, as FlashAttention's authors do; and
+*executed*, what the kernel goes through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from operator import add
 
 FLOPS = ("flops", "causal_flops", "executed_flops", "attention_flops", "rectangle_flops", "padding_flops")
 
@@ -30,6 +39,70 @@ class Cost:
     side: int = 0
 
     @classmethod
-    def of(cls, flops: "int | Cost") -> "Cost":
+    def of(cls, flops: int | Cost) -> Cost:
         """The cost of FLOPs that are needed and executed alike; a cost itself."""
         return flops if isinstance(flops, Cost) else cls(int(flops), int(flops), int(flops))
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of query and key of one head, summed over the sequences of a batch.
+
+    Attributes:
+        full: of each document's queries with all its keys, a window's width at most.
+        attended: those that the mask leaves.
+        executed: those that the kernel goes through.
+        rectangle: of all queries with all keys, padding and other documents' included; 0 without one.
+        bound: above 0 if the true numbers may be smaller: a mask or lengths without data.
+        padding: of `full`, those that meet a token which nobody sees, as far as a mask shows it.
+    """
+
+    full: float
+    attended: float
+    executed: float
+    rectangle: float = 0
+    bound: float = 0
+    padding: float = 0
+
+    def __add__(self, other: Pairs) -> Pairs:
+        return Pairs(*map(add, astuple(self), astuple(other)))
+
+    def times(self, factor: float) -> Pairs:
+        """As many for each of `factor` alike."""
+        return Pairs(*(factor * part for part in astuple(self)))
+
+
+def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
+    """One sequence without a mask of its own; causal is aligned at the upper left, as torch does it."""
+    whole = queries * keys
+    causal = queries**2 / 2 if queries <= keys else keys**2 / 2 + (queries - keys) * keys
+    return Pairs(whole, causal if is_causal else whole, whole, whole)
+
+
+def document_pairs(
+    queries: int, keys: int, is_causal: bool, left: int | None = None, right: int | None = None
+) -> Pairs:
+    """One document of a kernel that takes lengths or windows; the last query is aligned with the last key.
+
+    A query sees `left` keys before its own place and `right` after it; None and -1 are without a limit, causal is
+    `right` = 0.
+    """
+    left, right = (-1 if side is None else side for side in (left, right))
+    right = 0 if is_causal else right
+    if left < 0 and right < 0:
+        return Pairs(queries * keys, queries * keys, queries * keys)
+    shift = keys - queries
+    reached = _below(queries, keys, shift + right) if right >= 0 else queries * keys
+    attended = float(reached - (_below(queries, keys, shift - left - 1) if left >= 0 else 0))
+    widest = min(keys, left + right + 1) if left >= 0 and right >= 0 else keys
+    if right == 0 and widest == keys:
+        attended -= min(queries, keys) / 2
+    return Pairs(queries * widest, attended, queries * widest)
+
+
+def _below(queries: int, keys: int, shift: int) -> int:
+    """Pairs of query i and key j with j ≤ i + shift."""
+    # Query i has clamp(i + shift + 1, 0, keys) of them: none before `first`, all from `last` on.
+    first, last = (min(max(place, 0), queries) for place in (-shift, keys - shift))
+    between = last - first
+    return between * (first + shift + 1) + between * (between - 1) // 2 + (queries - last) * keys

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from torch.utils._python_dispatch import (
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES
+from mfulab.flops.attention import ATTENTION
 from mfulab.flops.cost import FLOPS, Cost
 from mfulab.flops.elementwise import other_flops
 from mfulab.flops.experts import expert_numbers, unread_elements
@@ -25,10 +27,6 @@ from mfulab.flops.flex import flex_attention_seen
 from mfulab.flops.layers import LayerTracker, Opened, Pass
 from mfulab.flops.operators import FORMULAS, grouped_matmul, operator_name
 from mfulab.flops.tensors import LiveTensors
-
-ATTENTION_BACKWARD = frozenset(
-    name for name in (*SIGNATURES, *VARIABLE_SIGNATURES) if name.endswith("_backward") and not name.startswith("mfulab")
-)
 
 LOOK_UPS = frozenset({"aten::embedding", "aten::_embedding_bag", "aten::index", "aten::index_select", "aten::gather"})
 
@@ -149,11 +147,8 @@ class OperatorCounter(Opened):
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        with eager_stance(), self._dispatch_mode():
+        with eager_stance(), Dispatch(self):
             yield
-
-    def _dispatch_mode(self) -> TorchDispatchMode:
-        return _Dispatch(self)
 
     def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Adds one call of an operator: a `torch.ops` overload packet, a higher-order operator or a Triton kernel."""
@@ -162,25 +157,22 @@ class OperatorCounter(Opened):
         written = [tensor for tensor in tree_leaves(out) if isinstance(tensor, torch.Tensor)]
         if self._memory:
             self.live.note(read, written)
-        call = Totals(calls=1)
-        cost = _cost(operator, name, out, args, kwargs)
-        if cost is not None:
-            call = Totals(*[1, *(getattr(cost, name) for name in FLOPS), int(cost.bound)])
-            call.elements = elements(read) + elements(written)
+        layer, direction = self._layers.place()
+        if cost := _cost(operator, name, out, args, kwargs):
+            key = Key(layer, name, direction, read[0].dtype if read else None, cost.side)
+            call = Totals(1, *(getattr(cost, each) for each in FLOPS), bounds=int(cost.bound))
+            call.elements = elements(read + written)
             if FORMULAS.get(name) is grouped_matmul and args[1].ndim == 3:
                 call.elements -= unread_elements(self._experts, args[0], args[1])
         else:
+            key = Key(layer, name, direction)
             other = other_flops(operator, read + written, args, kwargs)
-            if other is None:
-                self.operations.uncounted[name] += 1
-            call.other_flops = other or 0
+            self.operations.uncounted.update([name] if other is None else [])
+            call = Totals(1, other_flops=other or 0)
             if name in LOOK_UPS:  # of a table as much is read as is written
                 read = [*(tensor for tensor in read if tensor is not args[0]), *written[:1]]
-            # A view moves nothing.
-            call.other_elements = 0 if other == 0 and _shares_memory(read, written) else elements(read + written)
-        layer, direction = self._layers.place()
-        dtype = read[0].dtype if cost is not None and read else None
-        key = Key(layer, name, direction, dtype, cost.side if cost is not None else 0)
+            if other != 0 or not _shares_memory(read, written):  # a view moves nothing
+                call.other_elements = elements(read + written)
         self.operations.totals.setdefault(key, Totals()).add(call)
 
 
@@ -189,7 +181,7 @@ def eager_stance() -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
-class _Dispatch(TorchDispatchMode):
+class Dispatch(TorchDispatchMode):
     """Takes operators apart as far as torch would, runs them and hands them to the counter."""
 
     supports_higher_order_operators = True
@@ -225,47 +217,32 @@ class _Dispatch(TorchDispatchMode):
 
 
 def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:
+    node = torch._C._current_autograd_node()
     if name in FORMULAS:
         # Where the result goes to is no operand.
-        given = {key: value for key, value in kwargs.items() if key != "out"} | _needed(name)
-        cost = FORMULAS[name](*args, out=out, **given)
-    elif name == "aten::mul" and _is_outer_product(args):
-        cost = 2 * out.numel()
-    elif operator in flop_registry:
-        cost = flop_registry[operator](*args, out_val=out, **kwargs)
-    else:
-        return None
-    return Cost.of(cost)
-
-
-def _is_outer_product(args: Any) -> bool:
-    """Says whether it is the gradient of a product of vectors, [m, 1]·[1, n], which torch makes by broadcasting."""
-    node = torch._C._current_autograd_node()
-    if node is None or not node.name().startswith(("MvBackward", "AddmvBackward", "DotBackward", "VdotBackward")):
-        return False
-    return len(args) == 2 and all(isinstance(arg, torch.Tensor) for arg in args)
-
-
-def _needed(name: str) -> dict[str, Any]:
-    """Gradients that autograd asks a fused attention's backward for; the kernel computes all of them regardless."""
-    node = torch._C._current_autograd_node() if name in ATTENTION_BACKWARD else None
-    if node is None or len(node.next_functions) < 3:
-        return {}
-    return {"needs_gradient": [into is not None for into, _ in node.next_functions[:3]]}
+        given = {key: value for key, value in kwargs.items() if key != "out"}
+        in_kernel = name in ATTENTION and name.endswith("_backward") and not name.startswith("mfulab")
+        if in_kernel and node is not None and len(node.next_functions) >= 3:
+            # A kernel computes all gradients, whichever of them autograd asks for.
+            given["needs_gradient"] = [into is not None for into, _ in node.next_functions[:3]]
+        return Cost.of(FORMULAS[name](*args, out=out, **given))
+    if operator in flop_registry:
+        return Cost.of(flop_registry[operator](*args, out_val=out, **kwargs))
+    if name == "aten::mul" and node is not None and all(isinstance(arg, torch.Tensor) for arg in args):
+        # The gradient of a product of vectors, [m, 1]·[1, n], which torch makes by broadcasting.
+        vectors = node.name().startswith(("MvBackward", "AddmvBackward", "DotBackward", "VdotBackward"))
+        return Cost.of(2 * out.numel()) if vectors else None
+    return None
 
 
 def elements(tensors: list[torch.Tensor]) -> int:
     """Elements that lie in memory: a dimension of stride 0 repeats the same ones."""
-    return sum(_stored(tensor) for tensor in tensors)
-
-
-def _stored(tensor: torch.Tensor) -> int:
-    if tensor.layout != torch.strided or tensor.is_nested:
-        return tensor.numel()
-    count = 1 if tensor.numel() else 0
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        count *= size if stride else 1
-    return count
+    return sum(
+        tensor.numel()
+        if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel()
+        else prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+        for tensor in tensors
+    )
 
 
 def _shares_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> bool:
@@ -273,3 +250,35 @@ def _shares_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> boo
     return bool(written) and all(
         tensor.layout == torch.strided and tensor.untyped_storage()._cdata in storages for tensor in written
     )
+
+
+def layer_rows(model: torch.nn.Module, operations: Operations) -> list[dict[str, object]]:
+    """FLOPs layer by layer: one row a module, in the model's order, each including the modules inside it.
+
+    Bytes are of 4-byte elements; `share_percent` is the part of the model's forward and backward FLOPs.
+    """
+    sums = {(direction, name): Totals() for direction in ("forward", "backward") for name, _ in model.named_modules()}
+    for key, totals in operations.totals.items():
+        for layer in {"", *accumulate(key.layer.split("."), "{}.{}".format)}:
+            if (key.direction, layer) in sums:
+                sums[key.direction, layer].add(totals)
+    whole = sums["forward", ""].flops + sums["backward", ""].flops
+    rows: list[dict[str, object]] = []
+    for name, module in model.named_modules():
+        forward, backward = sums["forward", name], sums["backward", name]
+        rows.append(
+            {
+                "layer": name,
+                "module": type(module).__name__,
+                "parameters": sum(parameter.numel() for parameter in module.parameters()),
+                "forward_flops": forward.flops,
+                "backward_flops": backward.flops,
+                "forward_causal_flops": forward.causal_flops,
+                "other_flops": forward.other_flops,
+                "other_backward_flops": backward.other_flops,
+                "forward_bytes": 4 * (forward.elements + forward.other_elements),
+                "backward_bytes": 4 * (backward.elements + backward.other_elements),
+                "share_percent": round(100 * (forward.flops + backward.flops) / whole, 4) if whole else None,
+            }
+        )
+    return rows

@@ -21,8 +21,11 @@ FUSED_OPTIMIZERS = {f"_fused_{name}_": flops for name, flops in OPTIMIZERS.items
 
 # Communication and what copies for it. The sums of a reduction are the network's.
 FREE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "profiler", "_dtensor"})
-
-FREE = frozenset(_TABLE["free"].split())
+# Of each pair of vectors and each of their elements: difference, its size or square, sum; a gradient one more.
+_DISTANCES = {"_cdist_forward": 3, "_cdist_backward": 4}
+# Each looked-up vector is added to its bag, and its bag's gradient to the vector's.
+_BAGS = ("_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward", "_embedding_bag_dense_backward")
+_POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
 
 
 def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
@@ -51,10 +54,8 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
     if per_element is None and name in _POOLINGS:  # windows cost their size for each input element that they step over
         x, kernel, stride = args[0], args[1], (args[2] if len(args) > 2 and args[2] else args[1])
         return x.numel() * prod(kernel) // prod(stride)
-    if per_element is None:
-        return None
     if not per_element or not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
-        return 0
+        return None if per_element is None else 0
     scaled = kwargs.get("alpha", 1) != 1
     return (per_element + scaled) * max(tensor.numel() for tensor in tensors)
 
@@ -66,22 +67,13 @@ def has_other_formula(packet: Any) -> bool:
     return name in known or name.startswith(("_foreach_", "_fft_")) or _flops_per_element(packet) is not None
 
 
-# Of each pair of vectors and each of their elements: difference, its size or square, sum; a gradient one more.
-_DISTANCES = {"_cdist_forward": 3, "_cdist_backward": 4}
-
-# Each looked-up vector is added to its bag, and its bag's gradient to the vector's.
-_BAGS = ("_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward", "_embedding_bag_dense_backward")
-
-_POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
-
-
 @cache
 def _flops_per_element(packet: Any) -> int | None:
     name = getattr(packet, "__name__", "")
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return None
     namespace = packet._qualified_op_name.partition("::")[0]
-    if name in FREE or namespace in FREE_NAMESPACES:
+    if namespace in FREE_NAMESPACES:
         return 0
     if namespace == "prims":
         packet = getattr(torch.ops.aten, name, packet)

@@ -1,8 +1,8 @@
 """Explains another tool's number: the kinds of layers that it must have left out, or counted twice."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import chain, combinations
 
 import torch
 
@@ -65,16 +65,12 @@ def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Expla
     whole = sum(kinds.values())
     for size in range(len(kinds) + 1):
         for names in combinations(kinds, size):
-            for doubled in _subsets(names) if size <= MOST_DOUBTED else [()]:
+            # None first: what is left out needs no second thought.
+            sizes = range(size + 1 if size <= MOST_DOUBTED else 1)
+            for doubled in chain.from_iterable(combinations(names, some) for some in sizes):
                 twice = {name: kinds[name] for name in doubled}
                 missing = {name: kinds[name] for name in names if name not in twice}
                 rest = counted - (whole - sum(missing.values()) + sum(twice.values()))
                 if -1e-6 * whole <= rest <= 8 * other_flops:
                     return Explanation(missing, max(rest, 0.0), True, twice)
     return Explanation({}, counted - whole, False)
-
-
-def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """All subsets, the empty one first: what is left out needs no second thought."""
-    for size in range(len(names) + 1):
-        yield from combinations(names, size)

@@ -17,8 +17,8 @@ from torch.nn.attention import flex_attention as module
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mfulab.flops import fused
+from mfulab.flops.cost import Pairs, dense_pairs
 from mfulab.flops.masks import documents_of, has_data, mask_pairs
-from mfulab.flops.pairs import Pairs, dense_pairs
 
 LARGEST_MASK = 2**28
 """Pairs of query and key beyond which a mask function is taken by its blocks, not evaluated."""

@@ -6,8 +6,6 @@ N parameters, L layers, H heads of width Q, T tokens of context, V words; a mult
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# ----------------------------------------------------------------------------------------------- operators, forward
-
 
 def matmul_flops(m: int, n: int, k: int, batch: int = 1) -> int:
     """[m, k]·[k, n]: 2·m·n·k."""
@@ -19,9 +17,6 @@ def convolution_flops(
 ) -> int:
     """A square kernel and an output of height × width: 2·kernel²·(in ÷ groups)·out·height·width."""
     return 2 * batch * kernel**2 * (in_channels // groups) * out_channels * height * width
-
-
-# ------------------------------------------------------------------------------------------------ whole transformers
 
 
 @dataclass(frozen=True)
@@ -89,9 +84,7 @@ def seconds_at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> 
         peaks: FLOP/s by number format.
     """
     used = {name: count for name, count in flops.items() if count}
-    if any(not peaks.get(name) for name in used):
-        return None
-    return sum(count / peaks[name] for name, count in used.items())
+    return sum(count / peaks[name] for name, count in used.items()) if all(map(peaks.get, used)) else None
 
 
 def weighted_peak_flop_s(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:

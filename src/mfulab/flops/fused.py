@@ -62,12 +62,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     needs = list(ctx.needs_input_grad[:4])
-    # Read once: a checkpoint that recomputes them allows no second time.
-    saved = ctx.saved_tensors
-    mask = saved[3]
+    saved = ctx.saved_tensors  # once: a checkpoint that recomputes them allows no second time
     gradients = attention_backward(gradient, *saved, ctx.is_causal, needs[:3], ctx.pairs)
     kept = [gradient if needed else None for gradient, needed in zip(gradients, needs, strict=False)]
-    return *kept, torch.empty_like(mask) if needs[3] else None, None, None
+    return *kept, torch.empty_like(saved[3]) if needs[3] else None, None, None
 
 
 attention.register_autograd(_differentiate, setup_context=_save)
@@ -75,12 +73,9 @@ attention.register_autograd(_differentiate, setup_context=_save)
 
 def _differentiate_grouped(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     a, b, ends = ctx.saved_tensors
-    needs_a, needs_b, _ = ctx.needs_input_grad
-    return (
-        grouped_product(gradient, b.mT, ends) if needs_a else None,
-        grouped_product(a.mT, gradient, ends) if needs_b else None,
-        None,
-    )
+    operands = (gradient, b.mT), (a.mT, gradient)
+    needs = zip(operands, ctx.needs_input_grad, strict=False)
+    return *(grouped_product(*pair, ends) if needed else None for pair, needed in needs), None
 
 
 grouped_product.register_autograd(

@@ -1,9 +1,9 @@
 """Masks and lengths of sequences as tensors: which documents they hold, and how many pairs they leave."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from mfulab.flops.pairs import Pairs, dense_pairs
+from mfulab.flops.cost import Pairs, dense_pairs
 
 MASKED = -1e4
 """A score to which as much is added is 0 after the softmax in every format."""
@@ -13,10 +13,8 @@ _KNOWN = "_mfulab_pairs"
 
 def has_data(tensor: Any) -> bool:
     """Says whether a tensor's values can be read: not on the meta device, not fake, not a shape out of a trace."""
-    device = getattr(tensor, "device", None)
-    return (
-        device is not None and device.type != "meta" and type(tensor).__name__ not in ("FakeTensor", "FunctionalTensor")
-    )
+    without = type(tensor).__name__ in ("FakeTensor", "FunctionalTensor")
+    return hasattr(tensor, "device") and tensor.device.type != "meta" and not without
 
 
 def lengths_of(ends: Any) -> list[int] | None:
@@ -51,24 +49,18 @@ def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
     mask = with_values(mask)
     if mask is None:
         return replace(dense_pairs(queries, keys, False), bound=True)
-    version, known = getattr(mask, _KNOWN, (None, None))
-    if version != mask._version or known is None:
-        known = _look(mask, queries, keys)
-        setattr(mask, _KNOWN, (mask._version, known))  # every layer asks again
-    return known
-
-
-def _look(mask: Any, queries: int, keys: int) -> Pairs:
     import torch
 
-    sees = mask.detach() if mask.dtype == torch.bool else mask.detach() > MASKED
-    sees = sees.expand(*sees.shape[:-2], queries, keys).reshape(-1, queries, keys)
-    if not sees.numel():
-        return Pairs(0, 0, 0)
-    found = [_one_sequence(sequence) for sequence in sees]
-    full, attended, padding = (sum(one.pairs[part] for one in found) / len(found) for part in range(3))
-    whole = queries * keys
-    return Pairs(full, attended, whole, whole, padding=padding)
+    version, known = getattr(mask, _KNOWN, (None, None))
+    if version != mask._version or known is None:
+        sees = mask.detach() if mask.dtype == torch.bool else mask.detach() > MASKED
+        sees = sees.expand(*sees.shape[:-2], queries, keys).reshape(-1, queries, keys)
+        found = [_one_sequence(sequence)[0] for sequence in sees] if sees.numel() else []
+        full, attended, padding = (sum(part) / len(found) for part in zip(*found, strict=True)) if found else (0, 0, 0)
+        whole = queries * keys if found else 0
+        known = Pairs(full, attended, whole, whole, padding=padding)
+        setattr(mask, _KNOWN, (mask._version, known))  # every layer asks again
+    return known
 
 
 def documents_of(mask: Any) -> list[list[int]]:
@@ -77,24 +69,17 @@ def documents_of(mask: Any) -> list[list[int]]:
     Args:
         mask: [sequences, heads, tokens, tokens], true where a query sees a key in one of the heads.
     """
-    return [list(_one_sequence(sequence).lengths) for sequence in mask.any(1)]
+    return [_one_sequence(sequence)[1] for sequence in mask.any(1)]
 
 
-class _Sequence(NamedTuple):
-    """Full and attended pairs of one mask, of the full ones those with padding; and the real keys of each document."""
-
-    pairs: tuple[float, float, float]
-    lengths: tuple[int, ...]
-
-
-def _one_sequence(sees: Any) -> _Sequence:
-    """Looks at one mask [queries, keys]."""
+def _one_sequence(sees: Any) -> tuple[tuple[float, float, float], list[int]]:
+    """Of a mask [queries, keys]: full and attended pairs, of the full ones those with padding; documents' real keys."""
     import torch
 
     count = sees.sum(-1)
     rows = count.nonzero().squeeze(-1)
     if not len(rows):
-        return _Sequence((0.0, 0.0, 0.0), ())
+        return (0.0, 0.0, 0.0), []
     keys = sees.shape[-1]
     seen = sees[rows].to(torch.uint8)
     first = seen.argmax(-1)
@@ -108,9 +93,8 @@ def _one_sequence(sees: Any) -> _Sequence:
     of_key = torch.cat([torch.zeros(1, dtype=torch.long, device=sees.device), (~covered).long().cumsum(0)])
     # Blocks without queries are padding; the numbers of those with some, in order.
     used, of_row = torch.unique(of_key[first], return_inverse=True)
-    of_row_sorted = bool((of_row.diff() >= 0).all())
-    if not of_row_sorted:  # documents that are interleaved have no blocks along the diagonal
-        return _Sequence((float(sees.shape[0] * keys), float(count.sum()), 0.0), (int(sees.any(0).sum()),))
+    if bool((of_row.diff() < 0).any()):  # documents that are interleaved have no blocks along the diagonal
+        return (float(sees.shape[0] * keys), float(count.sum()), 0.0), [int(sees.any(0).sum())]
     numbers = torch.zeros(sees.shape[0], dtype=torch.long, device=sees.device)
     numbers[rows] = of_row  # a query that sees nothing belongs to the document before it
     rows_of = torch.bincount(numbers.cummax(0).values, minlength=len(used))
@@ -131,4 +115,4 @@ def _one_sequence(sees: Any) -> _Sequence:
     triangular = (count[rows] == last - first + 1) & (first == begin) & (last - begin == nth)
     if bool(triangular.all()) and attended < float((rows_of * widest).sum()):
         attended -= len(rows) / 2
-    return _Sequence((full, attended, max(0.0, full - useful)), tuple(real_keys.tolist()))
+    return (full, attended, max(0.0, full - useful)), real_keys.tolist()

@@ -166,15 +166,17 @@ def _attention(cost: Callable[[dict[str, Any], bool], Cost], signature: str, bac
 
 
 _TABLE: list[tuple[str, Formula]] = [
-    ("aten::mm aten::_int_mm aten::_scaled_mm aten::_scaled_mm_v2 aten::mv aten::dot aten::vdot", matmul),
-    ("aten::_sparse_mm", matmul),
+    (
+        "aten::mm aten::_int_mm aten::_scaled_mm aten::_scaled_mm_v2 aten::mv aten::dot aten::vdot aten::_sparse_mm",
+        matmul,
+    ),
     ("aten::bmm", batched_matmul),
     # Adding the first operand is not counted, as everywhere.
     (
-        "aten::addmm aten::addmm_ aten::addmv aten::addmv_ aten::addbmm aten::addbmm_",
+        "aten::addmm aten::addmm_ aten::addmv aten::addmv_ aten::addbmm aten::addbmm_ aten::_addmm_activation "
+        "aten::_sparse_addmm",
         lambda c, a, b, *_, **__: matmul(a, b),
     ),
-    ("aten::_addmm_activation aten::_sparse_addmm", lambda c, a, b, *_, **__: matmul(a, b)),
     ("aten::baddbmm aten::baddbmm_", lambda c, a, b, *_, **__: batched_matmul(a, b)),
     ("aten::_trilinear", trilinear),
     ("aten::_euclidean_dist", distances),
@@ -184,22 +186,23 @@ _TABLE: list[tuple[str, Formula]] = [
     # 2:4 sparse by cuSPARSELt, whose compressed operand holds its own indices: half of [m, k]·[k, n].
     ("aten::_cslt_sparse_mm", lambda values, dense, *_, out, **__: dense.shape[0] * out.numel()),
     # A linear layer whose weight is packed in a layout of its own: each input value meets every output.
-    *(
-        (name, lambda x, *_, out, **__: 2 * x.numel() * out.shape[-1])
-        for name in (
-            "aten::_weight_int8pack_mm aten::_weight_int4pack_mm aten::_weight_int4pack_mm_for_cpu",
-            "aten::_dyn_quant_matmul_4bit aten::_wrapped_quantized_linear_prepacked quantized::linear",
-            "quantized::linear_relu quantized::linear_dynamic onednn::qlinear_pointwise bitsandbytes::gemv_4bit",
-            "bitsandbytes::gemm_4bit bitsandbytes::int8_linear_matmul bitsandbytes::int8_mixed_scaled_mm",
-        )
+    (
+        "aten::_weight_int8pack_mm aten::_weight_int4pack_mm aten::_weight_int4pack_mm_for_cpu "
+        "aten::_dyn_quant_matmul_4bit aten::_wrapped_quantized_linear_prepacked quantized::linear "
+        "quantized::linear_relu quantized::linear_dynamic onednn::qlinear_pointwise bitsandbytes::gemv_4bit "
+        "bitsandbytes::gemm_4bit bitsandbytes::int8_linear_matmul bitsandbytes::int8_mixed_scaled_mm",
+        lambda x, *_, out, **__: 2 * x.numel() * out.shape[-1],
     ),
     ("aten::matmul", nested_matmul),
     # Of each backward pass the gradients that are asked for; each costs what the forward matmul costs.
     ("aten::matmul_backward", lambda g, a, b, mask, *_, **__: sum(mask) * nested_matmul(a, b)),
     ("aten::linear_backward", lambda x, g, w, mask, *_, **__: sum(mask[:2]) * linear(x, w)),
     ("aten::linear", linear),
-    ("aten::_grouped_mm aten::_scaled_grouped_mm aten::_scaled_grouped_mm_v2", grouped_matmul),
-    ("transformers::grouped_mm_fallback mfulab::grouped_product", grouped_matmul),
+    (
+        "aten::_grouped_mm aten::_scaled_grouped_mm aten::_scaled_grouped_mm_v2 transformers::grouped_mm_fallback "
+        "mfulab::grouped_product",
+        grouped_matmul,
+    ),
     ("transformers::grouped_mm_fallback_backward", lambda g, a, b, *_, **__: 2 * grouped_matmul(a, b)),
     # Golub and Van Loan, Matrix Computations, 4th edition: of n rows n² for each column of a triangular system's right
     # side; n³/3 by Cholesky, 2n³/3 by LU, then 2n² for each column; 2n³ for an inverse.
@@ -231,10 +234,10 @@ _TABLE: list[tuple[str, Formula]] = [
     ("aten::_cudnn_rnn_backward aten::miopen_rnn_backward", lambda x, weights, *_, **__: 2 * recurrent(x, weights)),
     ("aten::_transformer_encoder_layer_fwd", encoder_layer),
     ("aten::_native_multi_head_attention", multi_head_attention),
-    *((name, _attention(sdpa_cost, signature, name.endswith("_backward"))) for name, signature in SIGNATURES.items()),
     *(
-        (name, _attention(variable_cost, signature, name.endswith("_backward")))
-        for name, signature in VARIABLE_SIGNATURES.items()
+        (name, _attention(cost, signature, name.endswith("_backward")))
+        for cost, signatures in ((sdpa_cost, SIGNATURES), (variable_cost, VARIABLE_SIGNATURES))
+        for name, signature in signatures.items()
     ),
 ]
 FORMULAS: dict[str, Formula] = {name: formula for names, formula in _TABLE for name in names.split()}

@@ -1,17 +1,15 @@
 """Other tools that count a model's forward pass, each behind one function, converted to FLOPs of two a multiply-add."""
 
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 OtherCounter = Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
-OTHER_COUNTERS: tuple[OtherCounter, ...] = get_args(OtherCounter)
 
 
 @dataclass(frozen=True)
@@ -47,63 +45,46 @@ def count_by(counter: OtherCounter, model: nn.Module, inputs: torch.Tensor) -> O
         Exception: whatever the tool raises on a model that it cannot count.
     """
     with redirect_stdout(StringIO()):
-        printed, unit, *uncounted = _COUNTERS[counter](model, inputs)
+        printed, unit, *uncounted = _counted(counter, model, inputs)
     factor = {"FLOP": 1, "MAC a sample": 2 * len(inputs)}.get(unit, 2)
     return OtherCount(printed, unit, factor * printed, dict(*uncounted))
 
 
-def _torch(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
-    from torch.utils.flop_counter import FlopCounterMode
+def _counted(counter: OtherCounter, model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
+    """The tool's number, its unit, and what it passed over if it says so."""
+    match counter:
+        case "torch":
+            from torch.utils.flop_counter import FlopCounterMode
 
-    # Without no_grad: torch's counter is used as its documentation shows it.
-    with FlopCounterMode(display=False) as counter:
-        model(inputs)
-    return counter.get_total_flops(), "FLOP"
+            # Without no_grad: torch's counter is used as its documentation shows it.
+            with FlopCounterMode(display=False) as mode:
+                model(inputs)
+            return mode.get_total_flops(), "FLOP"
+        case "fvcore":
+            from fvcore.nn import FlopCountAnalysis
 
+            analysis = FlopCountAnalysis(model, inputs)
+            analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
+            return analysis.total(), "MAC, called FLOP", analysis.unsupported_ops()
+        case "calflops":
+            from calflops import calculate_flops
 
-def _fvcore(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
-    from fvcore.nn import FlopCountAnalysis
+            silent = {"print_results": False, "print_detailed": False, "output_as_string": False}
+            return calculate_flops(model, args=[inputs], **silent)[0], "FLOP"
+        case "ptflops":
+            from ptflops import get_model_complexity_info
 
-    analysis = FlopCountAnalysis(model, inputs)
-    analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
-    return analysis.total(), "MAC, called FLOP", analysis.unsupported_ops()
+            silent = {"as_strings": False, "print_per_layer_stat": False, "verbose": False}
+            shape = tuple(inputs.shape[1:])
+            macs, _ = get_model_complexity_info(model, shape, input_constructor=lambda shape: inputs, **silent)
+            if macs is None:
+                raise RuntimeError("ptflops gave no number and no reason")
+            return macs, "MAC a sample"
+        case "thop":
+            from thop import profile
 
+            return profile(model, inputs=(inputs,), verbose=False)[0], "MAC"
+        case "deepspeed":
+            from deepspeed.profiling.flops_profiler import get_model_profile
 
-def _calflops(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
-    from calflops import calculate_flops
-
-    silent = {"print_results": False, "print_detailed": False, "output_as_string": False}
-    return calculate_flops(model, args=[inputs], **silent)[0], "FLOP"
-
-
-def _ptflops(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
-    from ptflops import get_model_complexity_info
-
-    silent = {"as_strings": False, "print_per_layer_stat": False, "verbose": False}
-    shape = tuple(inputs.shape[1:])
-    macs, _ = get_model_complexity_info(model, shape, input_constructor=lambda shape: inputs, **silent)
-    if macs is None:
-        raise RuntimeError("ptflops gave no number and no reason")
-    return macs, "MAC a sample"
-
-
-def _thop(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
-    from thop import profile
-
-    return profile(model, inputs=(inputs,), verbose=False)[0], "MAC"
-
-
-def _deepspeed(model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
-    from deepspeed.profiling.flops_profiler import get_model_profile
-
-    return get_model_profile(model, args=[inputs], print_profile=False, as_string=False)[0], "FLOP"
-
-
-_COUNTERS: dict[OtherCounter, Callable[[nn.Module, torch.Tensor], tuple[Any, ...]]] = {
-    "torch": _torch,
-    "fvcore": _fvcore,
-    "calflops": _calflops,
-    "ptflops": _ptflops,
-    "thop": _thop,
-    "deepspeed": _deepspeed,
-}
+            return get_model_profile(model, args=[inputs], print_profile=False, as_string=False)[0], "FLOP"

@@ -9,13 +9,14 @@ import ast
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from mfulab.core.said import Said
-from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES, bind
-from mfulab.flops.operators import FORMULAS, Cost, convolution_flops
+from mfulab.flops.attention import ATTENTION, bind
+from mfulab.flops.cost import Cost
+from mfulab.flops.operators import FORMULAS, convolution_flops
 
 # The formats of matmuls, by the names of types in traces.
 TYPES = {
@@ -40,10 +41,8 @@ XLA_TYPES = {
 _CONVOLUTIONS = {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable"}
 _PLAIN = {"aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::miopen_convolution", "aten::_conv_depthwise2d"}
 
-
-# What torch.compile makes of matmuls: operators on a CPU, and Inductor's own templates.
-_COMPILED = ("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise", "mkl::_mkl_linear")
 _COUNTED = "xla::matmul"  # its FLOPs and bytes come with it
+# With what torch.compile makes of matmuls: operators on a CPU, and Inductor's own templates.
 _MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::_mkl_linear", _COUNTED)
 
 
@@ -97,17 +96,25 @@ def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Re
     try:
         if name.startswith("triton_tem_"):
             return _template(arguments)
-        if name in _COMPILED:
-            return _compiled(name, arguments)
+        if name == "mkldnn::_convolution_pointwise":
+            x, weight, _, padding, stride, dilation = arguments[:6]
+            return _convolution("aten::convolution", [x, weight, None, stride, padding, dilation, False])
+        if name in ("mkldnn::_linear_pointwise", "mkl::_mkl_linear"):  # the latter's weight is packed, then as it was
+            x, weight = arguments[0], arguments[2 if name == "mkl::_mkl_linear" else 1]
+            return _one_matmul(1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1])
         if name in _CONVOLUTIONS or name in _PLAIN:
             return _convolution(name, arguments)
         if name == "aten::convolution_backward" and (len(arguments) < 11 or not isinstance(arguments[10], list)):
             return Recorded(None, reason=NO_VALUES)
-        matmul = _matmul(name, arguments)
         cost = FORMULAS[name](*arguments, out=None)
+        matmul = _matmul(name, arguments)
+        return (
+            replace(_one_matmul(*matmul), cost=Cost.of(cost))
+            if matmul
+            else Recorded(Cost.of(cost), elements=_elements(name, arguments))
+        )
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
         return Recorded(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
-    return Recorded(Cost.of(cost), matmul, elements=_moved(matmul) if matmul else _elements(name, arguments))
 
 
 def recorded_format(types: Sequence[str]) -> str | None:
@@ -118,10 +125,8 @@ def recorded_format(types: Sequence[str]) -> str | None:
 
 
 def _argument(shape: Any, value: Any) -> Any:
-    if isinstance(shape, list) and shape and isinstance(shape[0], list):
-        return [Shaped(tuple(one)) for one in shape]
     if isinstance(shape, list) and shape:
-        return Shaped(tuple(shape))
+        return [Shaped(tuple(one)) for one in shape] if isinstance(shape[0], list) else Shaped(tuple(shape))
     return _value(value) if isinstance(value, str) else value
 
 
@@ -153,25 +158,18 @@ def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None
     return prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1]
 
 
-def _moved(matmul: tuple[int, int, int, int]) -> int:
-    batch, m, n, k = matmul
-    return batch * (m * k + k * n + m * n)
-
-
 def _elements(name: str, arguments: list[Any]) -> int | None:
     """Elements of operands and results, once each, of attention and of a convolution's backward pass."""
     if name == "aten::convolution_backward":
         gradient, x, weight = (one.numel() for one in arguments[:3])
         needs_x, needs_weight = arguments[10][:2]
         return gradient + x + weight + (x if needs_x else 0) + (weight if needs_weight else 0)
-    signature = {**SIGNATURES, **VARIABLE_SIGNATURES}.get(name)
-    if signature is None:
+    if name not in ATTENTION:
         return None
-    given = bind(signature, arguments, {})
+    given = bind(ATTENTION[name], arguments, {})
     q, k, v = (given[part] for part in ("query", "key", "value"))
-    result = q.numel() // q.shape[-1] * v.shape[-1]
-    gradients = q.numel() + k.numel() + v.numel() if "backward" in name else 0
-    return q.numel() + k.numel() + v.numel() + result + gradients
+    operands = q.numel() + k.numel() + v.numel()
+    return operands * (2 if "backward" in name else 1) + q.numel() // q.shape[-1] * v.shape[-1]
 
 
 def _convolution(name: str, arguments: list[Any]) -> Recorded:
@@ -198,16 +196,6 @@ def _convolution(name: str, arguments: list[Any]) -> Recorded:
     return Recorded(Cost.of(flops), elements=None if transposed else moved)
 
 
-def _compiled(name: str, arguments: list[Any]) -> Recorded:
-    if name == "mkldnn::_convolution_pointwise":
-        x, weight, _, padding, stride, dilation = arguments[:6]
-        return _convolution("aten::convolution", [x, weight, None, stride, padding, dilation, False])
-    if name == "mkl::_mkl_linear":  # x, packed weight, original weight
-        arguments = [arguments[0], arguments[2]]
-    x, weight = arguments[:2]
-    return _one_matmul((1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1]))
-
-
 def _template(arguments: list[Any]) -> Recorded:
     """Inductor's Triton template of a matmul, by the only m, n, k that fit the shapes of all its tensors."""
     tensors = [one.shape for one in arguments if isinstance(one, Shaped) and one.ndim >= 2]
@@ -221,8 +209,9 @@ def _template(arguments: list[Any]) -> Recorded:
     }  # fmt: skip
     if len(found) != 1:
         return Recorded(None, reason=Said("ambiguous_template"))
-    return _one_matmul(found.pop())
+    return _one_matmul(*found.pop())
 
 
-def _one_matmul(sides: tuple[int, int, int, int]) -> Recorded:
-    return Recorded(Cost.of(2 * prod(sides)), sides, elements=_moved(sides))
+def _one_matmul(batch: int, m: int, n: int, k: int) -> Recorded:
+    sides, moved = (batch, m, n, k), batch * (m * k + k * n + m * n)
+    return Recorded(Cost.of(2 * prod(sides)), sides, elements=moved)

@@ -26,6 +26,13 @@ class Held:
     elements: int = 0
     fixed_bytes: int = 0
 
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "Held":
+        """The memory behind a tensor, all of it."""
+        size = tensor.untyped_storage().nbytes()
+        is_float = tensor.is_floating_point() or tensor.is_complex()
+        return cls(elements=size // tensor.element_size()) if is_float else cls(fixed_bytes=size)
+
     def __add__(self, other: "Held") -> "Held":
         return Held(self.elements + other.elements, self.fixed_bytes + other.fixed_bytes)
 
@@ -37,18 +44,13 @@ class Held:
         return self.elements * element_bytes + self.fixed_bytes
 
 
-def _held(tensor: torch.Tensor) -> Held:
-    size = tensor.untyped_storage().nbytes()
-    if tensor.is_floating_point() or tensor.is_complex():
-        return Held(elements=size // tensor.element_size())
-    return Held(fixed_bytes=size)
-
-
 class _Storages:
     """Pieces of memory that have been seen and are still there, by their address."""
 
-    def __init__(self) -> None:
+    def __init__(self, tensors: Iterable[torch.Tensor] = ()) -> None:
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        for tensor in tensors:
+            self.add(tensor)
 
     def __contains__(self, storage: torch.UntypedStorage) -> bool:
         return storage._cdata in self._alive
@@ -78,9 +80,7 @@ class SavedTensors(Opened):
         super().__init__()
         self.total = Held()
         self.interrupted = False
-        self._seen = _Storages()
-        for tensor in (*model.parameters(), *model.buffers()):
-            self._seen.add(tensor)
+        self.seen = _Storages((*model.parameters(), *model.buffers()))
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
@@ -104,16 +104,9 @@ class SavedTensors(Opened):
 
         return disabled
 
-    def __contains__(self, storage: torch.UntypedStorage) -> bool:
-        return storage in self._seen
-
-    def holds(self, tensor: Any) -> bool:
-        """Says whether a tensor's memory was noted before."""
-        return isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and tensor.untyped_storage() in self
-
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self._seen.add(tensor):
-            self.total += _held(tensor)
+        if self.seen.add(tensor):
+            self.total += Held.of(tensor)
         return tensor
 
 
@@ -138,7 +131,9 @@ class LstmsOnCpu(ExitStack):
                 self.callback(module.register_forward_hook(self._leave).remove)
 
     def _enter(self, module: torch.nn.Module, arguments: Any) -> None:
-        self._before = self._saved.total, bool(arguments) and self._saved.holds(arguments[0])
+        x = arguments[0] if arguments else None
+        is_plain = isinstance(x, torch.Tensor) and x.layout == torch.strided
+        self._before = self._saved.total, is_plain and x.untyped_storage() in self._saved.seen
 
     def _leave(self, lstm: Any, arguments: Any, output: Any) -> None:
         x: Any = arguments[0] if arguments else None
@@ -165,7 +160,7 @@ class LstmsOnCpu(ExitStack):
     def _shared(self) -> None:
         """Takes off the outputs that the layers that follow save as well."""
         for storage, size in self._outputs:
-            if (alive := storage()) is not None and alive in self._saved:
+            if (alive := storage()) is not None and alive in self._saved.seen:
                 self.more -= Held(size)
 
 
@@ -186,11 +181,10 @@ class LiveTensors:
         for tensor in read:
             self._seen.add(tensor)
         for tensor in written:
-            held = _held(tensor) if tensor.layout == torch.strided else Held()
-            if self._seen.add(tensor, partial(self._free, held)):
-                self.alive += held
-        if self.alive.bytes() > self.peak.bytes():
-            self.peak = self.alive
+            held = Held.of(tensor) if tensor.layout == torch.strided else Held()
+            if self._seen.add(tensor, partial(self._change, Held() - held)):
+                self._change(held)
+        self.peak = max(self.peak, self.alive, key=Held.bytes)
 
-    def _free(self, held: Held) -> None:
-        self.alive -= held
+    def _change(self, held: Held) -> None:
+        self.alive += held

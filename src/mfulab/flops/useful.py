@@ -73,7 +73,8 @@ def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTo
         for name in names:
             value = given.get(name)
             value = None if value is None or isinstance(value, BlockMask) else with_values(value)
-            lengths = None if value is None else read(value, shape)
+            fits = value is not None and (value.ndim == 1 if name.startswith("cu_seq") else tuple(value.shape) == shape)
+            lengths = read(value, shape) if fits else None
             if lengths is not None:
                 return RealTokens(tuple(length for length in lengths if length), *shape, name)
     return RealTokens(blocks, *shape, "block_mask") if blocks else None
@@ -90,12 +91,8 @@ def _blocks(values: Sequence[Any], shape: tuple[int, int]) -> tuple[int, ...] | 
     return tuple(lengths * (shape[0] // len(documents)))
 
 
-def _ends(ends: Any, shape: tuple[int, int]) -> list[int] | None:
-    return lengths_of(ends) if ends.ndim == 1 else None
-
-
 def _mask(mask: Any, shape: tuple[int, int]) -> list[int] | None:
-    if tuple(mask.shape) != shape or mask.is_floating_point():
+    if mask.is_floating_point():
         return None
     numbers = mask.long()
     if int(numbers.max()) <= 1:
@@ -104,13 +101,7 @@ def _mask(mask: Any, shape: tuple[int, int]) -> list[int] | None:
     return [int((row == number).sum()) for row in numbers for number in row.unique() if number]
 
 
-def _padding(mask: Any, shape: tuple[int, int]) -> list[int] | None:
-    return (~mask).sum(-1).tolist() if tuple(mask.shape) == shape and not mask.is_floating_point() else None
-
-
 def _positions(positions: Any, shape: tuple[int, int]) -> list[int] | None:
-    if tuple(positions.shape) != shape:
-        return None
     starts = [[*(row == 0).nonzero().flatten().tolist(), len(row)] for row in positions]
     if not any(len(row) > 2 for row in starts):
         return None
@@ -118,20 +109,22 @@ def _positions(positions: Any, shape: tuple[int, int]) -> list[int] | None:
 
 
 def _labels(labels: Any, shape: tuple[int, int]) -> list[int] | None:
-    if tuple(labels.shape) != shape:
-        return None
     kept = labels != IGNORED
     if bool((kept.diff(dim=-1).sum(-1) > 2).any()):
         return None  # ignored here and there: words to be guessed, or turns of a dialogue
     return [int(row.nonzero().max()) + 1 if bool(row.any()) else 0 for row in kept]
 
 
+# Each reads values of the tokens' shape, those of ends alone a list.
 _READERS: tuple[tuple[tuple[str, ...], Any], ...] = (
-    (("cu_seqlens", "cu_seq_lens_q", "cu_seqlens_q"), _ends),
+    (("cu_seqlens", "cu_seq_lens_q", "cu_seqlens_q"), lambda ends, shape: lengths_of(ends)),
     (("attention_mask",), _mask),
-    (("key_padding_mask", "src_key_padding_mask", "padding_mask"), _padding),
+    (
+        ("key_padding_mask", "src_key_padding_mask", "padding_mask"),
+        lambda mask, shape: None if mask.is_floating_point() else (~mask).sum(-1).tolist(),
+    ),
     (("position_ids",), _positions),
-    (("attention_mask",), lambda mask, shape: [shape[1]] * shape[0] if tuple(mask.shape) == shape else None),
+    (("attention_mask",), lambda mask, shape: [shape[1]] * shape[0]),
     (("labels",), _labels),
 )
 

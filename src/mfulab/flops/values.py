@@ -4,6 +4,7 @@ Schedules of dropout rates (`[x.item() for x in torch.linspace(0, 0.1, 12)]`), m
 sequence lengths: a few numbers decide what is built, and no device is needed to know them.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -28,9 +29,6 @@ def value_of(tensor: Any) -> torch.Tensor | None:
     return _VALUES.get(tensor) if isinstance(tensor, torch.Tensor) else None
 
 
-_aten = torch.ops.aten
-
-
 class _UnknownError(Exception):
     pass
 
@@ -40,50 +38,36 @@ class KnownValues(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if operator is _aten._local_scalar_dense.default and args[0] in _VALUES:
+        if operator is torch.ops.aten._local_scalar_dense.default and args[0] in _VALUES:
             return _VALUES[args[0]].item()
         device = kwargs.get("device")
         leaves_meta = device is not None and torch.device(device).type != "meta"
-        if leaves_meta and operator is _aten._to_copy.default and args[0] in _VALUES:
+        if leaves_meta and operator is torch.ops.aten._to_copy.default and args[0] in _VALUES:
             return operator(_VALUES[args[0]], **kwargs)
         out = operator(*args, **kwargs)
         results = [leaf for leaf in tree_flatten(out)[0] if isinstance(leaf, torch.Tensor)]
-        if results and all(_is_kept(leaf) for leaf in results):
-            self._note(operator, args, kwargs, results)
-        else:
-            self._forget(operator, args)
+        if results and all(map(_is_kept, results)):
+            on_cpu = {key: torch.device("cpu") if key == "device" and value else value for key, value in kwargs.items()}
+            with suppress(_UnknownError, NotImplementedError, RuntimeError, IndexError, ValueError):
+                known = operator(*_known(args), **_known(on_cpu))
+                for result, value in zip(results, tree_flatten(known)[0], strict=False):
+                    _VALUES[result] = value
+                return out
+        if operator._schema.is_mutable:  # what unknown values overwrite is forgotten, and its views
+            written = [leaf for leaf in tree_flatten(args[:1])[0] if isinstance(leaf, torch.Tensor) and leaf in _VALUES]
+            storages = {_VALUES[leaf].untyped_storage()._cdata for leaf in written}
+            for tensor in [each for each, value in _VALUES.items() if value.untyped_storage()._cdata in storages]:
+                del _VALUES[tensor]
         return out
 
-    def _note(self, operator: Any, args: Any, kwargs: Any, results: list[torch.Tensor]) -> None:
-        try:
-            on_cpu = {key: torch.device("cpu") if key == "device" and value else value for key, value in kwargs.items()}
-            known = operator(*self._known(args), **self._known(on_cpu))
-        except (_UnknownError, NotImplementedError, RuntimeError, IndexError, ValueError):
-            self._forget(operator, args)
-            return
-        for result, value in zip(results, tree_flatten(known)[0], strict=False):
-            _VALUES[result] = value
 
-    def _known(self, arguments: Any) -> Any:
-        def value(tensor: torch.Tensor) -> torch.Tensor:
-            if not tensor.is_meta:
-                return tensor
-            if tensor not in _VALUES:
-                raise _UnknownError
-            return _VALUES[tensor]
+def _known(arguments: Any) -> Any:
+    def value(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_meta and tensor not in _VALUES:
+            raise _UnknownError
+        return _VALUES[tensor] if tensor.is_meta else tensor
 
-        return tree_map_only(torch.Tensor, value, arguments)
-
-    def _forget(self, operator: Any, args: Any) -> None:
-        """Forgets what unknown values overwrite, and its views."""
-        if not operator._schema.is_mutable:
-            return
-        for written in tree_flatten(args[:1])[0]:
-            if isinstance(written, torch.Tensor) and written in _VALUES:
-                storage = _VALUES[written].untyped_storage()._cdata
-                for tensor in list(_VALUES):
-                    if _VALUES[tensor].untyped_storage()._cdata == storage:
-                        del _VALUES[tensor]
+    return tree_map_only(torch.Tensor, value, arguments)
 
 
 def _is_kept(tensor: torch.Tensor) -> bool:

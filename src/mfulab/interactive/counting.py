@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves
 
-from mfulab.flops.counter import OperatorCounter, eager_stance
+from mfulab.flops.counter import Dispatch, OperatorCounter, eager_stance
 from mfulab.flops.layers import LayerTracker
 
 
@@ -45,7 +45,7 @@ class LoopCounter(OperatorCounter):
 
     def _begin(self) -> None:
         self._stance = eager_stance()
-        self._mode = self._dispatch_mode()
+        self._mode = Dispatch(self)
         _replace_modes(lambda modes: [self._mode, *modes])
 
     def _end(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
-from mfulab.flops.operators import Cost
+from mfulab.flops.cost import Cost
 from mfulab.flops.recorded import NO_SHAPES, Recorded, recorded_format
 from mfulab.tracing.attribution import Attribution
 from mfulab.tracing.recording import COMPUTE, Recording

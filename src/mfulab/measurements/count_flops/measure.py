@@ -10,9 +10,8 @@ from mfulab.core.files import write_csv
 from mfulab.core.measurement import Measured
 from mfulab.flops.compare import compare_formulas, transformer_shape
 from mfulab.flops.count import CountError
-from mfulab.flops.counter import Operations
+from mfulab.flops.counter import Operations, layer_rows
 from mfulab.flops.elementwise import OPTIMIZERS
-from mfulab.flops.tree import layer_rows
 from mfulab.measurements.count_flops import CountFlopsConfig, FlopsRow
 from mfulab.models.counted import Mode, ModelCount, count_model, looked_up_parameters
 
