@@ -174,7 +174,7 @@ def enable_checkpointing(model: torch.nn.Module) -> int:
     Raises:
         UnsupportedError: the model has no stack of blocks.
     """
-    blocks = list(outermost_blocks(model))
+    blocks = outermost_blocks(model)
     if not blocks:
         raise UnsupportedError(
             f"checkpointing: {type(model).__name__} has no ModuleList or Sequential of blocks to recompute"

@@ -1,9 +1,9 @@
 """Counts a model by its config: on the meta device, else with fake tensors, else with real ones on the CPU."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import psutil
 import torch
@@ -69,16 +69,18 @@ def count_model(
         CountError: its step fails in all three ways.
     """
     failures: dict[str, str] = {}
-    for means in get_args(Means):
-        message = "; ".join(f"not on {where}: {reason}" for where, reason in failures.items())
+    words: dict[Means, str] = {"meta": "the meta device", "fake": "fake tensors", "cpu": "the CPU"}
+    for means, where in words.items():
+        message = "; ".join(f"not on {other}: {reason}" for other, reason in failures.items())
         try:
             return _count(config, batch_size, sequence_length, checkpointing, mode, means, message)
         except (ModelError, UnsupportedError):
             raise
         except Exception as error:
-            failures[_WORDS[means]] = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    same = set(failures.values())
-    reasons = same.pop().rstrip(".") if len(same) == 1 else "; ".join(f"not on {a}: {b}" for a, b in failures.items())
+            failures[where] = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    reasons = "; ".join(f"not on {other}: {reason}" for other, reason in failures.items())
+    if len(set(failures.values())) == 1:
+        reasons = failures["the CPU"].rstrip(".")
     shape = [batch_size, *(config.input_shape or [sequence_length or config.sequence_length or 1])]
     raise CountError(
         f"model={config.name} cannot be counted with an input of shape {shape}. {reasons}. "
@@ -129,19 +131,11 @@ def _count(
         return ModelCount(counted, model, means, message, sum(ends))
 
 
-_WORDS: dict[Means, str] = {"meta": "the meta device", "fake": "fake tensors", "cpu": "the CPU"}
-
-
 @contextmanager
 def _tensors(means: Means) -> Iterator[str]:
     device = "meta" if means == "meta" else "cpu"
-    with ExitStack() as modes:
-        if means == "fake":
-            modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        else:
-            modes.enter_context(torch.device(device))
-        if means == "meta":
-            modes.enter_context(KnownValues())
+    made = FakeTensorMode(allow_non_fake_inputs=True) if means == "fake" else torch.device(device)
+    with made, KnownValues() if means == "meta" else nullcontext():
         yield device
 
 
@@ -150,11 +144,8 @@ def looked_up_parameters(model: torch.nn.Module) -> int:
 
     A table that is the output layer's matrix as well is multiplied by, and read whole.
     """
-    held = [
-        (isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag), parameter)
-        for module in model.modules()
-        for parameter in module.parameters(recurse=False)
-    ]
-    others = {id(parameter) for is_table, parameter in held if not is_table}
-    tables = {id(parameter): parameter.numel() for is_table, parameter in held if is_table}
-    return sum(numel for key, numel in tables.items() if key not in others)
+    tables, others = {}, {}
+    for module in model.modules():
+        held = tables if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) else others
+        held.update({id(parameter): parameter.numel() for parameter in module.parameters(recurse=False)})
+    return sum(tables[key] for key in tables.keys() - others.keys())

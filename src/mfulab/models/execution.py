@@ -17,8 +17,6 @@ from mfulab.core.groups import ExecutionConfig
 from mfulab.device import is_gpu, require_cuda
 from mfulab.models.build import Batch, LogitsOnly
 
-# Steps before capture: lazy initialisation and the optimiser's state must not become part of the graph.
-_STEPS_BEFORE_CAPTURE = 3
 _BACKENDS = {
     "math": SDPBackend.MATH,
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -31,7 +29,6 @@ NO_COMPILER = (
     "execution=compile: torch.compile writes C++ for a CPU, and no compiler for it is found: install g++ or clang++, "
     "or name one in CXX"
 )
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # torch and Triton look there for what was compiled before
 
 
 @contextlib.contextmanager
@@ -39,7 +36,7 @@ def empty_cache() -> Iterator[None]:
     """Hides what earlier processes compiled: with it, compile time would tell which run came first."""
     with (
         tempfile.TemporaryDirectory(prefix="mfulab_compiled_", ignore_cleanup_errors=True) as folder,
-        patch.dict(os.environ, {name: f"{folder}/{name.lower()}" for name in CACHES}),
+        patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=f"{folder}/torch", TRITON_CACHE_DIR=f"{folder}/triton"),
     ):
         yield
 
@@ -64,10 +61,8 @@ def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> C
     """
     call: Callable[..., Any] = model
     match execution.mode:
-        case "trace":
-            call = _torchscript(lambda: torch.jit.trace(LogitsOnly(model), (batch.inputs,), check_trace=False), "trace")
-        case "script":
-            call = _torchscript(lambda: torch.jit.script(model), "script")
+        case "trace" | "script":
+            call = _torchscript(model, batch, execution.mode)
         case "compile":
             compiled = torch.compile(model, mode=execution.compile_mode, dynamic=execution.dynamic)
             call = _explained(compiled, "No working C++ compiler", NO_COMPILER)
@@ -98,11 +93,13 @@ def _explained(
     return checked
 
 
-def _torchscript(make: Callable[[], Any], mode: str) -> Callable[[Any], Any]:
+def _torchscript(model: torch.nn.Module, batch: Batch, mode: str) -> Callable[..., Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated; it is measured as the past that it is
         try:
-            return make()
+            if mode == "script":
+                return torch.jit.script(model)
+            return torch.jit.trace(LogitsOnly(model), (batch.inputs,), check_trace=False)
         except Exception as error:
             # TorchScript refuses a model's Python with many kinds of error; none of them is about this device.
             line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
@@ -121,7 +118,7 @@ def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
-        for _ in range(_STEPS_BEFORE_CAPTURE):
+        for _ in range(3):  # lazy initialisation and the optimiser's state must not become part of the graph
             step()
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()

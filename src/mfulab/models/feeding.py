@@ -35,29 +35,24 @@ def feeder(
     on_gpu = batch.inputs.is_cuda
     if workload.loader_pinned and not on_gpu:
         raise UnsupportedError("workload.loader_pinned=true: only copies to a GPU gain by it")
-    if workload.loader_source == "decode":
-        source: Dataset[Sample] = Photographs(config)
-    elif workload.loader_source == "file":
-        source = Mapped(config, sequence_length, workload.loader_file)
-    else:
-        source = _Drawn(config, sequence_length)
+    sources: dict[str, Callable[[], Dataset[Sample]]] = {
+        "random": lambda: _Drawn(config, sequence_length),
+        "decode": lambda: Photographs(config),
+        "file": lambda: Mapped(config, sequence_length, workload.loader_file),
+    }
     loader = DataLoader(
-        source,
+        sources[workload.loader_source](),
         batch_sampler=_Indices(len(batch.inputs), workload.loader_epoch),
         num_workers=workload.loader_workers,
         pin_memory=on_gpu if workload.loader_pinned is None else workload.loader_pinned,
         prefetch_factor=workload.loader_prefetch,
         persistent_workers=workload.loader_persistent,
     )
-    batches = iter(loader)
+    # The first epoch's workers start now, each later one's when it begins.
+    batches = itertools.chain(iter(loader), itertools.chain.from_iterable(itertools.repeat(loader)))
 
     def fetch() -> None:
-        nonlocal batches
-        try:
-            drawn, targets = next(batches)
-        except StopIteration:
-            batches = iter(loader)
-            drawn, targets = next(batches)
+        drawn, targets = next(batches)
         batch.inputs.copy_(drawn, non_blocking=True)
         batch.targets.copy_(targets, non_blocking=True)
 

@@ -59,13 +59,14 @@ def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
 
 
 def _layer(part: nn.Module | None, node: Any, images: Sequence[int] | None) -> Layer | None:
+    if isinstance(part, nn.Conv2d | nn.Linear):
+        weight = part.weight.detach().numpy()
+        bias = None if part.bias is None else part.bias.detach().numpy()
     if isinstance(part, nn.Conv2d):
         if part.groups != 1 or set(part.dilation) != {1} or isinstance(part.padding, str):
             return None
-        weight, bias = _arrays(part)
         return Layer("convolution", weight.transpose(2, 3, 1, 0), bias, part.stride, part.padding)  # type: ignore[arg-type]
     if isinstance(part, nn.Linear):
-        weight, bias = _arrays(part)
         if images is not None:  # flattened channels last here, channels first by torch
             weight = weight.reshape(-1, *images).transpose(0, 2, 3, 1).reshape(len(weight), -1)
         return Layer("linear", weight.T, bias)
@@ -74,10 +75,6 @@ def _layer(part: nn.Module | None, node: Any, images: Sequence[int] | None) -> L
     if isinstance(part, nn.Flatten) or (node.target in (torch.flatten, "flatten") and node.args[1:] == (1,)):
         return Layer("flatten")
     return None
-
-
-def _arrays(part: nn.Conv2d | nn.Linear) -> tuple[np.ndarray, np.ndarray | None]:
-    return part.weight.detach().numpy(), None if part.bias is None else part.bias.detach().numpy()
 
 
 def parameters_of(layers: Sequence[Layer], convert: Callable[[np.ndarray], Any]) -> list[list[Any]]:

@@ -89,12 +89,9 @@ def _require(config: ProfileStepConfig, device: torch.device) -> None:
         raise UnsupportedError(f"execution={mode} has fp32 alone, not precision={precision.name}")
     if workload.mode not in ("training", "inference") or (mode == "onnxruntime" and workload.mode == "training"):
         raise UnsupportedError(f"execution={mode} has no workload.mode={workload.mode}")
-    if mode == "jax" and (config.device.threads or usable_cores()) < usable_cores():  # XLA's threads cannot be set
-        raise UnsupportedError(
-            f"execution=jax computes with all cores, not with device.threads={config.device.threads}"
-        )
+    threads = config.device.threads or usable_cores()
+    if mode == "jax" and threads < usable_cores():  # XLA's threads cannot be set
+        raise UnsupportedError(f"execution=jax computes with all cores, not with device.threads={threads}")
     plain = type(workload)(name=workload.name, mode=workload.mode, learning_rate=workload.learning_rate)
-    other = [key for key, value in workload if value != getattr(plain, key)]
-    if other:
-        named = ", ".join(f"workload.{key}={getattr(workload, key)}" for key in other)
+    if named := ", ".join(f"workload.{key}={value}" for key, value in workload if value != getattr(plain, key)):
         raise UnsupportedError(f"execution={mode} has the plain step with Adam alone, not {named}")

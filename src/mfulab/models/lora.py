@@ -35,9 +35,8 @@ def build(rank: int, adapted: Sequence[str], **arguments: Any) -> torch.nn.Modul
         if name in adapted and isinstance(child, torch.nn.Linear)
     ]
     if not found:
-        raise ModelError(
-            f"model.arguments.adapted={list(adapted)}: {type(model).__name__} has no linear layer so named"
-        )
+        asked = f"model.arguments.adapted={list(adapted)}"
+        raise ModelError(f"{asked}: {type(model).__name__} has no linear layer so named")
     for parent, name, child in found:
         setattr(parent, name, LowRankLinear(child, rank))
     return model

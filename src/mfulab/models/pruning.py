@@ -13,11 +13,8 @@ from mfulab.device import gpu
 
 def perceptron(width: int, hidden: int, depth: int) -> nn.Sequential:
     """Builds `depth` blocks of two linear layers with a ReLU between, [batch, width] → [batch, width]."""
-    return nn.Sequential(
-        *itertools.chain.from_iterable(
-            (nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)) for _ in range(depth)
-        )
-    )
+    blocks = ((nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)) for _ in range(depth))
+    return nn.Sequential(*itertools.chain.from_iterable(blocks))
 
 
 def prune(model: nn.Module, config: ModelConfig) -> None:
@@ -70,10 +67,7 @@ def compress(model: nn.Module) -> None:
         layer.weight = nn.Parameter(torch.sparse.to_sparse_semi_structured(weight), requires_grad=False)
 
 
-Placed = tuple[int, nn.Linear]
-
-
-def _pairs(model: nn.Module) -> Iterator[tuple[nn.Sequential, Placed, Placed]]:
+def _pairs(model: nn.Module) -> Iterator[tuple[nn.Sequential, tuple[int, nn.Linear], tuple[int, nn.Linear]]]:
     """Each Sequential with two linear layers and their places, between which nothing holds parameters; none twice."""
     for parent in model.modules():
         if isinstance(parent, nn.Sequential):

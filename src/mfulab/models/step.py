@@ -19,6 +19,7 @@ from mfulab.models.quantised import quantise, weight_bytes
 from mfulab.timing.phases import Mark, Phase
 
 TEMPERATURE = 2.0  # that softens a teacher's classes
+ONE_PHASE = "the step is one phase, forward"
 SCHEDULE_STEPS = 1000  # of a cosine's half; which part of it is measured does not change what a step costs
 
 
@@ -46,17 +47,18 @@ def make(config: ProfileStepConfig, device: torch.device) -> Step:
         ModelError: the model cannot be built.
         UnsupportedError: the device, the model or the mode of execution cannot have such a step.
     """
+    trains = config.workload.mode == "training"
     if config.execution.mode in frameworks.PACKAGES:
         model, batch, facts = _prepared(config, device)
         call = frameworks.make_step(model, batch, config, device)
-        if config.workload.mode == "training":
+        if trains:
             return Step(call, float, f"execution={config.execution.name}: the step is one call", facts)
-        return Step(call, _loss_against(batch.targets, config), _ONE_PHASE, facts)
-    step = _MAKERS[config.workload.mode](config, device)
-    if config.execution.mode != "cuda_graph":
-        return step
-    phases = step.phases if isinstance(step.phases, str) else "a CUDA graph is launched as a whole"
-    return replace(step, call=execution.capture(step.call, device), phases=phases)
+        return Step(call, lambda output: float(loss(output, batch.targets, config.model.task)), ONE_PHASE, facts)
+    step = (_training if trains else _without_training)(config, device)
+    if config.execution.mode == "cuda_graph":
+        phases = step.phases if isinstance(step.phases, str) else "a CUDA graph is launched as a whole"
+        return replace(step, call=execution.capture(step.call, device), phases=phases)
+    return step
 
 
 def make_model(config: ProfileStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch]:
@@ -119,57 +121,40 @@ def _fetching(config: ProfileStepConfig, batch: Batch) -> Callable[[], None]:
     return feeder(batch, config.model, config.workload, config.sequence_length)
 
 
-def _inference(config: ProfileStepConfig, device: torch.device) -> Step:
-    """Forward, recorded by autograd as the workload says.
+def _without_training(config: ProfileStepConfig, device: torch.device) -> Step:
+    """A forward pass of a batch, of a whole prompt (prefill), or of its last token, the rest in a cache (decoding).
 
-    `leaked` keeps the outputs of `LEAKED_STEPS` steps, and so their graphs, as summing up losses without `item()` does.
+    Autograd records it as the workload says: `leaked` keeps the outputs of `LEAKED_STEPS` steps, and so their graphs,
+    as summing up losses without `item()` does.
     """
+    workload, issued = config.workload, config.execution
     model, batch, facts = _prepared(config, device)
-    if config.execution.mode == "cuda_graph" and config.workload.autograd != "no_grad":
-        raise UnsupportedError("workload.autograd: a replayed CUDA graph records nothing; use no_grad")
-    call, fetch = execution.issue(model, batch, config.execution), _fetching(config, batch)
-    kept: deque[Any] = deque(maxlen=LEAKED_STEPS if config.workload.autograd == "leaked" else 0)
+    if workload.mode == "inference":
+        if issued.mode == "cuda_graph" and workload.autograd != "no_grad":
+            raise UnsupportedError("workload.autograd: a replayed CUDA graph records nothing; use no_grad")
+        call, fetch, targets = execution.issue(model, batch, issued), _fetching(config, batch), batch.targets
 
-    def compute() -> Any:
-        fetch()
-        output = call(batch.inputs)
-        kept.append(output)
-        return output
-
-    return _without_training(config, compute, batch.targets, device, facts)
-
-
-def _generating(config: ProfileStepConfig, device: torch.device) -> Step:
-    """The whole prompt (prefill), or its last token with all before it in a cache (decoding)."""
-    model, batch, facts = _prepared(config, device)
-    if config.execution.mode not in ("eager", "compile"):
-        raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
-    call = execution.issue(model, batch, config.execution)
-    generator = decoding.prefiller if config.workload.mode == "prefill" else decoding.decoder
-    with torch.no_grad(), autocast(config.precision, device):
-        generate = generator(model, batch.inputs, call)
-    return _without_training(config, generate, batch.targets[:, -1:], device, facts)
-
-
-def _without_training(
-    config: ProfileStepConfig,
-    compute: Callable[[], Any],
-    targets: torch.Tensor,
-    device: torch.device,
-    facts: dict[str, Any],
-) -> Step:
+        def compute() -> Any:
+            fetch()
+            return call(batch.inputs)
+    else:
+        if issued.mode not in ("eager", "compile"):
+            raise UnsupportedError(f"execution={issued.name}: a growing cache needs eager or compiled execution")
+        generator = decoding.prefiller if workload.mode == "prefill" else decoding.decoder
+        with torch.no_grad(), autocast(config.precision, device):
+            compute = generator(model, batch.inputs, execution.issue(model, batch, issued))
+        targets = batch.targets[:, -1:]
     contexts = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
-    record = contexts.get(config.workload.autograd, contextlib.nullcontext)
+    record = contexts.get(workload.autograd, contextlib.nullcontext)
+    kept: deque[Any] = deque(maxlen=LEAKED_STEPS if workload.autograd == "leaked" else 0)
 
     def step() -> Any:
         with record(), autocast(config.precision, device):
-            return compute()
+            output = compute()
+        kept.append(output)
+        return output
 
-    return Step(step, _loss_against(targets, config), _ONE_PHASE, facts)
-
-
-def _loss_against(targets: torch.Tensor, config: ProfileStepConfig) -> Callable[[Any], float]:
-    return lambda output: float(loss(output, targets, config.model.task))
+    return Step(step, lambda output: float(loss(output, targets, config.model.task)), ONE_PHASE, facts)
 
 
 def _training(config: ProfileStepConfig, device: torch.device) -> Step:
@@ -183,10 +168,6 @@ def _training(config: ProfileStepConfig, device: torch.device) -> Step:
         teacher = teaching(frozen, batch, config.workload, config.precision, device)
     step = training_step(config, call, list(model.parameters()), batch, device, fetch=fetch, teacher=teacher)
     return Step(step, float, step, facts)
-
-
-_ONE_PHASE = "the step is one phase, forward"
-_MAKERS = {"training": _training, "inference": _inference, "prefill": _generating, "decoding": _generating}
 
 
 def training_step(
@@ -272,16 +253,12 @@ def distillation_loss(output: Any, taught: torch.Tensor, temperature: float = TE
 def _optimizer(
     parameters: list[torch.nn.Parameter], workload: WorkloadConfig, capturable: bool
 ) -> torch.optim.Optimizer:
-    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
-        "sgd": torch.optim.SGD,
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
-    }
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[workload.optimizer]
     options: dict[str, Any] = {} if workload.optimizer == "sgd" else {"capturable": capturable}
     if workload.optimizer_implementation != "default":  # torch's own choice: a loop on a CPU, foreach on a GPU
         options |= {name: workload.optimizer_implementation == name for name in ("foreach", "fused")}
     try:
-        return kinds[workload.optimizer](parameters, lr=workload.learning_rate, **options)
+        return kind(parameters, lr=workload.learning_rate, **options)
     except RuntimeError as error:
         asked = f"workload.optimizer_implementation={workload.optimizer_implementation}"
         raise UnsupportedError(f"{asked}: {error}") from error
