@@ -50,18 +50,12 @@ def compare_formulas(
     shape = transformer_shape(model)
     if shape is None:
         return []
-    flops = count.operations.model_flops
-    tokens = batch_size * sequence_length
+    flops, sizes = count.operations.model_flops, (batch_size * sequence_length, sequence_length)
     gpt = "holds for GPT's shape: an MLP four times as wide, as many heads of keys as of queries"
     formulas = [
-        ("6·N", "2001.08361", kaplan_flops(shape, tokens), "leaves attention out"),
-        (
-            "6·N + 12·L·H·Q·T",
-            "2204.02311",
-            palm_flops(shape, tokens, sequence_length),
-            "counts biases and norms as matmuls",
-        ),
-        ("72·B·T·L·h²·(1 + T/6h + V/12hL)", "2205.05198", megatron_flops(shape, tokens, sequence_length), gpt),
+        ("6·N", "2001.08361", kaplan_flops(shape, sizes[0]), "leaves attention out"),
+        ("6·N + 12·L·H·Q·T", "2204.02311", palm_flops(shape, *sizes), "counts biases and norms as matmuls"),
+        ("72·B·T·L·h²·(1 + T/6h + V/12hL)", "2205.05198", megatron_flops(shape, *sizes), gpt),
     ]
     return [
         {

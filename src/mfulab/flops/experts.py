@@ -11,28 +11,26 @@ from torch.nn.modules import module as global_hooks
 from mfulab.flops.formulas import expected_experts_read
 
 # What transformers' configs call the number of experts, and of those a token is sent to.
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k")
+_NAMES = (
+    ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k"),
+)
 
 
 def expert_numbers(model: torch.nn.Module) -> tuple[int, int] | None:
     """Routed experts of a layer, and how many of them a token meets, by the model's config; None for a dense one."""
     config = getattr(model, "config", None)
     config = getattr(config, "text_config", config)
-    found = [next((getattr(config, name) for name in names if getattr(config, name, None)), None)
-             for names in (_EXPERTS, _ACTIVE)]  # fmt: skip
-    return (int(found[0]), int(found[1])) if found[0] and found[1] else None
+    experts, active = (next(filter(None, (getattr(config, name, None) for name in names)), None) for names in _NAMES)
+    return (int(experts), int(active)) if experts and active else None
 
 
 def active_parameters(model: torch.nn.Module) -> int:
     """Parameters that one token meets: of routed experts those it is sent to, all of the rest, shared experts too."""
-    total = sum(parameter.numel() for parameter in model.parameters())
-    numbers = expert_numbers(model)
-    if numbers is None:
-        return total
-    experts, active = numbers
-    routed = sum(parameter.numel() for name, parameter in model.named_parameters() if ".experts." in name)
-    return total - routed + routed * active // experts
+    experts, active = expert_numbers(model) or (1, 1)
+    sizes = [(".experts." in name, parameter.numel()) for name, parameter in model.named_parameters()]
+    routed = sum(size for is_routed, size in sizes if is_routed)
+    return sum(size for _, size in sizes) - routed + routed * active // experts
 
 
 class RoutedTokens(ExitStack):

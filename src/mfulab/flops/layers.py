@@ -35,8 +35,7 @@ def compiled_models_unwarned() -> Iterator[None]:
     """Inside it compiled models do not warn of global hooks, whatever filters the loop keeps and restores meanwhile."""
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", "Using `torch.compile")
-    held = warnings.filters  # what a context that began inside brings back
-    added = held[0]
+    held, added = warnings.filters, warnings.filters[0]  # a context that began inside brings the first back
     try:
         yield
     finally:
@@ -73,13 +72,10 @@ class LayerTracker(Opened):
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
-        self._names: dict[int, str] = {}
-        for name, module in model.named_modules():
-            self._names.setdefault(id(module), name)
+        self._names = {id(module): name for name, module in model.named_modules()}
         self.model = model  # an id is a module's own only while the module lives
         self._frames: list[_Frame] = []
-        self._numbers = [-1]
-        self._layers = [ROOT]
+        self._numbers, self._layers = [-1], [ROOT]
         self._thread = threading.get_ident()
         self.failed = ROOT
         """Name of the innermost layer that was running when its forward failed."""
@@ -94,7 +90,7 @@ class LayerTracker(Opened):
         node = torch._C._current_autograd_node()
         frame = self._frames[-1] if self._frames else None
         in_engine = node is not None and (frame is None or frame.kind == "engine")
-        layer = self.of_node(node) if node is not None and in_engine else self.current
+        layer = self._maker(node) if node is not None and in_engine else self.current
         if frame is not None and in_engine and torch.is_grad_enabled() and not frame.makes_graph:
             # A gradient that nobody differentiates again builds no graph; what a checkpoint runs anew does.
             return layer, "recomputed"
@@ -120,7 +116,7 @@ class LayerTracker(Opened):
                 direction = "backward"
         return direction
 
-    def of_node(self, node: Node) -> str:
+    def _maker(self, node: Node) -> str:
         """Name of the layer that made an autograd node; the root for those that belong to none."""
         number = node._sequence_nr()
         # Accumulating a leaf's gradient has the largest number that there is.
@@ -180,10 +176,9 @@ class LayerTracker(Opened):
         self._frames.append(_Frame("optimizer", owner=id(optimizer)))
 
     def _leave(self, kind: str, owner: int) -> None:
-        for place in range(len(self._frames) - 1, -1, -1):
-            if (self._frames[place].kind, self._frames[place].owner) == (kind, owner):
-                del self._frames[place:]
-                return
+        found = [at for at, frame in enumerate(self._frames) if (frame.kind, frame.owner) == (kind, owner)]
+        if found:
+            del self._frames[found[-1] :]
 
     def _is_elsewhere(self) -> bool:
         # What another thread calls is no part of this step, unless autograd recomputes it there.

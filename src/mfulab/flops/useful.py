@@ -137,15 +137,16 @@ def useful_flops(operations: Operations, real: RealTokens) -> float:
     a row, a classifier's head say, is taken for token by token.
     """
     total = 0.0
-    for key, totals in operations.totals.items():
-        if key.direction in ("forward", "backward"):
-            total += (totals.flops - totals.attention_flops) * real.fraction
-            if key.side not in (0, real.width):  # a chunk's square, or a head's: as many as there are tokens
-                total += totals.attention_flops * real.fraction
-            elif totals.rectangle_flops:
-                shown = totals.attention_flops - totals.padding_flops
-                by_mask = shown if totals.padding_flops else totals.attention_flops * real.fraction
-                total += min(by_mask, totals.rectangle_flops * real.pair_fraction)
-            else:
-                total += totals.attention_flops
+    for key, sums in operations.totals.items():
+        if key.direction not in ("forward", "backward"):
+            continue
+        by_token = sums.attention_flops * real.fraction
+        total += (sums.flops - sums.attention_flops) * real.fraction
+        if key.side not in (0, real.width):  # a chunk's square, or a head's: as many as there are tokens
+            total += by_token
+        elif sums.rectangle_flops:
+            by_mask = sums.attention_flops - sums.padding_flops if sums.padding_flops else by_token
+            total += min(by_mask, sums.rectangle_flops * real.pair_fraction)
+        else:
+            total += sums.attention_flops
     return total
