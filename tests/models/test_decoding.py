@@ -8,7 +8,7 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig, WorkloadConfig
 from mfulab.models.build import build
 from mfulab.models.counted import count_model
-from mfulab.models.decoding import decoder, prefiller
+from mfulab.models.decoding import generating
 from mfulab.tables.join import profile_columns
 
 WIDTH, LAYERS, VOCABULARY, LENGTH, BATCH = 64, 2, 100, 24, 3
@@ -46,7 +46,7 @@ def test_each_step_gives_the_last_token_of_the_whole_sequence(config, device):
     model = build(config).eval().to(device)
     tokens = torch.randint(VOCABULARY, (BATCH, LENGTH), device=device)
     whole = model(tokens).logits[:, -1:]
-    step = decoder(model, tokens, model)
+    step = generating("decoding", model, tokens, model)
     for _ in range(3):
         torch.testing.assert_close(step().logits, whole)
 
@@ -55,13 +55,13 @@ def test_each_step_gives_the_last_token_of_the_whole_sequence(config, device):
 def test_prefill_gives_what_follows_the_prompt_and_a_new_cache_each_time():
     model = build(GPT2).eval()
     tokens = torch.randint(VOCABULARY, (BATCH, LENGTH))
-    step = prefiller(model, tokens, model)
+    step = generating("prefill", model, tokens, model)
     first, second = step(), step()
     torch.testing.assert_close(first.logits, model(tokens).logits[:, -1:])
     assert first.past_key_values is not second.past_key_values
     assert first.past_key_values.get_seq_length() == LENGTH
     with pytest.raises(UnsupportedError, match="keeps no cache"):
-        prefiller(build(BERT), tokens, model)
+        generating("prefill", build(BERT), tokens, model)
 
 
 def test_prefill_needs_the_logits_of_its_last_token_alone():
@@ -80,7 +80,7 @@ def test_filling_the_cache_makes_no_logits_but_the_last():
     model = build(GPT2).eval()
     seen = []
     model.lm_head.register_forward_hook(lambda layer, inputs, output: seen.append(output.shape[1]))
-    decoder(model, torch.randint(VOCABULARY, (BATCH, LENGTH)), model)()
+    generating("decoding", model, torch.randint(VOCABULARY, (BATCH, LENGTH)), model)()
     assert seen == [1, 1]
 
 
@@ -90,10 +90,10 @@ def test_what_keeps_no_cache_is_unsupported():
     bert, linear = build(BERT).eval(), torch.nn.Linear(LENGTH, 1)
     for model, inputs in ((bert, tokens), (linear, torch.randn(BATCH, LENGTH))):
         with pytest.raises(UnsupportedError, match=f"{type(model).__name__} keeps no cache"):
-            decoder(model, inputs, model)
+            generating("decoding", model, inputs, model)
     gpt2 = build(GPT2).eval()
     with pytest.raises(UnsupportedError, match="sequence_length=1 leaves no token"):
-        decoder(gpt2, tokens[:, :1], gpt2)
+        generating("decoding", gpt2, tokens[:, :1], gpt2)
 
 
 def test_its_flops_are_those_of_one_token_that_attends_to_all():

@@ -71,9 +71,7 @@ def block_mask_pairs(query: Tensor, key: Tensor, block_mask: tuple[Any, ...]) ->
     if has_data(partial):
         blocks = partial.sum() + (0 if full is None else full.sum())
         executed = min(float(blocks) / partial[..., 0].numel() * rows * columns, whole.executed)
-    if queries * keys > LARGEST_MASK:
-        return Pairs(executed, executed, executed, whole.rectangle, bound=True)
-    mask = _evaluated(block_mask, queries, keys, query.device.type if has_data(query) else "cpu")
+    mask = _evaluated(block_mask, queries, keys, query)
     if mask is None:
         return Pairs(executed, executed, executed, whole.rectangle, bound=True)
     pairs = mask_pairs(mask, queries, keys)
@@ -86,19 +84,19 @@ def block_mask_documents(block_mask: module.BlockMask) -> list[list[int]] | None
     None for queries that are other tokens than the keys, for masks of more than `LARGEST_MASK` pairs, and without data.
     """
     queries, keys = block_mask.seq_lengths
-    if queries != keys or queries * keys > LARGEST_MASK:
-        return None
-    blocks = block_mask.kv_num_blocks
-    mask = _evaluated(block_mask.as_tuple(), queries, keys, blocks.device.type if has_data(blocks) else "cpu")
+    mask = _evaluated(block_mask.as_tuple(), queries, keys, block_mask.kv_num_blocks) if queries == keys else None
     return None if mask is None else documents_of(mask)
 
 
-def _evaluated(block_mask: tuple[Any, ...], queries: int, keys: int, device: str) -> Tensor | None:
-    """The mask, [sequences, heads, queries, keys]; None for a function of tensors without data."""
+def _evaluated(block_mask: tuple[Any, ...], queries: int, keys: int, beside: Tensor) -> Tensor | None:
+    """The mask, [sequences, heads, queries, keys]; None if it is too large or a function of tensors without data."""
+    if queries * keys > LARGEST_MASK:
+        return None
     numbers, places = block_mask[2], block_mask[3]
     rows, columns, mask_function = block_mask[-3:]
     if mask_function is not module.noop_mask:
         try:
+            device = beside.device.type if has_data(beside) else "cpu"
             with torch.device("cpu"):
                 return module.create_mask(mask_function, numbers.shape[0], numbers.shape[1], queries, keys, device)
         except Exception:  # a function of tensors without data

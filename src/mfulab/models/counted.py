@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import psutil
@@ -23,7 +23,7 @@ from mfulab.models.build import (
     make_batch,
     require_positions,
 )
-from mfulab.models.decoding import decoder, prefiller
+from mfulab.models.decoding import generating
 
 Means = Literal["meta", "fake", "cpu"]
 Mode = Literal["training", "inference", "prefill", "decoding"]
@@ -73,7 +73,8 @@ def count_model(
     for means, where in words.items():
         message = "; ".join(f"not on {other}: {reason}" for other, reason in failures.items())
         try:
-            return _count(config, batch_size, sequence_length, checkpointing, mode, means, message)
+            counted = _count(config, batch_size, sequence_length, checkpointing, mode, means)
+            return replace(counted, message=message)
         except (ModelError, UnsupportedError):
             raise
         except Exception as error:
@@ -91,13 +92,7 @@ def count_model(
 
 
 def _count(
-    config: ModelConfig,
-    batch_size: int,
-    sequence_length: int | None,
-    checkpointing: bool,
-    mode: Mode,
-    means: Means,
-    message: str,
+    config: ModelConfig, batch_size: int, sequence_length: int | None, checkpointing: bool, mode: Mode, means: Means
 ) -> ModelCount:
     if means == "cpu":
         with _tensors("meta"):
@@ -111,9 +106,8 @@ def _count(
             enable_checkpointing(model)
         batch = make_batch(config, batch_size, sequence_length, device=device)
         require_positions(model, batch)
-        generating = {"prefill": prefiller, "decoding": decoder}.get(mode)
         with fused_operators() if fused else nullcontext():
-            generate = generating(model, batch.inputs, model) if generating else None
+            generate = generating(mode, model, batch.inputs, model) if mode in ("prefill", "decoding") else None
         ends = [batch.inputs.numel() if batch.inputs.is_floating_point() else 0]
 
         def step() -> torch.Tensor:
@@ -128,7 +122,7 @@ def _count(
                 raise
             with torch.enable_grad():  # forces are gradients inside the model
                 counted = count(model, step, backward=False, fused=fused)
-        return ModelCount(counted, model, means, message, sum(ends))
+        return ModelCount(counted, model, means, "", sum(ends))
 
 
 @contextmanager

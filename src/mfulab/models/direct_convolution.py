@@ -89,12 +89,7 @@ def _flops(images: Any, filters: Any, padding: int) -> int:
 
 
 register(direct_convolution, _flops)
-register(
-    direct_convolution_filters,
-    lambda images, gradient, side, padding: convolution_flops(
-        images.shape[1], gradient.shape[1], side, *gradient.shape[2:], batch=gradient.shape[0]
-    ),
-)
+register(direct_convolution_filters, lambda images, grown, side, padding: 2 * grown.numel() * images.shape[1] * side**2)
 
 
 @njit(parallel=True, fastmath={"contract"})

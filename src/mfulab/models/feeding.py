@@ -109,7 +109,8 @@ class Photographs(Dataset[Sample]):
         self._open = Image.open
         self._mode = {1: "L", 3: "RGB"}[shape[0]]
         self._height, self._width = shape[1:]
-        self._coded = [_photograph(Image, self._mode, self._height, self._width, seed) for seed in range(IMAGES)]
+        sides = round(MARGIN * self._width), round(MARGIN * self._height)
+        self._coded = [_photograph(Image, self._mode, sides, seed) for seed in range(IMAGES)]
 
     def __getitem__(self, index: int) -> Sample:
         with self._open(io.BytesIO(self._coded[index % IMAGES])) as image:
@@ -121,10 +122,9 @@ class Photographs(Dataset[Sample]):
         return _normalised(mirrored.permute(2, 0, 1)), torch.tensor(index % 2)
 
 
-def _photograph(library: Any, mode: str, height: int, width: int, seed: int) -> bytes:
+def _photograph(library: Any, mode: str, sides: tuple[int, int], seed: int) -> bytes:
     """A JPEG with the smooth areas and fine grain of a photograph: noise compresses, and decodes, like nothing real."""
     generator = np.random.default_rng(seed)
-    sides = [round(MARGIN * side) for side in (width, height)]
     coarse = generator.integers(0, 256, (max(1, sides[1] // 16), max(1, sides[0] // 16), len(mode)), np.uint8)
     smooth = library.fromarray(coarse.squeeze(2) if mode == "L" else coarse).resize(sides, library.Resampling.BICUBIC)
     grain = generator.normal(0, 6, np.array(smooth).shape)

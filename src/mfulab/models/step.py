@@ -11,8 +11,9 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
 from mfulab.measurements.profile_step import ProfileStepConfig
-from mfulab.models import decoding, execution, frameworks, parallel
+from mfulab.models import execution, frameworks, parallel
 from mfulab.models.build import Batch, build, enable_checkpointing, first_tensor, loss, make_batch, require_positions
+from mfulab.models.decoding import generating
 from mfulab.models.feeding import beyond_cores, feeder
 from mfulab.models.pruning import compress
 from mfulab.models.quantised import quantise, weight_bytes
@@ -140,9 +141,8 @@ def _without_training(config: ProfileStepConfig, device: torch.device) -> Step:
     else:
         if issued.mode not in ("eager", "compile"):
             raise UnsupportedError(f"execution={issued.name}: a growing cache needs eager or compiled execution")
-        generator = decoding.prefiller if workload.mode == "prefill" else decoding.decoder
         with torch.no_grad(), autocast(config.precision, device):
-            compute = generator(model, batch.inputs, execution.issue(model, batch, issued))
+            compute = generating(workload.mode, model, batch.inputs, execution.issue(model, batch, issued))
         targets = batch.targets[:, -1:]
     contexts = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
     record = contexts.get(workload.autograd, contextlib.nullcontext)
