@@ -59,18 +59,14 @@ def certainty(operations: Operations, by_layers: dict[str, int]) -> Certainty:
         by_layers: the second count, `LayerCount.flops`.
     """
     flops: dict[Kind, int] = dict.fromkeys(get_args(Kind), 0)
-    bound = whole = forward = 0
-    known: dict[str, int] = dict.fromkeys(by_layers, 0)
+    known, bound = dict.fromkeys(by_layers, 0), 0
     for key, totals in operations.totals.items():
-        if key.direction not in ("forward", "backward"):
-            continue
-        flops[_kind(key.operator)] += totals.flops
-        whole += totals.flops
-        bound += totals.flops if totals.bounds else 0
-        if key.direction == "forward":
-            forward += totals.flops
-            if key.layer in known:
-                known[key.layer] += totals.flops
+        if key.direction in ("forward", "backward"):
+            flops[_kind(key.operator)] += totals.flops
+            bound += totals.flops if totals.bounds else 0
+        if key.direction == "forward" and key.layer in known:
+            known[key.layer] += totals.flops
+    whole, forward = operations.model_flops, operations.sum("forward").flops
     differences = {layer: by_layers[layer] - counted for layer, counted in known.items()}
     worst = max(differences, key=lambda layer: abs(differences[layer]), default="")
     both = sum(known.values())

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 
-def matmul_flops(m: int, n: int, k: int, batch: int = 1) -> int:
+def matmul_flops(m: int, n: int, k: int) -> int:
     """[m, k]·[k, n]: 2·m·n·k."""
-    return 2 * batch * m * n * k
+    return 2 * m * n * k
 
 
 def convolution_flops(

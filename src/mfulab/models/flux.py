@@ -1,43 +1,42 @@
 """The FLUX.1 transformer over image latents and text, from its published shapes and without a download."""
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch import nn
+from torch.nn import functional
 
 
-class _Modulation(torch.nn.Module):
+class _Modulation(nn.Module):
     """Shift, scale and gate of a block from the conditioning vector [batch, width]."""
 
     def __init__(self, width: int, parts: int) -> None:
         super().__init__()
         self.parts = parts
-        self.linear = torch.nn.Linear(width, parts * width)
+        self.linear = nn.Linear(width, parts * width)
 
     def forward(self, vector: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self.linear(torch.nn.functional.silu(vector))[:, None].chunk(self.parts, dim=-1)
+        return self.linear(functional.silu(vector))[:, None].chunk(self.parts, dim=-1)
 
 
 def _attend(queries_keys_values: torch.Tensor, heads: int) -> torch.Tensor:
     """[batch, tokens, 3·width] → [batch, tokens, width]."""
     batch, tokens, width = queries_keys_values.shape
     split = queries_keys_values.view(batch, tokens, 3, heads, width // 3 // heads).permute(2, 0, 3, 1, 4)
-    attended = scaled_dot_product_attention(split[0], split[1], split[2])
+    attended = functional.scaled_dot_product_attention(split[0], split[1], split[2])
     return attended.transpose(1, 2).reshape(batch, tokens, width // 3)
 
 
-class _Stream(torch.nn.Module):
+class _Stream(nn.Module):
     """Layers that a double block has separately for text and image."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.modulation = _Modulation(width, 6)
-        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
-        self.qkv, self.projection = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
-        self.mlp = torch.nn.Sequential(
-            torch.nn.Linear(width, 4 * width), torch.nn.GELU(approximate="tanh"), torch.nn.Linear(4 * width, width)
-        )
+        self.norms = nn.ModuleList(nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
+        self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
 
 
-class DoubleBlock(torch.nn.Module):
+class DoubleBlock(nn.Module):
     """Text and image attend to each other, each with weights of its own."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -54,33 +53,32 @@ class DoubleBlock(torch.nn.Module):
         ]
         attended = _attend(torch.cat(projected, dim=1), self.heads).split([part.shape[1] for part in parts], dim=1)
         results = []
-        for place, (_, _, gate, shift, scale, last) in enumerate(modulations):
-            stream = streams[place]
-            tokens = parts[place] + gate * stream.projection(attended[place])
+        for stream, part, seen, modulation in zip(streams, parts, attended, modulations, strict=True):
+            gate, shift, scale, last = modulation[2:]
+            tokens = part + gate * stream.projection(seen)
             results.append(tokens + last * stream.mlp(stream.norms[1](tokens) * (1 + scale) + shift))
         return results
 
 
-class SingleBlock(torch.nn.Module):
+class SingleBlock(nn.Module):
     """Attention and MLP side by side over image and text together."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads, self.width = heads, width
         self.modulation = _Modulation(width, 3)
-        self.norm = torch.nn.LayerNorm(width, elementwise_affine=False)
-        self.enter, self.leave = torch.nn.Linear(width, 7 * width), torch.nn.Linear(5 * width, width)
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.enter, self.leave = nn.Linear(width, 7 * width), nn.Linear(5 * width, width)
 
     def forward(self, tokens: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         shift, scale, gate = self.modulation(vector)
-        qkv, hidden = self.enter(self.norm(tokens) * (1 + scale) + shift).split(
-            [3 * self.width, 4 * self.width], dim=-1
-        )
-        hidden = torch.nn.functional.gelu(hidden, approximate="tanh")
+        entered = self.enter(self.norm(tokens) * (1 + scale) + shift)
+        qkv, hidden = entered.split([3 * self.width, 4 * self.width], dim=-1)
+        hidden = functional.gelu(hidden, approximate="tanh")
         return tokens + gate * self.leave(torch.cat([_attend(qkv, self.heads), hidden], dim=-1))
 
 
-class Flux(torch.nn.Module):
+class Flux(nn.Module):
     """FLUX.1: [batch, image_tokens, 64] latents → the same shape; text, time and pooled text are zeros of their shapes.
 
     Black Forest Labs, black-forest-labs/flux src/flux/model.py: 19 double and 38 single blocks of width 3072.
@@ -99,16 +97,15 @@ class Flux(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.text_shape, self.pooled_width = (text_tokens, text_width), pooled_width
-        self.image_in, self.text_in = torch.nn.Linear(channels, width), torch.nn.Linear(text_width, width)
+        self.image_in, self.text_in = nn.Linear(channels, width), nn.Linear(text_width, width)
         self.time_in, self.pooled_in = (
-            torch.nn.Sequential(torch.nn.Linear(into, width), torch.nn.SiLU(), torch.nn.Linear(width, width))
-            for into in (256, pooled_width)
+            nn.Sequential(nn.Linear(into, width), nn.SiLU(), nn.Linear(width, width)) for into in (256, pooled_width)
         )
-        self.double_blocks = torch.nn.ModuleList(DoubleBlock(width, heads) for _ in range(double_blocks))
-        self.single_blocks = torch.nn.ModuleList(SingleBlock(width, heads) for _ in range(single_blocks))
+        self.double_blocks = nn.ModuleList(DoubleBlock(width, heads) for _ in range(double_blocks))
+        self.single_blocks = nn.ModuleList(SingleBlock(width, heads) for _ in range(single_blocks))
         self.last_modulation = _Modulation(width, 2)
-        self.last_norm = torch.nn.LayerNorm(width, elementwise_affine=False)
-        self.last = torch.nn.Linear(width, channels)
+        self.last_norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.last = nn.Linear(width, channels)
 
     def forward(self, latents: torch.Tensor) -> torch.Tensor:
         batch = latents.shape[0]
