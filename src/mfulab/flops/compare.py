@@ -6,6 +6,18 @@ from mfulab.flops.count import Count
 from mfulab.flops.formulas import TransformerShape, kaplan_flops, megatron_flops, palm_flops
 
 
+def looked_up_parameters(model: torch.nn.Module) -> int:
+    """Parameters of embedding tables that no other layer holds: a pass reads a row a token, and not the table.
+
+    A table that is the output layer's matrix as well is multiplied by, and read whole.
+    """
+    tables, others = {}, {}
+    for module in model.modules():
+        held = tables if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) else others
+        held.update({id(parameter): parameter.numel() for parameter in module.parameters(recurse=False)})
+    return sum(tables[key] for key in tables.keys() - others.keys())
+
+
 def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
     """Reads the shape from a transformers decoder's config; None for what is none.
 
@@ -21,14 +33,8 @@ def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
     if latent:
         latent += config.qk_rope_head_dim
         width = (config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim) // 2
-    output = getattr(model, "get_output_embeddings", lambda: None)()
-    looked_up = sum(
-        module.weight.numel()
-        for module in model.modules()
-        if isinstance(module, torch.nn.Embedding) and (output is None or module.weight is not output.weight)
-    )
     return TransformerShape(
-        parameters=sum(parameter.numel() for parameter in model.parameters()) - looked_up,
+        parameters=sum(parameter.numel() for parameter in model.parameters()) - looked_up_parameters(model),
         layers=config.num_hidden_layers,
         heads=heads,
         head_width=width or getattr(config, "head_dim", None) or config.hidden_size // heads,

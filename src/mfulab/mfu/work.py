@@ -95,9 +95,9 @@ def _extended(one: Work, two: Work, layers: int) -> Work:
 
 def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, mode: Mode, alike: bool = True) -> Work:
     """Counts the whole model; `alike` sums over blocks that differ in their number alone."""
-    from mfulab.flops.compare import transformer_shape
+    from mfulab.flops.compare import looked_up_parameters, transformer_shape
     from mfulab.flops.experts import active_parameters
-    from mfulab.models.counted import count_model, looked_up_parameters
+    from mfulab.models.counted import count_model
 
     length = (sequence_length or config.sequence_length) if config.vocabulary_size else None
     counted = count_model(config, batch_size, length, mode=mode)

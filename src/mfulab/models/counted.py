@@ -131,15 +131,3 @@ def _tensors(means: Means) -> Iterator[str]:
     made = FakeTensorMode(allow_non_fake_inputs=True) if means == "fake" else torch.device(device)
     with made, KnownValues() if means == "meta" else nullcontext():
         yield device
-
-
-def looked_up_parameters(model: torch.nn.Module) -> int:
-    """Parameters of embedding tables that no other layer holds: a pass reads a row a token, and not the table.
-
-    A table that is the output layer's matrix as well is multiplied by, and read whole.
-    """
-    tables, others = {}, {}
-    for module in model.modules():
-        held = tables if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) else others
-        held.update({id(parameter): parameter.numel() for parameter in module.parameters(recurse=False)})
-    return sum(tables[key] for key in tables.keys() - others.keys())

@@ -8,12 +8,12 @@ from typing import Any
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
 from mfulab.core.measurement import Measured
-from mfulab.flops.compare import compare_formulas, transformer_shape
+from mfulab.flops.compare import compare_formulas, looked_up_parameters, transformer_shape
 from mfulab.flops.count import CountError
 from mfulab.flops.counter import Operations, layer_rows
 from mfulab.flops.elementwise import OPTIMIZERS
 from mfulab.measurements.count_flops import CountFlopsConfig, FlopsRow
-from mfulab.models.counted import Mode, ModelCount, count_model, looked_up_parameters
+from mfulab.models.counted import Mode, ModelCount, count_model
 
 BYTES = 4
 """An element's size in every `bytes` column; multiply by precision's element size ÷ 4 for another number format."""
