@@ -28,6 +28,7 @@ from mfulab.flops.layers import LayerTracker, Opened, Pass
 from mfulab.flops.operators import FORMULAS, grouped_matmul, operator_name
 from mfulab.flops.tensors import LiveTensors
 
+PASSES: tuple[Pass, ...] = ("forward", "backward", "recomputed")  # the last is executed and not needed
 LOOK_UPS = frozenset({"aten::embedding", "aten::_embedding_bag", "aten::index", "aten::index_select", "aten::gather"})
 
 
@@ -94,30 +95,23 @@ class Operations:
     @property
     def hardware_flops(self) -> int:
         """FLOPs of HFU: forward, backward and recomputation, as the kernels execute them."""
-        return sum(self.sum(direction).executed_flops for direction in ("forward", "backward", "recomputed"))
+        return sum(self.sum(direction).executed_flops for direction in PASSES)
 
     def by_format(self, executed: bool = False) -> dict[tuple[torch.dtype, bool], int]:
         """FLOPs of forward and backward by what was multiplied, and whether by convolutions; or those executed.
 
         torch has one switch for TF32 in matmuls and one in convolutions, hence the second part of the key.
         """
-        flops: dict[tuple[torch.dtype, bool], int] = {}
-        passes = ("forward", "backward", "recomputed") if executed else ("forward", "backward")
+        flops: Counter[tuple[torch.dtype, bool]] = Counter()
+        passes = PASSES if executed else PASSES[:2]
         for key, totals in self.totals.items():
             if key.dtype is not None and key.direction in passes:
-                kind = key.dtype, "conv" in key.operator
-                flops[kind] = flops.get(kind, 0) + (totals.executed_flops if executed else totals.flops)
-        return flops
+                flops[key.dtype, "conv" in key.operator] += totals.executed_flops if executed else totals.flops
+        return dict(flops)
 
 
 class OperatorCounter(Opened):
     """Counts whatever runs inside it, on any device, with data or without; `operations` holds the result.
-
-        with OperatorCounter(LayerTracker(model), memory=False) as counter:
-            loss = model(inputs).sum()
-            loss.backward()
-            optimizer.step()
-        counter.operations.model_flops, counter.operations.hardware_flops, counter.operations.by_format()
 
     The step runs as it would without, its values unchanged. Torch's dispatcher shows each operator after autocast, so
     operands have the format that is multiplied, and below tensor subclasses, so DTensor, FSDP2 and quantised weights
@@ -134,11 +128,8 @@ class OperatorCounter(Opened):
 
     def __init__(self, layers: LayerTracker, memory: bool = True) -> None:
         super().__init__()
-        self.operations = Operations()
-        self.live = LiveTensors()
-        self._layers = layers
-        self._experts = expert_numbers(layers.model)
-        self._memory = memory
+        self.operations, self.live = Operations(), LiveTensors()
+        self._layers, self._memory, self._experts = layers, memory, expert_numbers(layers.model)
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
         yield self._layers

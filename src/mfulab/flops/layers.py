@@ -94,12 +94,8 @@ class LayerTracker(Opened):
         if frame is not None and in_engine and torch.is_grad_enabled() and not frame.makes_graph:
             # A gradient that nobody differentiates again builds no graph; what a checkpoint runs anew does.
             return layer, "recomputed"
-        return layer, self._pass()
-
-    def _pass(self) -> Pass:
         # A counter opened inside the backward pass, by a hook say, has not seen it begin.
-        begun = not self._frames and torch._C._current_autograd_node() is not None
-        direction: Pass = "backward" if begun else "forward"
+        direction: Pass = "backward" if node is not None and frame is None else "forward"
         inside, engine_inside = False, False
         for frame in self._frames:
             if frame.kind == "optimizer":
@@ -107,14 +103,14 @@ class LayerTracker(Opened):
                 direction = "forward" if torch.is_grad_enabled() else "optimizer"
             elif frame.kind == "layer":
                 if direction == "backward" or engine_inside:
-                    return "recomputed"
+                    return layer, "recomputed"
                 # The closure that an optimiser calls is a step of its own.
                 direction, inside = "forward", True
             elif inside:
                 engine_inside = True  # forces are gradients, and part of the model's output
             else:
                 direction = "backward"
-        return direction
+        return layer, direction
 
     def _maker(self, node: Node) -> str:
         """Name of the layer that made an autograd node; the root for those that belong to none."""

@@ -99,14 +99,11 @@ def training_peak_bytes(
     Weights and optimiser state stay; on top of them comes the larger of what forward and backward hold at once, and
     of gradients with the optimiser's own temporaries.
 
+    Other arguments are those of `training_memory`.
+
     Args:
-        parameters: all of them.
-        trainable: those that are trained.
         step_peak_bytes: as counted, 4 bytes an element.
         step_peak_fixed_bytes: integers and masks, as counted.
-        element_bytes: size of an element in the step's number format.
-        autocast: weights, gradients and moments stay fp32; the forward pass keeps a 16-bit copy of the weights.
-        optimizer: whose state is kept.
         optimizer_copies: temporaries of the size of all gradients; 1 for torch's default (foreach) Adam on a GPU.
         accumulated: whether gradients of an earlier micro-batch are there while the next one runs.
     """
@@ -137,12 +134,12 @@ def onednn_lstm_workspace(steps: int, batch_size: int, input_size: int, hidden_s
     oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes, get_good_ld).
     """
 
+    def paged(elements: int) -> int:
+        return -(-elements // 1024) * 1024
+
     def padded(width: int) -> int:
         whole = -(-width // 16) * 16
         return whole + 16 if whole % 256 == 0 else whole
-
-    def paged(elements: int) -> int:
-        return -(-elements // 1024) * 1024
 
     tokens, states = steps * batch_size, 2 * (steps + 1) * batch_size
     wide = padded(max(input_size, hidden_size))
