@@ -108,11 +108,9 @@ def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Re
             return Recorded(None, reason=NO_VALUES)
         cost = FORMULAS[name](*arguments, out=None)
         matmul = _matmul(name, arguments)
-        return (
-            replace(_one_matmul(*matmul), cost=Cost.of(cost))
-            if matmul
-            else Recorded(Cost.of(cost), elements=_elements(name, arguments))
-        )
+        if matmul:
+            return replace(_one_matmul(*matmul), cost=Cost.of(cost))
+        return Recorded(Cost.of(cost), elements=_elements(name, arguments))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
         return Recorded(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
 

@@ -102,10 +102,8 @@ class Photographs(Dataset[Sample]):
         shape = config.input_shape or []
         if len(shape) != 3 or shape[0] not in (1, 3):
             raise UnsupportedError("workload.loader_source=decode: JPEGs need images of 1 or 3 channels as input")
-        try:
-            from PIL import Image
-        except ImportError as error:
-            raise UnsupportedError("workload.loader_source=decode: Pillow, which decodes, is not installed") from error
+        from PIL import Image
+
         self._open = Image.open
         self._mode = {1: "L", 3: "RGB"}[shape[0]]
         self._height, self._width = shape[1:]
