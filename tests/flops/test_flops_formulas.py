@@ -10,6 +10,7 @@ from mfulab.flops.counter import OperatorCounter
 from mfulab.flops.elementwise import OPTIMIZERS
 from mfulab.flops.formulas import TransformerShape
 from mfulab.flops.layers import LayerTracker
+from mfulab.flops.operators import convolution_flops
 from mfulab.models.counted import count_model
 
 # nanoGPT's transformer_sizing: parameters without biases and without the table of positions.
@@ -68,8 +69,8 @@ def test_palm_formula_holds_for_grouped_query_attention():
     ("value", "expected"),
     [
         (formulas.matmul_flops(1024, 1024, 1024), 2_147_483_648),
-        (formulas.convolution_flops(3, 16, 3, 32, 32), 2 * 442_368),
-        (formulas.convolution_flops(32, 32, 3, 8, 8, groups=32), 2 * 9 * 32 * 64),
+        (convolution_flops((1, 3, 32, 32), (16, 3, 3, 3), (1, 16, 32, 32), transposed=False), 2 * 442_368),
+        (convolution_flops((1, 32, 8, 8), (32, 1, 3, 3), (1, 32, 8, 8), transposed=False), 2 * 9 * 32 * 64),
     ],
 )
 def test_small_formulas(value, expected):

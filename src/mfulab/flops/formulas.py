@@ -12,13 +12,6 @@ def matmul_flops(m: int, n: int, k: int) -> int:
     return 2 * m * n * k
 
 
-def convolution_flops(
-    in_channels: int, out_channels: int, kernel: int, height: int, width: int, *, groups: int = 1, batch: int = 1
-) -> int:
-    """A square kernel and an output of height × width: 2·kernel²·(in ÷ groups)·out·height·width."""
-    return 2 * batch * kernel**2 * (in_channels // groups) * out_channels * height * width
-
-
 @dataclass(frozen=True)
 class TransformerShape:
     """Shape of a decoder, as the formulas need it.

@@ -11,7 +11,7 @@ from numba import njit, prange
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.flops import register
-from mfulab.flops.formulas import convolution_flops
+from mfulab.flops.operators import convolution_flops
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -82,10 +82,8 @@ direct_convolution.register_autograd(_differentiate, setup_context=_save)
 
 
 def _flops(images: Any, filters: Any, padding: int) -> int:
-    batch, channels, height, width = images.shape
-    out, _, side, _ = filters.shape
-    grown = 2 * padding - side + 1
-    return convolution_flops(channels, out, side, height + grown, width + grown, batch=batch)
+    sides = (extent + 2 * padding - filters.shape[2] + 1 for extent in images.shape[2:])
+    return convolution_flops(images.shape, filters.shape, (images.shape[0], filters.shape[0], *sides), transposed=False)
 
 
 register(direct_convolution, _flops)
