@@ -95,7 +95,6 @@ def make_batch(
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    generator: torch.Generator | None = None,
 ) -> Batch:
     """Makes random inputs and targets: normal floats in `dtype`, or uniform token ids.
 
@@ -103,16 +102,15 @@ def make_batch(
     `sequence_length` defaults to the config's; it is meaningless for float inputs. Works on the meta device.
     """
     if config.vocabulary_size is not None:
+        draw = partial(torch.randint, config.vocabulary_size, device=device)
         shape = (batch_size, sequence_length or config.sequence_length or 1)
-        draw = partial(torch.randint, config.vocabulary_size, shape, device=device, generator=generator)
-        inputs = draw()
+        inputs = draw(shape)
         if config.task == "language_modeling":
-            return Batch(inputs, draw())
+            return Batch(inputs, draw(shape))
     else:
-        shape = (batch_size, *(config.input_shape or ()))
-        inputs = torch.randn(shape, device=device, dtype=dtype, generator=generator)
+        inputs = torch.randn((batch_size, *(config.input_shape or ())), device=device, dtype=dtype)
     # Which class is right does not change the arithmetic, and every classifier has two classes.
-    return Batch(inputs, torch.randint(2, (batch_size,), device=device, generator=generator))
+    return Batch(inputs, torch.randint(2, (batch_size,), device=device))
 
 
 def require_positions(model: torch.nn.Module, batch: Batch) -> None:

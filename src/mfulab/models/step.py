@@ -78,9 +78,7 @@ def make_model(config: ProfileStepConfig, device: torch.device) -> tuple[torch.n
 def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
     """The dtype of parameters and float inputs; float32 under autocast."""
     if precision.dtype in ("float8_e4m3fn", "int8"):
-        raise UnsupportedError(
-            f"precision={precision.name}: whole models run in floats of 16 bits or more; use a matmul"
-        )
+        raise UnsupportedError(f"precision={precision.name}: models run in floats of 16 bits or more; use a matmul")
     return torch.float32 if precision.autocast else getattr(torch, precision.dtype)
 
 
