@@ -11,7 +11,8 @@ def looked_up_parameters(model: torch.nn.Module) -> int:
 
     A table that is the output layer's matrix as well is multiplied by, and read whole.
     """
-    tables, others = {}, {}
+    tables: dict[int, int] = {}
+    others: dict[int, int] = {}
     for module in model.modules():
         held = tables if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) else others
         held.update({id(parameter): parameter.numel() for parameter in module.parameters(recurse=False)})

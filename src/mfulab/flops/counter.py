@@ -151,7 +151,7 @@ class OperatorCounter(Opened):
         layer, direction = self._layers.place()
         if cost := _cost(operator, name, out, args, kwargs):
             key = Key(layer, name, direction, read[0].dtype if read else None, cost.side)
-            call = Totals(1, *(getattr(cost, each) for each in FLOPS), bounds=int(cost.bound))
+            call = Totals(*[1, *(getattr(cost, each) for each in FLOPS), int(cost.bound)])
             call.elements = elements(read + written)
             if FORMULAS.get(name) is grouped_matmul and args[1].ndim == 3:
                 call.elements -= unread_elements(self._experts, args[0], args[1])

@@ -131,7 +131,7 @@ class LstmsOnCpu(ExitStack):
                 self.callback(module.register_forward_hook(self._leave).remove)
 
     def _enter(self, module: torch.nn.Module, arguments: Any) -> None:
-        x = arguments[0] if arguments else None
+        x: Any = arguments[0] if arguments else None
         is_plain = isinstance(x, torch.Tensor) and x.layout == torch.strided
         self._before = self._saved.total, is_plain and x.untyped_storage() in self._saved.seen
 
