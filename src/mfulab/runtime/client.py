@@ -14,6 +14,7 @@ import socket
 import stat
 import sys
 import time
+from contextlib import suppress
 
 if not __package__:  # run as a file: see the package, not this folder
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -34,14 +35,8 @@ WORKER_START_S = 120  # importing from a cluster's file system may take long
 GRACE_S = 10  # between the end of a run's time limit and its end
 POLL_S = 1.0  # between looks at whether the workflow lives, where no worker tells
 # Snakemake sets these to a rule's `threads`; how many threads a run measures with, its own config says.
-THREADS = (
-    "GOTO_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
+LIBRARIES = ("GOTO_NUM", "MKL_NUM", "NUMEXPR_NUM", "OMP_NUM", "OPENBLAS_NUM", "VECLIB_MAXIMUM")
+THREADS = tuple(f"{library}_THREADS" for library in LIBRARIES)
 
 
 def main(command: list[str]) -> int:
@@ -125,11 +120,10 @@ def _killed(command: list[str], environment: dict[str, str]) -> int:
 
 def _stamp(path: str) -> tuple[int, int] | None:
     """Identity of a file, unlike that of one written later under its name; None without a file."""
-    try:
+    with suppress(OSError):
         found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
+        return found.st_ino, found.st_mtime_ns
+    return None
 
 
 def _fail(command: list[str], failure: str, *more: str) -> int:
@@ -151,8 +145,7 @@ def _failure(status: int, is_out_of_memory: bool) -> str:
 
 def _execute(command: list[str], environment: dict[str, str], limit: float | None) -> int:
     """The exit status (negative: the ending signal). Raises TimeoutError once it is dead, and WorkflowEndedError."""
-    if _log_size() is not None:  # whoever writes to it writes at its end, also after it was cut
-        fcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | os.O_APPEND)
+    _bound_log()
     try:
         status = _in_worker(command, environment, limit)
         return _directly(command, environment, limit) if status is None else status
@@ -162,38 +155,29 @@ def _execute(command: list[str], environment: dict[str, str], limit: float | Non
 
 def _directly(command: list[str], environment: dict[str, str], limit: float | None) -> int:
     """As the worker does it: by a keeper in a session of its own, which ends the run when this process ends."""
-    lifeline, held = os.pipe()
-    answers, told = os.pipe()
+
+    def become() -> None:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback of a crash.
+        os.execve(sys.executable, [sys.executable, "-u", "-X", "faulthandler", *command], environment)  # noqa: S606
+
+    ours, theirs = socket.socketpair()
     keeper = os.fork()
     if keeper == 0:
-        os.setsid()
-        os.close(held)
-        os.close(answers)
-        processes.adopt_orphans()
-        run = os.fork()
-        if run == 0:
-            try:
-                processes.end_with_parent(os.getppid())
-                os.setsid()
-                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback of a crash.
-                unbuffered = [sys.executable, "-u", "-X", "faulthandler", *command]
-                os.execve(sys.executable, unbuffered, environment)  # noqa: S606
-            finally:
-                os._exit(ABANDONED)
-        processes.prefer_to_kill(run)
-        processes.watch(run, [lifeline])
-        os.write(told, b"%d\n" % processes.end(run))
-        os._exit(0)
-    os.close(lifeline)
-    os.close(told)
+        try:
+            os.setsid()
+            ours.close()
+            status, _ = processes.supervise(become, [theirs.fileno()])
+            theirs.sendall(b"%d\n" % status)
+        finally:
+            os._exit(0)
+    theirs.close()
     try:
-        answer = _answer(answers, limit and limit + GRACE_S, environment)
+        answer = _answer(ours.fileno(), limit and limit + GRACE_S, environment)
         return int(answer) if answer else -signal.SIGKILL  # the keeper was killed, and the run with it
     finally:
-        os.close(held)
+        ours.close()
         os.waitpid(keeper, 0)
-        os.close(answers)
 
 
 def _in_worker(command: list[str], environment: dict[str, str], limit: float | None) -> int | None:
@@ -239,20 +223,15 @@ def _answer(descriptor: int, limit: float | None, environment: dict[str, str]) -
     return line
 
 
-def _log_size() -> int | None:
-    """Bytes of the file that this process's standard output goes to; None if it goes elsewhere."""
-    try:
-        found = os.fstat(1)
-    except OSError:
-        return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
 def _bound_log() -> None:
-    """Cuts a log that grew too long, and keeps its beginning."""
-    if (_log_size() or 0) > LONGEST_LOG:
-        os.ftruncate(1, LONGEST_LOG // 2)
-        os.write(1, b"\n[cut here: this log grew beyond %d MB]\n" % (LONGEST_LOG >> 20))
+    """Cuts a log that grew too long, and keeps its beginning; whoever writes to it writes at its end, also then."""
+    with suppress(OSError):  # of a standard output that is closed
+        log = os.fstat(1)
+        if stat.S_ISREG(log.st_mode):
+            fcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | os.O_APPEND)
+            if log.st_size > LONGEST_LOG:
+                os.ftruncate(1, LONGEST_LOG // 2)
+                os.write(1, b"\n[cut here: this log grew beyond %d MB]\n" % (LONGEST_LOG >> 20))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 import errno
 import os
+import re
 import select
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from mfulab.device import system
@@ -33,54 +34,56 @@ def check_workflow(environment: Mapping[str, str]) -> None:
 
 def is_alive(process: int) -> bool:
     """True if a process goes on; one that has ended and that nobody has waited for does not (Linux)."""
-    try:
-        descriptor = _pidfd(process)
-        if descriptor is None:
+    with suppress(ProcessLookupError):
+        try:
+            descriptor = os.pidfd_open(process)
+        except (AttributeError, OSError) as error:  # there is none on macOS, before Linux 5.3 and in some sandboxes
+            if getattr(error, "errno", errno.ENOSYS) not in (errno.ENOSYS, errno.EPERM):
+                raise
             os.kill(process, 0)
             return True
-    except ProcessLookupError:
-        return False
-    try:
-        return not select.select([descriptor], [], [], 0)[0]
-    finally:
-        os.close(descriptor)
-
-
-def _pidfd(process: int) -> int | None:
-    """A file descriptor of a process; None if the system has none to give (before Linux 5.3, in some sandboxes)."""
-    if not hasattr(os, "pidfd_open"):
-        return None
-    try:
-        return os.pidfd_open(process)
-    except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.EPERM):
-            return None
-        raise
+        try:
+            return not select.select([descriptor], [], [], 0)[0]
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def out_of_memory_kills() -> int:
     """Number of processes that this machine has killed for lack of memory since it started; 0 if unknown."""
-    for line in (system.text("proc/vmstat") or "").splitlines():
-        if line.startswith("oom_kill "):
-            return int(line.split()[1])
-    return 0
+    found = re.search(r"^oom_kill (\d+)", system.text("proc/vmstat") or "", re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
-def prefer_to_kill(process: int) -> None:
-    """Makes `process` the first to be killed if memory runs out, not the workflow or the worker."""
-    system.write(f"proc/{process}/oom_score_adj", "1000")
+def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[int, list[int]]:
+    """Forks a process that becomes a run, and ends it with all that it leaves once it, a lifeline or this process ends.
 
+    The run is the first to be killed if memory runs out, and dies with this process (Linux).
 
-def end_with_parent(parent: int) -> None:
-    """This process is killed when `parent`, which forked it, ends however that ends (Linux)."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it had ended before
-        os.kill(os.getpid(), signal.SIGKILL)
+    Args:
+        become: what the forked process calls; it does not come back from it.
+        lifelines: descriptors whose other ends are those of processes that wait for the run.
 
-
-def adopt_orphans() -> None:
-    """Makes this process the parent of what its descendants leave behind, in whatever session (Linux)."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    Returns:
+        The run's exit status (negative: a signal), and the lifelines that ended before it.
+    """
+    keeper = os.getpid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what the run leaves behind, in whatever session, becomes this process's child
+    run = os.fork()
+    if run == 0:
+        try:
+            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == keeper:  # which may have ended before
+                os.setpgid(0, 0)
+                become()
+        finally:
+            os._exit(1)
+    with suppress(OSError):  # whoever is first, this process or the run
+        os.setpgid(run, run)
+    system.write(f"proc/{run}/oom_score_adj", "1000")
+    ended = _watch(run, lifelines)
+    return _end(run), ended
 
 
 def _prctl(option: int, value: int) -> None:
@@ -90,7 +93,7 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value)
 
 
-def watch(run: int, lifelines: Sequence[int]) -> list[int]:
+def _watch(run: int, lifelines: Sequence[int]) -> list[int]:
     """Waits until `run`, a child of this process, has ended, which gives an empty list, or descriptors have: these."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -104,7 +107,7 @@ def watch(run: int, lifelines: Sequence[int]) -> list[int]:
     return []
 
 
-def end(run: int) -> int:
+def _end(run: int) -> int:
     """Ends a child, its process group and all that it left to this process; its exit status (negative: a signal)."""
     with suppress(ProcessLookupError):  # none of the group is left
         os.killpg(run, signal.SIGKILL)

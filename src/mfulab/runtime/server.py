@@ -22,6 +22,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -96,27 +97,14 @@ def preload(modules: Iterable[str]) -> None:
 
 def _keep(connection: socket.socket) -> None:
     """Forks the run, waits, and reports its exit status (negative: a signal); kills it when nobody waits any more."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     data, outputs, _, _ = socket.recv_fds(connection, 1 << 20, 2)  # the request; standard output and error
     while not data.endswith(b"\n"):
         if not (more := connection.recv(1 << 20)):
             return  # the client is gone
         data += more
-    keeper = os.getpid()
-    processes.adopt_orphans()
-    run = os.fork()
-    if run == 0:
-        connection.close()
-        processes.end_with_parent(keeper)
-        _run(json.loads(data), outputs)
-    with suppress(OSError):  # whoever is first, this process or the run
-        os.setpgid(run, run)
-    processes.prefer_to_kill(run)
-    for descriptor in outputs:
-        os.close(descriptor)
     _tell(connection, STARTED)
-    ended = processes.watch(run, [connection.fileno(), LIFELINE])
-    status = processes.end(run)
+    become = partial(_run, json.loads(data), outputs, connection)
+    status, ended = processes.supervise(become, [connection.fileno(), LIFELINE])
     _tell(connection, WORKFLOW_ENDED if LIFELINE in ended else b"%d\n" % status)
 
 
@@ -125,11 +113,11 @@ def _tell(connection: socket.socket, answer: bytes) -> None:
         connection.sendall(answer)
 
 
-def _run(request: dict[str, Any], outputs: list[int]) -> NoReturn:
+def _run(request: dict[str, Any], outputs: list[int], connection: socket.socket) -> NoReturn:
     """Becomes the run: its folder, environment, arguments and output are the client's."""
     status = 1
     try:
-        os.setpgid(0, 0)
+        connection.close()
         for descriptor, standard in zip([os.open(os.devnull, os.O_RDONLY), *outputs], (0, 1, 2), strict=True):
             os.dup2(descriptor, standard)
             os.close(descriptor)
