@@ -9,8 +9,11 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from textwrap import shorten
 from typing import Any, TextIO
 
@@ -22,7 +25,6 @@ from mfulab.core.language.quantities import duration
 from mfulab.core.replicates import base_name
 from mfulab.planning import snakemake_workarounds
 from mfulab.runtime import budget, lifetime
-from snakemake_logger_plugin_mfulab.progress import Progress, Run
 
 __all__ = ["LogHandler"]
 
@@ -47,6 +49,7 @@ OBVIOUS = ("Missing output", "Input files updated by another job")  # reasons th
 QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO}
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 TAIL = 40  # lines of a failed run's log
+UNTOLD = "a rule that was not planned"
 
 
 def _take_dotted_keys() -> None:
@@ -78,6 +81,73 @@ def _need_no_home() -> None:
 
 _take_dotted_keys()
 _need_no_home()
+
+
+@dataclass
+class Run:
+    """A job that was started: `started` in seconds since the epoch; `number` counts starts from 1."""
+
+    rule: str
+    name: str
+    started: float
+    output: tuple[str, ...] = ()
+    number: int = 0
+
+
+class Progress:
+    """Counts starts and ends of jobs by rule; times are seconds since the epoch."""
+
+    def __init__(self) -> None:
+        self.finished = 0
+        self.started = 0.0  # of the first job
+        self._remaining: Counter[str] = Counter()
+        self._took: dict[str, list[float]] = {}  # seconds of each job, by rule
+        self._runs: dict[int, Run] = {}
+        self._numbers: dict[int, int] = {}
+
+    @property
+    def total(self) -> int:
+        """Jobs planned, finished ones included."""
+        return self.finished + self._remaining.total()
+
+    def plan(self, jobs: Mapping[str, int]) -> None:
+        """`jobs` of each rule are to be done."""
+        self._remaining = Counter(jobs)
+
+    def grow(self, total: int) -> None:
+        """A checkpoint added jobs: there are `total` now, of rules that are not told."""
+        self._remaining[UNTOLD] += max(0, total - self.total)
+
+    def start(self, job_id: int, run: Run) -> Run:
+        """A job starts; one that is tried again keeps its number."""
+        self.started = self.started or run.started
+        run.number = self._numbers.setdefault(job_id, len(self._numbers) + 1)
+        self._runs[job_id] = run
+        return run
+
+    def finish(self, job_id: int, now: float) -> Run | None:
+        """A job ended well; None if its start is not known."""
+        self.finished += 1
+        run = self._runs.pop(job_id, None)
+        if run:
+            self._remaining[run.rule if self._remaining[run.rule] > 0 else UNTOLD] -= 1
+            self._took.setdefault(run.rule, []).append(now - run.started)
+        return run
+
+    def fail(self, job_id: int) -> Run | None:
+        """A job failed; Snakemake may start it again."""
+        return self._runs.pop(job_id, None)
+
+    def left_s(self, now: float) -> float | None:
+        """Seconds left if every rule goes on as it went and as many jobs run at a time; None before the first end.
+
+        A rule of which no job has ended is taken to cost what the mean job did.
+        """
+        took = [seconds for each in self._took.values() for seconds in each]
+        if not sum(took):
+            return None
+        work_left = sum(count * fmean(self._took.get(rule, took)) for rule, count in self._remaining.items())
+        return (now - self.started) * work_left / sum(took)
 
 
 class LogHandler(LogHandlerBase):
@@ -141,9 +211,17 @@ class LogHandler(LogHandlerBase):
         values: dict[str, Any] = record.__dict__
         match event:
             case LogEvent.RUN_INFO:
-                return self._planned(values["stats"])
+                self.budget = budget.read()
+                jobs = {rule: count for rule, count in values["stats"].items() if rule != "total"}
+                self.progress.plan(jobs)
+                return (
+                    f"{values['stats']['total']} jobs: {', '.join(f'{count} {rule}' for rule, count in jobs.items())}"
+                )
             case LogEvent.JOB_INFO:
-                return self._started(values, record.created)
+                name = _name(values) or str(values["rule_msg"] or "")
+                run = Run(values["rule_name"], name, record.created, tuple(values["output"]))
+                number = self.progress.start(values["jobid"], run).number
+                return self._colour(FAINT, f"{self._position(number)} start  {run.rule}  {run.name}")
             case LogEvent.JOB_FINISHED:
                 return self._finished(values["job_id"], record.created)
             case LogEvent.PROGRESS:
@@ -157,29 +235,19 @@ class LogHandler(LogHandlerBase):
                 return values.get("shellcmd") or values.get("cmd") or ""
         return "" if event in QUIET_EVENTS else self._message(record)
 
-    def _planned(self, stats: dict[str, int]) -> str:
-        self.budget = budget.read()
-        jobs = {rule: count for rule, count in stats.items() if rule != "total"}
-        self.progress.plan(jobs)
-        return f"{stats['total']} jobs: {', '.join(f'{count} {rule}' for rule, count in jobs.items())}"
-
-    def _started(self, job: dict[str, Any], now: float) -> str:
-        name = _name(job) or str(job["rule_msg"] or "")
-        run = self.progress.start(job["jobid"], Run(job["rule_name"], name, now, tuple(job["output"])))
-        return self._colour(FAINT, f"{self._position(run.number)} start  {run.rule}  {run.name}")
-
     def _finished(self, job_id: int, now: float) -> str:
         run = self.progress.finish(job_id, now)
         if run is None:  # its start was not told: --quiet
             return ""
         remark = row_remark(run.output)
         words = [f"{self._position(self.progress.finished)} done   {run.rule}  {run.name}", duration(now - run.started)]
-        spent, left = now - self.progress.started, self.progress.left_s(now)
-        if self.budget is not None:
-            spent = now - self.budget.plan["begun"]
+        left = self.progress.left_s(now)
+        if self.budget is None:
+            words += [f"{duration(now - self.progress.started)} so far"]
+        else:
             left = left and min(left, max(0.0, self.budget.ends_at - now))
-        whole = f"of {duration(60 * self.budget.plan['budget_min'])}" if self.budget else "so far"
-        words += [f"{duration(spent)} {whole}"]
+            plan = self.budget.plan
+            words += [f"{duration(now - plan['begun'])} of {duration(60 * plan['budget_min'])}"]
         words += [f"about {duration(left)} left"] if left else []
         line = " · ".join(words)
         return self._colour(YELLOW, f"{line}\n    {remark}") if remark else self._colour(GREEN, line)

@@ -330,8 +330,8 @@ def test_an_exclusion_holds_for_the_steps_that_read_its_axes():
 @given(st.text(min_size=1, max_size=300))
 def test_names_are_file_names_and_differ_where_values_do(text):
     config = planned_matmul()
-    name = run_name(config, config.axes, {"kernel.option": text})
-    other = run_name(config, config.axes, {"kernel.option": text + "!"})
+    name = run_name(config, {"kernel.option": text})
+    other = run_name(config, {"kernel.option": text + "!"})
     assert "/" not in name
     assert len(name.encode()) <= LONGEST
     assert name != other

@@ -12,8 +12,7 @@ from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 from support.processes import HANGS_S
 
 from mfulab.core.language.quantities import duration
-from snakemake_logger_plugin_mfulab import TAIL, row_remark, tail
-from snakemake_logger_plugin_mfulab.progress import Progress, Run
+from snakemake_logger_plugin_mfulab import TAIL, Progress, Run, row_remark, tail
 
 SNAKEFILE = """
 rule all:

@@ -1,5 +1,6 @@
 """Mistakes in a sweep, each reported in one sentence with the key, the value and the choices, before any planning."""
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, RangeSweep
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -49,13 +50,10 @@ def experiment_file(path: Path) -> None:
     for key in content:
         if str(key) not in known:
             raise unknown(f"{path}: key", key, known)
-    sweeper = content.get("hydra")
-    for name in ("sweeper", "params"):
-        if sweeper is not None and not isinstance(sweeper, dict):
-            raise ConfigurationError(f"{path}: hydra: give sweeper: {{params: {{KEY: VALUES}}}}.")
-        sweeper = sweeper.get(name) if sweeper else None
-    if sweeper is not None and not isinstance(sweeper, dict):
-        raise ConfigurationError(f"{path}: hydra.sweeper.params={_short(sweeper)}: give KEY: VALUES, a line for each.")
+    for key in ("hydra", "hydra.sweeper", "hydra.sweeper.params"):
+        content = content.get(key.rpartition(".")[2]) or {}
+        if not isinstance(content, dict):
+            raise ConfigurationError(f"{path}: {key}={_short(content)}: give sweeper: {{params: {{KEY: VALUES}}}}.")
 
 
 def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Path, where: str = "") -> None:
@@ -78,15 +76,17 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
                 check_choice(key, choice, folder, where)
             continue
         node: Any = config
-        path: list[str] = []
+        parents = ""
         for part in key.split("."):
-            if ".".join(path) in OPEN:
+            if parents.removesuffix(".") in OPEN:
                 break
-            if not isinstance(node, Mapping) or part not in node:
-                beside = {*node, *(known if not path else ())} if isinstance(node, Mapping) else ()
-                raise unknown(f"{where}key", key, [".".join([*path, str(name)]) for name in beside])
+            beside = node if isinstance(node, Mapping) else {}
+            if part not in beside:
+                raise unknown(
+                    f"{where}key", key, [f"{parents}{name}" for name in {*beside, *(() if parents else known)}]
+                )
             node = node[part]
-            path.append(part)
+            parents += f"{part}."
         if not override.is_sweep_override() and "${" not in override.get_value_element_as_str():
             value(key, plain(override.get_value_element_as_str()))
 
@@ -100,16 +100,14 @@ def values_of(override: Override) -> list[str]:
             f"{override.input_line}: an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
         )
     found = override.value()
-    bounds = [getattr(found, name, None) for name in ("start", "stop", "step")]
-    if all(isinstance(bound, int | float) for bound in bounds):
-        start, stop, step = (float(bound) for bound in bounds)  # type: ignore[arg-type]
-        if not step or not abs((stop - start) / step) <= MOST:
-            raise ConfigurationError(f"{override.input_line}: more than {MOST:,} values. Give fewer.")
-    values = list(override.sweep_string_iterator())
+    is_endless = isinstance(found, RangeSweep) and not (
+        found.step and abs((found.stop - found.start) / found.step) <= MOST  # type: ignore[operator]
+    )
+    values = [] if is_endless else list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
+    if is_endless or len(values) > MOST:
+        raise ConfigurationError(f"{_short(override.input_line)}: more than {MOST:,} values. Give fewer.")
     if not values:
         raise ConfigurationError(f"{override.input_line}: matches nothing.")
-    if len(values) > MOST:
-        raise ConfigurationError(f"{_short(override.input_line)}: more than {MOST:,} values. Give fewer.")
     return values
 
 
@@ -153,13 +151,13 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
 
 def value(key: str, content: Any) -> None:
     """Raises ConfigurationError if `content` is no value of `key`; how keys go together is not looked at."""
-    adapter = _adapter(key)
+    if (adapter := _adapter(key)) is None:
+        return
     try:
-        if adapter is not None:
-            adapter.validate_python(content)
+        valid = adapter.validate_python(content)
     except ValidationError as error:
         raise told(error, Experiment, *key.split(".")) from error
-    if adapter is not None and isinstance(content, bool) and not isinstance(adapter.validate_python(content), bool):
+    if isinstance(content, bool) and not isinstance(valid, bool):
         raise ConfigurationError(f"{key}={content}: give a value, not true or false.")
 
 

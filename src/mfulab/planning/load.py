@@ -46,19 +46,14 @@ def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESUL
     """
     overrides = from_snakemake(config)
     memory = results / "plan" / f"{_fingerprint(overrides, folder)}.json"
-    return Planned(_recall(memory) or _make(overrides, folder), memory)
-
-
-def _make(overrides: Sequence[str], folder: Path) -> list[Plan]:
+    if plans := _recall(memory):
+        return Planned(plans, memory)
     from mfulab.planning.composition import compose_experiments
 
-    plans = []
-    for composition in compose_experiments(overrides, folder):
-        hardware, device = place(composition.base)
-        plans.append(plan(composition, hardware, device, emulated(composition.base)))
+    plans = [plan(each, *place(each.base), emulated(each.base)) for each in compose_experiments(overrides, folder)]
     for target in {run.target for each in plans for run in each.runs if run.target}:
         locate(target)
-    return plans
+    return Planned(plans, memory)
 
 
 def place(base: Mapping[str, Any]) -> tuple[str, str]:

@@ -8,6 +8,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,10 @@ def _lock(descriptor: int, path: Path) -> bool:
         remedy = "Wait for its end, or measure from another checkout."
     except OSError:
         is_kept = False
-        if _is_process(_read(descriptor)):
+        holder, here = _read(descriptor), _this_process()
+        process = holder.get("process")
+        is_here = all(holder.get(name) == here[name] for name in ("host", "boot"))  # and not started anew since
+        if is_here and isinstance(process, int) and process != os.getpid() and processes.is_alive(process):
             remedy = f"Wait for its end. Where that number is another program's by now, remove {path}."
     if remedy:
         holder = _read(descriptor)
@@ -87,17 +91,16 @@ def _lock(descriptor: int, path: Path) -> bool:
 
 
 def _read(descriptor: int) -> dict[str, Any]:
-    try:
-        found = json.loads(os.pread(descriptor, 1 << 16, 0))
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    with suppress(ValueError):
+        if isinstance(found := json.loads(os.pread(descriptor, 1 << 16, 0)), dict):
+            return found
+    return {}
 
 
 def _told(holder: Mapping[str, Any]) -> str:
-    process, host = holder.get("process", "?"), holder.get("host", "this machine")
-    since, command = str(holder.get("since", "?"))[:16].replace("T", " "), holder.get("command", "?")
-    return f"process {process} on {host} began a sweep at {since} UTC ({command})"
+    told = {"process": "?", "host": "this machine", "since": "?", "command": "?"} | holder
+    since = str(told["since"])[:16].replace("T", " ")
+    return f"process {told['process']} on {told['host']} began a sweep at {since} UTC ({told['command']})"
 
 
 def _this_process() -> dict[str, Any]:
@@ -108,14 +111,6 @@ def _this_process() -> dict[str, Any]:
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:LONGEST_COMMAND],
     }
-
-
-def _is_process(holder: Mapping[str, Any]) -> bool:
-    """True if the holder's number is that of a living process of this host, not started anew since, and not this."""
-    here = _this_process()
-    process = holder.get("process")
-    is_same_start = all(holder.get(name) == here[name] for name in ("host", "boot"))
-    return is_same_start and isinstance(process, int) and process != os.getpid() and processes.is_alive(process)
 
 
 def _release(path: Path, process: int) -> None:

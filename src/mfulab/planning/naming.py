@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mfulab.core.replicates import numbered
+from mfulab.core.configs import StepConfig
 
 LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
 # Named where they differ from their defaults.
@@ -17,21 +17,19 @@ SHORT = {"window_time_s": 0.1, "warm_up_time_s": 0.3, "patience_s": 0.2}
 UNNAMED = ("device.name", "device.type", "device.peak_tflop_s", "model._target_", "model.name", "kernel._target_")
 
 
-def run_name(config: BaseModel, axes: tuple[str, ...], dotted: Mapping[str, Any]) -> str:
+def run_name(config: StepConfig, dotted: Mapping[str, Any]) -> str:
     """`model=resnet18,batch_size=8,…`; `dotted` holds nested keys that were swept or set by the user."""
-    values: dict[str, Any] = {}
-    for axis in axes:
-        value = getattr(config, axis)
-        if value is not None:
-            values[axis] = getattr(value, "name", value)
     fields = type(config).model_fields
-    for key, value in dotted.items():
-        head = key.split(".")[0]
-        if head in fields and head not in TUNABLE:
-            values[key] = value
-    for key in TUNABLE:
-        if key in fields:
-            values |= _differences(key, getattr(config, key), fields[key].get_default())
+    chosen = {axis: getattr(config, axis) for axis in config.axes}
+    values = {axis: getattr(value, "name", value) for axis, value in chosen.items() if value is not None}
+    values |= {key: value for key, value in dotted.items() if key.split(".")[0] in fields.keys() - TUNABLE}
+    for key in filter(fields.__contains__, TUNABLE):
+        value, default = getattr(config, key), fields[key].get_default()
+        if isinstance(value, BaseModel):
+            pairs = ((f"{key}.{name}", each, getattr(default, name)) for name, each in value)
+        else:
+            pairs = ((key, value, default),)
+        values |= {name: each for name, each, usual in pairs if each != usual}
     short_times = {f"timing.{key}": value for key, value in SHORT.items()}
     if short_times.items() <= values.items():
         values = {key: value for key, value in values.items() if key not in short_times} | {"timing": "short"}
@@ -39,7 +37,7 @@ def run_name(config: BaseModel, axes: tuple[str, ...], dotted: Mapping[str, Any]
     if len(name.encode()) > LONGEST:
         kept = name[: LONGEST - 13].rpartition(",")[0]  # each part between commas stays key=value: keep_commas
         name = f"{kept}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-    return numbered(name or "all", getattr(config, "replicate", 1))
+    return name or "all"
 
 
 def short(run: str) -> str:
@@ -50,16 +48,6 @@ def short(run: str) -> str:
     """
     parts = (part.partition("=") for part in run.split(",") if not part.startswith("timing"))
     return " ".join(f"{key.rpartition('.')[2]}={value}" if "." in key else value or key for key, _, value in parts)
-
-
-def _differences(key: str, value: Any, default: Any) -> dict[str, Any]:
-    if not isinstance(value, BaseModel):
-        return {} if value == default else {key: value}
-    return {
-        f"{key}.{name}": getattr(value, name)
-        for name in type(value).model_fields
-        if getattr(value, name) != getattr(default, name)
-    }
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +61,9 @@ class Run:
     @property
     def joined(self) -> dict[str, Any]:
         """Rows that this one is joined with, as in the manifest."""
-        folders = {key: f"results/{folder}" for key, folder in self.needs.items()}
-        flops = {"flops_folder": folders.pop("flops")} if "flops" in folders else {}
-        return {**flops, "ceilings": folders} if folders else flops
+        ceilings = {key: f"results/{folder}" for key, folder in self.needs.items()}
+        flops = ceilings.pop("flops", None)
+        return ({"flops_folder": flops} if flops else {}) | ({"ceilings": ceilings} if ceilings else {})
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def plan(composition: Composition, hardware: str, device: str, emulated: Contain
     """
     planner = _Planner(composition, hardware, device, emulated)
     for step in composition.base["steps"]:
-        for combination in planner.combinations(step):
-            planner.add(step, combination)
+        for labels, dotted, content in planner.combinations(step):
+            planner.add(step, labels, dotted, content)
     if planner.runs:
         planner.append("environment", _validated(EnvironmentConfig, {"device": planner.base["device"]}), {})
     base = composition.base
@@ -131,15 +131,6 @@ def plan(composition: Composition, hardware: str, device: str, emulated: Contain
         shown=base["report"]["rows"],
         budget_min=base.get("budget_min") and float(f"{base['budget_min']:g}"),  # as rows quote it
     )
-
-
-@dataclass(frozen=True)
-class Combination:
-    """One point of a sweep: labels for exclusions, nested keys for the name, content for the config."""
-
-    labels: dict[str, str]
-    dotted: dict[str, Any]
-    content: dict[str, Any]
 
 
 class _Planner:
@@ -162,33 +153,30 @@ class _Planner:
             self.base["timing"] = {**self.base["timing"], **SHORT, **times}
         self.base["trace_peaks"] = self.peaks["peak_tflop_s"]
 
-    def combinations(self, step: str) -> Iterator[Combination]:
-        """Every combination of the axes that `step` reads."""
+    def combinations(self, step: str) -> Iterator[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]:
+        """Combinations of the axes that `step` reads: (labels for exclusions, nested keys for the name, config)."""
         fields = MEASUREMENTS[step].config.model_fields
         axes = {key: values for key, values in self.composition.axes.items() if key.split(".")[0] in fields}
         chosen = {key: value for key, value in self.composition.choices.items() if key in fields}
         base = {key: self.base[key] for key in fields if key in self.base}
         plain = {key: str(value) for key, value in base.items() if not isinstance(value, dict)}
         for values in itertools.product(*axes.values()):
-            combination = Combination(
-                {**chosen, **plain, "device": self.device}, dict(self.composition.fixed), dict(base)
-            )
+            labels = {**chosen, **plain, "device": self.device}
+            dotted, content = dict(self.composition.fixed), dict(base)
             for key, value in zip(axes, values, strict=True):
-                combination.labels[key] = value.label
-                put(combination.content, key, value.content)
+                labels[key] = value.label
+                put(content, key, value.content)
                 if "." in key:
-                    combination.dotted[key] = value.content
+                    dotted[key] = value.content
             if "precision" in axes and self.sweeps_precision:
-                combination.labels["emulated"] = str(_format(combination.content["precision"]) in self.emulated)
+                labels["emulated"] = str(_format(content["precision"]) in self.emulated)
             if step != traces.STEP:
-                yield combination
+                yield labels, dotted, content
                 continue
-            for trace in traces.expanded(combination.content["trace"]):
-                labels = {**combination.labels, "trace": trace["name"]}
-                yield replace(combination, labels=labels, content={**combination.content, "trace": trace})
+            for trace in traces.expanded(content["trace"]):
+                yield {**labels, "trace": trace["name"]}, dotted, {**content, "trace": trace}
 
-    def add(self, step: str, combination: Combination) -> None:
-        labels, dotted, content = combination.labels, combination.dotted, combination.content
+    def add(self, step: str, labels: dict[str, str], dotted: dict[str, Any], content: dict[str, Any]) -> None:
         because = excluded_because(labels, self.base["exclude"])
         try:
             config = _validated(MEASUREMENTS[step].config, content)
@@ -196,8 +184,8 @@ class _Planner:
             if because:  # what cannot be a run at all is left out without a word
                 return
             raise
-        name = run_name(config, config.axes, dotted)
         if because:
+            name = run_name(config, dotted)
             self.excluded[f"{step}/{name}"] = {"step": step, "run": name, "because": because}
             return
         needs = {}
@@ -211,38 +199,37 @@ class _Planner:
             if _format(content["precision"]) in self.emulated:  # whose own ceiling nothing is divided by
                 self._add_ceiling({"name": "fp32", "dtype": "float32"})
             needs["memory"] = self._add_ceiling(None)
-        for replicate in range(1, self.replicates(step) + 1):
-            self.append(step, config.model_copy(update={"replicate": replicate}), dotted, needs)
-
-    def replicates(self, step: str) -> int:
-        """Processes that measure each run of `step`: 1 of a step whose result no machine disturbs."""
-        if "replicate" not in MEASUREMENTS[step].config.model_fields:
-            return 1
-        return self.base["replicates"] or REPLICATES[self.device]
+        is_disturbed = "replicate" in type(config).model_fields  # of others, no machine disturbs the result
+        self.append(
+            step, config, dotted, needs, (self.base["replicates"] or REPLICATES[self.device]) if is_disturbed else 1
+        )
 
     def _add_ceiling(self, precision: Mapping[str, Any] | None) -> str:
-        ceiling = precision["name"] if precision else MEMORY
-        content = {"ceiling": ceiling, "precision": precision, "device": self.peaks}
-        config = _validated(CeilingsConfig, content)
-        folder = self.append("ceilings", config, {})
-        swept = precision is None or _format(precision) not in self.emulated
-        if swept and numbered(folder, 2) not in self.runs:
-            for replicate in range(2, (self.base["ceiling_replicates"] or CEILING_REPLICATES[self.device]) + 1):
-                self.append("ceilings", config.model_copy(update={"replicate": replicate}), {})
-        return folder
+        content = {"ceiling": precision["name"] if precision else MEMORY, "precision": precision, "device": self.peaks}
+        is_swept = precision is None or _format(precision) not in self.emulated
+        processes = (self.base["ceiling_replicates"] or CEILING_REPLICATES[self.device]) if is_swept else 1
+        return self.append("ceilings", _validated(CeilingsConfig, content), {}, processes=processes)
 
     def append(
-        self, step: str, config: StepConfig, dotted: Mapping[str, Any], needs: Mapping[str, str] | None = None
+        self,
+        step: str,
+        config: StepConfig,
+        dotted: Mapping[str, Any],
+        needs: Mapping[str, str] | None = None,
+        processes: int = 1,
     ) -> str:
-        name = run_name(config, config.axes, dotted)
-        place = [self.hardware, step, name] if config.on_device else [step, name]
-        folder = "/".join(place)
-        if folder not in self.runs:
-            content = config.model_dump(mode="json", by_alias=True)
-            measured = content.get("model") or content.get("kernel") or {}
-            text = json.dumps(content, indent=1, sort_keys=True) + "\n"
-            self.runs[folder] = Run(step, name, folder, text, needs or {}, measured.get("_target_"))
-        return folder
+        """Adds the runs of so many processes, but for those that are there; gives the folder of the first."""
+        name = run_name(config, dotted)
+        place = f"{self.hardware}/{step}" if config.on_device else step
+        for replicate in range(1, processes + 1):
+            run = numbered(name, replicate)
+            if (folder := f"{place}/{run}") not in self.runs:
+                content = config.model_dump(mode="json", by_alias=True)
+                content |= {"replicate": replicate} if replicate > 1 else {}
+                measured = content.get("model") or content.get("kernel") or {}
+                text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+                self.runs[folder] = Run(step, run, folder, text, needs or {}, measured.get("_target_"))
+        return f"{place}/{name}"
 
 
 def _format(precision: Mapping[str, Any]) -> str | None:
@@ -254,15 +241,13 @@ def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any
 
     A rule which names an axis that the step does not read says nothing about that step.
     """
-    for rule in rules:
-        conditions = {key: value for key, value in rule.items() if key != "because"}
-        if all(
-            key in labels
-            and any(fnmatchcase(labels[key], str(each)) for each in (value if isinstance(value, list) else [value]))
-            for key, value in conditions.items()
-        ):
-            return str(rule["because"])
-    return None
+
+    def holds(key: str, wanted: Any) -> bool:
+        patterns = wanted if isinstance(wanted, list) else [wanted]
+        return key in labels and any(fnmatchcase(labels[key], str(pattern)) for pattern in patterns)
+
+    found = (rule for rule in rules if all(holds(key, rule[key]) for key in rule if key != "because"))
+    return next((str(rule["because"]) for rule in found), None)
 
 
 def _validated(step: type[StepConfig], content: Mapping[str, Any]) -> Any:

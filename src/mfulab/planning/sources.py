@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.device import OF_GPUS, is_gpu, kind_of
-from mfulab.planning.store import holds, newest_of, write_if_changed
+from mfulab.planning.store import holds, write_if_changed
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
@@ -49,7 +49,7 @@ def closure(module: str) -> Sources:
 @cache
 def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
     seen: set[Node] = set()
-    statements: dict[str, set[int]] = {}
+    statements: dict[_Module, set[int]] = {}
     data: set[Path] = set()
     waiting = list(roots)
     while waiting:
@@ -59,7 +59,7 @@ def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
         seen.add(node)
         module = _module(node[0], path)
         waiting += module.beyond(node[1])
-        known = statements.setdefault(node[0], set())
+        known = statements.setdefault(module, set())
         for place in module.places(node[1]) - known:
             known.add(place)
             waiting += module.read(place).nodes
@@ -70,21 +70,17 @@ def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
         included = _data(file.parent, INCLUDE.findall(file.read_text(encoding="utf-8", errors="ignore"))) - data
         data |= included
         unread += included
-    found = {file: _digest(file.read_bytes()) for file in data}
-    for name, places in statements.items():
-        if (path := _file(name)) is not None:
-            texts = [_module(name, path).read(place).text for place in sorted(places)]
-            found[path] = _digest("\n".join(texts).encode())
-    return dict(sorted(found.items()))
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+    found = {file: file.read_bytes() for file in data}
+    for module, places in statements.items():
+        found[module.path] = "\n".join(module.read(place).text for place in sorted(places)).encode()
+    return {file: hashlib.sha256(found[file]).hexdigest()[:16] for file in sorted(found)}
 
 
 def digests(files: Sources) -> str:
     """A line for each file with its digest."""
-    return "".join(f"{digest}  {_name(file)}\n" for file, digest in files.items())
+    roots = (PACKAGE.parent, Path.cwd())
+    shorter = {file: [file.relative_to(root) for root in roots if file.is_relative_to(root)] for file in files}
+    return "".join(f"{digest}  {[*shorter[file], file][0]}\n" for file, digest in files.items())
 
 
 def write_digests(path: Path, files: Sources) -> None:
@@ -100,14 +96,7 @@ def write_digests(path: Path, files: Sources) -> None:
 
 def changed_at(path: Path, files: Sources) -> float:
     """Time of the last change that counts: of `path` where it holds these digests, else of the newest file."""
-    return path.stat().st_mtime if holds(path, digests(files)) else newest_of(files)
-
-
-def _name(file: Path) -> str:
-    for root in (PACKAGE.parent, Path.cwd()):
-        if file.is_relative_to(root):
-            return str(file.relative_to(root))
-    return str(file)
+    return max(each.stat().st_mtime for each in ([path] if holds(path, digests(files)) else files))
 
 
 @dataclass(frozen=True)
@@ -123,7 +112,7 @@ class _Module:
     """A module's statements, each known by its place; imports are no statements here, but names and what they mean."""
 
     def __init__(self, name: str, path: Path) -> None:
-        self.name = name
+        self.name, self.path = name, path
         self.package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         self.is_shipped = path.is_relative_to(PACKAGE)
         self.aliases: dict[str, Node] = {}
@@ -165,11 +154,9 @@ class _Module:
 
     def read(self, place: int) -> _Read:
         """The statement at a place."""
-        if place not in self.known:
-            self.known[place] = self._read(self.statements[place])
-        return self.known[place]
-
-    def _read(self, statement: ast.stmt) -> _Read:
+        if place in self.known:
+            return self.known[place]
+        statement = self.statements[place]
         inner: dict[str, Node] = {}
         dotted: set[tuple[str, ...]] = set()
         strings: set[str] = set()
@@ -192,9 +179,7 @@ class _Module:
                     node.keywords = [each for each in node.keywords if each.arg != "description"]
                     node.args = node.args if _parts(node.func)[1][-1] == "Field" else []
                 elif isinstance(node, ast.JoinedStr):
-                    texts = [
-                        getattr(each, "value", ALL) if isinstance(each, ast.Constant) else ALL for each in node.values
-                    ]
+                    texts = (str(each.value) if isinstance(each, ast.Constant) else ALL for each in node.values)
                     nodes |= _modules_called("".join(texts))
                 waiting += ast.iter_child_nodes(node)
         aliases = self.aliases | inner
@@ -206,7 +191,8 @@ class _Module:
         nodes |= {(module, IMPORTING) for module, _ in inner.values()}
         nodes = nodes.union(*map(_modules_called, strings), filter(None, meant.values()))
         uses = sorted(f"{'.'.join(names)} is {'.'.join(node)}" for names, node in meant.items() if node)
-        return _Read("\n".join([ast.dump(statement), *uses]), nodes, strings)
+        self.known[place] = _Read("\n".join([ast.dump(statement), *uses]), nodes, strings)
+        return self.known[place]
 
     def _imports(self, node: ast.Import | ast.ImportFrom) -> dict[str, Node]:
         """The names that an import binds, each with what it means; `import a.b` is kept by its whole name."""
@@ -268,12 +254,10 @@ def _bound(statement: ast.stmt) -> set[str]:
 
 def _parts(node: ast.expr) -> tuple[ast.expr | None, tuple[str, ...]]:
     """The names of a dotted expression; and what it begins with, where that is no name."""
-    names: list[str] = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    name = node.id if isinstance(node, ast.Name) else ""
-    return None if name else node, (name, *reversed(names))
+    if isinstance(node, ast.Attribute):
+        root, names = _parts(node.value)
+        return root, (*names, node.attr)
+    return (None, (node.id,)) if isinstance(node, ast.Name) else (node, ("",))
 
 
 def _meant(names: Sequence[str], aliases: Mapping[str, Node]) -> Node | None:
@@ -321,25 +305,21 @@ def _data_files() -> dict[str, list[Path]]:
 @cache
 def _is_local(module: str) -> bool:
     """True if a module belongs to this project or to the user's own files, not to an installed library."""
-    path = _file(module.split(".")[0])
-    if path is None:
-        return False
-    return path.is_relative_to(PACKAGE) or not (
-        {"site-packages", "dist-packages"} & set(path.parts) or module.split(".")[0] in sys.stdlib_module_names
-    )
+    top = module.split(".")[0]
+    path = _file(top)
+    is_library = path is None or {"site-packages", "dist-packages"} & set(path.parts) or top in sys.stdlib_module_names
+    return path is not None and (path.is_relative_to(PACKAGE) or not is_library)
 
 
 @cache
 def _file(module: str) -> Path | None:
     """The Python file of a module, found without importing it or its parents; None for anything else."""
     search: Sequence[str] | None = [str(Path.cwd()), *sys.path]
-    path = None
     for part in module.split("."):
         spec = None if search is None else importlib.machinery.PathFinder.find_spec(part, search)
         if spec is None:
             return None
-        search = spec.submodule_search_locations
-        path = spec.origin
+        search, path = spec.submodule_search_locations, spec.origin
     return Path(path).resolve() if path and path.endswith(".py") else None
 
 
@@ -352,13 +332,11 @@ def locate(target: str) -> str:
     parts = target.split(".")
     for length in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:length])
-        path = _file(name)
-        if path is None:
-            continue
-        module = _module(name, path)
-        names = {*module.bound, *module.aliases}
-        is_dynamic = bool({"__getattr__", ALL} & names) or (path.name == "__init__.py" and not module.is_shipped)
-        if parts[length] not in names and not is_dynamic:
-            raise unknown(f"_target_={target}: name in {name}", parts[length], names)
-        return name
+        if path := _file(name):
+            module = _module(name, path)
+            names = {*module.bound, *module.aliases}
+            is_dynamic = {"__getattr__", ALL} & names or (path.name == "__init__.py" and not module.is_shipped)
+            if parts[length] not in names and not is_dynamic:
+                raise unknown(f"_target_={target}: name in {name}", parts[length], names)
+            return name
     raise ConfigurationError(f"_target_={target}: no module {'.'.join(parts[:-1]) or target} can be found.")

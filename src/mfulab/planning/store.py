@@ -8,7 +8,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -41,11 +41,6 @@ def write(plan: Plan, results: Path, newest: Newest = lambda run: 0.0, budget_mi
     except OSError as error:
         raise cannot_be_written(error.filename or results, error) from error
     write_if_changed(results / plan.manifest_path, plan.manifest)
-
-
-def newest_of(files: Iterable[Path]) -> float:
-    """The latest modification time of `files`; 0 without any."""
-    return max((path.stat().st_mtime for path in files), default=0.0)
 
 
 def holds(path: Path, text: str) -> bool:

@@ -43,7 +43,11 @@ class Workflow:
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
         began = time.time()
         with _told_in_one_line():
-            _check_place(Path.cwd())
+            here, records = Path.cwd(), Path(".snakemake")  # without which Snakemake cannot work
+            if not os.access(records if records.exists() else here, os.W_OK | os.X_OK):
+                raise ConfigurationError(f"{here}: cannot be written, not even for a dry run. Work in one that can be.")
+            if {"{", "}"} & set(str(here)):
+                raise ConfigurationError(f"{here}: Snakemake takes braces for a wildcard. Move or rename this folder.")
             self._planned = load(config)
             self._sweep = Sweep(self._planned.plans, began)
         self.plans: Sequence[Plan] = self._planned.plans
@@ -59,7 +63,10 @@ class Workflow:
         """
         with _told_in_one_line():
             store.check_writable(RESULTS)
-            self._check_device_lock()
+            try:  # before the first run fails
+                os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
+            except RuntimeError as error:
+                raise ConfigurationError(str(error)) from error
             is_left_over = lock.take(RESULTS)
             for plan in self.plans:
                 store.write(plan, RESULTS, _newest, self._sweep.budget_min)
@@ -67,13 +74,6 @@ class Workflow:
             self._sweep.write(len(self._runs) - len(self.complete_rows))
         self._is_read_only = False
         return is_left_over
-
-    def _check_device_lock(self) -> None:
-        """Raises ConfigurationError if no run could lock the CPU, before the first of them fails."""
-        try:
-            os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
-        except RuntimeError as error:
-            raise ConfigurationError(str(error)) from error
 
     def say_estimate(self, jobs: Iterable[Any], gpus: int = 1) -> None:
         """Says how long Snakemake's `jobs`, those that it is to do, will take; nothing where none measures.
@@ -149,12 +149,9 @@ class Workflow:
 
         Not `ancient`: see docs/upstream.md.
         """
-
-        def rows(wildcards: Any) -> list[str]:
-            before = previous(wildcards.run)
-            return [f"{RESULTS}/{wildcards.hardware}/{step}/{before}/row.csv"] if before else []
-
-        return rows
+        return lambda wildcards: [
+            f"{RESULTS}/{wildcards.hardware}/{step}/{before}/row.csv" for before in [previous(wildcards.run)] if before
+        ]
 
     def priority(self, measurement: Measurement) -> Callable[[Any], float]:
         """Priority of a run: what others are joined with first, then round by round in an order of the plan's seed."""
@@ -210,35 +207,28 @@ class Workflow:
 
     def manifests(self, wildcards: Any) -> list[str]:
         """An input function: the same."""
-        return [
-            self._written(f"{RESULTS}/{plan.manifest_path}", plan.manifest) if self._is_read_only else path
-            for plan, path in zip(self.plans, self.planned_manifests, strict=True)
-        ]
+        if not self._is_read_only:
+            return self.planned_manifests
+        return [self._written(f"{RESULTS}/{plan.manifest_path}", plan.manifest) for plan in self.plans]
 
     @property
     def other_manifests(self) -> list[str]:
         """Plans whose finished rows are shown beside ours: other machines' of the same experiments, or all."""
-        found = RESULTS.glob("*/plan/*.json") if self._runs or self.plans[0].shown == "all" else ()
-        same = {plan.experiment for plan in self.plans}
-        wanted = {str(path) for path in found if self.plans[0].shown == "all" or path.stem in same}
-        return sorted(wanted - set(self.planned_manifests))
+        same = {plan.experiment for plan in self.plans if self._runs}
+        found = (path for path in RESULTS.glob("*/plan/*.json") if self.plans[0].shown == "all" or path.stem in same)
+        return sorted({*map(str, found)} - {*self.planned_manifests})
 
     @property
     def recorded(self) -> list[str]:
         """The tables of recorded machines."""
         return sorted(map(str, RESULTS.glob("reference/*/*.csv")))
 
-    @property
-    def measures(self) -> bool:
-        """True if anything is to be measured: recorded machines alone need a report."""
-        return bool(self._runs)
-
     def work(self, jobs: Iterable[Any]) -> str:
         """Names what Snakemake's `jobs` do: `rows` alone, the `report` alone where nothing is measured, or `both`.
 
         After it stand the frameworks that planned runs use beside torch.
         """
-        if not self.measures:
+        if not self._runs:  # recorded machines alone
             return "report"
         frameworks = {name for run in self._runs.values() for name in FRAMEWORKS.findall(run.text)}
         return " ".join(["both" if any(job.rule.name == "tables" for job in jobs) else "rows", *sorted(frameworks)])
@@ -246,7 +236,7 @@ class Workflow:
     @property
     def unplanned(self) -> list[str]:
         """The option that also shows folders copied from machines without a plan; none where nothing is measured."""
-        return ["--results", str(RESULTS)] if self.measures else []
+        return ["--results", str(RESULTS)] if self._runs else []
 
     @property
     def language(self) -> str:
@@ -270,19 +260,18 @@ class Workflow:
         """
 
         @cache
-        def file(target: str | None, hardware: str) -> str:
+        def file(target: str | None, hardware: str) -> list[str]:
             path, found = _sources(step, target, hardware)
             if self._is_read_only:
-                return self._written(str(path), digests(found))
+                return [self._written(str(path), digests(found))]
             write_digests(path, found)
-            return str(path)
+            return [str(path)]
 
         def files(wildcards: Any) -> list[str]:
             run = self._runs.get(_folder(step, wildcards))
-            with _told_in_one_line():
-                return [file(run.target if run else None, wildcards.get("hardware") or "")]
+            return file(run.target if run else None, wildcards.get("hardware") or "")
 
-        return files
+        return _told_in_one_line()(files)
 
     def _state(self, folder: str) -> store.State:
         """State of a run's folder for this plan; `as planned` once that is written."""
@@ -335,32 +324,25 @@ class Workflow:
 
     def resources(self, measurement: Measurement) -> dict[str, Any]:
         """Resources of a run: a GPU, or the CPU for itself, if it measures one; time for a cluster to reserve."""
-        reserved = {"runtime": f"{measurement.runtime_min}m"}
-        if not measurement.on_device:
-            return reserved
 
-        def of(value: Callable[[int, int, bool], Any]) -> Callable[[Any], Any]:
-            """The value for a run's processes, its nodes and whether they are GPUs'; None, which Snakemake drops."""
+        def of(name: str) -> Callable[[Any], Any]:
+            """The value of a run; None, which Snakemake drops."""
 
             def resource(wildcards: Any) -> Any:
                 run = self._runs.get(_folder(measurement.step, wildcards))
                 # Read from text, as thousands of runs are.
                 found = [each.search(run.text) if run else None for each in (PROCESSES, NODES)]
                 processes, nodes = (int(match[1]) if match else 1 for match in found)
-                return value(processes, nodes, is_gpu(kind_of(str(wildcards.hardware))))
+                on_gpu = is_gpu(kind_of(str(wildcards.hardware)))
+                values = {"gpu": processes * on_gpu, "cpu_measurement": int(not on_gpu)}
+                if nodes > 1:  # a task a process; `mpi` has the job start them itself, by srun
+                    values |= {"nodes": nodes, "tasks": processes, "tasks_per_gpu": int(on_gpu) or None, "mpi": "srun"}
+                return values.get(name)
 
             return resource
 
-        return {
-            **reserved,
-            "gpu": of(lambda processes, nodes, is_gpu: processes * is_gpu),
-            "cpu_measurement": of(lambda processes, nodes, is_gpu: int(not is_gpu)),
-            # Of a run that is spread over nodes a task a process; `mpi` has the job start them itself, by srun.
-            "nodes": of(lambda processes, nodes, is_gpu: nodes if nodes > 1 else None),
-            "tasks": of(lambda processes, nodes, is_gpu: processes if nodes > 1 else None),
-            "tasks_per_gpu": of(lambda processes, nodes, is_gpu: 1 if nodes > 1 and is_gpu else None),
-            "mpi": of(lambda processes, nodes, is_gpu: "srun" if nodes > 1 else None),
-        }
+        names = ("gpu", "cpu_measurement", "nodes", "tasks", "tasks_per_gpu", "mpi") if measurement.on_device else ()
+        return {"runtime": f"{measurement.runtime_min}m"} | {name: of(name) for name in names}
 
 
 @contextmanager
@@ -370,15 +352,6 @@ def _told_in_one_line() -> Iterator[None]:
         yield
     except ConfigurationError as error:
         sys.exit(f"mfulab: {error}")
-
-
-def _check_place(folder: Path) -> None:
-    """Raises ConfigurationError if Snakemake could not work: it writes records, and takes braces for a wildcard."""
-    records = folder / ".snakemake"
-    if not os.access(records if records.exists() else folder, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"{folder}: cannot be written, not even for a dry run. Work in a folder that can be.")
-    if {"{", "}"} & set(str(folder)):
-        raise ConfigurationError(f"{folder}: Snakemake allows no braces in a path. Move or rename this folder.")
 
 
 def _folder(step: str, wildcards: Any) -> str:
