@@ -85,7 +85,7 @@ rule refine:
 rule figure:
     input:
         tables=expand("results/tables/{table}.csv", table=TABLES),
-        sources=lab.figure_sources,
+        sources=lab.module_sources("mfulab.report.figures", "mfulab.report.figures.*"),
     output:
         report(
             "reports/figures/{figure}.svg",
@@ -130,7 +130,7 @@ rule page:
         seminar="results/tables/seminar.csv",
         comparison=lab.comparison,
         figures=figures_with_data,
-        sources=lab.page_sources,
+        sources=lab.module_sources("mfulab.report.page.document", "mfulab.report.figures.*"),
     output:
         "reports/report.html",
     log:

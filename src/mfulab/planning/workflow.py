@@ -47,7 +47,7 @@ class Workflow:
             if not os.access(records if records.exists() else here, os.W_OK | os.X_OK):
                 raise ConfigurationError(f"{here}: cannot be written, not even for a dry run. Work in one that can be.")
             if {"{", "}"} & set(str(here)):
-                raise ConfigurationError(f"{here}: Snakemake takes braces for a wildcard. Move or rename this folder.")
+                raise ConfigurationError(f"{here}: Snakemake allows no braces in a path. Move or rename this folder.")
             self._planned = load(config)
             self._sweep = Sweep(self._planned.plans, began)
         self.plans: Sequence[Plan] = self._planned.plans
@@ -55,6 +55,26 @@ class Workflow:
         self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
         self._states: dict[str, store.State] = {}
         self._scratch_folder: tempfile.TemporaryDirectory[str] | None = None
+        self.language = self.plans[0].language  # of page and figures: the first experiment's
+        self.gpu = int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))  # held by what nothing runs beside
+        self.planned_manifests = [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
+        # Those whose finished rows are shown beside ours: other machines' of the same experiments, or all.
+        is_all, same = self.plans[0].shown == "all", {plan.experiment for plan in self.plans if self._runs}
+        others = {str(path) for path in RESULTS.glob("*/plan/*.json") if is_all or path.stem in same}
+        self.other_manifests = sorted(others - set(self.planned_manifests))
+        # The option that also shows folders copied from machines without a plan.
+        self.unplanned = ["--results", str(RESULTS)] if self._runs else []
+        self.recorded = sorted(map(str, RESULTS.glob("reference/*/*.csv")))
+        self.comparison = [str(path) for path in RESULTS.glob("tables/comparison.csv")]  # of `mfulab compare --out`
+        # What the page's first sentence needs, and a file that says that a page of it was written.
+        self.headline_rows = [f"{RESULTS}/{folder}/row.csv" for folder in self._sweep.headline]
+        self.first_page = f"{RESULTS}/plan/{self._sweep.digest}.page"
+        # Commands that write tables and page of the rows that there are, while others are still to come.
+        self.partial_page = (
+            f"warm scripts/tables.py --partial --manifest {shlex.join(self.planned_manifests)}"
+            " --reference results/reference --out results/tables"
+            f" && warm scripts/page.py --out {PAGE} --language {self.language}"
+        )
 
     def begin(self) -> bool:
         """Takes the results' lock and writes the plan; true where a sweep before was killed.
@@ -165,16 +185,10 @@ class Workflow:
 
         return number
 
-    @property
-    def first_page(self) -> str:
-        """A file that says that the page of what the headline needs was written."""
-        return f"{RESULTS}/plan/{self._sweep.digest}.page"
-
     def early(self, wildcards: Any) -> list[str]:
-        """An input function: that page, where a sweep with a budget is to measure what it needs."""
-        rows = self.headline_rows(wildcards)
-        missing = not all(store.is_complete(Path(row), self._sweep.budget_min) for row in rows)
-        return [self.first_page] if self._sweep.headline and missing else []
+        """An input function: the first page, where a sweep with a budget is to measure what it needs."""
+        missing = not all(store.is_complete(Path(row), self._sweep.budget_min) for row in self.headline_rows)
+        return [self.first_page] if missing else []
 
     def refined(self, wildcards: Any) -> list[str]:
         """An input function: a file that says that what a budget left was spent; none where all rows are complete."""
@@ -182,46 +196,11 @@ class Workflow:
         is_wanted = path.exists() or len(self.complete_rows) < len(self._runs)
         return [str(path)] if self._sweep.headline and is_wanted else []
 
-    def headline_rows(self, wildcards: Any) -> list[str]:
-        """An input function: the rows that the page's first sentence needs."""
-        return [f"{RESULTS}/{folder}/row.csv" for folder in self._sweep.headline]
-
-    @property
-    def partial_page(self) -> str:
-        """Commands that write tables and page of the rows that there are, while others are still to come."""
-        plans = shlex.join(self.planned_manifests)
-        return (
-            f"warm scripts/tables.py --partial --manifest {plans} --reference results/reference --out results/tables"
-            f" && warm scripts/page.py --out {PAGE} --language {self.language}"
-        )
-
-    @property
-    def gpu(self) -> int:
-        """GPUs that the first page holds, so that nothing is measured beside it."""
-        return int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))
-
-    @property
-    def planned_manifests(self) -> list[str]:
-        """Manifests of the planned experiments."""
-        return [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
-
     def manifests(self, wildcards: Any) -> list[str]:
-        """An input function: the same."""
+        """An input function: manifests of the planned experiments."""
         if not self._is_read_only:
             return self.planned_manifests
         return [self._written(f"{RESULTS}/{plan.manifest_path}", plan.manifest) for plan in self.plans]
-
-    @property
-    def other_manifests(self) -> list[str]:
-        """Plans whose finished rows are shown beside ours: other machines' of the same experiments, or all."""
-        same = {plan.experiment for plan in self.plans if self._runs}
-        found = (path for path in RESULTS.glob("*/plan/*.json") if self.plans[0].shown == "all" or path.stem in same)
-        return sorted({*map(str, found)} - {*self.planned_manifests})
-
-    @property
-    def recorded(self) -> list[str]:
-        """The tables of recorded machines."""
-        return sorted(map(str, RESULTS.glob("reference/*/*.csv")))
 
     def work(self, jobs: Iterable[Any]) -> str:
         """Names what Snakemake's `jobs` do: `rows` alone, the `report` alone where nothing is measured, or `both`.
@@ -232,21 +211,6 @@ class Workflow:
             return "report"
         frameworks = {name for run in self._runs.values() for name in FRAMEWORKS.findall(run.text)}
         return " ".join(["both" if any(job.rule.name == "tables" for job in jobs) else "rows", *sorted(frameworks)])
-
-    @property
-    def unplanned(self) -> list[str]:
-        """The option that also shows folders copied from machines without a plan; none where nothing is measured."""
-        return ["--results", str(RESULTS)] if self._runs else []
-
-    @property
-    def language(self) -> str:
-        """Of the page and the figures: the first experiment's, where several are asked for."""
-        return self.plans[0].language
-
-    @property
-    def comparison(self) -> list[str]:
-        """File that `mfulab compare --out` left for the page, if any."""
-        return [str(path) for path in [RESULTS / "tables/comparison.csv"] if path.exists()]
 
     def figures(self, listed: str) -> list[str]:
         """The figures that have something to draw, as the tables listed them."""
@@ -294,14 +258,20 @@ class Workflow:
             write_text(path, text)
         return str(path)
 
-    def module_sources(self, module: str) -> Callable[[Any], list[str]]:
-        """An input function: the source files of a module of this package and of all that it imports of it."""
-        return lambda wildcards: _relative(closure(module))
+    def module_sources(self, *modules: str) -> Callable[[Any], list[str]]:
+        """An input function: the files of modules and of all that they import of this package.
 
-    def page_sources(self, wildcards: Any) -> list[str]:
-        """An input function: the page's module, what it imports, and every figure's, found by their being there."""
-        figures = [f"mfulab.report.figures.{path.stem}" for path in (PACKAGE / "report/figures").glob("[!_]*.py")]
-        return _relative(path for module in ["mfulab.report.page.document", *figures] for path in closure(module))
+        `*` in a module's name is the figure that the wildcards name, else every figure.
+        """
+
+        def files(wildcards: Any) -> list[str]:
+            figure = wildcards.get("figure")
+            figures = [figure] if figure else [path.stem for path in (PACKAGE / "report/figures").glob("[!_]*.py")]
+            named = (module.replace("*", each) for module in modules for each in (figures if "*" in module else [""]))
+            found, here = dict.fromkeys(file for module in named for file in closure(module)), Path.cwd()
+            return [str(file.relative_to(here) if file.is_relative_to(here) else file) for file in found]
+
+        return files
 
     def category(self, wildcards: Any) -> str:
         """The figure's section in Snakemake's report: the page's. Its topic is read, as importing it imports pandas."""
@@ -316,11 +286,6 @@ class Workflow:
     def reading(self, wildcards: Any) -> str:
         """Caption of the figure in Snakemake's report, as on the page."""
         return Texts(self.language, wildcards.figure)("reading")
-
-    def figure_sources(self, wildcards: Any) -> list[str]:
-        """An input function: the figure's module, what draws and saves it, and what these import."""
-        modules = ("mfulab.report.figures", f"mfulab.report.figures.{wildcards.figure}")
-        return _relative(path for module in modules for path in closure(module))
 
     def resources(self, measurement: Measurement) -> dict[str, Any]:
         """Resources of a run: a GPU, or the CPU for itself, if it measures one; time for a cluster to reserve."""
@@ -366,8 +331,3 @@ def _newest(run: Run) -> float:
 def _sources(step: str, target: str | None, hardware: str) -> tuple[Path, Sources]:
     name = f"{','.join(filter(None, (step, target or 'itself', hardware)))}.txt"
     return RESULTS / "plan/sources" / name, run_sources(step, target, hardware)
-
-
-def _relative(paths: Any) -> list[str]:
-    here = Path.cwd()
-    return [str(path.relative_to(here)) if path.is_relative_to(here) else str(path) for path in dict.fromkeys(paths)]
