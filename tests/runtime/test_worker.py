@@ -355,10 +355,10 @@ def test_the_kernels_out_of_memory_killer_costs_one_row(tree: Path) -> None:
 
 
 WORKFLOW = """
-import os, sys
+import os, psutil, sys
 from mfulab.runtime import lifetime
 lifetime.start()
-print(os.environ["MFULAB_WORKER"], lifetime._worker.process.pid, flush=True)
+print(os.environ["MFULAB_WORKER"], psutil.Process().children()[0].pid, flush=True)
 sys.stdin.readline()
 lifetime.stop()
 """

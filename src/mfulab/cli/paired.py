@@ -209,13 +209,10 @@ def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
 @contextlib.contextmanager
 def warm(side: Side) -> Iterator[Side]:
     """The side with a warm worker of its own, where this system can fork one."""
-    with contextlib.chdir(side.code), patch.dict(os.environ, PYTHONPATH=side.environment["PYTHONPATH"]):
-        worker = lifetime.start_worker()
-    try:
-        yield Side(side.code, side.runs, worker.socket if worker else "")
-    finally:
-        if worker:
-            worker.stop()
+    with contextlib.ExitStack() as running:
+        with contextlib.chdir(side.code), patch.dict(os.environ, PYTHONPATH=side.environment["PYTHONPATH"]):
+            socket = running.enter_context(lifetime.worker())
+        yield Side(side.code, side.runs, socket)
 
 
 def measured(side: Side, run: paired.Run) -> tuple[float | None, float | None, str]:

@@ -6,7 +6,7 @@ file alone if nothing else touches the group. The content of a group must not de
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +23,8 @@ from mfulab.core.files import digests
 from mfulab.planning import checks
 from mfulab.planning.keys import defaults, derived, groups, register
 from mfulab.planning.overrides import complete
+
+BY_HYDRA = re.compile(r"@package|\$\{|^defaults:", re.MULTILINE)  # in a file that only Hydra can compose
 
 
 @dataclass(frozen=True)
@@ -155,38 +157,25 @@ def _options(group: str, names: Sequence[str], overrides: Sequence[str], experim
 
     Hydra composes the whole config for each choice, which is seconds for all kernels.
     """
-    touched = any(each.partition("=")[0].lstrip("+~").startswith(f"{group}.") for each in overrides)
-    touched = touched or group in _read(folder / f"experiment/{experiment}.yaml")
-    shared = OmegaConf.merge(defaults().get(group, {}), _read(folder / "config.yaml").get(group) or {})
+    shared: Any = None  # by the group's choices, where a choice is nothing but that and its own line or file
     lines = derived(folder, group)
+    with suppress(Exception):  # of a file that cannot be read: Hydra says why
+        is_touched = any(each.partition("=")[0].lstrip("+~").startswith(f"{group}.") for each in overrides)
+        config: Any = OmegaConf.load(folder / "config.yaml")
+        if not is_touched and group not in OmegaConf.load(folder / f"experiment/{experiment}.yaml"):
+            shared = OmegaConf.merge(defaults().get(group, {}), config.get(group) or {})
     found = []
     for name in names:
         checks.check_choice(group, name, folder)
-        content = None if touched else _alone(shared, lines.get(name), folder / group / f"{name}.yaml")
+        content: Any = None
+        with suppress(Exception):  # the same
+            path = folder / group / f"{name}.yaml"
+            if shared is not None and (name in lines or not BY_HYDRA.search(path.read_text(encoding="utf-8"))):
+                content = OmegaConf.to_container(OmegaConf.merge(shared, lines.get(name) or OmegaConf.load(path)))
         if content is None:
             content = _plain(compose("config", overrides=[*overrides, f"{group}={name}"]))[group]
         found.append(Value(name, content))
     return found
-
-
-def _alone(shared: Any, line: Mapping[str, Any] | None, path: Path) -> dict[str, Any] | None:
-    """Content of a choice: its line or file over what its group shares; None if only Hydra can compose it."""
-    try:
-        if line is None and re.search(r"@package|\$\{|^defaults:", path.read_text(encoding="utf-8"), re.MULTILINE):
-            return None
-        merged = OmegaConf.merge(shared, OmegaConf.load(path) if line is None else line)
-    except Exception:  # whatever is wrong with it, Hydra says it
-        return None
-    return cast(dict[str, Any], OmegaConf.to_container(merged))
-
-
-def _read(path: Path) -> DictConfig:
-    """A file's keys; none if it cannot be read."""
-    try:
-        content = OmegaConf.load(path)
-    except Exception:  # Hydra has read it, or will say why it cannot
-        return OmegaConf.create({})
-    return content if isinstance(content, DictConfig) else OmegaConf.create({})
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

@@ -114,9 +114,9 @@ def cost(run: Run, always: bool) -> dict[str, Any]:
         seconds += COMPILE_S["compile"] if config["execution"]["mode"] == "compile" else 0
         mode = config["workload"]["mode"]
         passes = ["forward_flops", "backward_flops"][: 2 if mode == "training" else 1]
-        found |= {"flops": _row(run.needs["flops"]), "columns": passes, "default_s": STEPS_S}
+        found |= {"flops": f"results/{run.needs['flops']}/row.csv", "columns": passes, "default_s": STEPS_S}
         found["steps"] = STEPS.get(mode, OTHER_STEPS)
-        found["ceiling"] = _row(run.needs.get("compute", ""))
+        found["ceiling"] = f"results/{run.needs.get('compute', '')}/row.csv"
     return found | {"s": seconds}
 
 
@@ -153,7 +153,3 @@ def _work(run: Run) -> float:
     sizes = [int(word) for word in str(config.get("size", 1)).split("x")]
     passes = 3 if (config.get("workload") or {}).get("mode") == "training" else 1
     return passes * config.get("batch_size", 1) * math.prod(sizes if len(sizes) > 1 else sizes * 3)
-
-
-def _row(folder: str) -> str:
-    return f"results/{folder}/row.csv"
