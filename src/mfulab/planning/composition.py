@@ -5,7 +5,7 @@ file alone if nothing else touches the group. The content of a group must not de
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,13 +82,17 @@ def composed_by_hydra(config: DictConfig) -> Composition:
     from hydra.core.hydra_config import HydraConfig
 
     runtime = HydraConfig.get()
-    fixed = {}
-    for override in _parse(list(runtime.overrides.task)):
-        key = override.get_key_element().lstrip("+")
-        if "." in key:
-            fixed[key] = checks.plain(override.get_value_element_as_str())
     choices = dict(runtime.runtime.choices)
+    fixed = _fixed(_parse(list(runtime.overrides.task)))
     return Composition(choices["experiment"], _plain(config), choices, {}, fixed)
+
+
+def _fixed(overrides: Iterable[Override]) -> dict[str, Any]:
+    """The nested keys that are set once for all runs."""
+    single = {
+        override.get_key_element().lstrip("+"): override for override in overrides if not override.is_sweep_override()
+    }
+    return {key: checks.plain(each.get_value_element_as_str()) for key, each in single.items() if "." in key}
 
 
 @contextmanager
@@ -135,21 +139,15 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
             expanded[key] = _options(key, values, [*chosen, *own], choices["experiment"], folder)
         elif override.is_sweep_override() or "." not in key or override in sweep:  # a user's own one is in the base
             expanded[key] = [Value(value, checks.plain(value)) for value in values]
-    fixed = {
-        override.get_key_element().lstrip("+"): checks.plain(override.get_value_element_as_str())
-        for override in overrides
-        if "." in override.get_key_element() and not override.is_sweep_override()
-    }
-    given = [
-        str(each.input_line) for each in overrides if not each.get_key_element().startswith(("report.", "budget_min"))
-    ]
+    no_runs = ("report.", "budget_min")
+    given = [str(each.input_line) for each in overrides if not each.get_key_element().startswith(no_runs)]
     for key, swept in expanded.items():
         if not any(other.startswith(f"{key}.") for other in expanded):  # a group's swept keys may be what completes it
             for each in swept:
                 checks.value(key, each.content)
     checks.whole(base, {key: swept[0].content for key, swept in expanded.items() if "." in key})
     checks.runs(base["steps"], expanded)
-    return Composition(choices["experiment"], base, choices, expanded, fixed, given)
+    return Composition(choices["experiment"], base, choices, expanded, _fixed(overrides), given)
 
 
 def _options(group: str, names: Sequence[str], overrides: Sequence[str], experiment: str, folder: Path) -> list[Value]:

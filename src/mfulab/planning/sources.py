@@ -58,9 +58,10 @@ def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
             continue
         seen.add(node)
         module = _module(node[0], path)
-        waiting += module.beyond(node[1])
+        places, beyond = module.meant(node[1])
+        waiting += beyond
         known = statements.setdefault(module, set())
-        for place in module.places(node[1]) - known:
+        for place in places - known:
             known.add(place)
             waiting += module.read(place).nodes
             data |= _data(path.parent, module.read(place).strings)
@@ -139,18 +140,19 @@ class _Module:
                 self.statements.append(statement)
         self.effects = {place for place, each in enumerate(self.statements) if self._has_effect(each)}
 
-    def places(self, name: str) -> set[int]:
-        """Places of what a name means and of what happens on import; all of a user's or where it is unknown."""
-        is_known = name == IMPORTING or name in self.bound or name in self.aliases
-        if self.is_shipped and is_known and name != ALL:
-            return self.effects | self.bound.get(name, set())
-        return set(range(len(self.statements)))
+    def meant(self, name: str) -> tuple[set[int], set[Node]]:
+        """Places of what a name means and of what happens on import, and nodes of other modules that these bring.
 
-    def beyond(self, name: str) -> set[Node]:
-        """Nodes of the modules imported with this one, and of what a name means that an import binds."""
-        if name == ALL:  # of a module, the statements say what they use
-            return self.imported | {node for node in self.aliases.values() if node[1] != ALL}
-        return self.imported | ({self.aliases[name]} if name in self.aliases else set())
+        All places of a user's module, or where the name is unknown.
+        """
+        if name == ALL:  # of a module that was imported whole, the statements say what they use
+            named = {node for node in self.aliases.values() if node[1] != ALL}
+        else:
+            named = {self.aliases[name]} if name in self.aliases else set()
+        is_known = name == IMPORTING or name in self.bound or bool(named)
+        is_part = self.is_shipped and name != ALL and is_known
+        places = self.effects | self.bound.get(name, set()) if is_part else set(range(len(self.statements)))
+        return places, self.imported | named
 
     def read(self, place: int) -> _Read:
         """The statement at a place."""
@@ -247,9 +249,8 @@ def _bound(statement: ast.stmt) -> set[str]:
     """The names that a statement binds in its module."""
     if isinstance(statement, DEFINITIONS):
         return {statement.name}
-    nodes = list(ast.walk(statement))
-    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return names | {node.name for node in nodes if isinstance(node, DEFINITIONS)}
+    names = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return {node.id for node in names} | {node.name for node in ast.walk(statement) if isinstance(node, DEFINITIONS)}
 
 
 def _parts(node: ast.expr) -> tuple[ast.expr | None, tuple[str, ...]]:

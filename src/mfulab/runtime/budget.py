@@ -7,7 +7,6 @@ Standard library alone: a client starts in 25 ms.
 import csv
 import json
 import math
-import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,11 +32,7 @@ class Budget:
     def __init__(self, plan: Mapping[str, Any], took: Mapping[str, tuple[str, float, float]]) -> None:
         self.plan = plan
         self._took = took  # by folder: group, seconds predicted, seconds taken
-
-    @property
-    def ends_at(self) -> float:
-        """Unix time at which the budget ends."""
-        return float(self.plan["begun"]) + 60 * float(self.plan["budget_min"])
+        self.ends_at = float(plan["begun"]) + 60 * float(plan["budget_min"])  # Unix time
 
     def left_s(self) -> float:
         """Seconds left for measuring: what is left out takes some, and so do tables, figures and page."""
@@ -75,10 +70,8 @@ class Budget:
         seconds = _number(f"results/{folder}/row.csv", "process_s") or seconds
         if cost is None or seconds <= 0:
             return
-        line = json.dumps([folder, cost["group"], _cost_s(cost), seconds]) + "\n"
-        descriptor = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(line)
+        with open(LEDGER, "a", encoding="utf-8") as file:  # in one write, beside those of other nodes
+            file.write(json.dumps([folder, cost["group"], _cost_s(cost), seconds]) + "\n")
 
     def _ratio(self, group: str) -> float:
         """Mean of what runs took ÷ what was predicted: of all, of the step, of the group (`step kind`).

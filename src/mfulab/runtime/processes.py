@@ -16,7 +16,6 @@ SIGNALLED = "the run's process was ended by"
 UNSUPERVISED = "the process that supervised the run was killed"
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
-_reaped: dict[int, int] = {}  # the status of children that had to be reaped to be looked at
 
 
 class WorkflowEndedError(Exception):
@@ -82,8 +81,33 @@ def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[i
     with suppress(OSError):  # whoever is first, this process or the run
         os.setpgid(run, run)
     system.write(f"proc/{run}/oom_score_adj", "1000")
-    ended = _watch(run, lifelines)
-    return _end(run), ended
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    status, ended = None, list[int]()
+    while not ended:
+        if hasattr(os, "waitid"):  # it stays unreaped, so that no other group takes its number
+            if os.waitid(os.P_PID, run, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                break
+        elif (found := os.waitpid(run, os.WNOHANG))[0]:  # macOS
+            status = found[1]
+            break
+        ready, _, _ = select.select([wake, *lifelines], [], [])
+        if wake in ready:
+            os.read(wake, 64)
+        else:
+            ended = ready
+    with suppress(ProcessLookupError):  # none of the group is left
+        os.killpg(run, signal.SIGKILL)
+    if status is None:
+        status = os.waitpid(run, 0)[1]
+    while children := (system.text(f"proc/self/task/{os.getpid()}/children") or "").split():  # Linux
+        for child in map(int, children):
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), ended
 
 
 def _prctl(option: int, value: int) -> None:
@@ -91,40 +115,3 @@ def _prctl(option: int, value: int) -> None:
 
     if system.IS_LINUX:
         ctypes.CDLL(None).prctl(option, value)
-
-
-def _watch(run: int, lifelines: Sequence[int]) -> list[int]:
-    """Waits until `run`, a child of this process, has ended, which gives an empty list, or descriptors have: these."""
-    wake, woken = os.pipe()
-    os.set_blocking(woken, False)
-    signal.set_wakeup_fd(woken)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    while not _has_ended(run):
-        ready, _, _ = select.select([wake, *lifelines], [], [])
-        if wake not in ready:
-            return ready
-        os.read(wake, 64)
-    return []
-
-
-def _end(run: int) -> int:
-    """Ends a child, its process group and all that it left to this process; its exit status (negative: a signal)."""
-    with suppress(ProcessLookupError):  # none of the group is left
-        os.killpg(run, signal.SIGKILL)
-    status = _reaped.pop(run) if run in _reaped else os.waitpid(run, 0)[1]
-    while children := (system.text(f"proc/self/task/{os.getpid()}/children") or "").split():  # Linux
-        for child in map(int, children):
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
-
-
-def _has_ended(child: int) -> bool:
-    """True if a child has ended. If the system can, it stays unreaped, so that no other group takes its number."""
-    if hasattr(os, "waitid"):
-        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    found, status = os.waitpid(child, os.WNOHANG)  # macOS
-    if found:
-        _reaped[child] = status
-    return bool(found)

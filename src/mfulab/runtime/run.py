@@ -153,8 +153,7 @@ def _finish(measured: Measured, folder: Path, hardware: str, started_at: datetim
 def commit() -> str:
     """The short git commit of the code that runs, with `-dirty` where tracked files were changed; empty outside git."""
     command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    try:
+    with suppress(OSError, subprocess.CalledProcessError):
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()
+        return done.stdout.strip()
+    return ""

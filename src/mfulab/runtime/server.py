@@ -35,21 +35,15 @@ PRELOADED = ("numpy", "numba", "torch", "torch._dynamo", "triton", "mfulab.cli.s
 FOLDERS = ("measurements/**/[!_]*.py", "models/[!_]*.py")  # every module of these, for all that they import
 REPORT = ("mfulab.tables.build", "mfulab.report.figures", "mfulab.report.page.document")
 TRANSFORMERS = "transformers.modeling_utils"
-# What the seminar's numbers need, in portions: a run that comes meanwhile waits for one.
-SEMINAR = ("torch", "torch._dynamo", TRANSFORMERS, "mfulab.tables.seminar")
 LIFELINE = 0
 
 
 def serve(listener: socket.socket, work: str) -> None:
     """Answers requests until standard input ends; `work` is what the workflow does, as in `modules_for`."""
     preload(modules_for(work))
-    later = list(SEMINAR) if work == "report" else []  # while runs work, where none measures
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     while True:
-        ready, _, _ = select.select([listener.fileno(), LIFELINE], [], [], 0 if later else None)
-        if not ready:
-            preload([later.pop(0)])
-            continue
+        ready, _, _ = select.select([listener.fileno(), LIFELINE], [], [])
         if LIFELINE in ready:
             break
         connection, _ = listener.accept()
@@ -81,7 +75,7 @@ def modules_for(work: str) -> list[str]:
     left = {f"framework_{name}" for name in ("jax", "tensorflow") if name not in frameworks}
     paths = [path.relative_to(root).with_suffix("") for path in found if path.stem not in left]
     modules = [".".join(("mfulab", *path.parts)) for path in paths]
-    return [*PRELOADED, *modules, TRANSFORMERS, *((*REPORT, *SEMINAR) if work == "both" else ())]
+    return [*PRELOADED, *modules, TRANSFORMERS, *((*REPORT, "mfulab.tables.seminar") if work == "both" else ())]
 
 
 def preload(modules: Iterable[str]) -> None:
