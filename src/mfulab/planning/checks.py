@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from mfulab.core.errors import ConfigurationError, unknown
-from mfulab.core.files import UnreadableError, read_text
+from mfulab.core.files import read_text
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning.keys import Experiment, choices, group_model, groups
 from mfulab.planning.overrides import OPEN, put
@@ -34,8 +34,6 @@ def experiment_file(path: Path) -> None:
     try:
         text = read_text(path)
         content = yaml.safe_load(text)
-    except UnreadableError as error:
-        raise ConfigurationError(f"{error}. Give it as a UTF-8 text file.") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

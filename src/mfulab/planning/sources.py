@@ -14,7 +14,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -63,8 +62,9 @@ def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
         known = statements.setdefault(module, set())
         for place in places - known:
             known.add(place)
-            waiting += module.read(place).nodes
-            data |= _data(path.parent, module.read(place).strings)
+            _, nodes, strings = module.read(place)
+            waiting += nodes
+            data |= _data(path.parent, strings)
     unread = list(data)
     while unread:
         file = unread.pop()
@@ -73,7 +73,7 @@ def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
         unread += included
     found = {file: file.read_bytes() for file in data}
     for module, places in statements.items():
-        found[module.path] = "\n".join(module.read(place).text for place in sorted(places)).encode()
+        found[module.path] = "\n".join(module.read(place)[0] for place in sorted(places)).encode()
     return {file: hashlib.sha256(found[file]).hexdigest()[:16] for file in sorted(found)}
 
 
@@ -100,15 +100,6 @@ def changed_at(path: Path, files: Sources) -> float:
     return max(each.stat().st_mtime for each in ([path] if holds(path, digests(files)) else files))
 
 
-@dataclass(frozen=True)
-class _Read:
-    """A statement: what of it counts, the definitions to which it refers, and the strings in it."""
-
-    text: str
-    nodes: set[Node]
-    strings: set[str]
-
-
 class _Module:
     """A module's statements, each known by its place; imports are no statements here, but names and what they mean."""
 
@@ -120,7 +111,7 @@ class _Module:
         self.imported: set[Node] = set()  # what is imported with this module
         self.statements: list[ast.stmt] = []
         self.bound: dict[str, set[int]] = {}  # places of what binds a name
-        self.known: dict[int, _Read] = {}
+        self.known: dict[int, tuple[str, set[Node], set[str]]] = {}  # what was read
         try:
             tree = ast.parse(path.read_bytes())
         except SyntaxError as error:
@@ -154,8 +145,8 @@ class _Module:
         places = self.effects | self.bound.get(name, set()) if is_part else set(range(len(self.statements)))
         return places, self.imported | named
 
-    def read(self, place: int) -> _Read:
-        """The statement at a place."""
+    def read(self, place: int) -> tuple[str, set[Node], set[str]]:
+        """Of the statement at a place what counts, the definitions to which it refers, and the strings in it."""
         if place in self.known:
             return self.known[place]
         statement = self.statements[place]
@@ -193,7 +184,7 @@ class _Module:
         nodes |= {(module, IMPORTING) for module, _ in inner.values()}
         nodes = nodes.union(*map(_modules_called, strings), filter(None, meant.values()))
         uses = sorted(f"{'.'.join(names)} is {'.'.join(node)}" for names, node in meant.items() if node)
-        self.known[place] = _Read("\n".join([ast.dump(statement), *uses]), nodes, strings)
+        self.known[place] = ("\n".join([ast.dump(statement), *uses]), nodes, strings)
         return self.known[place]
 
     def _imports(self, node: ast.Import | ast.ImportFrom) -> dict[str, Node]:
