@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -110,6 +110,10 @@ class Progress:
         """Jobs planned, finished ones included."""
         return self.finished + self._remaining.total()
 
+    def of_total(self, number: int) -> str:
+        """` 7/12`: a number of all jobs that are planned."""
+        return f"{number:>{len(str(self.total))}}/{self.total}"
+
     def plan(self, jobs: Mapping[str, int]) -> None:
         """`jobs` of each rule are to be done."""
         self._remaining = Counter(jobs)
@@ -169,40 +173,34 @@ class LogHandler(LogHandlerBase):
         try:
             text = self._would(record) if self.common_settings.dryrun else self._text(record)
             if text:
-                self.stream.write(text + "\n")
-                self.stream.flush()
+                print(text, file=self.stream, flush=True)
         except BrokenPipeError:
             raise
         except Exception:
             self.handleError(record)
 
     def _would(self, record: logging.LogRecord) -> str:
-        """A dry run: one table of distinct runs, what each stands for, and how many processes measure it."""
+        """A dry run: a line for each distinct run with its processes and its reason, then each rule's jobs."""
         event = getattr(record, "event", None)
         values: dict[str, Any] = record.__dict__
         if event is LogEvent.JOB_INFO:
-            key = (
-                values["rule_name"],
-                base_name(str(values["rule_msg"] or f"{values['rule_name']} {_name(values)}").strip()),
-            )
+            rule = values["rule_name"]
+            key = (rule, base_name(str(values["rule_msg"] or f"{rule} {_name(values)}").strip()))
             self.planned[key] = (self.planned.get(key, (0, ""))[0] + 1, str(values.get("reason") or ""))
         elif event is LogEvent.RUN_INFO:
             self.counts = values["stats"]
         elif event not in QUIET_EVENTS and (record.levelno > logging.INFO or event is None):
             message = self._message(record)
             if message.startswith("This was a dry-run"):
-                return "\n".join(self._table())
+                order, lines = list(self.counts), []
+                for (_, what), (times, reason) in sorted(
+                    self.planned.items(), key=lambda each: order.index(each[0][0])
+                ):
+                    why = "" if reason.startswith(OBVIOUS) else f"  ({shorten(reason, 90, placeholder=' …')})"
+                    lines.append(what + (f" × {times}" if times > 1 else "") + why)
+                return "\n".join([*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())])
             return "" if message.startswith("Reasons:") else message
         return ""
-
-    def _table(self) -> Iterator[str]:
-        """Lines of the dry run: each distinct run with its processes and its reason, then each rule's jobs."""
-        order = list(self.counts)
-        for (_, what), (times, reason) in sorted(self.planned.items(), key=lambda each: order.index(each[0][0])):
-            why = "" if reason.startswith(OBVIOUS) else f"  ({shorten(reason, 90, placeholder=' …')})"
-            yield what + (f" × {times}" if times > 1 else "") + why
-        yield ""
-        yield from (f"{rule:<18} {count}" for rule, count in self.counts.items())
 
     def _text(self, record: logging.LogRecord) -> str:
         event = getattr(record, "event", None)
@@ -214,14 +212,12 @@ class LogHandler(LogHandlerBase):
                 self.budget = budget.read()
                 jobs = {rule: count for rule, count in values["stats"].items() if rule != "total"}
                 self.progress.plan(jobs)
-                return (
-                    f"{values['stats']['total']} jobs: {', '.join(f'{count} {rule}' for rule, count in jobs.items())}"
-                )
+                return f"{sum(jobs.values())} jobs: {', '.join(f'{count} {rule}' for rule, count in jobs.items())}"
             case LogEvent.JOB_INFO:
                 name = _name(values) or str(values["rule_msg"] or "")
                 run = Run(values["rule_name"], name, record.created, tuple(values["output"]))
                 number = self.progress.start(values["jobid"], run).number
-                return self._colour(FAINT, f"{self._position(number)} start  {run.rule}  {run.name}")
+                return self._colour(FAINT, f"{self.progress.of_total(number)} start  {run.rule}  {run.name}")
             case LogEvent.JOB_FINISHED:
                 return self._finished(values["job_id"], record.created)
             case LogEvent.PROGRESS:
@@ -240,8 +236,8 @@ class LogHandler(LogHandlerBase):
         if run is None:  # its start was not told: --quiet
             return ""
         remark = row_remark(run.output)
-        words = [f"{self._position(self.progress.finished)} done   {run.rule}  {run.name}", duration(now - run.started)]
-        left = self.progress.left_s(now)
+        left, place = self.progress.left_s(now), self.progress.of_total(self.progress.finished)
+        words = [f"{place} done   {run.rule}  {run.name}", duration(now - run.started)]
         if self.budget is None:
             words += [f"{duration(now - self.progress.started)} so far"]
         else:
@@ -270,10 +266,6 @@ class LogHandler(LogHandlerBase):
         if record.levelno <= logging.INFO:
             return "" if text in ("", "None") else text
         return self._colour(RED if record.levelno >= logging.ERROR else YELLOW, text)
-
-    def _position(self, number: int) -> str:
-        total = str(self.progress.total)
-        return f"{number:>{len(total)}}/{total}"
 
     def _colour(self, code: int, text: str) -> str:
         return f"\033[{code}m{text}\033[0m" if self.is_coloured else text

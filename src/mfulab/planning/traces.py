@@ -24,29 +24,19 @@ def expanded(given: str | None) -> Iterator[dict[str, str]]:
     paths = found_files(str(given), ENDINGS)
     if not paths:
         raise ConfigurationError(f"trace={given}: no file is there ({' or '.join(ENDINGS)}).")
-    stems = Counter(map(_stem, paths))
-    for path in paths:
-        name = _stem(path) if stems[_stem(path)] == 1 else f"{path.parent.name}-{_stem(path)}"
+    endings = [next(filter(path.name.endswith, ENDINGS), path.suffix) for path in paths]
+    stems = [path.name.removesuffix(end).removesuffix(".pt.trace") for path, end in zip(paths, endings, strict=True)]
+    counts = Counter(stems)
+    for path, stem in zip(paths, stems, strict=True):
+        name = re.sub(r"[^A-Za-z0-9_.\-]", "-", stem if counts[stem] == 1 else f"{path.parent.name}-{stem}")
         try:
             content = digest(path)
         except (FileNotFoundError, UnreadableError) as error:
             raise ConfigurationError(f"trace={given}: {error}.") from error
-        yield {"name": _name(name), "path": str(path), "digest": content[:16]}
+        yield {"name": re.sub(r"^[^A-Za-z0-9]+", "", name) or "trace", "path": str(path), "digest": content[:16]}
 
 
 def stamps(given: str) -> list[tuple[str, int, int]]:
     """Path, size and time of change of each file that is meant now."""
     found = [path for word in given.split(",") for path in found_files(word, ENDINGS)]
     return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found if path.exists()]
-
-
-def _stem(path: Path) -> str:
-    for ending in sorted(ENDINGS, key=len, reverse=True):
-        if path.name.endswith(ending):
-            return path.name.removesuffix(ending).removesuffix(".pt.trace")
-    return path.stem
-
-
-def _name(text: str) -> str:
-    """A text as a name in a config: letters, digits, points and hyphens, beginning with one of the former."""
-    return re.sub(r"^[^A-Za-z0-9]+", "", re.sub(r"[^A-Za-z0-9_.\-]", "-", text)) or "trace"

@@ -25,7 +25,7 @@ from mfulab.timing.statistics import relative_half_width
 
 FEWEST_REPLICATES = 3  # that can be precise: two agree by chance
 # What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator")
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator", "memoryerror")
 
 
 def measure(step: str, config_path: Path) -> Row:
@@ -49,7 +49,8 @@ def measure(step: str, config_path: Path) -> Row:
         ).measure(config, folder)
     except (Exception, SystemExit) as error:  # argparse in a model's module ends the process
         traceback.print_exc()
-        measured = Measured(row_of(config, status=_status(error), message=_message(error)))
+        status = "unsupported" if isinstance(error, UnsupportedError) else _failure(f"{type(error).__name__}: {error}")
+        measured = Measured(row_of(config, status=status, message=_message(error)))
     measured.row.process_s = time.perf_counter() - started
     return _finish(measured, folder, hardware, started_at)
 
@@ -62,9 +63,7 @@ def record_failure(step: str, config_path: Path, message: str, process_s: float 
     config = read_config(step, config_path)
     folder = config_path.parent
     hardware = folder.parents[1].name if config.on_device else ""
-    status: Status = "out_of_memory" if _is_memory(message) else "failed"
-    if message.startswith(LEFT_OUT):
-        status = NOT_MEASURED
+    status = NOT_MEASURED if message.startswith(LEFT_OUT) else _failure(message)
     measured = Measured(MEASUREMENTS[step].row.of(config, status=status, message=message))
     measured.row.process_s = process_s
     return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))
@@ -74,9 +73,7 @@ def read_config(step: str, path: Path) -> StepConfig:
     """The validated config of a run. Raises ConfigurationError."""
     try:
         return MEASUREMENTS[step].config.model_validate(read_json(path))
-    except FileNotFoundError as error:
-        raise ConfigurationError(f"--config={path}: no such file.") from error
-    except UnreadableError as error:
+    except (FileNotFoundError, UnreadableError) as error:
         raise ConfigurationError(f"{error}. Give the command again: it is planned anew.") from error
     except ValidationError as error:
         raise ConfigurationError(f"--config={path}: not a config of {step}: {error.errors()[0]['msg']}.") from error
@@ -120,14 +117,8 @@ def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
     return Measured(row_of(config, message=message))
 
 
-def _status(error: BaseException) -> Status:
-    if isinstance(error, UnsupportedError):
-        return "unsupported"
-    return "out_of_memory" if isinstance(error, MemoryError) or _is_memory(str(error)) else "failed"
-
-
-def _is_memory(message: str) -> bool:
-    return any(words in message.lower() for words in OUT_OF_MEMORY)
+def _failure(message: str) -> Status:
+    return "out_of_memory" if any(words in message.lower() for words in OUT_OF_MEMORY) else "failed"
 
 
 def _message(error: BaseException) -> str:
@@ -138,14 +129,10 @@ def _message(error: BaseException) -> str:
 
 def _finish(measured: Measured, folder: Path, hardware: str, started_at: datetime) -> Row:
     row = measured.row
-    row.hardware = hardware
-    row.run = folder.name
-    row.message = row.message[:LONGEST_MESSAGE]
-    row.commit = commit()
-    row.started_at = started_at.isoformat(timespec="seconds")
-    samples = list(measured.samples)
-    write_csv(folder / "samples.csv", samples, list(samples[0]) if samples else [])
-    write_csv(folder / "row.csv", [row.model_dump()], list(type(row).model_fields))
+    row.hardware, row.run, row.message = hardware, folder.name, row.message[:LONGEST_MESSAGE]
+    row.commit, row.started_at = commit(), started_at.isoformat(timespec="seconds")
+    write_csv(folder / "samples.csv", measured.samples)
+    write_csv(folder / "row.csv", [row.model_dump()])
     return row
 
 
