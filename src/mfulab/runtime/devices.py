@@ -10,8 +10,8 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 
 from mfulab.device import is_gpu, visible
 from mfulab.runtime.processes import check_workflow
@@ -43,13 +43,28 @@ def claim(
         candidates = [uuid for slug, uuid in known if slug == hardware] if known else seen
     if not candidates:
         yield environment
-        return
-    held = _first_free(candidates, environment, min(count, len(candidates)))
-    try:
-        yield environment | visible(list(held)) if is_gpu(device) else environment
-    finally:
-        for descriptor in held.values():
-            os.close(descriptor)
+    count = min(count, len(candidates))
+    is_told = False
+    while candidates:
+        with ExitStack() as locks:
+            # Always in the same order, so that runs which do not compete all measure the same device. All or none: two
+            # runs that each held a part of what they want would wait for one another.
+            held: list[str] = []
+            paths = [lock_path(candidate, environment) for candidate in candidates]
+            for candidate, path in zip(candidates, paths, strict=True):
+                locks.callback(os.close, descriptor := open_lock(path))
+                with suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    held.append(candidate)
+                if len(held) == count:
+                    yield environment | visible(held) if is_gpu(device) else environment
+                    return
+        if not is_told:
+            wanted, names = f"{count} of " if count > 1 else "", " or ".join(candidates)
+            print(f"waiting for {wanted}{names}: another run measures there ({', '.join(paths)})", flush=True)
+            is_told = True
+        time.sleep(POLL_S * (1 + os.getpid() % 97 / 97))  # two that wait for several must not keep step
+        check_workflow(environment)
 
 
 def lock_path(device: str, environment: Mapping[str, str]) -> str:
@@ -77,34 +92,3 @@ def open_lock(path: str) -> int:
     except OSError as error:
         says = "a link" if error.errno == errno.ELOOP else error.strerror or str(error)
     raise RuntimeError(f"{path}: cannot be used as a lock ({says}). Remove it, or set {LOCKS} to a folder of your own.")
-
-
-def _first_free(candidates: Sequence[str], environment: dict[str, str], count: int) -> dict[str, int]:
-    """The first `count` candidates that nobody holds, each with the descriptor of its lock.
-
-    Always in the same order, so that runs which do not compete all measure the same device. All or none: two runs that
-    each held a part of what they want would wait for one another.
-    """
-    is_told = False
-    while True:
-        paths = [lock_path(candidate, environment) for candidate in candidates]
-        held: dict[str, int] = {}
-        for candidate, path in zip(candidates, paths, strict=True):
-            descriptor = open_lock(path)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                continue
-            held[candidate] = descriptor
-            if len(held) == count:
-                return held
-        for descriptor in held.values():
-            os.close(descriptor)
-        if not is_told:
-            wanted = f"{count} of " if count > 1 else ""
-            names = " or ".join(candidates)
-            print(f"waiting for {wanted}{names}: another run measures there ({', '.join(paths)})", flush=True)
-            is_told = True
-        time.sleep(POLL_S * (1 + os.getpid() % 97 / 97))  # two that wait for several must not keep step
-        check_workflow(environment)
