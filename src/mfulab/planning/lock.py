@@ -30,8 +30,7 @@ def take(results: Path) -> bool:
     path = results.resolve() / NAME
     if path in _held:
         return False
-    descriptor = _open(path)
-    is_kept = _lock(descriptor, path)
+    descriptor, is_kept = _locked(path)
     left = _read(descriptor)
     # On this machine, maybe before it was started anew; in a container only if locks tell.
     is_here = left.get("host") == socket.gethostname() or (is_kept and left.get("boot") == system.boot() != "")
@@ -51,26 +50,22 @@ def clear(results: Path) -> None:
     """Forgets a holder that was killed, here or elsewhere. Raises ConfigurationError if one lives here."""
     path = results.resolve() / NAME
     if path.exists():
-        descriptor = _open(path)
-        _lock(descriptor, path)
+        descriptor, _ = _locked(path)
         os.ftruncate(descriptor, 0)
         os.close(descriptor)
 
 
-def _open(path: Path) -> int:
+def _locked(path: Path) -> tuple[int, bool]:
+    """The file's descriptor, and false where the file system keeps no locks. Raises ConfigurationError.
+
+    Without locks a holder lives as long as its process does; two that begin at once meet at Snakemake's own lock.
+    """
     try:
-        return os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise ConfigurationError(
             f"{path}: cannot be opened ({error.strerror}). It must be a file of your own; remove it if no sweep runs."
         ) from error
-
-
-def _lock(descriptor: int, path: Path) -> bool:
-    """Locks the file; false where the file system keeps no locks. Raises ConfigurationError if a holder lives.
-
-    Without locks a holder lives as long as its process does; two that begin at once meet at Snakemake's own lock.
-    """
     is_kept, remedy = True, ""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,7 +82,7 @@ def _lock(descriptor: int, path: Path) -> bool:
         holder = _read(descriptor)
         os.close(descriptor)
         raise ConfigurationError(f"{path.parent}/: {_told(holder)} and is still at it. {remedy}")
-    return is_kept
+    return descriptor, is_kept
 
 
 def _read(descriptor: int) -> dict[str, Any]:

@@ -21,9 +21,6 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import format_name
 from mfulab.core.replicates import numbered
 from mfulab.device import ByKind, is_gpu
-from mfulab.measurements.ceilings import CeilingsConfig
-from mfulab.measurements.count_flops import CountFlopsConfig
-from mfulab.measurements.environment import EnvironmentConfig
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning import traces
@@ -33,6 +30,7 @@ from mfulab.planning.overrides import put
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
     from mfulab.planning.composition import Composition
 
+Values = Mapping[str, Any]  # by key
 MEMORY = "memory"
 REPLICATES = ByKind(cpu=3, gpu=2)
 CEILING_REPLICATES = ByKind(cpu=4, gpu=2)  # every MFU divides by a ceiling, and a CPU's is the best of its processes
@@ -116,7 +114,7 @@ def plan(composition: Composition, hardware: str, device: str, emulated: Contain
         for labels, dotted, content in planner.combinations(step):
             planner.add(step, labels, dotted, content)
     if planner.runs:
-        planner.append("environment", _validated(EnvironmentConfig, {"device": planner.base["device"]}), {})
+        planner.append("environment", _validated("environment", {"device": planner.base["device"]}), {})
     base = composition.base
     limits = [value.content for value in composition.axes.get("timing.time_limit_s", ())]
     return Plan(
@@ -179,7 +177,7 @@ class _Planner:
     def add(self, step: str, labels: dict[str, str], dotted: dict[str, Any], content: dict[str, Any]) -> None:
         because = excluded_because(labels, self.base["exclude"])
         try:
-            config = _validated(MEASUREMENTS[step].config, content)
+            config = _validated(step, content)
         except ConfigurationError:
             if because:  # what cannot be a run at all is left out without a word
                 return
@@ -190,8 +188,8 @@ class _Planner:
             return
         needs = {}
         if isinstance(config, ProfileStepConfig):
-            counted = {key: content[key] for key in CountFlopsConfig.model_fields}
-            needs["flops"] = self.append("count_flops", _validated(CountFlopsConfig, counted), dotted)
+            counted = {key: content[key] for key in MEASUREMENTS["count_flops"].config.model_fields}
+            needs["flops"] = self.append("count_flops", _validated("count_flops", counted), dotted)
         if config.on_device and "precision" in content:
             needs["compute"] = self._add_ceiling(content["precision"])
             if isinstance(config, ProfileStepConfig) and config.execution.multiplies_integers:
@@ -199,24 +197,18 @@ class _Planner:
             if _format(content["precision"]) in self.emulated:  # whose own ceiling nothing is divided by
                 self._add_ceiling({"name": "fp32", "dtype": "float32"})
             needs["memory"] = self._add_ceiling(None)
+        processes = self.base["replicates"] or REPLICATES[self.device]
         is_disturbed = "replicate" in type(config).model_fields  # of others, no machine disturbs the result
-        self.append(
-            step, config, dotted, needs, (self.base["replicates"] or REPLICATES[self.device]) if is_disturbed else 1
-        )
+        self.append(step, config, dotted, needs, processes if is_disturbed else 1)
 
     def _add_ceiling(self, precision: Mapping[str, Any] | None) -> str:
         content = {"ceiling": precision["name"] if precision else MEMORY, "precision": precision, "device": self.peaks}
         is_swept = precision is None or _format(precision) not in self.emulated
         processes = (self.base["ceiling_replicates"] or CEILING_REPLICATES[self.device]) if is_swept else 1
-        return self.append("ceilings", _validated(CeilingsConfig, content), {}, processes=processes)
+        return self.append("ceilings", _validated("ceilings", content), {}, processes=processes)
 
     def append(
-        self,
-        step: str,
-        config: StepConfig,
-        dotted: Mapping[str, Any],
-        needs: Mapping[str, str] | None = None,
-        processes: int = 1,
+        self, step: str, config: StepConfig, dotted: Values, needs: Values | None = None, processes: int = 1
     ) -> str:
         """Adds the runs of so many processes, but for those that are there; gives the folder of the first."""
         name = run_name(config, dotted)
@@ -250,10 +242,11 @@ def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any
     return next((str(rule["because"]) for rule in found), None)
 
 
-def _validated(step: type[StepConfig], content: Mapping[str, Any]) -> Any:
+def _validated(step: str, content: Values) -> StepConfig:
+    config = MEASUREMENTS[step].config
     try:
-        return step.model_validate(content)
+        return config.model_validate(content)
     except ValidationError as error:
         from mfulab.planning.checks import told  # with Hydra, which a remembered plan does without
 
-        raise told(error, step) from error
+        raise told(error, config) from error
