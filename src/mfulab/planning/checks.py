@@ -44,10 +44,6 @@ def experiment_file(path: Path) -> None:
         raise ConfigurationError(f"{path}: holds a {type(content).__name__}. Give keys, such as steps: [profile_step].")
     if not PACKAGE.search(text):
         raise ConfigurationError(f"{path}: begin it with the line `# @package _global_`, else it sets nothing.")
-    known = {*_names(Experiment), "defaults", "hydra"}
-    for key in content:
-        if str(key) not in known:
-            raise unknown(f"{path}: key", key, known)
     for key in ("hydra", "hydra.sweeper", "hydra.sweeper.params"):
         content = content.get(key.rpartition(".")[2]) or {}
         if not isinstance(content, dict):
@@ -163,9 +159,7 @@ def value(key: str, content: Any) -> None:
 def _adapter(key: str) -> TypeAdapter[Any] | None:
     """Type of a key's values; None for the user's own keys."""
     field = _find(Experiment, key.split("."))[1]
-    if field is None:
-        return None
-    return TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)  # type: ignore[arg-type]
+    return TypeAdapter(Annotated[field.annotation, field]) if field else None
 
 
 def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> ConfigurationError:
