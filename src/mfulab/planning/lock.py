@@ -93,7 +93,7 @@ def _read(descriptor: int) -> dict[str, Any]:
 
 
 def _told(holder: Mapping[str, Any]) -> str:
-    told = {"process": "?", "host": "this machine", "since": "?", "command": "?"} | holder
+    told = {"process": "?", "host": "this machine", "since": "?", "command": "?", **holder}
     since = str(told["since"])[:16].replace("T", " ")
     return f"process {told['process']} on {told['host']} began a sweep at {since} UTC ({told['command']})"
 

@@ -26,10 +26,9 @@ def run_name(config: StepConfig, dotted: Mapping[str, Any]) -> str:
     for key in filter(fields.__contains__, TUNABLE):
         value, default = getattr(config, key), fields[key].get_default()
         if isinstance(value, BaseModel):
-            pairs = ((f"{key}.{name}", each, getattr(default, name)) for name, each in value)
-        else:
-            pairs = ((key, value, default),)
-        values |= {name: each for name, each, usual in pairs if each != usual}
+            values |= {f"{key}.{name}": each for name, each in value if each != getattr(default, name)}
+        elif value != default:
+            values[key] = value
     short_times = {f"timing.{key}": value for key, value in SHORT.items()}
     if short_times.items() <= values.items():
         values = {key: value for key, value in values.items() if key not in short_times} | {"timing": "short"}

@@ -53,7 +53,7 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Files that the run reads."""
+        """Its keys and values, as the run reads them."""
         return json.loads(self.text)
 
     @property

@@ -299,7 +299,7 @@ class Workflow:
                 found = [each.search(run.text) if run else None for each in (PROCESSES, NODES)]
                 processes, nodes = (int(match[1]) if match else 1 for match in found)
                 on_gpu = is_gpu(kind_of(str(wildcards.hardware)))
-                values = {"gpu": processes * on_gpu, "cpu_measurement": int(not on_gpu)}
+                values: dict[str, Any] = {"gpu": processes * on_gpu, "cpu_measurement": int(not on_gpu)}
                 if nodes > 1:  # a task a process; `mpi` has the job start them itself, by srun
                     values |= {"nodes": nodes, "tasks": processes, "tasks_per_gpu": int(on_gpu) or None, "mpi": "srun"}
                 return values.get(name)
