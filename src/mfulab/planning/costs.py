@@ -58,11 +58,7 @@ class Sweep:
                     f"budget_min={self.budget_min:g}: environment, ceilings and page alone need about {least:.0f} s. "
                     f"Give budget_min={math.ceil(least / 6) / 10:g} or more."
                 )
-
-    @property
-    def digest(self) -> str:
-        """A name of what the headline needs."""
-        return hashlib.sha256(" ".join(self.headline).encode()).hexdigest()[:16]
+        self.digest = hashlib.sha256(" ".join(self.headline).encode()).hexdigest()[:16]  # of what the headline needs
 
     def command(self, *more: str) -> str:
         """The command that goes on, with `more` overrides."""

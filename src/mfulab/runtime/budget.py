@@ -88,18 +88,15 @@ class Budget:
 
 def read() -> Budget | None:
     """The budget of the sweep in this folder; None if it has none."""
-    try:
-        with open(PLAN, encoding="utf-8") as file:
-            plan = json.load(file)
-    except (OSError, ValueError):
-        return None
     took = {}
     with suppress(OSError), open(LEDGER, encoding="utf-8") as file:
         for line in file:
             with suppress(ValueError):  # of another node, half written
                 folder, group, predicted, seconds = json.loads(line)
                 took[folder] = (group, predicted, seconds)
-    return Budget(plan, took)
+    with suppress(OSError, ValueError, KeyError, TypeError), open(PLAN, encoding="utf-8") as file:
+        return Budget(json.load(file), took)
+    return None
 
 
 def _cost_s(cost: Mapping[str, Any]) -> float:
