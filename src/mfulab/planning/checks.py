@@ -159,7 +159,9 @@ def value(key: str, content: Any) -> None:
 def _adapter(key: str) -> TypeAdapter[Any] | None:
     """Type of a key's values; None for the user's own keys."""
     field = _find(Experiment, key.split("."))[1]
-    return TypeAdapter(Annotated[field.annotation, field]) if field else None
+    if field is None:
+        return None
+    return TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)  # type: ignore[arg-type]
 
 
 def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> ConfigurationError:

@@ -83,8 +83,7 @@ def preload(modules: Iterable[str]) -> None:
     for name in modules:
         with suppress(Exception):
             importlib.import_module(name)
-    with suppress(Exception):
-        commit()  # of the code that is imported now; remembered for every run
+    commit()  # of the code that is imported now; remembered for every run
     gc.collect()
     gc.freeze()  # a child's collector leaves the shared pages alone
 
