@@ -95,7 +95,7 @@ def used() -> frozenset[str]:
         *engines.COLUMNS,
         *asked_in(GOODPUT / "engines.py", (), ("rules",)),
     }
-    said = (asked_in(path, ("Said",), ()) for path in (*SAYING, *TRACING.glob("*.py")))
+    said = (asked_in(path, ("Said", "_reached"), ()) for path in (*SAYING, *TRACING.glob("*.py")))
     ladders = (asked_in(path) for path in (*GOODPUT.glob("*.py"), *CLI.glob("*.py")))
     modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, HEADROOM, TRACING / "device_time.py"))
     return frozenset(asked.union(*modules, *ladders, *said, REASONS, JOB))

@@ -19,51 +19,65 @@ BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
 Values = Mapping[str, Any]
 
 
-def step_flops(flops: Values, mode: str, micro_batches: int) -> dict[str, float | None]:
-    """FLOPs of one whole step: what the model needs, the same with causal attention halved, and what is executed.
+def _size(row: Values) -> tuple[str, int, int]:
+    """Mode of a step, its micro-batches, which are training's alone, and its processes."""
+    mode = row.get("mode") or "training"
+    return mode, (row.get("gradient_accumulation") or 1) if mode == "training" else 1, row.get("processes") or 1
+
+
+def _counted(flops: Values, mode: str, what: str) -> float | None:
+    """A count of the pass or passes of a mode: `flops`, `causal_flops` or `bytes`.
+
+    Inference is the forward pass in evaluation mode, or else training's, which may have more heads.
+    """
+    if mode == "training":
+        return total(flops.get(f"forward_{what}"), flops.get(f"backward_{what}"))
+    if mode in ("prefill", "decoding"):
+        return flops.get(f"{mode}_{what}")
+    evaluated = flops.get(f"inference_{what}")
+    return flops.get(f"forward_{what}") if evaluated is None else evaluated
+
+
+def counted_flops(row: Values, flops: Values) -> dict[str, Any]:
+    """FLOPs of a step, all its processes: what the model needs, with causal attention halved, and what is executed.
 
     MFU (Chowdhery et al. 2022, PaLM, appendix B) takes the model's own forward and backward; HFU takes what runs,
-    recomputation included. `executed_flops` is without activation checkpointing; `recomputed_flops` is what that adds.
-    Micro-batches are training's alone: other steps call the model once.
+    recomputation and a teacher's pass included.
     """
-    if mode != "training":  # nothing is computed again
-        if mode == "decoding":  # one token attends to all before it: nothing to halve
-            once = causal = flops.get("decoding_flops")
-        elif mode == "prefill":
-            once, causal = flops.get("prefill_flops"), flops.get("prefill_causal_flops")
-        else:
-            once, causal = _evaluated(flops, "flops"), _evaluated(flops, "causal_flops")
-        return {"flops": once, "causal_flops": causal, "executed_flops": once, "recomputed_flops": 0}
-    forward = flops.get("forward_flops")
-    return {
-        "flops": product(micro_batches, total(forward, flops.get("backward_flops"))),
-        "causal_flops": product(
-            micro_batches, total(flops.get("forward_causal_flops"), flops.get("backward_causal_flops"))
-        ),
-        "executed_flops": product(micro_batches, total(forward, flops.get("executed_backward_flops"))),
-        "recomputed_flops": product(micro_batches, flops.get("recomputed_flops")),
-    }
+    mode, micro_batches, processes = _size(row)
+    needed = executed = _counted(flops, mode, "flops")
+    # A decoded token attends to all before it: nothing to halve.
+    causal = needed if mode == "decoding" else _counted(flops, mode, "causal_flops")
+    if mode == "training":
+        recomputed = flops.get("recomputed_flops") if row.get("checkpointing") else 0
+        executed = total(flops.get("forward_flops"), flops.get("executed_backward_flops"), recomputed)
+    if row.get("teacher") == "online":
+        executed = total(executed, _counted(flops, "inference", "flops"))
+    counted = {"flops": needed, "causal_flops": causal, "executed_flops": executed}
+    return {name: product(processes, micro_batches, value) for name, value in counted.items()}
+
+
+def _moved(row: Values, flops: Values) -> tuple[float | None, float | None, float | None]:
+    """(moved, read, cache) bytes of a step, in the precision's own format.
+
+    `moved` is what its counted operators read and write, each operand once. `read` is what inference must read:
+    parameters but embedding tables and experts that no token chose; of decoding also the cache. Quantised or packed
+    weights, which are of several sizes, are fewer bytes. `cache` is keys and values that generation reads or makes.
+    """
+    mode, micro_batches, processes = _size(row)
+    element_bytes = _element_bytes(row.get("dtype"))
+    scale = ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT)
+    not_read = (flops.get("looked_up_parameters") or 0) + (row.get("unread_parameters") or 0)
+    weights = product(total(flops.get("parameters"), -not_read), 4 if row.get("autocast") else element_bytes)
+    saved = weights - row["weight_bytes"] if weights and row.get("weight_bytes") else 0
+    cache = product(flops.get("key_value_cache_bytes"), scale) if mode in ("prefill", "decoding") else None
+    read = None if mode == "training" else total(weights, -saved, cache if mode == "decoding" else 0)
+    moved = total(product(micro_batches, _counted(flops, mode, "bytes"), scale), -saved)
+    return product(processes, moved), read, cache
 
 
 def _taught(row: Values) -> bool:
     return row.get("teacher") not in (None, "none")
-
-
-def _evaluated(flops: Values, what: str) -> float | None:
-    """A count of the forward pass in evaluation mode, else training's, which may have more heads."""
-    counted = flops.get(f"inference_{what}")
-    return flops.get(f"forward_{what}") if counted is None else counted
-
-
-def step_bytes(flops: Values, mode: str, micro_batches: int, dtype: str | None) -> float | None:
-    """Bytes that the counted operators of one step read and write, each operand once, in the precision's own format."""
-    if mode in ("prefill", "decoding"):
-        counted = flops.get(f"{mode}_bytes")
-    elif mode == "inference":
-        counted = _evaluated(flops, "bytes")
-    else:
-        counted = product(micro_batches, total(flops.get("forward_bytes"), flops.get("backward_bytes")))
-    return product(counted, ratio(_element_bytes(dtype), BYTES_COUNTED_PER_ELEMENT))
 
 
 def roofline_times(
@@ -76,17 +90,15 @@ def roofline_times(
     and with quantised weights: their bytes are known of all operators together.
     """
     counted: Mapping[str, list[tuple[int, int]]] = json.loads(flops.get("intensities") or "{}")
-    mode, element_bytes = row.get("mode") or "training", _element_bytes(row.get("dtype"))
-    passes = {"training": ("forward", "backward")}.get(mode, (mode,))
-    complete = all(each in counted for each in passes) and not row.get("checkpointing") and not _taught(row)
-    complete = complete and not row.get("weight_bytes")
-    if not (complete and ceiling_tflop_s and ceiling_gb_s and element_bytes):
+    (mode, micro_batches, processes), element_bytes = _size(row), _element_bytes(row.get("dtype"))
+    passes = ("forward", "backward") if mode == "training" else (mode,)
+    is_partial = row.get("checkpointing") or row.get("weight_bytes") or _taught(row) or {*passes} - {*counted}
+    if is_partial or not (ceiling_tflop_s and ceiling_gb_s and element_bytes):
         return {"roofline_time_s": None, "unfused_roofline_time_s": None}
-    times = ((row.get("gradient_accumulation") or 1) if mode == "training" else 1) * (row.get("processes") or 1)
     fused = unfused = 0.0
     for operations, size in (each for one in passes for each in counted[one]):
         moving = size * element_bytes / BYTES_COUNTED_PER_ELEMENT / ceiling_gb_s / 1e9
-        least = times * max(operations / ceiling_tflop_s / TERA, moving)
+        least = micro_batches * processes * max(operations / ceiling_tflop_s / TERA, moving)
         unfused += least
         fused += least if operations else 0.0
     return {"roofline_time_s": fused, "unfused_roofline_time_s": unfused}
@@ -135,25 +147,8 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     )
 
 
-def _size(row: Values) -> tuple[str, int, int]:
-    """Mode of a step, its micro-batches and its processes."""
-    mode = row.get("mode") or "training"
-    return mode, (row.get("gradient_accumulation") or 1) if mode == "training" else 1, row.get("processes") or 1
-
-
-def counted_flops(row: Values, flops: Values) -> dict[str, float | None]:
-    """`step_flops` of a profiled step, of all its processes."""
-    mode, micro_batches, processes = _size(row)
-    return {name: product(processes, value) for name, value in step_flops(flops, mode, micro_batches).items()}
-
-
 def profile_columns(
-    row: Values,
-    flops: Values,
-    compute: Values,
-    memory: Values,
-    device: str | None,
-    fp32_time_s: float | None = None,
+    row: Values, flops: Values, compute: Values, memory: Values, device: str | None, fp32_time_s: float | None = None
 ) -> dict[str, Any]:
     """Joined columns of one profiled step.
 
@@ -162,44 +157,37 @@ def profile_columns(
     `device` is cpu or cuda, `fp32_time_s` the time of the same step in fp32, where it was measured.
     """
     mode, micro_batches, processes = _size(row)
-    counted, of_sweep = counted_flops(row, flops), compute
+    counted, is_ok = counted_flops(row, flops), row.get("status") == "ok"
     compute, memory = _of_devices(compute, row.get("devices")), _of_devices(memory, row.get("devices"))
-    recomputed = counted.pop("recomputed_flops")
-    executed = total(counted["executed_flops"], recomputed if row.get("checkpointing") else 0)
-    if row.get("teacher") == "online":  # work that is executed and that the student does not need
-        executed = total(executed, product(processes, micro_batches, _evaluated(flops, "flops")))
-    moved = total(step_bytes(flops, mode, micro_batches, row.get("dtype")), -_saved_bytes(row, flops))
-    bytes_moved = product(processes, moved)
-    time = row.get("time_s") if row.get("status") == "ok" else None
-    energy = row.get("energy_j") if row.get("status") == "ok" else None
+    bytes_moved, read_bytes, cache_bytes = _moved(row, flops)
+    time, energy = (row.get("time_s"), row.get("energy_j")) if is_ok else (None, None)
     samples = product(processes * micro_batches, row.get("batch_size"))
-    interval = (row.get("time_ci_low_s"), row.get("time_ci_high_s")) if time else (None, None)
-    counted["executed_flops"] = executed
     shares = utilization(
         time,
         device=device,
-        flops=counted["flops"],
-        executed_flops=executed,
-        causal_flops=counted["causal_flops"],
-        read_bytes=_read_bytes(row, flops),
-        interval_s=interval,
+        **counted,
+        read_bytes=read_bytes,
+        interval_s=(row.get("time_ci_low_s"), row.get("time_ci_high_s")),
         clock_mhz=row.get("clock_mhz"),
         compute=compute,
         memory=memory,
     )
+    swept_tflop_s = compute.get("swept_tflop_s") if compute.get("raised_by") == row.get("run") else None
+    is_disturbed = (compute.get("disturbed_replicates") or 0) >= (compute.get("replicates") or 1)
+    # A decoded token has no padding beside it.
+    useful = None if mode == "decoding" else ratio(flops.get("useful_percent"), 100)
     joined = {
         **counted,
         **shares,
-        # A decoded token has no padding beside it.
-        "useful_mfu_percent": product(
-            shares["mfu_percent"], None if mode == "decoding" else ratio(flops.get("useful_percent"), 100)
-        ),
+        "useful_mfu_percent": product(shares["mfu_percent"], useful),
         "samples_per_s": ratio(samples, time),
         "tokens_per_s": ratio(product(samples, 1 if mode == "decoding" else row.get("sequence_length")), time),
-        "key_value_cache_bytes": _cached_bytes(row, flops),
+        "key_value_cache_bytes": cache_bytes,
         "bytes_moved": bytes_moved,
         "arithmetic_intensity": ratio(counted["flops"], bytes_moved),
-        **_ceiling_columns(row, of_sweep),
+        "peak_precision": compute.get("format"),
+        "ceiling_raised_percent": percent(compute.get("measured_tflop_s"), swept_tflop_s),
+        "ceiling_slowdown": compute.get("slowdown") if is_disturbed else None,
         "slower_than_fp32": ratio(time, fp32_time_s) if compute.get("emulates") else None,
         "ceiling_tflop_s": compute.get("measured_tflop_s"),
         "peak_tflop_s": compute.get("computed_tflop_s"),
@@ -238,19 +226,6 @@ def module_times(modules: str | None, step_s: float | None, best_tflop_s: float 
     return json.dumps(told, ensure_ascii=False, separators=(",", ":")) if told else None
 
 
-def _ceiling_columns(row: Values, compute: Values) -> dict[str, Any]:
-    """The format whose ceiling a row is divided by, and whether that ceiling can be relied on."""
-    replicates, disturbed = compute.get("replicates"), compute.get("disturbed_replicates")
-    raised = compute.get("raised_by") == row.get("run")
-    return {
-        "peak_precision": compute.get("format"),
-        "ceiling_raised_percent": percent(compute.get("measured_tflop_s"), compute.get("swept_tflop_s"))
-        if raised
-        else None,
-        "ceiling_slowdown": compute.get("slowdown") if (disturbed or 0) >= (replicates or 1) else None,
-    }
-
-
 def _of_devices(ceiling: Values, devices: float | None) -> Values:
     """A ceiling of so many devices: the sum of their peaks, under which several processes' FLOPs stand."""
     if not devices or devices == 1:
@@ -266,7 +241,6 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
     time = row.get("time_s") if row.get("status") == "ok" else None
     speed = tflop_s(row.get("flops"), time)
     peak, ceiling = compute.get("computed_tflop_s"), compute.get("measured_tflop_s")
-    of_ceiling = _ceiling_columns(row, compute)
     return {
         "tflop_s": speed,
         "cold_tflop_s": tflop_s(row.get("flops"), row.get("cold_time_s") if time else None),
@@ -278,7 +252,7 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
         "ceiling_tflop_s": ceiling,
         "peak_tflop_s": peak,
         "basis": default_basis(device),
-        "peak_precision": of_ceiling["peak_precision"],
+        "peak_precision": compute.get("format"),
         "verdict_flags": verdict.matmul_flags(row),
     }
 
@@ -328,47 +302,13 @@ def faster_than_possible(row: Values, compute: Values, memory: Values, device: s
     if speed is not None and limit is not None and speed > limit:
         of = "this device at its highest clock, so not all was computed"
         return f"{speed:.4g} TFLOP/s: more than the {limit:.4g} of {of}"
-    read, limit = ratio(ratio(_operand_bytes(row), row.get("cold_time_s")), 1e9), memory.get("computed_gb_s")
+    form = FORMATS.get(row.get("precision") or "")
+    sides = row.get("batch"), row.get("k"), total(row.get("m"), row.get("n"))
+    operand_bytes = product(*sides, form.bytes if form else None)
+    read, limit = ratio(ratio(operand_bytes, row.get("cold_time_s")), 1e9), memory.get("computed_gb_s")
     if read is not None and limit is not None and read > limit:
         return f"{read:.4g} GB/s after a flush: more than the {limit:.4g} of this device's memory, so not all was read"
     return None
-
-
-def _operand_bytes(row: Values) -> float | None:
-    form = FORMATS.get(row.get("precision") or "")
-    return product(row.get("batch"), row.get("k"), total(row.get("m"), row.get("n")), form.bytes if form else None)
-
-
-def _read_bytes(row: Values, flops: Values) -> float | None:
-    """Bytes that a step of inference must read: all parameters but embedding tables and experts that no token chose; of
-    decoding also the cache."""
-    if row.get("mode") not in ("inference", "prefill", "decoding"):
-        return None
-    parameter_bytes = total(_parameter_bytes(row, flops), -_saved_bytes(row, flops))
-    return total(parameter_bytes, _cached_bytes(row, flops) if row["mode"] == "decoding" else 0)
-
-
-def _parameter_bytes(row: Values, flops: Values) -> float | None:
-    """Bytes of the parameters that a step reads, in the precision's own format."""
-    read = total(
-        flops.get("parameters"), -(flops.get("looked_up_parameters") or 0), -(row.get("unread_parameters") or 0)
-    )
-    return product(read, 4 if row.get("autocast") else _element_bytes(row.get("dtype")))
-
-
-def _saved_bytes(row: Values, flops: Values) -> float:
-    """Bytes that quantised or packed weights, which are of several sizes, are fewer than in the precision's format."""
-    usual = _parameter_bytes(row, flops)
-    return usual - row["weight_bytes"] if usual and row.get("weight_bytes") else 0
-
-
-def _cached_bytes(row: Values, flops: Values) -> float | None:
-    """Keys and values that a step of generation reads or makes, in the precision's own format."""
-    if row.get("mode") not in ("prefill", "decoding"):
-        return None
-    return product(
-        flops.get("key_value_cache_bytes"), ratio(_element_bytes(row.get("dtype")), BYTES_COUNTED_PER_ELEMENT)
-    )
 
 
 def _element_bytes(dtype: str | None) -> int | None:

@@ -26,50 +26,46 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     """
     given: Values = json.loads(row.get("given_peaks") or "{}")
     # A virtual function is taken for a whole device: its units say that it is one.
-    device = (row.get("device") or "").removesuffix(" VF")
+    device, units, steps = (row.get("device") or "").removesuffix(" VF"), row.get("units"), row.get("steps") or 1
     time = row.get("time_s") if row.get("status") == "ok" else None
-    flops = _formats(row, "flops_by_format")
-    executed, padding = _formats(row, "executed_by_format"), _formats(row, "padding_by_format")
-    peaks = {name: _trace_peak(device, name, row.get("units"), given) for name in {**flops, **executed}}
+    flops, executed, padding = (
+        json.loads(row.get(f"{name}_by_format") or "{}") for name in ("flops", "executed", "padding")
+    )
+    peaks = {name: _trace_peak(device, name, units, given) for name in {**flops, **executed}}
     missing = next((reason for value, reason in peaks.values() if value is None), None)
-    known = {name: TERA * value for name, (value, _) in peaks.items() if value is not None}
+    tflop_s_of = {name: value for name, (value, _) in peaks.items() if value is not None}
+    known = {name: TERA * value for name, value in tflop_s_of.items()}
     total_flops = row.get("flops")
     useful = seconds_at_peaks(flops, known) if total_flops else None
-    partial = (row.get("uncounted_percent") or 0) > MOST_UNCOUNTED
-    weighted = ratio(weighted_peak_flop_s(flops, known), TERA)
-    speed = tflop_s(total_flops, time)
+    is_counted = bool(total_flops) and (row.get("uncounted_percent") or 0) <= MOST_UNCOUNTED
+    weighted, ran = (ratio(weighted_peak_flop_s(each, known), TERA) for each in (flops, executed))
     weights = {name: round(count / total_flops, 4) for name, count in flops.items()} if total_flops else {}
-    counted = bool(total_flops) and not partial
-    mfu = of_peak(sum(flops.values()) if counted else None, time, weighted)
-    ran = ratio(weighted_peak_flop_s(executed, known), TERA)
+    mfu = of_peak(sum(flops.values()) if is_counted else None, time, weighted)
+    share, basis = headroom.best_time(json.loads(row.get("products") or "[]"), measured or {})
+    parts = _trace_headroom(row, useful, seconds_at_peaks(padding, known), share)
+    bandwidth = peak(device, "fp32", units).memory_gb_s if device else None
+    operators = json.loads(row.get("operators") or "[]") if time else []
+    roofs = headroom.of_operators(operators, tflop_s_of, bandwidth, steps)
     joined = {
-        "tflop_s": speed,
+        "tflop_s": tflop_s(total_flops, time),
         "peak_tflop_s": weighted,
         "peak_weights": json.dumps(weights) if weights else None,
         "mfu_spec_percent": mfu,
         "mfu_percent": mfu,
         "mfu_basis": "spec" if mfu is not None else None,
         "mfu_causal_percent": product(mfu, ratio(row.get("causal_flops"), total_flops)),
-        "hfu_percent": of_peak(sum(executed.values()) if counted else None, time, ran),
+        "hfu_percent": of_peak(sum(executed.values()) if is_counted else None, time, ran),
         "arithmetic_intensity": ratio(total_flops, row.get("bytes_moved")),
+        **headroom.columns(parts),
+        "best_basis": basis if useful else None,
+        "peak_gb_s": bandwidth,
+        "operator_roofline": json.dumps(roofs, ensure_ascii=False) if roofs else None,
+        "module_times": module_times(row.get("modules"), None, weighted, steps),
     }
-    share, basis = headroom.best_time(json.loads(row.get("products") or "[]"), measured or {})
-    parts = _trace_headroom(row, useful, seconds_at_peaks(padding, known), share)
-    joined |= {**headroom.columns(parts), "best_basis": basis if useful else None}
-    joined["peak_gb_s"] = bandwidth = peak(device, "fp32", row.get("units")).memory_gb_s if device else None
-    tflop_s_of = {name: value for name, (value, _) in peaks.items() if value is not None}
-    operators = json.loads(row.get("operators") or "[]") if time else []
-    roofs = headroom.of_operators(operators, tflop_s_of, bandwidth, row.get("steps") or 1)
-    joined["operator_roofline"] = json.dumps(roofs, ensure_ascii=False) if roofs else None
-    joined["module_times"] = module_times(row.get("modules"), None, weighted, row.get("steps") or 1)
     joined["mfu_note"] = verdict.note({**row, **joined})
     reason = _without_mfu(row, joined, missing, percent(useful, time))
     joined["mfu_reason"] = packed_all([reason]) if reason else None
     return joined | verdict.columns({**row, **joined, "time_s": time})
-
-
-def _formats(row: Values, column: str) -> dict[str, float]:
-    return json.loads(row.get(column) or "{}")
 
 
 def _trace_peak(device: str, precision: str, units: int | None, given: Values) -> tuple[float | None, Said | None]:

@@ -26,6 +26,7 @@ NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
 SLOWER = 1.05  # × the time in fp32 from which emulating is worth naming
 CROSS_CHECK = 5.0  # points by which HFU and the tensor pipe may differ
+Lost = Mapping[str, float]  # parts of `lost_parts`
 
 
 @dataclass(frozen=True)
@@ -43,20 +44,30 @@ def judge(row: Mapping[str, object]) -> Verdict:
     """The verdict on one row of the profile table (`peak_clock_mhz` and `ceiling_gb_s` joined from the ceilings)."""
     facts = Facts(row)
     expected, lost = expected_mfu(facts), lost_parts(facts)
-    beside = largest_drop(row), expected, tuple(flags_of(facts, expected))
+    beside = largest_drop(row), expected, flags_of(facts, expected)
     useful = facts["mfu_percent"] is not None
     least = AS_LARGE * max(lost.values(), default=0.0)
     large = {part for part, share in lost.items() if share >= least and share > 0}
     for cause, (parts, because) in CAUSES.items():
-        if (useful or cause in WITHOUT_MFU) and (not parts or large & {*parts}) and (reason := because(facts)):
+        if (useful or cause in WITHOUT_MFU) and (not parts or large & {*parts}) and (reason := because(facts, lost)):
             return Verdict(cause, reason, *beside)
     if not useful:
         return Verdict("no_mfu", Said("no_mfu"), *beside)
-    share = facts["mfu_measured_percent"] if facts["mfu_measured_percent"] is not None else facts["mfu_percent"]
+    share = _first(facts["mfu_measured_percent"], facts["mfu_percent"])
     return Verdict("not_explained", Said("not_explained", {"share": share}), *beside)
 
 
-def lost_parts(facts: Facts) -> dict[str, float]:
+def _first(*values: float | None) -> float | None:
+    """The first value that was measured."""
+    return next((value for value in values if value is not None), None)
+
+
+def _reached(key: str, facts: Facts, column: str, least: float, name: str = "share") -> Said | None:
+    """The sentence of a column that is at least so much, with its number; None of any other."""
+    return Said(key, {name: facts[column]}) if facts.at_least(column, least) else None
+
+
+def lost_parts(facts: Facts) -> Lost:
     """Parts of the time that do not serve the model, in percent of the step: of its headroom, where that is known.
 
     Else of the shares that were read: `busy` is time in which the device works, of which nothing more is known.
@@ -69,19 +80,18 @@ def lost_parts(facts: Facts) -> dict[str, float]:
     time = facts["time_s"]
     known = {part: facts[f"{part}_ms"] for part in headroom.PARTS if part != "useful"}
     if time and any(known.values()):
-        return {**beside, **{part: ms / time / 10 for part, ms in known.items() if ms is not None}}
+        return beside | {part: ms / time / 10 for part, ms in known.items() if ms is not None}
     waited, copied, sent = (facts[f"{name}_percent"] or 0.0 for name in ("input_wait", "copy", "communication"))
-    share = facts["mfu_measured_percent"] if facts["mfu_measured_percent"] is not None else mfu
-    parts = _attributed(facts)
-    if parts:
-        idle, rest = parts["outside"], {"other_operators": parts["others"], "matmuls_below_best": _lost(parts)}
+    if parts := _attributed(facts):
+        below_best = parts["matmuls"] * (1 - parts["speed"] / 100)  # of the step, as in the headroom
+        idle, rest = parts["outside"], {"other_operators": parts["others"], "matmuls_below_best": below_best}
     else:
-        busy = used if facts["kernel_busy_percent"] is None else facts["kernel_busy_percent"]
+        busy = _first(facts["kernel_busy_percent"], used)
         busy = 100.0 if busy is None else busy  # nothing says that the device waits
-        idle, rest = max(0.0, 100 - busy - copied), {"busy": busy - sent - (share or 0.0)}
+        share = _first(facts["mfu_measured_percent"], mfu) or 0.0
+        idle, rest = max(0.0, 100 - busy - copied), {"busy": busy - sent - share}
     waited = min(waited, idle)
-    times = {"input_wait": waited, "copies": copied, "communication": sent, "idle": idle - waited}
-    return {**beside, **times, **rest}
+    return beside | {"input_wait": waited, "copies": copied, "communication": sent, "idle": idle - waited} | rest
 
 
 COLUMNS = tuple(name for name in columns_of.Verdict.model_fields if name != "mfu_note")
@@ -92,22 +102,16 @@ def columns(row: Mapping[str, object]) -> dict[str, str | float | None]:
     if Facts(row)["time_s"] is None:
         return dict.fromkeys(COLUMNS)
     verdict = judge(row)
-    found = (
-        verdict.cause,
-        verdict.reason.key,
-        packed(verdict.reason.numbers),
-        verdict.drop.below.column if verdict.drop else None,
-        verdict.drop.above.column if verdict.drop else None,
-        verdict.expected_mfu_percent,
-        packed_all(verdict.flags),
-    )
-    return dict(zip(COLUMNS, found, strict=True))
+    reason, drop = verdict.reason, verdict.drop
+    rungs = (drop.below.column, drop.above.column) if drop else (None, None)
+    found = (verdict.cause, reason.key, packed(reason.numbers), *rungs, verdict.expected_mfu_percent)
+    return dict(zip(COLUMNS, (*found, packed_all(verdict.flags)), strict=True))
 
 
 def matmul_flags(row: Mapping[str, object]) -> str | None:
     """The flags of a row of the matmul table, which has no ladder to judge, as `verdict_flags` of the profile table."""
     facts = Facts(row)
-    return packed_all(filter(None, [computed_beside(facts), disturbed(facts)]))
+    return packed_all(filter(None, [_computed_beside(facts), _disturbed(facts)]))
 
 
 def note(row: Mapping[str, object]) -> str | None:
@@ -133,48 +137,42 @@ def expected_mfu(facts: Facts) -> float | None:
     return active * clock / spec
 
 
-def flags_of(facts: Facts, expected: float | None) -> list[Said]:
+def flags_of(facts: Facts, expected: float | None) -> tuple[Said, ...]:
     """Reasons to look at a row again before believing it."""
-    flags = []
-    executed = facts["hfu_percent"] if facts["hfu_percent"] is not None else facts["mfu_percent"]
-    if expected is not None and executed is not None and abs(expected - executed) > CROSS_CHECK:
-        flags.append(Said("cross_check", {"expected": expected, "executed": executed}))
+    executed = _first(facts["hfu_percent"], facts["mfu_percent"])
+    differs = expected is not None and executed is not None and abs(expected - executed) > CROSS_CHECK
     highest = max(facts[name] or 0.0 for name in ("mfu_percent", "hfu_percent"))
-    if highest > ABOVE_PEAK:
-        flags.append(Said("above_peak", {"mfu": highest}))
-    if facts["ceiling_raised_percent"] is not None:
-        flags.append(Said("set_ceiling", {"share": facts["ceiling_raised_percent"]}))
-    if facts.at_least("other_processes", 1):
-        flags.append(Said("other_processes", {"count": facts["other_processes"]}))
-    if others := computed_beside(facts):
-        flags.append(others)
-    if facts.at_least("throttled_percent", PIPE_IDLE):
-        flags.append(Said("held_back", {"share": facts["throttled_percent"]}))
-    if facts.at_least("steal_percent", CROSS_CHECK):
-        flags.append(Said("stolen", {"share": facts["steal_percent"]}))
-    if slow := disturbed(facts):
-        flags.append(slow)
-    return flags
+    flags = (
+        Said("cross_check", {"expected": expected, "executed": executed}) if differs else None,
+        Said("above_peak", {"mfu": highest}) if highest > ABOVE_PEAK else None,
+        _reached("set_ceiling", facts, "ceiling_raised_percent", 0),
+        _reached("other_processes", facts, "other_processes", 1, "count"),
+        _computed_beside(facts),
+        _reached("held_back", facts, "throttled_percent", PIPE_IDLE),
+        _reached("stolen", facts, "steal_percent", CROSS_CHECK),
+        _disturbed(facts),
+    )
+    return tuple(filter(None, flags))
 
 
-def _padded(facts: Facts) -> Said | None:
+def _padded(facts: Facts, lost: Lost) -> Said | None:
     mfu, useful = facts["mfu_percent"], facts["useful_mfu_percent"]
-    if not mfu or useful is None or 100 * (1 - useful / mfu) < WASTED:
-        return None
-    return Said("padded", {"share": 100 * (1 - useful / mfu), "useful": useful})
+    share = 100 * (1 - useful / mfu) if mfu and useful is not None else 0.0
+    return Said("padded", {"share": share, "useful": useful}) if share >= WASTED else None
 
 
-def _input_bound(facts: Facts) -> Said | None:
+def _input_bound(facts: Facts, lost: Lost) -> Said | None:
     # Kernels that were queued before may keep a GPU busy while the host waits: then the wait costs no time.
-    waited, copied = (lost_parts(facts).get(part, 0.0) for part in ("input_wait", "copies"))
+    waited, copied = lost.get("input_wait", 0.0), lost.get("copies", 0.0)
     if not max(waited, copied):
         return None
     return Said("input_wait", {"share": waited}) if waited >= copied else Said("copies", {"share": copied})
 
 
-def _launch_bound(facts: Facts) -> Said | None:
-    idle, gaps, gap, time = _idle(facts), facts["launch_gaps_per_step"], facts["launch_gap_s"], facts["time_s"]
-    if idle is None:
+def _launch_bound(facts: Facts, lost: Lost) -> Said | None:
+    """Time in which a GPU has nothing to do, and not for want of input."""
+    idle, gaps, gap, time = lost["idle"], facts["launch_gaps_per_step"], facts["launch_gap_s"], facts["time_s"]
+    if facts["kernel_busy_percent"] is None:
         return None
     if not gaps or not gap:
         return Said("idle", {"idle": idle})
@@ -186,47 +184,38 @@ def _launch_bound(facts: Facts) -> Said | None:
     return Said("launch_gaps", {"idle": idle, "gaps": gaps, "gap_us": 1e6 * gap})
 
 
-def _stalled(facts: Facts) -> Said | None:
-    idle, gaps, gap = _idle(facts), facts["launch_gaps_per_step"], facts["launch_gap_s"]
-    return None if idle is None else Said("stalled", {"idle": idle, "gaps": gaps or 0, "gap_us": 1e6 * (gap or 0)})
+def _stalled(facts: Facts, lost: Lost) -> Said | None:
+    gaps, gap = facts["launch_gaps_per_step"] or 0, facts["launch_gap_s"] or 0
+    numbers = {"idle": lost["idle"], "gaps": gaps, "gap_us": 1e6 * gap}
+    return None if facts["kernel_busy_percent"] is None else Said("stalled", numbers)
 
 
-def _idle(facts: Facts) -> float | None:
-    """Percent of the step in which a GPU has nothing to do, and not for want of input; None on a CPU."""
-    return None if facts["kernel_busy_percent"] is None else lost_parts(facts)["idle"]
-
-
-def _memory_bound(facts: Facts) -> Said | None:
-    if facts.at_least("dram_active_percent", DRAM_BUSY):
-        return Said("dram_active", {"share": facts["dram_active_percent"]})
+def _memory_bound(facts: Facts, lost: Lost) -> Said | None:
     moved, time_s, ceiling = facts["bytes_moved"], facts["time_s"], facts["ceiling_gb_s"]
-    if facts["dram_active_percent"] is None and moved and time_s and ceiling:
-        share = 100 * moved / time_s / 1e9 / ceiling
-        if share >= DRAM_BUSY:
-            return Said("bandwidth", {"share": share})
-    return None
+    if facts["dram_active_percent"] is not None or not (moved and time_s and ceiling):
+        return _reached("dram_active", facts, "dram_active_percent", DRAM_BUSY)
+    share = 100 * moved / time_s / 1e9 / ceiling
+    return Said("bandwidth", {"share": share}) if share >= DRAM_BUSY else None
 
 
-def _wrong_precision(facts: Facts) -> Said | None:
-    idle_tensor = facts.below("tensor_active_percent", PIPE_IDLE)
-    if not (idle_tensor and facts.at_least("fp32_active_percent", PIPE_BUSY)):
+def _wrong_precision(facts: Facts, lost: Lost) -> Said | None:
+    if not (facts.below("tensor_active_percent", PIPE_IDLE) and facts.at_least("fp32_active_percent", PIPE_BUSY)):
         return None
     return Said("wrong_precision", {"fp32": facts["fp32_active_percent"], "tensor": facts["tensor_active_percent"]})
 
 
-def _throttled(facts: Facts) -> Said | None:
+def _throttled(facts: Facts, lost: Lost) -> Said | None:
+    clock, numbers = facts["clock_mhz"], {"share": facts["throttled_percent"]}
     if not facts.at_least("throttled_percent", WASTED):
         return None
-    if _on_cpu(facts) and not facts["clock_mhz"]:
-        return Said("quota", {"share": facts["throttled_percent"]})
+    if _on_cpu(facts) and not clock:
+        return Said("quota", numbers)
     if not facts.at_least("sm_active_percent", BUSY):
         return None
-    if facts["clock_mhz"]:
-        return Said("throttled_to", {"share": facts["throttled_percent"], "clock": facts["clock_mhz"]})
-    return Said("throttled", {"share": facts["throttled_percent"]})
+    return Said("throttled_to", {**numbers, "clock": clock}) if clock else Said("throttled", numbers)
 
 
-def _shape(facts: Facts) -> Said | None:
+def _shape(facts: Facts, lost: Lost) -> Said | None:
     busy, active = facts["kernel_busy_percent"], facts["sm_active_percent"]
     if busy is not None and active is not None and busy - active >= WASTED:
         return Said("tiles", {"busy": busy, "active": active})
@@ -236,23 +225,25 @@ def _shape(facts: Facts) -> Said | None:
     return None
 
 
-def computed_beside(facts: Facts) -> Said | None:
+def _low_occupancy(facts: Facts, lost: Lost) -> Said | None:
+    if not (facts.at_least("sm_active_percent", BUSY) and facts.below("occupancy_percent", FEW_WARPS)):
+        return None
+    return Said("low_occupancy", {"share": facts["occupancy_percent"]})
+
+
+def _computed_beside(facts: Facts) -> Said | None:
     """The share of a CPU that other processes took; None if they left it alone."""
-    if not facts.at_least("other_processes_percent", OTHERS):
-        return None
-    return Said("beside", {"share": facts["other_processes_percent"]})
+    return _reached("beside", facts, "other_processes_percent", OTHERS)
 
 
-def disturbed(facts: Facts) -> Said | None:
+def _disturbed(facts: Facts) -> Said | None:
     """Processes that met a slow state of the machine, by its probe; None if it was as fast as ever."""
-    if not facts.at_least("disturbed_replicates", 1):
-        return None
     numbers = {"count": facts["disturbed_replicates"], "total": facts["replicates"], "slowdown": facts["slowdown"]}
-    return Said("disturbed", numbers)
+    return Said("disturbed", numbers) if facts.at_least("disturbed_replicates", 1) else None
 
 
-def _shared(facts: Facts) -> Said | None:
-    others = computed_beside(facts)
+def _shared(facts: Facts, lost: Lost) -> Said | None:
+    others = _computed_beside(facts)
     return Said("shared", others.numbers) if others and facts.below("utilization_percent", BUSY) else None
 
 
@@ -265,50 +256,43 @@ def _attributed(facts: Facts) -> dict[str, float] | None:
 
     Their MFU is against the best matmul measured, or against the datasheet's peak where none was.
     """
-    matmuls, others, mfu = facts["matmul_percent"], facts["other_operators_percent"], facts["mfu_measured_percent"]
-    measured = mfu is not None
-    mfu = mfu if measured else facts["mfu_percent"]
+    matmuls, others, measured = facts["matmul_percent"], facts["other_operators_percent"], facts["mfu_measured_percent"]
+    mfu = _first(measured, facts["mfu_percent"])
     if not matmuls or others is None or mfu is None:
         return None
     counted = matmuls * (1 - (facts["uncounted_percent"] or 0) / 100)
     shares = {"matmuls": matmuls, "others": others, "outside": 100 - matmuls - others}
-    return {**shares, "speed": 100 * mfu / counted, "measured": int(measured)}
+    return {**shares, "speed": 100 * mfu / counted, "measured": int(measured is not None)}
 
 
-def _lost(parts: Mapping[str, float]) -> float:
-    """Share of the step by which matmuls take longer than at the best speed, as in the headroom."""
-    return parts["matmuls"] * (1 - parts["speed"] / 100)
-
-
-def _page_faults(facts: Facts) -> Said | None:
+def _page_faults(facts: Facts, lost: Lost) -> Said | None:
     time_s, faults_per_s, kept_s = facts["time_s"], facts["page_faults_per_s"], facts["kept_memory_time_s"]
     if not time_s or faults_per_s is None:
         return None
-    numbers = {"share": lost_parts(facts)["page_faults"], "faults": faults_per_s * time_s}
+    numbers = {"share": lost["page_faults"], "faults": faults_per_s * time_s}
     if kept_s is None:
         return Said("page_faults", numbers)
     return Said("page_faults_kept", {**numbers, "kept": 100 * kept_s / time_s})
 
 
-def _other_operators(facts: Facts) -> Said | None:
+def _other_operators(facts: Facts, lost: Lost) -> Said | None:
     parts = _attributed(facts)
     if not parts:
-        others = lost_parts(facts)["other_operators"]
-        return None if facts["matmul_percent"] else Said("other_operators_alone", {"others": others})
-    longest = json.loads(facts.text("top_other_operators") or "{}")
+        others = {"others": lost["other_operators"]}
+        return None if facts["matmul_percent"] else Said("other_operators_alone", others)
+    longest = next(iter(json.loads(facts.text("top_other_operators") or "{}").items()), None)
     if not longest:
         return Said("other_operators", parts)
-    name, share = next(iter(longest.items()))
-    return Said("other_operators_most", {"name": name, "share": share, **parts})
+    return Said("other_operators_most", {"name": longest[0], "share": longest[1], **parts})
 
 
-def _busy_not_useful(facts: Facts) -> Said | None:
+def _busy_not_useful(facts: Facts, lost: Lost) -> Said | None:
     if not (facts.at_least("utilization_percent", BUSY) and facts.below("mfu_percent", WASTED)):
         return None
     return Said("busy_not_useful", {"busy": facts["utilization_percent"], "mfu": facts["mfu_percent"]})
 
 
-def _emulated_format(facts: Facts) -> Said | None:
+def _emulated_format(facts: Facts, lost: Lost) -> Said | None:
     """A format that the device emulates, so that fp32's ceiling stands under MFU; with the same step's time in fp32."""
     used, peak, slower = facts.text("effective_precision"), facts.text("peak_precision"), facts["slower_than_fp32"]
     if not peak or used == peak or (slower is not None and slower < SLOWER):
@@ -317,13 +301,13 @@ def _emulated_format(facts: Facts) -> Said | None:
     return Said("emulated", numbers) if slower is None else Said("emulated_slower", {**numbers, "ratio": slower})
 
 
-def _doubtful_ceiling(facts: Facts) -> Said | None:
+def _doubtful_ceiling(facts: Facts, lost: Lost) -> Said | None:
     """Names what keeps a run near its ceiling from being compute-bound: that ceiling cannot be relied on."""
-    share, raised = facts["mfu_measured_percent"], facts["ceiling_raised_percent"]
+    share = facts["mfu_measured_percent"]
     if share is None or share < NEAR_CEILING:
         return None
-    if raised is not None:
-        return Said("sets_ceiling", {"share": raised})
+    if facts["ceiling_raised_percent"] is not None:
+        return Said("sets_ceiling", {"share": facts["ceiling_raised_percent"]})
     if (highest := max(share, facts["mfu_percent"] or 0.0)) > ABOVE_PEAK:
         return Said("above_ceiling", {"share": highest})
     if facts["ceiling_slowdown"] is not None or facts["ceiling_other_processes_percent"] is not None:
@@ -331,54 +315,42 @@ def _doubtful_ceiling(facts: Facts) -> Said | None:
     return None
 
 
+def _overhead(facts: Facts, lost: Lost) -> Said | None:
+    return Said("overhead", parts) if (parts := _attributed(facts)) and _on_cpu(facts) else None
+
+
+def _slow_matmuls(facts: Facts, lost: Lost) -> Said | None:
+    return Said("slow_matmuls", parts) if (parts := _attributed(facts)) else None
+
+
 _MATMULS = ("matmuls_below_best", "best_below_peak", "busy")
 
 # Each cause with the parts that it is about, one of which must be as large as any; without parts it is always asked.
 # The first that can show its numbers wins.
-CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts], Said | None]]] = {
+CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts, Lost], Said | None]]] = {
     "emulated_format": ((), _emulated_format),
     "padded": (("padding",), _padded),
     "doubtful_ceiling": ((), _doubtful_ceiling),
-    "compute_bound": (
-        (),
-        lambda facts: (
-            Said("compute_bound", {"share": facts["mfu_measured_percent"]})
-            if facts.at_least("mfu_measured_percent", NEAR_CEILING)
-            else None
-        ),
-    ),
+    "compute_bound": ((), lambda facts, _: _reached("compute_bound", facts, "mfu_measured_percent", NEAR_CEILING)),
     "input_bound": (("input_wait", "copies"), _input_bound),
     "communication_bound": (
         ("communication",),
-        lambda facts: Said("communication", {"share": lost_parts(facts)["communication"]}),
+        lambda _, lost: Said("communication", {"share": lost["communication"]}),
     ),
     "launch_bound": (("idle",), _launch_bound),
     "stalled": (("idle",), _stalled),
-    "recomputed": (("recomputation",), lambda facts: Said("recomputed", {"share": lost_parts(facts)["recomputation"]})),
+    "recomputed": (("recomputation",), lambda _, lost: Said("recomputed", {"share": lost["recomputation"]})),
     "memory_bound": (("other_operators", *_MATMULS), _memory_bound),
     "wrong_precision": (_MATMULS, _wrong_precision),
     "throttled": (("clock", "busy", "unused"), _throttled),
     "shape": (("tile_padding", *_MATMULS), _shape),
-    "low_occupancy": (
-        _MATMULS,
-        lambda facts: (
-            Said("low_occupancy", {"share": facts["occupancy_percent"]})
-            if facts.at_least("sm_active_percent", BUSY) and facts.below("occupancy_percent", FEW_WARPS)
-            else None
-        ),
-    ),
+    "low_occupancy": (_MATMULS, _low_occupancy),
     "shared": (("idle", "unused"), _shared),
-    "under_used": (("unused",), lambda facts: Said("under_used", {"share": facts["utilization_percent"]})),
+    "under_used": (("unused",), lambda facts, _: Said("under_used", {"share": facts["utilization_percent"]})),
     "page_faults": (("page_faults",), _page_faults),
     "other_operators": (("other_operators",), _other_operators),
-    "overhead": (
-        ("idle",),
-        lambda facts: Said("overhead", parts) if (parts := _attributed(facts)) and _on_cpu(facts) else None,
-    ),
-    "slow_matmuls": (
-        ("matmuls_below_best",),
-        lambda facts: Said("slow_matmuls", parts) if (parts := _attributed(facts)) else None,
-    ),
+    "overhead": (("idle",), _overhead),
+    "slow_matmuls": (("matmuls_below_best",), _slow_matmuls),
     "busy_not_useful": (("busy",), _busy_not_useful),
 }
 
