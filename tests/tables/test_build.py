@@ -157,13 +157,13 @@ def test_a_matmul_above_the_measured_ceiling_becomes_it():
 HERE = {"hardware": "cpu", "recorded": False, "status": "ok"}
 
 
-def joined_formats(rates, steps, matmuls, emulated, vector_flags=None):
+def joined_formats(rates, steps, matmuls, emulated):
     """Joined rows of a CPU with these ceilings; `steps` and `matmuls` are (format, TFLOP, seconds)."""
     ceilings = [
         HERE
         | {"run": f"ceiling={name}", "ceiling": name, "format": name, "replicates": 4, "disturbed_replicates": 0}
-        | {"emulated": None if emulated is None else name in emulated}
-        | {"measured_tflop_s": None if name in (emulated or ()) else rate, "computed_tflop_s": 1.0}
+        | {"emulated": name in emulated}
+        | {"measured_tflop_s": None if name in emulated else rate, "computed_tflop_s": 1.0}
         for name, rate in rates.items()
     ]
     names = [f"step={place},precision={name}" for place, (name, *_) in enumerate(steps)]
@@ -183,7 +183,7 @@ def joined_formats(rates, steps, matmuls, emulated, vector_flags=None):
         | {"flops": 1e12 * work, "time_s": time, "kernel": "torch", "m": 1, "n": 2, "k": 3}
         for place, (name, work, time) in enumerate(matmuls)
     ]
-    environment = [HERE | {"device": "cpu", "cpu_vector_flags": vector_flags}]
+    environment = [HERE | {"device": "cpu"}]
     records = {"environment": environment, "ceilings": ceilings, "flops": flops, "profile": profile, "matmul": products}
     return build.joined(records)
 
@@ -208,12 +208,6 @@ def test_the_same_step_in_fp32_says_how_much_slower_emulating_is():
     assert bf16["verdict"] == "emulated_format"
     records["profile"][0]["status"] = "failed"
     assert build.joined(records)["profile"][1]["slower_than_fp32"] is None
-
-
-def test_rows_recorded_before_are_judged_by_their_machine_s_flags():
-    for flags, precision in (("avx2 avx512f", "fp32"), ("avx2 avx512_bf16", "bf16"), (None, "bf16")):
-        records = joined_formats({"fp32": 2.0, "bf16": 0.5}, [("bf16", 1.0, 4.0)], [], None, flags)
-        assert records["profile"][0]["peak_precision"] == precision
 
 
 def test_without_fp32_s_ceiling_an_emulated_format_has_no_mfu():

@@ -1,15 +1,13 @@
 """Rows of many runs, on one machine or several, become the tables that everything later reads."""
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mfulab.core.files import is_inside, write_csv, write_json
 from mfulab.core.rows import LONGEST_MESSAGE
 from mfulab.device import is_gpu
-from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
 from mfulab.measurements.registry import NO_MACHINE, TABLES
 from mfulab.mfu import headroom
 from mfulab.mfu import job as jobs
@@ -105,17 +103,12 @@ class _Beside:
     """Device and ceilings of each machine, recorded apart from measured."""
 
     def __init__(self, records: Records) -> None:
-        environments = {_machine(row): row for row in records["environment"]}
-        self._devices = {machine: row.get("device") for machine, row in environments.items()}
+        self._devices = {_machine(row): row.get("device") for row in records["environment"]}
         measured = [row for row in records["ceilings"] if row["status"] == "ok"]
-        for row in measured:
-            if row.get("format") and row.get("emulated") is None:  # recorded before rows said it
-                row["emulated"] = _emulated(row["format"], environments.get(_machine(row), {}))
         self._by_name = {(_machine(row), ceiling_name(row["run"])): row for row in measured}
         self._by_format = {
             (_machine(row), row.get("format"), _apart(ceiling_name(row["run"]))): row for row in measured
         }
-
         self._instead: dict[tuple[Any, ...], Record] = {}
 
     def device(self, row: Record) -> str | None:
@@ -139,23 +132,9 @@ class _Beside:
             self._instead[key] = {**fp32, "emulates": found["format"]} if fp32 else {}
         return self._instead[key]
 
-    def emulated(self, row: Record) -> bool:
-        """Says whether the machine emulates the format that a row's matmuls used."""
-        used = self._by_format.get((_machine(row), row.get("effective_precision"), _apart(row.get("ceiling") or "")))
-        return bool(used and used.get("emulated"))
-
     def memory(self, row: Record) -> Record:
         name = ",".join(filter(None, ("memory", _apart(row.get("ceiling") or ""))))
         return self._by_name.get((_machine(row), name), {})
-
-
-def _emulated(precision: str, environment: Mapping[str, Any]) -> bool:
-    """Says whether a machine emulates a format, by the flags or the compute capability in its environment's row."""
-    if environment.get("device") == "cpu":
-        return bool(emulated_by_cpu(precision, frozenset((environment.get("cpu_vector_flags") or "").split())))
-    gpus = json.loads(environment.get("gpus") or "[]")
-    major, _, minor = (gpus[0].get("compute_capability") or "" if gpus else "").partition(".")
-    return bool(major and emulated_by_gpu(precision, (int(major), int(minor or 0))))
 
 
 def judged(records: Records) -> Records:
@@ -172,33 +151,30 @@ def joined(records: Records) -> Records:
     beside = _Beside(judged(records))
     # FLOP counts have no hardware: measured ones serve every machine, recorded ones those that were not counted here.
     flops = {row["run"]: row for row in sorted(records["flops"], key=lambda row: not row["recorded"])}
-    steps = [(row, flops.get(row["flops_run"], {})) for row in records["profile"]]
+    steps, traces = records["profile"], records.get("traces", [])
     done = [(row, row.get("flops")) for row in records["matmul"]]
-    done += [(row, join.counted_flops(row, counted)["flops"]) for row, counted in steps]
+    done += [(row, join.counted_flops(row, flops.get(row["flops_run"], {}))["flops"]) for row in steps]
     # Before anything is divided by a ceiling; fp32's before it stands for that of an emulated format.
-    for row, work in sorted(done, key=lambda each: beside.emulated(each[0])):
+    for row, work in sorted(done, key=lambda each: each[0].get("effective_precision") not in (None, "fp32")):
         if ceiling := beside.compute(row):
             ceiling |= join.raised_ceiling(ceiling, row, work)
-    in_fp32 = {(_machine(row), row["run"]): row.get("time_s") for row, _ in steps if row["status"] == "ok"}
+    in_fp32 = {(_machine(row), row["run"]): row.get("time_s") for row in steps if row["status"] == "ok"}
 
     def profile_columns(row: Record) -> Record:
-        counted = flops.get(row["flops_run"], {})
         fp32_time_s = in_fp32.get((_machine(row), PRECISION.sub("precision=fp32", row["run"])))
-        ceilings = beside.compute(row), beside.memory(row)
+        counted, ceilings = flops.get(row["flops_run"], {}), (beside.compute(row), beside.memory(row))
         found = join.profile_columns(row, counted, *ceilings, beside.device(row), fp32_time_s)
         jobs.rank_rows({**row, **found})  # which `write` gives a table of their own
         return found
-
-    _fill(records["profile"], profile_columns)
-    _fill(records["matmul"], lambda row: join.matmul_columns(row, beside.compute(row), beside.device(row)))
-    _fill(records.get("readings", []), lambda row: join.reading_columns(row, beside.compute(row), beside.device(row)))
-    traces = records.get("traces", [])
-    bests = best_matmuls(records) if traces else {}
 
     def trace_columns(row: Record) -> Record:
         jobs.collectives(row)  # which `jobs.joined` holds against those of other ranks
         return trace_join.trace_columns(row, bests.get(row.get("device") or ""))
 
+    _fill(steps, profile_columns)
+    _fill(records["matmul"], lambda row: join.matmul_columns(row, beside.compute(row), beside.device(row)))
+    _fill(records.get("readings", []), lambda row: join.reading_columns(row, beside.compute(row), beside.device(row)))
+    bests = best_matmuls(records) if traces else {}
     _fill(traces, trace_columns)
     jobs.joined(traces)
     return records
@@ -243,28 +219,20 @@ def write(collected: Collected, folder: Path) -> None:
     states = [{"step": step, "run": run, "state": state} for (step, run), state in collected.progress.items()]
     write_csv(folder / "progress.csv", states, ["step", "run", "state"])
     write_csv(folder / "columns.csv", [each.model_dump() for each in dictionary()], list(Column.model_fields))
-    jobs_of_ranks = [row for row in collected.records.get("profile", []) if row.get("ranks") and row["status"] == "ok"]
-    found = {identity("profile", row): row for row in jobs_of_ranks}
-    ranks = {name: jobs.rank_rows(row) for name, row in found.items()}
-    lines = [
-        {**{key: found[name].get(key) for key in LEADING}, **rank} for name, each in ranks.items() for rank in each
-    ]
-    write_csv(folder / "ranks.csv", lines, [*LEADING, *jobs.RANK])
-    polled = [*series.collect(polled_runs(collected)), *collected.series]
+    shown = ((table, row) for table in ("readings", "profile") for row in collected.records[table])
+    folders = ((row, collected.folders.get(identity(table, row))) for table, row in shown)
+    polled = [*series.collect((row, place) for row, place in folders if place), *collected.series]
     write_csv(folder / "series.csv", polled, series.columns(polled))
     told = details.collect(collected.folders, collected.problems)
     write_csv(folder / "problems.csv", [{"problem": line} for line in collected.problems], ["problem"])
-    for name, each in ranks.items():
-        told.setdefault(name, {})["ranks"] = each
+    lines: list[Record] = []
+    for row in collected.records.get("profile", []):
+        if row.get("ranks") and row["status"] == "ok":
+            ranks = jobs.rank_rows(row)
+            lines += [{**{key: row.get(key) for key in LEADING}, **rank} for rank in ranks]
+            told.setdefault(identity("profile", row), {})["ranks"] = ranks
+    write_csv(folder / "ranks.csv", lines, [*LEADING, *jobs.RANK])
     write_json(folder / "details.json", told)
-
-
-def polled_runs(collected: Collected) -> Iterator[tuple[Record, Path]]:
-    """The rows of runs whose device was polled, each with its folder."""
-    for table in ("readings", "profile"):  # of which the latter may be more than are kept
-        for row in collected.records[table]:
-            if folder := collected.folders.get(identity(table, row)):
-                yield row, folder
 
 
 def save(out: Path, manifest: Sequence[Path], **sources: Any) -> None:

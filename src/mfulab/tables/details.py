@@ -1,11 +1,12 @@
 """Details of a run for the page: config, samples, series, operators and the log's last lines."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mfulab.core.files import UnreadableError, read_csv, read_tail
-from mfulab.tables.records import read_config
+from mfulab.core.files import UnreadableError, read_tail
+from mfulab.tables.records import read_config, read_lines
 
 MOST_RUNS = 2000  # beyond it a page would grow past what a browser opens at once
 MOST_POINTS = 120
@@ -23,14 +24,18 @@ def collect(folders: Mapping[str, Path], problems: list[str]) -> dict[str, Any]:
 
 def describe(folder: Path, problems: list[str]) -> dict[str, Any]:
     """All that is there of one run's folder; what is absent, or a problem, has no key."""
-    samples, series, operators = (_lines(folder / f"{name}.csv", problems) for name in PARTS)
+    without = "The page shows its run without it."
+    samples, series, operators = (read_lines(folder / f"{name}.csv", problems, without) for name in PARTS)
+    log = ""
+    with suppress(FileNotFoundError, UnreadableError):
+        log = "\n".join(read_tail(folder / "log", 4 * LOG_CHARACTERS).splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:]
     found = {
         "folder": folder.as_posix(),
         "config": read_config(folder),
         "samples": curves(samples),
         "series": curves(series),
         "operators": longest(operators),
-        "log": log_tail(folder / "log"),
+        "log": log,
     }
     return {name: value for name, value in found.items() if value}
 
@@ -60,25 +65,6 @@ def longest(lines: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
         | {"time_s": f"{time:.4g}", "share_percent": f"{100 * time / whole:.3g}" if whole else ""}
         for time, line in sorted(zip(times, lines, strict=True), key=lambda each: -each[0])[:OPERATORS]
     ]
-
-
-def log_tail(path: Path) -> str:
-    """The last lines of a log, which may hold anything."""
-    try:
-        text = read_tail(path, 4 * LOG_CHARACTERS)
-    except (FileNotFoundError, UnreadableError):
-        return ""
-    return "\n".join(text.splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:]
-
-
-def _lines(path: Path, problems: list[str]) -> Sequence[dict[str, str]]:
-    try:
-        return read_csv(path)
-    except FileNotFoundError:
-        return []
-    except UnreadableError as error:
-        problems.append(f"{error}. The page shows its run without it.")
-        return []
 
 
 def _number(text: str | None) -> float | None:

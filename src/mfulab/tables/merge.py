@@ -10,7 +10,7 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,8 +73,7 @@ def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> M
                 else:
                     merged.problems.append(f"{run}: a link out of {folder}; not copied")
             for plan in sorted(folder.glob("*/plan/*.json")):
-                ours = results / _named(plan.relative_to(folder), participant)
-                _merge_plan(plan, _collected(ours), merged, participant)
+                _merge_plan(plan, results / _named(plan.relative_to(folder), participant), merged, participant)
     return merged
 
 
@@ -86,9 +85,8 @@ def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
             raise ConfigurationError(f"--class {folder}: give a folder of results folders or archives")
         for path in sorted(folder.iterdir()):
             name = slug(path.name.partition(".")[0])[:LONGEST_NAME]
-            if name in found:
+            if found.setdefault(name, path) is not path:
                 raise ConfigurationError(f"{path} and {found[name]} are both of {name}. Rename one.")
-            found[name] = path
             yield path, name
 
 
@@ -146,12 +144,10 @@ def _runs(results: Path) -> Iterator[tuple[str, Path]]:
 def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
     if not (theirs / "row.csv").exists():
         return  # planned there, not measured
-    problem = _why_bad(step, theirs)
-    if problem:
+    if problem := _why_bad(step, theirs):
         merged.problems.append(f"{theirs}: {problem}; not copied")
     elif not (ours / "row.csv").exists() or not is_complete(ours / "row.csv"):
-        _copy(theirs, ours)
-        _rename(ours / "row.csv", ours.parents[1].name if MEASUREMENTS[step].on_device else "")
+        _copy(theirs, ours, ours.parents[1].name if MEASUREMENTS[step].on_device else "")
         merged.copied.append(str(ours))
     elif _says(theirs) == _says(ours):
         merged.known.append(str(ours))
@@ -163,19 +159,18 @@ def _why_bad(step: str, run: Path) -> str | None:
     """Reason not to take over a run: its row is cut off, does not fit its columns, or is another run's."""
     if not is_complete(run / "row.csv"):
         return "its row is incomplete"
-    row = read_csv(run / "row.csv")[0]
-    hardware = run.parents[1].name if MEASUREMENTS[step].on_device else ""
+    row, measurement = read_csv(run / "row.csv")[0], MEASUREMENTS[step]
+    hardware = run.parents[1].name if measurement.on_device else ""
     if (row.get("run"), row.get("hardware")) != (run.name, hardware):
         return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
     try:
-        measurement = MEASUREMENTS[step]
         measurement.config.model_validate(read_json(run / "config.json"))
         filled = {key: value for key, value in row.items() if value != ""}
         problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
     except (FileNotFoundError, ValueError) as error:
         return first_line(error)
-    links = [path.name for path in sorted(run.iterdir()) if path.is_symlink()]
-    return f"{links[0]} is a link" if links else problem
+    links = (f"{path.name} is a link" for path in sorted(run.iterdir()) if path.is_symlink())
+    return next(links, problem)
 
 
 def _says(run: Path) -> tuple[Any, dict[str, str]]:
@@ -185,8 +180,11 @@ def _says(run: Path) -> tuple[Any, dict[str, str]]:
     return config, {key: value for key, value in read_csv(run / "row.csv")[0].items() if key not in ignored}
 
 
-def _copy(theirs: Path, ours: Path) -> None:
-    """Copies a run, its config first, whose age is kept, and its row last: Snakemake then sees nothing to do again."""
+def _copy(theirs: Path, ours: Path, hardware: str) -> None:
+    """Copies a run, its config first, whose age is kept, and its row last: Snakemake then sees nothing to do again.
+
+    The row names the machine as the folder is called.
+    """
     ours.mkdir(parents=True, exist_ok=True)
     remove(ours / "config.json")
     shutil.copy2(theirs / "config.json", ours / "config.json", follow_symlinks=False)
@@ -195,24 +193,15 @@ def _copy(theirs: Path, ours: Path) -> None:
             partial = ours / f".{path.name}.{os.getpid()}"
             shutil.copyfile(path, partial, follow_symlinks=False)
             partial.replace(ours / path.name)
-
-
-def _rename(row: Path, hardware: str) -> None:
-    """Names the machine in a row as its folder is called."""
-    [cells] = read_csv(row)
+    [cells] = read_csv(ours / "row.csv")
     if cells["hardware"] != hardware:
-        age = row.stat()
-        write_csv(row, [{**cells, "hardware": hardware}])
-        os.utime(row, ns=(age.st_atime_ns, age.st_mtime_ns))
-
-
-def _collected(plan: Path) -> Path:
-    """The file of a plan that came from elsewhere: not the one that the next sweep here writes."""
-    return plan if plan.stem.endswith(COLLECTED) else plan.with_stem(plan.stem + COLLECTED)
+        write_csv(ours / "row.csv", [{**cells, "hardware": hardware}])
 
 
 def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "") -> None:
     """Two plans of one experiment on one kind of device become one that lists the runs of both."""
+    if not ours.stem.endswith(COLLECTED):  # not the file that the next sweep here writes
+        ours = ours.with_stem(ours.stem + COLLECTED)
     try:
         plan = _plan(theirs)
         if participant:
@@ -222,18 +211,18 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
     except (FileNotFoundError, ValueError) as error:
         merged.problems.append(f"{error}; not copied")
         return
-    try:
+    here = plan
+    with suppress(FileNotFoundError, ValueError):  # none, or none to keep
         here = _plan(ours)
-    except (FileNotFoundError, ValueError):  # none, or none to keep
-        here = plan
     for part in ("runs", "excluded"):
         known = {(entry["step"], entry["run"]): entry for entry in here[part]}
-        new = [entry for entry in plan[part] if (entry["step"], entry["run"]) not in known]
-        changed = [entry["run"] for entry in plan[part] if known.get((entry["step"], entry["run"]), entry) != entry]
-        merged.problems += [f"{theirs}: {run} was planned with another config; ours is kept" for run in changed]
-        here[part] += new
-    plan = here
-    write_if_changed(ours, json.dumps(plan, indent=1) + "\n")
+        for entry in plan[part]:
+            ours_too = known.get((entry["step"], entry["run"]))
+            if ours_too is None:
+                here[part].append(entry)
+            elif ours_too != entry:
+                merged.problems.append(f"{theirs}: {entry['run']} was planned with another config; ours is kept")
+    write_if_changed(ours, json.dumps(here, indent=1) + "\n")
 
 
 def _plan(path: Path) -> dict[str, Any]:

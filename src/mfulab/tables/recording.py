@@ -40,7 +40,7 @@ from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE, RECORDED, TAB
 from mfulab.tables import build, series
 from mfulab.tables.columns import Record, Records, columns, computed
 from mfulab.tables.consistency import unfit
-from mfulab.tables.records import ABOUT, Collected, ceiling_name, code, code_name, from_recorded, identity, read_config
+from mfulab.tables.records import ABOUT, Collected, ceiling_name, code, from_recorded, identity, read_config
 
 RESULTS = Path("results")
 REFERENCE = "reference"
@@ -66,19 +66,12 @@ def gather(results: Path, hardware: str) -> Collected:
 
 def experiments(results: Path, hardware: str) -> dict[str, list[str]]:
     """Experiments planned on one machine, each with its latest overrides."""
-    plans = []
+    plans = {}
     for path in _plans(results, hardware):
         with suppress(UnreadableError):  # the tables have named it
-            plans.append(manifest.read(path))
-    return {plan.experiment: plan.overrides for plan in plans}
-
-
-def _absent(results: Path, planned: Mapping[str, Any]) -> Iterator[str]:
-    """Experiments of the folder beside the results that have rows of a machine, but none of this one."""
-    steps = {path.stem: yaml.safe_load(read_text(path))["steps"] for path in results.parent.glob(EXPERIMENTS)}
-    measures = {name for name, each in steps.items() if any(MEASUREMENTS[step].table in RECORDED for step in each)}
-    if without := sorted(measures - set(planned) - NOT_WANTED):
-        yield f"config/experiment/: without rows of {', '.join(without)}, their figures are empty."
+            plan = manifest.read(path)
+            plans[plan.experiment] = plan.overrides
+    return plans
 
 
 def _plans(results: Path, hardware: str) -> list[Path]:
@@ -106,9 +99,18 @@ def record(
     for row in rows:
         row["commit"] = row["commit"] or commit
         row["recorded"] = True
-    _refuse(rows, allow_dirty)
-    planned = experiments(results, hardware)
-    against = [*unfit(found.records), *_absent(results, planned)]
+    if without := [row["run"] for row in rows if not row["commit"]]:
+        says = f"{len(without)} rows name no commit ({without[0]}, …)"
+        raise ConfigurationError(f"{says}: give --commit of the code that measured them.")
+    dirty = [row["run"] for row in rows if row["commit"].endswith(DIRTY)]
+    if dirty and not allow_dirty:
+        says = f"{len(dirty)} rows were measured by changed code ({dirty[0]}, …)"
+        raise ConfigurationError(f"{says}: measure again from a clean tree, or give --allow-dirty.")
+    planned, against = experiments(results, hardware), [*unfit(found.records)]
+    steps = {path.stem: yaml.safe_load(read_text(path))["steps"] for path in results.parent.glob(EXPERIMENTS)}
+    measures = {name for name, each in steps.items() if any(MEASUREMENTS[step].table in RECORDED for step in each)}
+    if absent := sorted(measures - set(planned) - NOT_WANTED):
+        against.append(f"config/experiment/: without rows of {', '.join(absent)}, their figures are empty.")
     if against and not allow_unfit:
         raise ConfigurationError("\n".join([*against, "Measure those again (mfulab refine), or give --allow-unfit."]))
     if folder.exists() and not replace:
@@ -119,14 +121,12 @@ def record(
     partial.mkdir(parents=True)
     provenance = about(found.records, hardware, planned, commit, allow_dirty)
     _write(found, {**provenance, "unfit": against}, partial)
+    old = folder.with_name(f".{hardware}.old")
+    shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
-        old = folder.with_name(f".{hardware}.old")
-        shutil.rmtree(old, ignore_errors=True)
         folder.rename(old)
-        partial.rename(folder)
-        shutil.rmtree(old)
-    else:
-        partial.rename(folder)
+    partial.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
     return folder
 
 
@@ -140,33 +140,18 @@ def folder_of(results: Path, hardware: str) -> Path:
     return folder
 
 
-def _refuse(rows: Sequence[Record], allow_dirty: bool) -> None:
-    """Raises ConfigurationError for rows whose measuring code nobody could look up."""
-    without = [row["run"] for row in rows if not row["commit"]]
-    if without:
-        raise ConfigurationError(
-            f"{len(without)} rows name no commit ({without[0]}, …): give --commit of the code that measured them."
-        )
-    dirty = [row["run"] for row in rows if row["commit"].endswith(DIRTY)]
-    if dirty and not allow_dirty:
-        raise ConfigurationError(
-            f"{len(dirty)} rows were measured by changed code ({dirty[0]}, …): measure again from a clean tree, "
-            "or give --allow-dirty."
-        )
-
-
 def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
-    folders = {
-        (table, row["run"]): found.folders[identity(table, {**row, "recorded": False})]
-        for table, rows in found.records.items()
-        for row in rows
-    }
     _write_tables(found.records, folder)
-    configs = [{"table": table, "run": run, "config": read_config(path)} for (table, run), path in folders.items()]
-    write_text(
-        folder / CONFIGS, "".join(f"{json.dumps(line, sort_keys=True, separators=(',', ':'))}\n" for line in configs)
-    )
-    codes = {code_name(line["table"], line["config"]) for line in configs}
+    configs, codes, folders = [], set(), {}
+    for table, rows in found.records.items():
+        for row in rows:
+            place = folders[table, row["run"]] = found.folders[identity(table, {**row, "recorded": False})]
+            config = read_config(place)
+            configs.append({"table": table, "run": row["run"], "config": config})
+            measured = config.get("model") or config.get("kernel") or {}
+            codes.add(f"{TABLES[table].step},{measured.get('_target_', '')}")
+    lines = (f"{json.dumps(line, sort_keys=True, separators=(',', ':'))}\n" for line in configs)
+    write_text(folder / CONFIGS, "".join(lines))
     busiest = sorted(found.records["profile"], key=lambda row: -(row.get("utilization_percent") or 0))[:MOST_SERIES]
     shown = [("readings", row) for row in found.records["readings"]] + [("profile", row) for row in busiest]
     polled = series.collect((row, folders[table, row["run"]]) for table, row in shown)
@@ -253,22 +238,16 @@ def _table(path: Path, table: str, rows: list[Record]) -> Iterator[str]:
 def _same(text: str, value: Any) -> bool:
     if value is None or isinstance(value, str | bool):
         return text == ("" if value is None else str(value))
-    try:
+    with suppress(ValueError):
         return math.isclose(float(text), value, rel_tol=RELATIVE)
-    except ValueError:
-        return False
+    return False
 
 
 def _impossible(row: Mapping[str, Any]) -> Iterator[str]:
     """Values of one row that contradict one another or what a share can be."""
-    for name, value in row.items():
-        if not isinstance(value, float | int) or isinstance(value, bool):
-            continue
-        if name.endswith("_s") and value < 0:
-            yield f"{name} is {value}"
-        # Reported, never clipped: such a value must say so of itself. Others are measured shares of a whole.
-        if name.endswith("_active_percent") and value > 101:
-            yield f"{name} is {value:.1f} %"
+    # Reported, never clipped: MFU above 100 % must say so of itself. Others are measured shares of a whole.
+    active = {name: value for name, value in row.items() if name.endswith("_active_percent")}
+    yield from (f"{name} is {value:.1f} %" for name, value in active.items() if value is not None and value > 101)
     if "mfu_note" in row and (row.get("mfu_percent") or 0) > 100 and not row["mfu_note"]:
         yield f"MFU is {row['mfu_percent']:.1f} % without a note"
     low, time, high = (row.get(name) for name in ("time_ci_low_s", "time_s", "time_ci_high_s"))
@@ -284,10 +263,6 @@ def _links(found: Collected, folder: Path) -> Iterator[str]:
     counted = {row["run"] for row in found.records["flops"]}
     ceilings = {ceiling_name(row["run"]) for row in found.records["ceilings"]}
     for table, rows in found.records.items():
-        runs = [row["run"] for row in rows]
-        yield from (
-            f"{table}.csv: {run} is there twice" for run in sorted({run for run in runs if runs.count(run) > 1})
-        )
         for row in rows:
             if row["hardware"] not in ("", folder.name.lstrip(".")):
                 yield f"{table}.csv: {row['run']} was measured on {row['hardware']}"
@@ -325,10 +300,9 @@ def _commits(found: Collected, folder: Path) -> Iterator[str]:
         return
     for table, rows in found.records.items():
         for row in rows:
-            if not row["commit"]:
-                yield f"{table}.csv: {row['run']} names no commit"
-            elif row["commit"] not in known:
-                yield f"{table}.csv: {row['run']}: {ABOUT} does not name its commit {row['commit']}"
+            if row["commit"] not in known:
+                says = f": {ABOUT} does not name its commit {row['commit']}" if row["commit"] else " names no commit"
+                yield f"{table}.csv: {row['run']}{says}"
     if any(commit.endswith(DIRTY) for commit in known) and not provenance["dirty_allowed"]:
         yield f"{ABOUT}: some rows were measured by changed code"
 
@@ -355,7 +329,9 @@ def run(
         raise cannot_be_written(error.filename or results, error) from error
     problems = [f"{folder}: {problem}" for folder in folders for problem in check(folder)]
     for folder in folders:
-        print(f"{folder}: {_summary(folder)}")
+        rows, size = from_recorded(folder).records, sum(path.stat().st_size for path in folder.iterdir())
+        counts = ", ".join(f"{len(rows[table])} {table}" for table in RECORDED)
+        print(f"{folder}: {counts} rows, {size / 1e3:.0f} kB")
     print("".join(f"{problem}\n" for problem in problems), end="", file=sys.stderr)
     return 1 if problems else 0
 
@@ -369,9 +345,3 @@ def recordings(results: Path, hardware: str | None) -> list[Path]:
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}/: there is no such recording.")
     return [folder]
-
-
-def _summary(folder: Path) -> str:
-    rows = from_recorded(folder).records
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    return ", ".join(f"{len(rows[table])} {table}" for table in RECORDED) + f" rows, {size / 1e3:.0f} kB"

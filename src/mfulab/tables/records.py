@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import LARGEST, UnreadableError, is_inside, read_csv, read_json, read_text
+from mfulab.core.files import LARGEST, OF_A_RUN, UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.core.formats import format_name
 from mfulab.core.measurement import Measurement
 from mfulab.core.replicates import base_name, numbered, replicate_of
@@ -38,19 +39,14 @@ class Collected:
     problems: list[str] = field(default_factory=list)
     progress: dict[tuple[str, str], str] = field(default_factory=dict)  # one of PROGRESS for each planned run
 
-    def add(self, table: str, record: Record, folder: Path | None = None) -> None:
-        self.records[table].append(record)
-        if folder is not None:
-            self.folders[identity(table, record)] = folder
-
     def add_run(self, step: str, place: Path, config: Record, links: Mapping[str, Any], **who: str) -> None:
         """Adds the rows of a run's folder, with what the join needs of its config; `who` are further columns."""
         table = MEASUREMENTS[step].table
-        known = from_config(table, config, links)
+        known = from_config(table, config, links) | {"recorded": False, **who}
         for row in read_rows(place, step):
-            # Only a run's own row brings its folder: the page would hold the samples once a line.
-            own = place if row["run"] == place.name else None
-            self.add(table, {**row, **known, "recorded": False, **who}, own)
+            self.records[table].append(row | known)
+            if row["run"] == place.name:  # a run's own row alone brings its folder: the page shows its samples once
+                self.folders[identity(table, row | known)] = place
 
 
 def identity(table: str, record: Mapping[str, Any]) -> str:
@@ -86,20 +82,22 @@ def read_row(folder: Path, step: str) -> Record:
     except ValueError as error:
         says = str(error) if isinstance(error, UnreadableError) else f"{path}: {first_line(error)}"
         message = f"unreadable row: {says}. {AGAIN}"
-    empty = MEASUREMENTS[step].row().model_dump()
-    return {**empty, "run": folder.name, "status": "failed", "message": message[:LONGEST_MESSAGE]}
+    return _failed({**MEASUREMENTS[step].row().model_dump(), "run": folder.name}, message)
+
+
+def _failed(row: Record, message: str) -> Record:
+    return {**row, "status": "failed", "message": message[:LONGEST_MESSAGE]}
 
 
 def read_rows(folder: Path, step: str) -> list[Record]:
     """The rows that one run reports: its own, or the lines of its samples where its step reports many and it is ok."""
-    row = {**read_row(folder, step), "run": folder.name}
+    row, path = read_row(folder, step), folder / "samples.csv"
     if not MEASUREMENTS[step].lines or row["status"] != "ok":
         return [row]
     try:
-        found = [parse(MEASUREMENTS[step].row, cells) for cells in read_csv(folder / "samples.csv")]
+        found = [parse(MEASUREMENTS[step].row, cells) for cells in read_csv(path)]
     except (FileNotFoundError, ValueError) as error:
-        message = f"unreadable samples: {folder / 'samples.csv'}: {first_line(error)}. {AGAIN}"
-        return [{**row, "status": "failed", "message": message[:LONGEST_MESSAGE]}]
+        return [_failed(row, f"unreadable samples: {path}: {first_line(error)}. {AGAIN}")]
     same = {name: row[name] for name in ("commit", "started_at")}
     return [{**each, **same, "run": f"{folder.name},line={number}"} for number, each in enumerate(found, 1)]
 
@@ -127,8 +125,7 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         collected.problems.append(f"{error}. Its experiment is not shown: plan it again, or remove the file.")
         return collected
     collected.excluded = [{"experiment": plan.experiment, **run} for run in plan.excluded]
-    seen: set[str] = set()
-    planned = {run.folder for run in plan.runs}
+    seen, planned = set[str](), {run.folder for run in plan.runs}
 
     def add(step: str, folder: str, links: Mapping[str, Any]) -> None:
         place = root / folder
@@ -170,17 +167,13 @@ def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Ite
 def progress(path: Path, root: Path = Path()) -> dict[tuple[str, str], str]:
     """State of each planned run, by step and name: the best of its processes, one of PROGRESS."""
     found: dict[tuple[str, str], str] = {}
-    try:
-        runs = manifest.read(path).runs
-    except (FileNotFoundError, UnreadableError):
-        return found
-    for run in runs:
-        place = root / run.folder
-        is_there = (place / "row.csv").exists() and not _changed(place, run.config_digest)
-        status = read_row(place, run.step)["status"] if is_there else ""
-        state = PROGRESS[0 if status not in ("", NOT_MEASURED) else 1 if status else 2]
-        key = run.step, base_name(run.run)
-        found[key] = min(found.get(key, state), state, key=PROGRESS.index)
+    with suppress(FileNotFoundError, UnreadableError):
+        for run in manifest.read(path).runs:
+            place, state = root / run.folder, "to_come"
+            if (place / "row.csv").exists() and not _changed(place, run.config_digest):
+                state = NOT_MEASURED if read_row(place, run.step)["status"] == NOT_MEASURED else "measured"
+            key = run.step, base_name(run.run)
+            found[key] = min(found.get(key, state), state, key=PROGRESS.index)
     return found
 
 
@@ -222,37 +215,38 @@ def ceiling_name(run: str) -> str:
 
 def from_folder(results: Path, hardware: str) -> Collected:
     """The rows of a folder copied from another machine without its plan: links are found by equal configs."""
-    counted = {_key(config): folder for folder, config in _runs(results / "count_flops")}
-    ceilings = {_format(config): folder for folder, config in _runs(results / hardware / "ceilings")}
     collected = Collected()
-    used: set[Path] = set()
+
+    def runs(folder: Path, problems: list[str] | None = None) -> Iterator[tuple[Path, Record]]:
+        for path in sorted(folder.glob("*/config.json")):
+            if is_inside(path.parent, folder):
+                yield path.parent, read_config(path.parent, problems)
+
+    counted = {_counted(config): str(folder) for folder, config in runs(results / "count_flops")}
+    ceilings = {_format(config): str(folder) for folder, config in runs(results / hardware / "ceilings")}
+    used: set[str] = set()
     for step in MEASUREMENTS:
-        for folder, config in _runs(results / hardware / step, collected.problems):
-            flops = counted.get(_key(config)) if step == "profile_step" else None
-            used |= {flops} if flops else set()
-            links = {"flops": str(flops) if flops else None, "compute": str(ceilings.get(_format(config), "")) or None}
+        for folder, config in runs(results / hardware / step, collected.problems):
+            links = {"compute": ceilings.get(_format(config))}
+            if step == "profile_step" and (flops := counted.get(_counted(config))):
+                links["flops"] = flops
+                used.add(flops)
             collected.add_run(step, folder, config, links, hardware=hardware, experiment="")
-    for folder in sorted(used):
-        collected.add_run("count_flops", folder, read_config(folder), {}, hardware="", experiment="")
+    for place in sorted(map(Path, used)):
+        collected.add_run("count_flops", place, read_config(place), {}, hardware="", experiment="")
     return collected
 
 
-def _runs(folder: Path, problems: list[str] | None = None) -> Iterator[tuple[Path, Record]]:
-    for config in sorted(folder.glob("*/config.json")):
-        if is_inside(config.parent, folder):
-            yield config.parent, read_config(config.parent, problems)
-
-
-def _format(config: Mapping[str, Any]) -> tuple[str | None, bool, object] | None:
+def _format(config: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Number format and threads, which a ceiling and the runs that are held against it share."""
     precision, device = config.get("precision"), config.get("device")
+    if not isinstance(precision, Mapping):
+        return None
     threads = device.get("threads") if isinstance(device, Mapping) else None
-    return (
-        (str(precision.get("dtype")), bool(precision.get("tf32")), threads) if isinstance(precision, Mapping) else None
-    )
+    return str(precision.get("dtype")), bool(precision.get("tf32")), threads
 
 
-def _key(config: Mapping[str, Any]) -> str:
+def _counted(config: Mapping[str, Any]) -> str:
     """The config on which counting FLOPs depends, as text: equal for two runs that share a count."""
     try:
         wanted = {name: config[name] for name in CountFlopsConfig.model_fields if name in config}
@@ -264,33 +258,29 @@ def _key(config: Mapping[str, Any]) -> str:
 def from_recorded(folder: Path) -> Collected:
     """The rows of one recorded machine, or of what is public. Joined columns are dropped: they are joined anew."""
     collected = Collected()
+    problems = collected.problems
+    again = "Record the machine again, or take the file from the repository."
     for table, measurement in TABLES.items():
         seen: set[tuple[str, str]] = set()
-        for number, cells in enumerate(_lines(folder / f"{table}.csv", collected.problems), start=2):
+        for number, cells in enumerate(read_lines(folder / f"{table}.csv", problems, again, LARGEST), start=2):
             try:
-                row = parse(measurement.row, cells)
-                known = _kept(measurement, cells)
+                row = parse(measurement.row, cells) | _kept(measurement, cells)
                 if not row["run"] or (row["hardware"], row["run"]) in seen:
                     raise ValueError(f"run={row['run']!r}: {'there twice' if row['run'] else 'empty'}")
             except ValueError as error:
-                collected.problems.append(f"{folder / table}.csv, line {number}: {first_line(error)}")
+                problems.append(f"{folder / table}.csv, line {number}: {first_line(error)}")
                 continue
             seen.add((row["hardware"], row["run"]))
             where = (row["hardware"] or folder.name) if measurement.on_device else ""
             who = {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
-            collected.add(table, {**row, **known, **who})
-    collected.series = [{**line, "recorded": "True"} for line in _lines(folder / "series.csv", collected.problems)]
+            collected.records[table].append(row | who)
+    polled = read_lines(folder / "series.csv", problems, again, LARGEST)
+    collected.series = [{**line, "recorded": "True"} for line in polled]
     return collected
 
 
-def code_name(table: str, config: Mapping[str, Any]) -> str:
-    """The step that measured a row, and the model or kernel that it measured, with a comma between them."""
-    measured = config.get("model") or config.get("kernel") or {}
-    return f"{TABLES[table].step},{measured.get('_target_', '')}"
-
-
 def code(name: str, hardware: str) -> str:
-    """A digest of all code and data that count for a machine's rows of a `code_name`; "" where they are no more."""
+    """A digest of all code and data that count for a machine's rows of a `STEP,TARGET`; "" where they are no more."""
     step, _, target = name.partition(",")
     try:
         return hashlib.sha256(digests(run_sources(step, target or None, hardware)).encode()).hexdigest()[:16]
@@ -307,19 +297,18 @@ def aged(folder: Path) -> list[str]:
     except UnreadableError as error:
         return [str(error)]
     changed = [name for name, digest in known.items() if code(name, folder.name) != digest]
-    if not changed:
-        return []
-    what = f"the code of {len(changed)} of {len(known)} steps and their models has changed since, such as {changed[0]}"
-    return [f"{folder}: {what}. `mfulab record --replace` renews it on such a machine."]
+    what = f"the code of {len(changed)} of {len(known)} steps and their models has changed since, such as"
+    return [f"{folder}: {what} {name}. `mfulab record --replace` renews it on such a machine." for name in changed[:1]]
 
 
-def _lines(path: Path, problems: list[str]) -> list[dict[str, str]]:
+def read_lines(path: Path, problems: list[str], consequence: str, most: int = OF_A_RUN) -> list[dict[str, str]]:
+    """The lines of a CSV file; none where it is absent or unreadable, of which the latter is added to `problems`."""
     try:
-        return read_csv(path, LARGEST)
+        return read_csv(path, most)
     except FileNotFoundError:
         return []
     except UnreadableError as error:
-        problems.append(f"{error}. Record the machine again, or take the file from the repository.")
+        problems.append(f"{error}. {consequence}")
         return []
 
 

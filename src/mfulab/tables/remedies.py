@@ -21,6 +21,8 @@ class Remedy:
 
 
 LOST = tuple(part for part in PARTS if part != "useful")
+# Parts that these cost, instead of those that decide on them.
+INSTEAD = {"padded": ("useful",), "under_used": ("idle",), "no_mfu": (), "doubtful_ceiling": ()}
 
 REMEDIES = {
     "emulated_format": Remedy("model=simple_cnn precision=fp32,bf16", "precision_speed"),
@@ -61,25 +63,18 @@ def budget(row: Mapping[str, object]) -> dict[str, Cost]:
     """Parts of a step's headroom that take time, in its order; empty without a headroom."""
     time = number(row.get("time_s"))
     found = {part: number(row.get(f"{part}_ms")) for part in PARTS}
-    if not time:
-        return {}
-    return {part: Cost(ms, ms / time / 10) for part, ms in found.items() if ms}
+    return {part: Cost(ms, ms / time / 10) for part, ms in found.items() if ms and time}
 
 
 def cost(row: Mapping[str, object], cause: str) -> Cost | None:
-    """Time that a verdict's parts of the headroom take; None where the headroom is not known or has none of them."""
-    parts = budget(row)
-    about, _ = CAUSES.get(cause, (LOST, None))
-    about = {"padded": ("useful",), "under_used": ("idle",), "no_mfu": (), "doubtful_ceiling": ()}.get(
-        cause, about or LOST
-    )
-    wanted = [parts[part] for part in about if part in parts]
-    lost = _padding(row) if cause == "padded" else 1.0
+    """Time that a verdict's parts of the headroom take; None where the headroom is not known or has none of them.
+
+    Of padding it is the share of the useful part that serves padding.
+    """
+    parts, (about, _) = budget(row), CAUSES.get(cause, ((), None))
+    wanted = [parts[part] for part in INSTEAD.get(cause, about or LOST) if part in parts]
+    mfu, useful, lost = number(row.get("mfu_percent")), number(row.get("useful_mfu_percent")), 1.0
+    if cause == "padded":
+        lost = 1 - useful / mfu if mfu and useful is not None else 0.0
     ms, points = lost * sum(each.ms for each in wanted), lost * sum(each.points for each in wanted)
     return Cost(ms, points) if points > 0 else None
-
-
-def _padding(row: Mapping[str, object]) -> float:
-    """Share of the useful part that serves padding; 0 where the real tokens are not known."""
-    mfu, useful = number(row.get("mfu_percent")), number(row.get("useful_mfu_percent"))
-    return 1 - useful / mfu if mfu and useful is not None else 0.0

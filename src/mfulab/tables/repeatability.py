@@ -7,12 +7,10 @@ each the interval is made as for any run; all of them together say what is true.
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mfulab.tables import compare, replicates
 from mfulab.timing.statistics import fast_variance, undisturbed
-
-Times = Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Trust:
     drift_percent: float | None = None
 
 
-def trust(runs: Sequence[Times]) -> Trust:
+def trust(runs: Sequence[Sequence[float]]) -> Trust:
     """The trust that the processes' times of each run of one machine deserve."""
     several = [list(times) for times in runs if len(times) > 1]
     usual = replicates.usual_variance([fast_variance(times) for times in several])
@@ -50,31 +48,23 @@ def trust(runs: Sequence[Times]) -> Trust:
     # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
     turns = itertools.zip_longest(*split)
     usuals = [replicates.usual_variance([fast_variance(each) for each in turn if each]) for turn in turns]
-    covered, told = [], []
+    covered, changed = [], []
     for measurements in split:
-        intervals = [_interval(times, usual) for times, usual in zip(measurements, usuals, strict=False)]
+        intervals = []
+        for times, usual in zip(measurements, usuals, strict=False):
+            row = {"status": "ok", "time_s": undisturbed(times), **replicates.interval_columns(times, usual)}
+            if found := compare.interval(row):
+                intervals.append(found)
         middle = undisturbed(itertools.chain(*measurements))
         covered += [each.low_s <= middle <= each.high_s for each in intervals]
-        told += [compare.verdict(*pair)[0] for pair in itertools.combinations(intervals, 2)]
-    return Trust(
-        len(several),
-        known.spread_percent,
-        len(covered),
-        len(split[0][0]),
-        _percent(covered),
-        len(told),
-        _percent([verdict in ("faster", "slower") for verdict in told]),
-        100 * (replicates.drift(runs) or 0.0),
+        verdicts = (compare.verdict(*pair)[0] for pair in itertools.combinations(intervals, 2))
+        changed += [verdict in ("faster", "slower") for verdict in verdicts]
+    return replace(
+        known,
+        measurements=len(covered),
+        size=len(split[0][0]),
+        covered_percent=100 * sum(covered) / len(covered),
+        verdicts=len(changed),
+        false_percent=100 * sum(changed) / len(changed),
+        drift_percent=100 * (replicates.drift(runs) or 0.0),
     )
-
-
-def _interval(times: Times, usual: float | None) -> compare.Interval:
-    found = compare.interval(
-        {"status": "ok", "time_s": undisturbed(times), **replicates.interval_columns(times, usual)}
-    )
-    assert found is not None
-    return found
-
-
-def _percent(found: Sequence[bool]) -> float:
-    return 100 * sum(found) / len(found)

@@ -6,7 +6,7 @@
 import importlib.util
 import struct
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from decimal import Context, Decimal
 from pathlib import Path
@@ -34,19 +34,7 @@ Values = Iterator[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class Recomputed:
-    """One printed number.
-
-    Attributes:
-        source: lab, kernels, optimise, hardware or accounting; `material` if only that it stands there is known, and
-            `ours` for a number of this project that stands in no text.
-        case: what the number is of.
-        printed: as the source prints it; empty for a number of ours.
-        formula: how it comes about.
-        value: what the code computes; None if the answer is no number.
-        answer: the same for a reader, with its unit.
-        agrees: whether the source is right, to the digits that it prints.
-        note: why not, or what is left out.
-    """
+    """One printed number; `other_columns.csv` says what each column is."""
 
     source: str
     case: str
@@ -59,26 +47,26 @@ class Recomputed:
 
 
 def recompute() -> list[Recomputed]:
-    """The whole table, in the order of the material. Takes a second or two, and no device."""
+    """The whole table, in the order of the material. Takes a second or two, and no device.
+
+    A value is held against the number that is printed, to its digits.
+    """
     parts = (_layers(), _digit_cnn(), _steps(), _hardware(), _memory(), _gpt2(), _numbers(), _practice())
-    values = dict(pair for part in parts for pair in part)
-    return [_row(line, values) for line in yaml.safe_load(read_text(Path(__file__).with_name("seminar.yaml")))]
+    values, table = dict(pair for part in parts for pair in part), []
+    for line in yaml.safe_load(read_text(Path(__file__).with_name("seminar.yaml"))):
+        value, printed = values.get(line.get("value", "")), line["holds"]
+        agrees = printed is True
+        if value is not None and not isinstance(printed, bool):
+            scaled = value / line.get("scale", 1)
+            agrees = (round(scaled, line["digits"]) if "digits" in line else scaled) == printed
+        texts = {name: line.get(name, "").format(value=value, **values) for name in ("formula", "answer", "note")}
+        table.append(Recomputed(line["source"], line["case"], line["printed"], value=value, agrees=agrees, **texts))
+    return table
 
 
 def save(out: Path) -> None:
     """Writes the table as CSV."""
     write_csv(out, map(asdict, recompute()))
-
-
-def _row(line: Mapping[str, Any], values: Mapping[str, Any]) -> Recomputed:
-    """A line of seminar.yaml with its value, which is held against the number that is printed, to its digits."""
-    value, printed = values.get(line.get("value", "")), line["holds"]
-    agrees = printed if isinstance(printed, bool) else False
-    if value is not None and not isinstance(printed, bool):
-        scaled = value / line.get("scale", 1)
-        agrees = (round(scaled, line["digits"]) if "digits" in line else scaled) == printed
-    texts = {name: line.get(name, "").format(value=value, **values) for name in ("formula", "answer", "note")}
-    return Recomputed(line["source"], line["case"], line["printed"], value=value, agrees=agrees, **texts)
 
 
 def _operations(model: nn.Module, *shape: int) -> Operations:

@@ -1,13 +1,15 @@
 """The time series of all runs in one table: what the device reported while each of them ran."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from mfulab.core.files import UnreadableError, opened, read_csv, unquoted
+from mfulab.core.files import opened, unquoted
 from mfulab.tables.details import thin
+from mfulab.tables.records import read_lines
 
 IDENTITY = ("hardware", "recorded", "run")
 MOST_RUNS, MOST_POINTS = 200, 400
@@ -15,18 +17,12 @@ MOST_RUNS, MOST_POINTS = 200, 400
 
 def collect(runs: Iterable[tuple[Mapping[str, Any], Path]]) -> list[dict[str, Any]]:
     """The lines of each run's series.csv with the run's identity, thinned; runs without one are passed over."""
-    lines: list[dict[str, Any]] = []
-    found = 0
-    for row, folder in runs:
-        try:
-            polled = read_csv(folder / "series.csv")
-        except (FileNotFoundError, UnreadableError):
-            continue
-        lines += [{**polled[at], **{name: row[name] for name in IDENTITY}} for at in thin(len(polled), MOST_POINTS)]
-        found += 1
-        if found == MOST_RUNS:
-            break
-    return lines
+    found = ((row, polled) for row, folder in runs if (polled := read_lines(folder / "series.csv", [], "")))
+    return [
+        {**polled[at], **{name: row[name] for name in IDENTITY}}
+        for row, polled in itertools.islice(found, MOST_RUNS)
+        for at in thin(len(polled), MOST_POINTS)
+    ]
 
 
 def columns(lines: Sequence[Mapping[str, Any]]) -> list[str]:
