@@ -1,5 +1,6 @@
 """Rows of many runs, on one machine or several, become the tables that everything later reads."""
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -223,7 +224,8 @@ def write(collected: Collected, folder: Path) -> None:
     folders = ((row, collected.folders.get(identity(table, row))) for table, row in shown)
     polled = [*series.collect((row, place) for row, place in folders if place), *collected.series]
     write_csv(folder / "series.csv", polled, series.columns(polled))
-    told = details.collect(collected.folders, collected.problems)
+    shown_runs = itertools.islice(collected.folders.items(), details.MOST_RUNS)
+    told = {name: details.describe(place, collected.problems) for name, place in shown_runs}
     write_csv(folder / "problems.csv", [{"problem": line} for line in collected.problems], ["problem"])
     lines: list[Record] = []
     for row in collected.records.get("profile", []):

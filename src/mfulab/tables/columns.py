@@ -106,21 +106,16 @@ def dictionary() -> Iterator[Column]:
         for name, field in fields(table).items():
             path = marked(field, "config")
             source = f"config {path}" if path else "row" if name in measurement.row.model_fields else "joined"
-            yield _column(table, name, field, source, description(measurement, field))
+            yield _column(table, name, TYPES[kind(field)], source, description(measurement, field))
     who = {name: field for name, field in fields("profile").items() if name in LEADING}
     for table, found in {"ranks": {**who, **Rank.model_fields}, "columns": Column.model_fields}.items():
         for name, field in found.items():
-            yield _column(table, name, field, "joined", field.description or "")
+            yield _column(table, name, TYPES[kind(field)], "joined", field.description or "")
     for line in read_csv(Path(__file__).with_name("other_columns.csv")):
-        yield Column(
-            **line, unit=_unit(line["column"]) if line["type"] in ("integer", "number") else "", source="joined"
-        )
+        yield _column(line["table"], line["column"], line["type"], "joined", line["description"])
 
 
-def _column(table: str, name: str, field: FieldInfo, source: str, meaning: str) -> Column:
-    unit = "" if kind(field) is str else _unit(name)
-    return Column(table=table, column=name, type=TYPES[kind(field)], unit=unit, source=source, description=meaning)
-
-
-def _unit(name: str) -> str:
-    return next((unit for end, unit in UNITS.items() if name.endswith(end)), "FLOP" if name == "flops" else "")
+def _column(table: str, name: str, type_: str, source: str, meaning: str) -> Column:
+    unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), "FLOP" if name == "flops" else "")
+    unit = unit if type_ in (TYPES[int], TYPES[float]) else ""
+    return Column(table=table, column=name, type=type_, unit=unit, source=source, description=meaning)

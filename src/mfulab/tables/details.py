@@ -17,11 +17,6 @@ PARTS = ("samples", "series", "operators")
 SKIPPED = {"window", "sample", "step", "repetition", "round"}
 
 
-def collect(folders: Mapping[str, Path], problems: list[str]) -> dict[str, Any]:
-    """Details by run identity, of the first MOST_RUNS runs; files that cannot be read are added to `problems`."""
-    return {name: describe(folder, problems) for name, folder in list(folders.items())[:MOST_RUNS]}
-
-
 def describe(folder: Path, problems: list[str]) -> dict[str, Any]:
     """All that is there of one run's folder; what is absent, or a problem, has no key."""
     without = "The page shows its run without it."

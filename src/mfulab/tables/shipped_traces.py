@@ -12,24 +12,12 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
 from mfulab.mfu import job as jobs
 from mfulab.runtime.run import commit
-from mfulab.tables.columns import Record, columns
+from mfulab.tables.columns import columns
 from mfulab.tables.records import from_recorded
 from mfulab.tables.trace_join import trace_columns
 from mfulab.tracing.reader import files, read_file
 
 PLACE = Path("results/reference/public/traces.csv")
-
-
-def read(paths: Sequence[str], source: str) -> list[Record]:
-    """Joined rows of these files. Raises TraceError for one that cannot be read."""
-    rows = []
-    for path in files(paths):
-        found = read_file(path)
-        for place, one in enumerate(found):
-            run = f"trace={one.row.model}" + (f",trace_range={place}" if len(found) > 1 else "")
-            row = one.row.model_dump() | {"source": source, "commit": commit(), "run": run}
-            rows.append({**row, "experiment": "traces", "recorded": True})
-    return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,18 +27,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--source", required=True, help="repository and folder, commit, licence")
     parser.add_argument("--out", type=Path, default=PLACE)
     options = parser.parse_args(arguments)
+    known = from_recorded(options.out.parent).records["traces"] if options.out.exists() else []
+    rows = {row["run"]: row for row in known}
+    who = {"source": options.source, "commit": commit(), "experiment": "traces", "recorded": True}
     try:
-        rows = read(options.files, options.source)
+        for path in files(options.files):
+            found = read_file(path)
+            for place, one in enumerate(found):
+                run = f"trace={one.row.model}" + (f",trace_range={place}" if len(found) > 1 else "")
+                rows[run] = {**one.row.model_dump(), **who, "run": run}
     except UnsupportedError as error:
         print(f"mfulab: {error}", file=sys.stderr)
         return 2
-    known = from_recorded(options.out.parent).records["traces"] if options.out.exists() else []
-    names = {row["run"] for row in rows}
-    kept = sorted([*rows, *(row for row in known if row["run"] not in names)], key=lambda row: str(row["run"]))
+    kept = [rows[run] for run in sorted(rows)]
     for row in kept:
         row |= trace_columns(row)
     jobs.joined(kept)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     write_csv(options.out, kept, columns("traces"))
     print(f"{options.out}: {len(kept)} rows")
     return 0

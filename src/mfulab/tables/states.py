@@ -2,10 +2,10 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mfulab.timing.probe import DISTURBED, Best, State
+from mfulab.timing.probe import DISTURBED, Best, State, packed
 
 __all__ = ["DISTURBED", "Bests", "best", "joined", "probes", "slowdown"]
 
@@ -31,13 +31,11 @@ def best(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Best]:
     for row in rows:
         threads, states = probes(row)
         found.setdefault((row["hardware"], threads), []).extend(states)
-    return {
-        key: Best(
-            *(sorted(getattr(state, part) for state in states)[int(QUIET * len(states))] for part in Best._fields)
-        )
-        for key, states in found.items()
-        if states
-    }
+
+    def quick(states: Sequence[State], part: str) -> float:
+        return sorted(getattr(state, part) for state in states)[int(QUIET * len(states))]
+
+    return {key: Best(*(quick(states, part) for part in Best._fields)) for key, states in found.items() if states}
 
 
 def slowdown(row: Mapping[str, Any], bests: Bests) -> float:
@@ -51,7 +49,4 @@ def joined(texts: Iterable[str | None]) -> str | None:
     """Probes of several processes as one JSON text, in order of time; None without any."""
     found = [probes({"probes": text}) for text in texts if text]
     states = sorted((state for _, each in found for state in each), key=lambda state: state.at_s)
-    if not states:
-        return None
-    columns = {name: [getattr(state, name) for state in states] for name in ("at_s", "product_s", "copy_s")}
-    return json.dumps({"threads": found[0][0], **columns})
+    return packed(states, found[0][0]) if states else None
