@@ -95,22 +95,20 @@ def _double(table: str, row: Record) -> str:
     return identity(table, row) if TABLES[table].on_device else row["run"]
 
 
-def _apart(ceiling: str) -> str:
-    """Conditions of a ceiling, such as a number of threads: `fp32,device.threads=1` gives `device.threads=1`."""
-    return ceiling.partition(",")[2]
-
-
 class _Beside:
-    """Device and ceilings of each machine, recorded apart from measured."""
+    """Device and ceilings of each machine, recorded apart from measured.
+
+    Ceilings are found by name or format and their conditions, such as a number of threads.
+    """
 
     def __init__(self, records: Records) -> None:
         self._devices = {_machine(row): row.get("device") for row in records["environment"]}
-        measured = [row for row in records["ceilings"] if row["status"] == "ok"]
-        self._by_name = {(_machine(row), ceiling_name(row["run"])): row for row in measured}
-        self._by_format = {
-            (_machine(row), row.get("format"), _apart(ceiling_name(row["run"]))): row for row in measured
-        }
-        self._instead: dict[tuple[Any, ...], Record] = {}
+        self._by_name, self._by_format, self._instead = (dict[tuple[Any, ...], Record]() for _ in range(3))
+        for row in records["ceilings"]:
+            if row["status"] == "ok":
+                name, _, conditions = ceiling_name(row["run"]).partition(",")
+                self._by_name[_machine(row), name, conditions] = row
+                self._by_format[_machine(row), row.get("format"), conditions] = row
 
     def device(self, row: Record) -> str | None:
         return self._devices.get(_machine(row))
@@ -121,21 +119,19 @@ class _Beside:
         Never another one's, except fp32's for a format that the device emulates. That is a copy, `emulates` the format:
         what an emulated format reaches raises no ceiling of fp32.
         """
-        name, used = row.get("ceiling") or "", row.get("effective_precision")
-        found = self._by_name.get((_machine(row), name), {})
+        machine, used = _machine(row), row.get("effective_precision")
+        name, _, conditions = (row.get("ceiling") or "").partition(",")
+        found = self._by_name.get((machine, name, conditions), {})
         if used not in (None, found.get("format")):
-            found = self._by_format.get((_machine(row), used, _apart(name)), {})
+            found = self._by_format.get((machine, used, conditions), {})
         if not found.get("emulated"):
             return found
-        key = _machine(row), found["format"], _apart(name)
-        if key not in self._instead:
-            fp32 = self._by_format.get((_machine(row), "fp32", _apart(name)), {})
-            self._instead[key] = {**fp32, "emulates": found["format"]} if fp32 else {}
-        return self._instead[key]
+        fp32 = self._by_format.get((machine, "fp32", conditions))
+        copied = {**fp32, "emulates": found["format"]} if fp32 else {}
+        return self._instead.setdefault((machine, found["format"], conditions), copied)
 
     def memory(self, row: Record) -> Record:
-        name = ",".join(filter(None, ("memory", _apart(row.get("ceiling") or ""))))
-        return self._by_name.get((_machine(row), name), {})
+        return self._by_name.get((_machine(row), "memory", (row.get("ceiling") or "").partition(",")[2]), {})
 
 
 def judged(records: Records) -> Records:

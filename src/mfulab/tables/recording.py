@@ -307,24 +307,18 @@ def _commits(found: Collected, folder: Path) -> Iterator[str]:
         yield f"{ABOUT}: some rows were measured by changed code"
 
 
-def run(
-    hardware: str | None,
-    results: Path,
-    commit: str,
-    allow_dirty: bool,
-    allow_unfit: bool,
-    replace: bool,
-    only_check: bool,
-    again: bool,
-) -> int:
-    """Records, validates (`only_check`) or rejoins (`again`); the status is 1 where a recording is not valid."""
+def run(hardware: str | None, results: Path, only_check: bool, again: bool, **how: Any) -> int:
+    """Records, as `record` with `how`, validates (`only_check`) or rejoins (`again`).
+
+    The status is 1 where a recording is not valid.
+    """
     try:
         if only_check or again:
             folders = recordings(results, hardware)
             for folder in folders if again else ():
                 rejoin(folder)
         else:
-            folders = [record(results, hardware or hardware_slug(), commit, allow_dirty, allow_unfit, replace)]
+            folders = [record(results, hardware or hardware_slug(), **how)]
     except OSError as error:
         raise cannot_be_written(error.filename or results, error) from error
     problems = [f"{folder}: {problem}" for folder in folders for problem in check(folder)]

@@ -126,28 +126,24 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         return collected
     collected.excluded = [{"experiment": plan.experiment, **run} for run in plan.excluded]
     seen, planned = set[str](), {run.folder for run in plan.runs}
-
-    def add(step: str, folder: str, links: Mapping[str, Any]) -> None:
-        place = root / folder
-        if folder in seen or (finished and not (place / "row.csv").exists()):
-            return
-        seen.add(folder)
-        if not is_inside(place, root / "results"):
-            collected.problems.append(f"{place}: leads out of the results and is not read.")
-            return
-        where = plan.hardware if MEASUREMENTS[step].on_device else ""
-        config = read_config(place, collected.problems)
-        collected.add_run(step, place, config, links, hardware=where, experiment=plan.experiment)
-
     for run in plan.runs:
         if finished and _changed(root / run.folder, run.config_digest):
             continue
-        for folder in run.ceilings.values():
-            add("ceilings", folder, {})
-        if run.flops_folder:
-            add("count_flops", run.flops_folder, {})
-        for folder in (run.folder, *_further(root, run.step, run.folder, planned)):
-            add(run.step, folder, {"flops": run.flops_folder, "compute": run.ceilings.get("compute")})
+        links = {"flops": run.flops_folder, "compute": run.ceilings.get("compute")}
+        wanted = [("ceilings", folder) for folder in run.ceilings.values()]
+        wanted += [("count_flops", run.flops_folder)] if run.flops_folder else []
+        wanted += [(run.step, folder) for folder in (run.folder, *_further(root, run.step, run.folder, planned))]
+        for step, folder in wanted:
+            place = root / folder
+            if folder in seen or (finished and not (place / "row.csv").exists()):
+                continue
+            seen.add(folder)
+            if not is_inside(place, root / "results"):
+                collected.problems.append(f"{place}: leads out of the results and is not read.")
+                continue
+            who = {"hardware": plan.hardware if MEASUREMENTS[step].on_device else "", "experiment": plan.experiment}
+            config = read_config(place, collected.problems)
+            collected.add_run(step, place, config, links if step == run.step else {}, **who)
     return collected
 
 

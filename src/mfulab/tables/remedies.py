@@ -5,15 +5,14 @@ sentence: section `advice` of the catalogues.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mfulab.mfu.headroom import PARTS
 from mfulab.mfu.ladder import number
 from mfulab.tables.verdict import CAUSES
 
 
-@dataclass(frozen=True)
-class Remedy:
+class Remedy(NamedTuple):
     """`config` measures the effect of a verdict's remedy, drawn by `figure`."""
 
     config: str
@@ -51,8 +50,7 @@ REMEDIES = {
 }
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Milliseconds of a step, and the points of MFU that they are."""
 
     ms: float

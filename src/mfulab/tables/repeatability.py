@@ -24,7 +24,6 @@ class Trust:
         covered_percent: intervals of these that contain the undisturbed time of all processes.
         verdicts: pairs of them that were compared, all of unchanged code.
         false_percent: pairs that were called faster or slower.
-        drift_percent: standard deviation between measurements beyond what their intervals expect.
     """
 
     runs: int
@@ -34,7 +33,6 @@ class Trust:
     covered_percent: float | None = None
     verdicts: int = 0
     false_percent: float | None = None
-    drift_percent: float | None = None
 
 
 def trust(runs: Sequence[Sequence[float]]) -> Trust:
@@ -66,5 +64,4 @@ def trust(runs: Sequence[Sequence[float]]) -> Trust:
         covered_percent=100 * sum(covered) / len(covered),
         verdicts=len(changed),
         false_percent=100 * sum(changed) / len(changed),
-        drift_percent=100 * (replicates.drift(runs) or 0.0),
     )

@@ -51,7 +51,7 @@ def recompute() -> list[Recomputed]:
 
     A value is held against the number that is printed, to its digits.
     """
-    parts = (_layers(), _digit_cnn(), _steps(), _hardware(), _memory(), _gpt2(), _numbers(), _practice())
+    parts = (_counts(), _gpt2(), _hardware(), _numbers(), _practice())
     values, table = dict(pair for part in parts for pair in part), []
     for line in yaml.safe_load(read_text(Path(__file__).with_name("seminar.yaml"))):
         value, printed = values.get(line.get("value", "")), line["holds"]
@@ -83,7 +83,7 @@ def _step(operations: Operations, layer: str = "") -> int:
     return sum(operations.sum(part, layer=layer or None).flops for part in ("forward", "backward"))
 
 
-def _layers() -> Values:
+def _counts() -> Values:
     yield "linear_4_3", _forward(nn.Linear(4, 3, bias=False), 1, 4)
     yield "sums_4_3", (4 - 1) * 3
     yield "convolution_2_2", _forward(nn.Conv2d(3, 1, 3), 1, 3, 4, 4)
@@ -92,21 +92,13 @@ def _layers() -> Values:
     yield "convolution_3_3", _forward(nn.Conv2d(3, 6, 3), 1, 3, 5, 5)
     yield "linear_5_3", _forward(nn.Linear(5, 3), 1, 5)
 
-
-def _digit_cnn() -> Values:
     operations = _operations(DigitCNN(), 1, 1, 28, 28)
-    for name, layer in {
-        "convolution_1": "convolutions.0",
-        "convolution_2": "convolutions.2",
-        "linear_1": "hidden",
-        "linear_2": "classifier",
-    }.items():
+    layers = ("convolutions.0", "convolutions.2", "hidden", "classifier")
+    for name, layer in zip(("convolution_1", "convolution_2", "linear_1", "linear_2"), layers, strict=True):
         yield f"digit_{name}", operations.sum("forward", layer=layer).flops
     total = operations.sum("forward").flops
     yield from (("digit_total", total), ("digit_off", 1_060_400 - total), ("digit_ms", 1000 * total / 1e9))
 
-
-def _steps() -> Values:
     yield "simple_image", _forward(SimpleCNN(), 1, 3, 224, 224)
     operations = _operations(SimpleCNN(), 32, 3, 224, 224)
     step, linear = _step(operations), _step(operations, "classifier")
@@ -134,8 +126,6 @@ def _hardware() -> Values:
     yield "apart_sectors", len({thread * 1024 * 4 // 32 for thread in range(32)})
     yield "close_sectors", len({thread * 4 // 32 for thread in range(32)})
 
-
-def _memory() -> Values:
     plain = memory.training_memory(7_000_000_000, element_bytes=2).total
     mixed = memory.training_memory(7_000_000_000, element_bytes=2, master_copy=True).total
     yield from (("adam_plain", plain), ("adam_plain_gb", plain / 1e9), ("adam_mixed_gb", mixed / 1e9))

@@ -42,7 +42,11 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     weights = {name: round(count / total_flops, 4) for name, count in flops.items()} if total_flops else {}
     mfu = of_peak(sum(flops.values()) if is_counted else None, time, weighted)
     share, basis = headroom.best_time(json.loads(row.get("products") or "[]"), measured or {})
-    parts = _trace_headroom(row, useful, seconds_at_peaks(padding, known), share)
+    parts = None
+    if row.get("spent") and time is not None:  # the window's, shared among its steps so that the parts still sum to it
+        spent = headroom.shared(json.loads(row["spent"]), round(1e9 * time))
+        padding_ns, best_ns = 1e9 * (seconds_at_peaks(padding, known) or 0), product(share, spent.get("products"))
+        parts = headroom.headroom(spent, product(useful, 1e9), padding_ns=padding_ns, best_ns=best_ns)
     bandwidth = peak(device, "fp32", units).memory_gb_s if device else None
     operators = json.loads(row.get("operators") or "[]") if time else []
     roofs = headroom.of_operators(operators, tflop_s_of, bandwidth, steps)
@@ -81,18 +85,6 @@ def _trace_peak(device: str, precision: str, units: int | None, given: Values) -
     except UnknownDeviceError:
         return None, Said("unknown_device", {"device": device, "precision": precision})
     return None, Said("no_peak_in", {"device": device, "precision": precision})
-
-
-def _trace_headroom(
-    row: Values, useful_s: float | None, padding_s: float | None, best: float | None
-) -> dict[str, int] | None:
-    """The budget of one step: the window's, shared among its steps so that the parts still sum to it."""
-    if not row.get("spent") or row.get("status") != "ok":
-        return None
-    spent = headroom.shared(json.loads(row["spent"]), round(1e9 * row["time_s"]))
-    useful_ns = None if useful_s is None else 1e9 * useful_s
-    best_ns = product(best, spent.get("products"))
-    return headroom.headroom(spent, useful_ns, padding_ns=1e9 * (padding_s or 0), best_ns=best_ns)
 
 
 def _without_mfu(row: Values, joined: Values, missing: Said | None, at_least: float | None) -> Said | None:
