@@ -1,8 +1,52 @@
-"""Keeps rows read from public traces in results/reference/public/traces.csv, with their source."""
+"""Rows read from public traces, kept in results/reference/public/traces.csv with where each came from; never the files.
 
+python scripts/record_traces.py --source "REPOSITORY FOLDER, commit, licence" FILE…
+"""
+
+import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from mfulab.tables.shipped_traces import main
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.files import write_csv
+from mfulab.mfu import job as jobs
+from mfulab.runtime.run import commit
+from mfulab.tables.columns import columns
+from mfulab.tables.records import from_recorded
+from mfulab.tables.trace_join import trace_columns
+from mfulab.tracing.reader import files, read_file
+
+PLACE = Path("results/reference/public/traces.csv")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Adds rows to the kept ones, in place of those of the same name; 2 where a file cannot be read."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--source", required=True, help="repository and folder, commit, licence")
+    parser.add_argument("--out", type=Path, default=PLACE)
+    options = parser.parse_args(arguments)
+    known = from_recorded(options.out.parent).records["traces"] if options.out.exists() else []
+    rows = {row["run"]: row for row in known}
+    who = {"source": options.source, "commit": commit(), "experiment": "traces", "recorded": True}
+    try:
+        for path in files(options.files):
+            found = read_file(path)
+            for place, one in enumerate(found):
+                run = f"trace={one.row.model}" + (f",trace_range={place}" if len(found) > 1 else "")
+                rows[run] = {**one.row.model_dump(), **who, "run": run}
+    except UnsupportedError as error:
+        print(f"mfulab: {error}", file=sys.stderr)
+        return 2
+    kept = [rows[run] for run in sorted(rows)]
+    for row in kept:
+        row |= trace_columns(row)
+    jobs.joined(kept)
+    write_csv(options.out, kept, columns("traces"))
+    print(f"{options.out}: {len(kept)} rows")
+    return 0
+
 
 if __name__ == "__main__":
     sys.exit(main())
