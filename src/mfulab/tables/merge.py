@@ -30,7 +30,6 @@ from mfulab.tables.records import first_line
 COLLECTED = "+collected"
 PACKED = ("config.json", "row.csv", "samples.csv", "operators.csv", "kernels.csv")
 OF, LONGEST_NAME = "--", 40  # between a device and its participant, and letters of the latter
-_COUNTED = {step for step, each in MEASUREMENTS.items() if not each.on_device}
 LARGEST_UNPACKED = 16 << 30  # bytes of an archive
 OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
 
@@ -93,8 +92,7 @@ def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
 def _named(path: Path, participant: str) -> Path:
     """A path below the results, of a participant's machine where it lies on one."""
     machine, *rest = path.parts
-    is_apart = participant and machine not in NO_MACHINE and machine not in _COUNTED
-    return Path(f"{machine}{OF}{participant}" if is_apart else machine, *rest)
+    return Path(f"{machine}{OF}{participant}" if participant and machine not in NO_MACHINE else machine, *rest)
 
 
 def _results_of(source: Path, unpacked: ExitStack) -> Path:
