@@ -216,7 +216,10 @@ def check(folder: Path) -> list[str]:
     build.joined(found.records)
     for table in RECORDED:
         problems += _table(folder / f"{table}.csv", table, found.records[table])
-    return [*problems, *_links(found, folder), *_configs(found, folder), *_commits(found, folder)]
+    try:
+        return [*problems, *_rows(found, folder)]
+    except UnreadableError as error:
+        return [*problems, str(error)]
 
 
 def _table(path: Path, table: str, rows: list[Record]) -> Iterator[str]:
@@ -255,56 +258,45 @@ def _impossible(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"time_s={time} lies outside its interval {low} to {high}"
 
 
-def _links(found: Collected, folder: Path) -> Iterator[str]:
-    """Every row is of this machine, once, and finds the counts and ceilings that it is joined with."""
+def _rows(found: Collected, folder: Path) -> Iterator[str]:
+    """Every row is of this machine, of a known commit, and has its config, its count and its ceiling."""
     devices = {row["device_name"] for row in found.records["environment"]}  # one row for each number of threads
     if len(devices) != 1:
         yield f"environment.csv: {len(devices)} machines instead of one"
+    configs = set()
+    for number, text in enumerate(read_text(folder / CONFIGS).splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            configs.add((str(line["table"]), str(line["run"])))
+            RECORDED[line["table"]].config.model_validate(line["config"])
+        except (ValueError, KeyError, TypeError) as error:
+            yield f"{CONFIGS}: line {number}: {str(error).splitlines()[0]}"
+    provenance = read_json(folder / ABOUT)
+    commits = provenance.get("commits")
+    if not isinstance(commits, dict) or "dirty_allowed" not in provenance:
+        yield f"{ABOUT}: names no commits"
+        return
+    if any(commit.endswith(DIRTY) for commit in commits) and not provenance["dirty_allowed"]:
+        yield f"{ABOUT}: some rows were measured by changed code"
     counted = {row["run"] for row in found.records["flops"]}
     ceilings = {ceiling_name(row["run"]) for row in found.records["ceilings"]}
     for table, rows in found.records.items():
         for row in rows:
+            named = f"{table}.csv: {row['run']}"
             if row["hardware"] not in ("", folder.name.lstrip(".")):
-                yield f"{table}.csv: {row['run']} was measured on {row['hardware']}"
+                yield f"{named} was measured on {row['hardware']}"
             if row.get("flops_run") and row["flops_run"] not in counted:
-                yield f"{table}.csv: {row['run']}: its FLOP count {row['flops_run']} is missing"
+                yield f"{named}: its FLOP count {row['flops_run']} is missing"
             if row.get("ceiling") and row["ceiling"] not in ceilings:
-                yield f"{table}.csv: {row['run']}: its ceiling {row['ceiling']} is missing"
-
-
-def _configs(found: Collected, folder: Path) -> Iterator[str]:
-    """Every row has the resolved config that it was measured with, and that is one of its step."""
-    there = set()
-    for number, text in enumerate(read_text(folder / CONFIGS).splitlines(), start=1):
-        try:
-            line = json.loads(text)
-            table, run = str(line["table"]), str(line["run"])
-            there.add((table, run))
-            RECORDED[table].config.model_validate(line["config"])
-        except (ValueError, KeyError, TypeError) as error:
-            yield f"{CONFIGS}: line {number}: {str(error).splitlines()[0]}"
-    wanted = {(table, row["run"]) for table, rows in found.records.items() for row in rows}
-    yield from (f"{CONFIGS}: {table}/{run} is missing" for table, run in sorted(wanted - there))
-    yield from (f"{CONFIGS}: {table}/{run} belongs to no row" for table, run in sorted(there - wanted))
-
-
-def _commits(found: Collected, folder: Path) -> Iterator[str]:
-    try:
-        provenance = read_json(folder / ABOUT)
-    except UnreadableError as error:
-        yield str(error)
-        return
-    known = provenance.get("commits")
-    if not isinstance(known, dict) or "dirty_allowed" not in provenance:
-        yield f"{ABOUT}: names no commits"
-        return
-    for table, rows in found.records.items():
-        for row in rows:
-            if row["commit"] not in known:
-                says = f": {ABOUT} does not name its commit {row['commit']}" if row["commit"] else " names no commit"
-                yield f"{table}.csv: {row['run']}{says}"
-    if any(commit.endswith(DIRTY) for commit in known) and not provenance["dirty_allowed"]:
-        yield f"{ABOUT}: some rows were measured by changed code"
+                yield f"{named}: its ceiling {row['ceiling']} is missing"
+            if (table, row["run"]) not in configs:
+                yield f"{CONFIGS}: {table}/{row['run']} is missing"
+            if not row["commit"]:
+                yield f"{named} names no commit"
+            elif row["commit"] not in commits:
+                yield f"{named}: {ABOUT} does not name its commit {row['commit']}"
+    runs = {(table, row["run"]) for table, rows in found.records.items() for row in rows}
+    yield from (f"{CONFIGS}: {table}/{run} belongs to no row" for table, run in sorted(configs - runs))
 
 
 def run(hardware: str | None, results: Path, only_check: bool, again: bool, **how: Any) -> int:
