@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mfulab.timing.probe import DISTURBED, Best, State, packed
+from mfulab.timing.probe import DISTURBED, Best, State
 
 __all__ = ["DISTURBED", "Bests", "best", "joined", "probes", "slowdown"]
 
@@ -49,4 +49,7 @@ def joined(texts: Iterable[str | None]) -> str | None:
     """Probes of several processes as one JSON text, in order of time; None without any."""
     found = [probes({"probes": text}) for text in texts if text]
     states = sorted((state for _, each in found for state in each), key=lambda state: state.at_s)
-    return packed(states, found[0][0]) if states else None
+    if not states:
+        return None
+    columns = {name: [getattr(state, name) for state in states] for name in ("at_s", "product_s", "copy_s")}
+    return json.dumps({"threads": found[0][0], **columns})
