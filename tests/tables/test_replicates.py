@@ -89,9 +89,9 @@ def both(windows: list[float]) -> dict[str, float]:
     return {"time_s": min(windows), "median_time_s": statistics.median(windows)}
 
 
-def verdicts(old: list[dict], new: list[dict]) -> list[str]:
-    before, after = ({row["run"]: row for row in merge_rows(rows)} for rows in (old, new))
-    return [compare.verdict(compare.interval(before[run]), compare.interval(after[run]))[0] for run in before]
+def verdicts(old: list[dict], new: list[dict], noticeable: float = compare.NOTICEABLE) -> list[str]:
+    before, after = ({("bench_matmul", row["run"]): row for row in merge_rows(rows)} for rows in (old, new))
+    return [each.verdict for each in compare.verdicts(before, after, noticeable)]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,26 @@ def test_the_same_code_measured_twice_is_seldom_called_different(kind):
         for verdict in verdicts(sweep(Machine(2 * seed, **kind)), sweep(Machine(2 * seed + 1, **kind)))
     ]
     assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_of_four_processes_or_more_few_unchanged_runs_are_called_different(kind):
+    told = [
+        verdict
+        for seed in range(4)
+        for count in (4, 5, 8)
+        for verdict in verdicts(*(sweep(Machine(2 * seed + each, **KINDS[kind]), count, runs=23) for each in (0, 1)))
+    ]
+    assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
+
+
+def test_most_unchanged_runs_of_a_quiet_machine_are_called_the_same():
+    """At a noticeable difference of 10 %, of five processes that differ by 3 %; intervals of each time say less."""
+    old, new = (sweep(Machine(seed, between=0.03), 5) for seed in (0, 1))
+    assert verdicts(old, new, 0.1).count("same") >= 0.8 * RUNS
+    before, after = (merge_rows(rows) for rows in (old, new))
+    alone = [compare.verdict(*map(compare.interval, pair), 0.1)[0] for pair in zip(before, after, strict=True)]
+    assert alone.count("same") < 0.6 * RUNS
 
 
 @pytest.mark.parametrize("kind", ["states", "rare fast"])

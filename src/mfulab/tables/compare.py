@@ -34,6 +34,7 @@ from mfulab.tables.records import from_folder, from_recorded
 from mfulab.timing.statistics import FEWEST_FAST, Stats, undisturbed
 
 STEPS = ("profile_step", "bench_matmul")
+FEWEST_PROCESSES = 4  # of each set, from which on a ratio has an interval of its own: three may all be slow
 NOTICEABLE = 0.02  # relative: times that are known to lie this close together are the same for every purpose
 # Two one-sided tests at 5 % tell equivalence, each by the end of a 90 % interval (Schuirmann, 1987): 1.645 ÷ 1.96.
 ONE_SIDED = 0.839
@@ -42,6 +43,9 @@ UNDECIDED = 3  # the exit status of a gate that nothing has passed or failed
 LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
 STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
+
+
+Rows = Mapping[tuple[str, str], Mapping[str, object]]  # by step and run
 
 
 @dataclass(frozen=True)
@@ -141,9 +145,16 @@ def compare(old: Path, new: Path, noticeable: float = NOTICEABLE, drift: float =
 
     `drift` is the machine's spread between sweeps, a standard deviation of logarithms, which widens every interval.
     """
-    before, after = merged(old), merged(new)
+    return verdicts(merged(old), merged(new), noticeable, drift)
+
+
+def verdicts(before: Rows, after: Rows, noticeable: float = NOTICEABLE, drift: float = 0.0) -> list[Compared]:
+    """A verdict on each run of two sets of merged rows, as `compare`."""
     runs = sorted(dict.fromkeys([*before, *after]), key=lambda run: STEPS.index(run[0]))
-    return [_one(*run, before.get(run), after.get(run), noticeable, drift) for run in runs]
+    processes = [replicates.times_of(row) for row in (*before.values(), *after.values())]
+    spreads = [replicates.jackknife_variance(times) for times in processes if len(times) >= FEWEST_PROCESSES]
+    usual = replicates.usual_variance(spreads)
+    return [_one(*run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs]
 
 
 def drift_between(old: Path, new: Path) -> float | None:
@@ -173,7 +184,7 @@ def of_as_few(found: Interval, row: Mapping[str, object], other: Mapping[str, ob
     return replace(found, high_s=found.high_s * max(1.0, few / undisturbed(times)))
 
 
-def merged(folder: Path) -> dict[tuple[str, str], Mapping[str, object]]:
+def merged(folder: Path) -> Rows:
     """The rows of a machine's folder by step and run: replicates as one, and judged as the tables judge them."""
     if is_recording(folder):
         collected = from_recorded(folder)
@@ -194,6 +205,7 @@ def _one(
     new: Mapping[str, object] | None,
     noticeable: float,
     drift: float,
+    usual: float | None = None,
 ) -> Compared:
     if old is None or new is None:
         return Compared(step, run, "not comparable", because=f"only in {'new' if old is None else 'old'}")
@@ -205,13 +217,31 @@ def _one(
     if len(lacking) == 1:
         because = f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
         return Compared(step, run, "not comparable", because=because)
-    before, after = of_as_few(widened(before, drift), old, new), of_as_few(widened(after, drift), new, old)
     ratio = after.time_s / before.time_s
     if before.known and after.known:
-        bounds = ratio_interval(before, after)
+        if half := _half_width(old, new, usual):
+            factor = math.exp(math.hypot(half, 1.96 * math.sqrt(2) * drift))
+            bounds = ratio / factor, ratio * factor
+        else:
+            wide = of_as_few(widened(before, drift), old, new), of_as_few(widened(after, drift), new, old)
+            bounds = ratio_interval(*wide)
         return decided((step, run), before.time_s, after.time_s, ratio, bounds, noticeable)
     says, because = verdict(before, after)
     return Compared(step, run, says, before.time_s, after.time_s, ratio, because=because)
+
+
+def _half_width(old: Mapping[str, object], new: Mapping[str, object], usual: float | None) -> float | None:
+    """Half the interval of a ratio by the processes of both; None where only their own intervals tell.
+
+    That is so of medians, as on a GPU, of processes that met a disturbed machine, and of few beside many.
+    """
+    sets = [replicates.times_of(row) for row in (old, new)]
+    few, many = sorted(map(len, sets))
+    if few < FEWEST_PROCESSES or (few < many and few < FEWEST_FAST):
+        return None
+    if any(row.get("machine_cost_percent") is None or row.get("disturbed_replicates") for row in (old, new)):
+        return None
+    return replicates.ratio_half_width(*sets, usual)
 
 
 def is_recording(folder: Path) -> bool:

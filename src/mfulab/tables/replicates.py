@@ -11,14 +11,18 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mfulab.core.replicates import base_name, replicate_of
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device import is_gpu
 from mfulab.tables import states
 from mfulab.timing.statistics import (
     QUANTILE_ERROR,
+    UNDISTURBED,
     Stats,
     fast_variance,
+    interval_half_width,
     relative_half_width,
     undisturbed,
     undisturbed_half_width,
@@ -194,6 +198,34 @@ def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
         return None
     scaled = [variance / MEDIAN_OF_CHI_SQUARE.get(degrees, 1 - 2 / (9 * degrees)) for variance, degrees in spreads]
     return statistics.median(scaled)
+
+
+def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
+    """(variance, degrees of freedom) that one of several processes brings to the logarithm of their undisturbed time.
+
+    The delete-half jackknife, which holds for quantiles (Shao and Wu, 1989): the mean square by which the estimate of
+    half of the processes differs from that of all, over a hundred halves drawn at random.
+    """
+    count = len(times)
+    kept = count - count // 2
+    logarithms = np.log(times)
+    halves = np.random.default_rng(0).permuted(np.tile(logarithms, (100, 1)), axis=1)[:, :kept]
+    apart = np.percentile(halves, UNDISTURBED, axis=1) - np.percentile(logarithms, UNDISTURBED)
+    return count * kept / (count - kept) * float(np.mean(apart**2)), count - 1
+
+
+def ratio_half_width(old: Sequence[float], new: Sequence[float], usual: float | None) -> float:
+    """Half the 95 % interval of the ratio of two undisturbed times, as a logarithm.
+
+    Each time's own interval also holds by how much few processes lie above many; in a ratio of as many that cancels.
+
+    Args:
+        old: times of each process, as many as `new` has or at least `FEWEST_FAST`.
+        usual: the variance by `jackknife_variance` that most runs of the machine have.
+    """
+    (one, few), (other, more) = map(jackknife_variance, (old, new))
+    variance, count = (one * few + other * more) / (few + more), 1 / (1 / len(old) + 1 / len(new))
+    return interval_half_width(variance, few + more, count, usual=usual, prior=PRIOR_DEGREES)
 
 
 def measurements(times: Sequence[float]) -> list[list[float]]:

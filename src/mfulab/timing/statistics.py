@@ -65,13 +65,13 @@ def relative_half_width(values: Sequence[float], usual: float | None = None, pri
     spread = Stats(map(math.log, values)).standard_deviation
     if spread is None:
         return None
-    return _half_width(spread**2, len(values) - 1, len(values), math.sqrt(math.pi / 2), usual, prior)
+    return interval_half_width(spread**2, len(values) - 1, len(values), math.sqrt(math.pi / 2), usual, prior)
 
 
 def mean_half_width(values: Sequence[float]) -> float | None:
     """Half the 95 % confidence interval of the mean of independent values, in their unit; None for one value."""
     spread = Stats(values).standard_deviation
-    return None if spread is None else _half_width(spread**2, len(values) - 1, len(values), 1.0)
+    return None if spread is None else interval_half_width(spread**2, len(values) - 1, len(values), 1.0)
 
 
 def undisturbed(times: Iterable[float]) -> float:
@@ -96,12 +96,19 @@ def undisturbed_half_width(times: Sequence[float], usual: float | None = None, p
     """As `relative_half_width`, of the undisturbed time: by the spread of the faster half and a quantile's error."""
     if len(times) < 2:
         return None
-    return _half_width(*fast_variance(times), len(times), QUANTILE_ERROR, usual, prior)
+    return interval_half_width(*fast_variance(times), len(times), QUANTILE_ERROR, usual, prior)
 
 
-def _half_width(
-    variance: float, degrees: int, count: int, error: float, usual: float | None = None, prior: int = 0
+def interval_half_width(
+    variance: float, degrees: int, count: float, error: float = 1.0, usual: float | None = None, prior: int = 0
 ) -> float:
+    """Half the 95 % confidence interval of an estimate from `count` values, by Student's t: t·error·√(variance/count).
+
+    Args:
+        variance: of the values, with its degrees of freedom.
+        error: the estimate's standard error, in the values' standard deviations ÷ √count.
+        usual: a variance that is known from elsewhere, weighted as `prior` degrees of freedom.
+    """
     if usual is not None:
         variance = (degrees * variance + prior * usual) / (degrees + prior)
         degrees += prior
