@@ -51,14 +51,6 @@ def test_every_declared_function_takes_what_is_declared():
             pytest.fail(f"{name}: {error}")
 
 
-def test_older_names_say_the_new_one_and_run_it(capsys):
-    assert main(["profile_step", "--help"]) == 0
-    assert "profile_step is now: mfulab run profile_step" in capsys.readouterr().err
-    old = subprocess.run([sys.executable, "scripts/compare.py", "a", "b"], cwd=ROOT, capture_output=True, text=True)
-    assert old.returncode == 2
-    assert old.stderr.startswith("mfulab: scripts/compare.py is now: mfulab compare\nmfulab: a: no results here")
-
-
 @pytest.mark.parametrize(
     ("typed", "place", "offered"),
     [

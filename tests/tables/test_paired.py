@@ -136,7 +136,7 @@ def test_sides_take_turns_in_going_first(monkeypatch):
 
     def measure(side, run):
         asked.append(side)
-        return 1.0, 1.0, ""
+        return 1.0, ""
 
     monkeypatch.setattr(command, "measured", measure)
     for number in range(4):
@@ -174,13 +174,6 @@ def test_a_process_that_left_no_row_or_a_failed_one_has_no_time(tmp_path, monkey
         monkeypatch.setattr(command.subprocess, "run", run)
         return command.measured(side, ("profile_step", "a"))
 
-    assert pretend(None) == (None, None, "without a row")
-    assert pretend("status,message,time_s\nfailed,killed,\n") == (None, None, "failed: killed")
-    assert pretend("status,message,time_s\nok,,0.5\n") == (0.5, None, "")
-    assert pretend("status,message,time_s,median_time_s\nok,,0.5,0.6\n") == (0.5, 0.6, "")
-
-
-def test_a_pair_is_of_two_times_of_one_kind():
-    assert command.alike((0.5, 0.6), (0.4, 0.7)) == (0.5, 0.4), "both undisturbed"
-    assert command.alike((0.6, None), (0.4, 0.7)) == (0.6, 0.7), "an earlier commit's time is its median"
-    assert command.alike((None, None), (0.4, 0.7)) == (None, 0.7)
+    assert pretend(None) == (None, "without a row")
+    assert pretend("status,message,time_s\nfailed,killed,\n") == (None, "failed: killed")
+    assert pretend("status,message,time_s\nok,,0.5\n") == (0.5, "")

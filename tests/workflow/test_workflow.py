@@ -206,7 +206,7 @@ def test_a_run_that_cannot_be_done_is_a_row_and_the_others_go_on(measured):
 def test_the_same_sweep_runs_by_hand_in_hydras_words(measured):
     before = set(measured.rows())
     arguments = ("-m", "experiment=miniature", "device=cpu", "kernel=numpy", "size=32,48")
-    measured.run("python", "scripts/bench_matmul.py", *arguments)
+    measured.run("python", "-m", "mfulab", "run", "bench_matmul", *arguments)
     new = set(measured.rows()) - before
     timing = "timing.windows=2,timing.window_time_s=0.02,timing.warm_up_time_s=0.1,timing.patience_s=0.1"
     expected = [f"kernel=numpy,size={size},precision=fp32,{timing}" for size in (32, 48)]
@@ -274,7 +274,7 @@ def test_snakemake_lint_has_nothing_to_say(measured):
 def test_a_recording_alone_gives_the_tables_that_were_measured(measured):
     before = {name: table(measured, name) for name in ("ceilings", "flops", "profile", "matmul")}
     figures = (measured.folder / "results/tables/figures.txt").read_text()
-    measured.run("python", "scripts/record.py", "--commit", "0123abc", "--allow-unfit")
+    measured.run("python", "-m", "mfulab", "record", "--commit", "0123abc", "--allow-unfit")
     reference = measured.folder / "results" / "reference"
     for folder in (measured.folder / "results").iterdir():
         if folder != reference and folder.is_dir():

@@ -17,9 +17,6 @@ import mfulab
 
 HELP = ["-h", "--help"]
 STEPS = sorted(file.parent.name for file in Path(__file__).parents[1].glob("measurements/*/__init__.py"))
-# Older names, which run for one release what they are now, after a line that says so.
-MOVED = {name: f"run {name}" for name in STEPS} | {f"scripts/{name}.py": f"run {name}" for name in STEPS}
-MOVED |= {f"scripts/{name}.py": name for name in ("collect", "compare", "paired", "record")}
 
 
 class Name(click.ParamType):
@@ -145,9 +142,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from mfulab.core.errors import ConfigurationError, UnsupportedError, lacks
 
     given = list(sys.argv[1:] if arguments is None else arguments) or HELP[:1]
-    if new := MOVED.get(given[0]):
-        print(f"mfulab: {given[0]} is now: mfulab {new}", file=sys.stderr)
-        given[:1] = new.split()
     declared = yaml.safe_load(Path(__file__).with_name("commands.yaml").read_text(encoding="utf-8"))
     tree = click.Group(
         commands={name: _command(each) for name, each in declared.items()},

@@ -29,7 +29,6 @@ from mfulab.runtime import client, lifetime
 from mfulab.tables import compare, paired
 
 PLACE = Path("results/paired").absolute()
-NO_TIME = "the minutes were over before its first pair"
 # What each side runs in its own tree: writes the configs of its runs below a folder, one process each.
 PLAN = """
 import sys
@@ -73,17 +72,6 @@ def run(
         raise ConfigurationError(f"--rounds={rounds}: from {few}, which give an interval, to {most}.")
     if not minutes > 0:
         raise ConfigurationError(f"--minutes={minutes:g}: more than 0.")
-    compared = _compare(base, config, rounds, minutes, noticeable if gate is None else gate)
-    if out:
-        compare.write(compared, out, Path(base), Path.cwd())
-    return compare.tell(
-        compared, f"this checkout against {base}", "intervals are of the ratio, between pairs", gate, as_json
-    )
-
-
-def _compare(
-    base: str, config: Sequence[str], rounds: int, minutes: float, noticeable: float
-) -> list[compare.Compared]:
     with ExitStack() as stack:
         old = Side(stack.enter_context(checkout(base)), PLACE / "old")
         new = Side(Path.cwd(), PLACE / "new")
@@ -91,14 +79,16 @@ def _compare(
         runs = [run for run in both[1] if run in both[0]]
         alone = [run for each, other in (both, both[::-1]) for run in each if run not in other]
         if not runs:
-            raise ConfigurationError(
-                f"--config {' '.join(config)}: no run is planned by both {base} and this checkout."
-            )
+            raise ConfigurationError(f"--config {' '.join(config)}: no run is planned by both {base} and this checkout.")
         sides = [stack.enter_context(warm(side)) for side in (old, new)]
         reasons: dict[paired.Run, str] = {}
-        found = in_rounds(runs, partial(_pair, sides, reasons), reasons, rounds, minutes, noticeable)
-    only = [compare.Compared(*run, "not comparable", because="planned by one of them alone") for run in alone]
-    return [*found, *only]
+        matters = noticeable if gate is None else gate
+        compared = in_rounds(runs, partial(_pair, sides, reasons), reasons, rounds, minutes, matters)
+    compared += [compare.Compared(*run, "not comparable", because="planned by one of them alone") for run in alone]
+    if out:
+        compare.write(compared, out, Path(base), Path.cwd())
+    note = "intervals are of the ratio, between pairs"
+    return compare.tell(compared, f"this checkout against {base}", note, gate, as_json)
 
 
 def in_rounds(
@@ -120,11 +110,8 @@ def in_rounds(
     began = now()
     left, found = list(runs), paired.judge(pairs, reasons, noticeable)
     for number in range(rounds):
-        print(
-            f"round {number + 1} of at most {rounds}: {len(left)} of {len(runs)} runs, "
-            f"{(now() - began) / 60:.1f} of {minutes:g} min",
-            file=sys.stderr,
-        )
+        spent = f"{len(left)} of {len(runs)} runs, {(now() - began) / 60:.1f} of {minutes:g} min"
+        print(f"round {number + 1} of at most {rounds}: {spent}", file=sys.stderr)
         fitting = 0
         for run in shuffled(left, number):
             if (start := now()) - began + took_s[run] > 60 * minutes:
@@ -134,7 +121,7 @@ def in_rounds(
             fitting += 1
         if fitting and number + 1 < rounds and number + 1 not in paired.LOOKS:
             continue
-        late = {run: NO_TIME for run, several in pairs.items() if not several}
+        late = dict.fromkeys((run for run in runs if not pairs[run]), "the minutes were over before its first pair")
         found = paired.judge(pairs, {**reasons, **late}, noticeable)
         # A run that cannot be measured stays so.
         left = [
@@ -154,20 +141,12 @@ def shuffled(runs: Sequence[paired.Run], seed: int) -> list[paired.Run]:
 
 def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run, swapped: bool) -> paired.Pair:
     """Both times of a run, one after the other, the new first where `swapped`."""
-    times: dict[int, tuple[float | None, float | None]] = {}
+    times: dict[int, float | None] = {}
     for place in (1, 0) if swapped else (0, 1):
-        time_s, median_s, because = measured(sides[place], run)
-        times[place] = time_s, median_s
+        times[place], because = measured(sides[place], run)
         if because:
             reasons[run] = f"{('old', 'new')[place]} is {because}"
-    return alike(times[0], times[1])
-
-
-def alike(old: tuple[float | None, float | None], new: tuple[float | None, float | None]) -> paired.Pair:
-    """Two times of one kind, of (`time_s`, `median_time_s`) each: earlier commits have their median as `time_s`."""
-    if old[1] and new[1]:
-        return old[0], new[0]
-    return old[1] or old[0], new[1] or new[0]
+    return times[0], times[1]
 
 
 @contextlib.contextmanager
@@ -177,22 +156,19 @@ def checkout(base: str) -> Iterator[Path]:
         yield Path(base).absolute()
         return
     folder = PLACE / "base"
-    _git("worktree", "remove", "--force", str(folder), check=False)  # one that an end from outside left
+    worktree = partial(subprocess.run, capture_output=True, text=True)
+    remove_it = ["git", "worktree", "remove", "--force", str(folder)]
+    worktree(remove_it)  # one that an end from outside left
     remove(folder)
-    _git("worktree", "prune", check=False)
-    _git("worktree", "add", "--detach", str(folder), base, told=f"--base={base}")
+    worktree(["git", "worktree", "prune"])
+    done = worktree(["git", "worktree", "add", "--detach", str(folder), base])
+    if done.returncode:
+        said = (done.stderr.strip() or "nothing").splitlines()[-1]
+        raise ConfigurationError(f"--base={base}: no folder of a checkout, and git says: {said}.")
     try:
         yield folder
     finally:
-        _git("worktree", "remove", "--force", str(folder), check=False)
-
-
-def _git(*words: str, check: bool = True, told: str = "") -> None:
-    command = ["git", *words]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if check and done.returncode:
-        lines = done.stderr.strip().splitlines()
-        raise ConfigurationError(f"{told}: no folder of a checkout, and git says: {lines[-1] if lines else 'nothing'}.")
+        worktree(remove_it)
 
 
 def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
@@ -215,21 +191,18 @@ def warm(side: Side) -> Iterator[Side]:
         yield Side(side.code, side.runs, socket)
 
 
-def measured(side: Side, run: paired.Run) -> tuple[float | None, float | None, str]:
-    """`time_s` and `median_time_s` of one process of a run; None with the reason, and where there is no such column."""
+def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
+    """`time_s` of one process of a run; None with the reason."""
     (config,) = side.runs.glob(f"*/{run[0]}/{run[1]}/config.json")
     row = config.with_name("row.csv")
     remove(row)
-    any_step = (side.code / "scripts/run.py").exists()  # earlier commits have a script a step
-    script = ["scripts/run.py", run[0]] if any_step else [f"scripts/{run[0]}.py"]
-    command = [sys.executable, client.__file__, *script, "--config", str(config)]
+    command = [sys.executable, client.__file__, "scripts/run.py", run[0], "--config", str(config)]
     with config.with_name("log").open("ab") as log:
         subprocess.run(command, cwd=side.code, env=side.environment, stdout=log, stderr=log)
     try:
         (found,) = read_csv(row)
     except (OSError, UnreadableError, ValueError):
-        return None, None, "without a row"
+        return None, "without a row"
     if found.get("status") != "ok" or not found.get("time_s"):
-        return None, None, f"{found.get('status')}: {found.get('message')}"
-    median = found.get("median_time_s")
-    return float(found["time_s"]), float(median) if median else None, ""
+        return None, f"{found.get('status')}: {found.get('message')}"
+    return float(found["time_s"]), ""
