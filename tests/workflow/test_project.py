@@ -10,7 +10,6 @@ import sys
 import tomllib
 from graphlib import TopologicalSorter
 
-import click
 import pytest
 import yaml
 from packaging.markers import default_environment
@@ -19,6 +18,7 @@ from packaging.utils import canonicalize_name
 from support.workflow_copy import ROOT
 
 from mfulab.cli import schema
+from mfulab.cli.main import main
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning import keys, sources
 
@@ -167,10 +167,10 @@ def test_what_is_out_of_date_is_shown_and_written(tmp_path, monkeypatch, capsys)
 
 
 def test_the_schema_of_a_step_is_what_its_runs_are_checked_by(capsys):
-    assert schema.show("bench_matmul", row=False) == 0
+    assert main(["schema", "bench_matmul"]) == 0
     assert "kernel" in json.loads(capsys.readouterr().out)["required"]
-    with pytest.raises(click.BadParameter, match=r"profile_stepp.*profile_step, bench_matmul"):
-        schema.show("profile_stepp", row=True)
+    assert main(["schema", "profile_stepp", "--row"]) == 2
+    assert "'profile_stepp' is not one of 'bench_matmul'" in capsys.readouterr().err
 
 
 def test_the_documentation_is_built_and_its_links_lead_somewhere(tmp_path):

@@ -25,14 +25,21 @@ def show(
 ) -> None:
     """Prints the tree and the totals, or every layer as JSON. Raises ConfigurationError for what cannot be counted."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
-    config = config_of(model, dict(_change(word) for word in words), sequence_length)
+    changes = {}
+    for word in words:
+        key, separator, text = word.partition("=")
+        if not separator:
+            raise ConfigurationError(f"{word}: give key=value, such as arguments.num_hidden_layers=80")
+        changes[key] = read_yaml(text)
+    config = config_of(model, changes, sequence_length)
     rows, lines = (_computed if missing(config) else _counted)(config, batch_size, sequence_length)
+    notes = list(filter(None, lines))
     if as_json:
-        print(json.dumps({"layers": rows, "notes": [line for line in lines if line]}, ensure_ascii=False))
+        print(json.dumps({"layers": rows, "notes": notes}, ensure_ascii=False))
         return
     console = Console(highlight=False, soft_wrap=True)
     console.print(render(rows, depth=depth))
-    for line in filter(None, lines):
+    for line in notes:
         console.print(line, markup=False)
 
 
@@ -53,12 +60,11 @@ def _counted(config: ModelConfig, batch_size: int, sequence_length: int | None) 
         raise ConfigurationError(str(error)) from error
     operations = counted.count.operations
     forward, backward = operations.sum("forward"), operations.sum("backward")
-    whole = sum(parameter.numel() for parameter in counted.model.parameters())
-    tokens = batch_size * (sequence_length or config.sequence_length or 0)
+    parameters = sum(each.numel() for each in counted.model.parameters()), active_parameters(counted.model)
     flops = forward.flops, backward.flops, forward.causal_flops + backward.causal_flops
-    notes = f"certainty: {counted.count.certainty}", counted.message
-    parameters = whole, active_parameters(counted.model)
-    return layer_rows(counted.model, operations), _totals(*parameters, *flops, tokens, *notes)
+    tokens = batch_size * (sequence_length or config.sequence_length or 0)
+    told = _totals(*parameters, *flops, tokens, f"certainty: {counted.count.certainty}", counted.message)
+    return layer_rows(counted.model, operations), told
 
 
 def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None) -> Told:
@@ -79,13 +85,6 @@ def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None)
     causal = sum(each.causal_flops for each in step.operations)
     parameters = step.parameters, step.parameters - step.inactive
     return rows, _totals(*parameters, forward, backward, causal, step.tokens, step.message)
-
-
-def _change(word: str) -> tuple[str, Any]:
-    key, separator, text = word.partition("=")
-    if not separator:
-        raise ConfigurationError(f"{word}: give key=value, such as arguments.num_hidden_layers=80")
-    return key, read_yaml(text)
 
 
 def config_of(model: str, changes: dict[str, Any], sequence_length: int | None) -> ModelConfig:
@@ -111,13 +110,9 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: is no config.json of transformers with `architectures`") from error
     unread = ("architectures", "torch_dtype", "dtype", "transformers_version", "quantization_config", "auto_map")
     arguments = {key: value for key, value in content.items() if key not in unread}
-    config = {
-        "name": architecture,
-        "_target_": "mfulab.models.huggingface.build",
-        "arguments": {"architecture": architecture, **arguments},
-    }
-    words = content.get("vocab_size", content.get("text_config", {}).get("vocab_size"))
-    if words:
+    arguments["architecture"] = architecture
+    config = {"name": architecture, "_target_": "mfulab.models.huggingface.build", "arguments": arguments}
+    if words := content.get("vocab_size", content.get("text_config", {}).get("vocab_size")):
         tokens = {"sequence_length": sequence_length or DEFAULT_TOKENS, "vocabulary_size": words}
         return config | {"task": "language_modeling", **tokens}
     side = content.get("image_size", 224)

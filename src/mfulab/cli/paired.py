@@ -79,7 +79,7 @@ def run(
         runs = [run for run in both[1] if run in both[0]]
         alone = [run for each, other in (both, both[::-1]) for run in each if run not in other]
         if not runs:
-            raise ConfigurationError(f"--config {' '.join(config)}: no run is planned by both {base} and this checkout.")
+            raise ConfigurationError(f"--config {' '.join(config)}: {base} and this checkout plan no run alike.")
         sides = [stack.enter_context(warm(side)) for side in (old, new)]
         reasons: dict[paired.Run, str] = {}
         matters = noticeable if gate is None else gate

@@ -5,12 +5,12 @@ from dataclasses import asdict
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.device.datasheets import UnknownDeviceError, find
 from mfulab.device.local_peak import local_name, local_peak
-from mfulab.device.peaks import UNITS, Peak, peak
+from mfulab.device.peaks import UNITS, peak
 
 
 def show(device: str | None, precision: str | None, as_json: bool) -> int:
@@ -26,39 +26,21 @@ def show(device: str | None, precision: str | None, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"device": device or local_name()} | {name: asdict(one) for name, one in found.items()}))
         return status
+    numbers = [Column(name, justify="right") for name in ("dense TFLOP/s", "clock, MHz", "datasheet")]
+    table = Table("format", *numbers, "computed from", box=box.SIMPLE_HEAD, title=device or local_name())
+    table.title_justify = "left"
+    for name, one in found.items():
+        unit = " TOP/s" if name == "int8" else ""
+        peak_rate = "unknown" if one.spec is None else f"{one.spec:,.4g}{unit}"
+        rest = ("" if value is None else f"{value:g}" for value in (one.spec_clock_mhz, one.datasheet))
+        table.add_row(name, peak_rate, *rest, one.formula or one.reason)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(_table(device or local_name(), found))
-    for line in _footnotes(found):
+    console.print(table)
+    known = [one for one in found.values() if one.spec is not None]
+    lines = [f"memory: {one.memory_gb_s:g} GB/s" for one in known if one.memory_gb_s][:1]
+    lines += [f"source: {one.source}" for one in known]
+    lines += [one.checked for one in known if one.checked]
+    lines += [f"note: {one.note}" for one in known if one.note]
+    for line in dict.fromkeys(lines):
         console.print(line, style="dim")
     return status
-
-
-def _table(name: str, found: dict[str, Peak]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=name, title_justify="left")
-    table.add_column("format")
-    for column in ("dense TFLOP/s", "clock, MHz", "datasheet"):
-        table.add_column(column, justify="right")
-    table.add_column("computed from")
-    for precision, one in found.items():
-        unit = " TOP/s" if precision == "int8" else ""
-        table.add_row(
-            precision,
-            "unknown" if one.spec is None else f"{one.spec:,.4g}{unit}",
-            _number(one.spec_clock_mhz),
-            _number(one.datasheet),
-            one.formula or one.reason,
-        )
-    return table
-
-
-def _footnotes(found: dict[str, Peak]) -> list[str]:
-    known = [one for one in found.values() if one.spec is not None]
-    bandwidth = next((one.memory_gb_s for one in known if one.memory_gb_s), None)
-    lines = [f"memory: {bandwidth:g} GB/s"] if bandwidth else []
-    lines += [f"source: {source}" for source in dict.fromkeys(one.source for one in known)]
-    lines += [checked for checked in dict.fromkeys(one.checked for one in known) if checked]
-    return lines + [f"note: {note}" for note in dict.fromkeys(one.note for one in known) if note]
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:g}"

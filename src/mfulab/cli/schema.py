@@ -21,27 +21,22 @@ KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"  # in
 EXPERIMENTS = "## Experiments, by question\n"  # in config/README.md, up to the next heading: tables of experiments
 
 
-def show(step: str | None, row: bool) -> int:
-    """Prints the JSON Schema of the config of `step`; without a step the table of keys.
+def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
+    """Prints the JSON Schema of the config of `step`; without a step the table of keys. Returns the exit status.
 
-    With `row` that of its row, and under `table` the lines of columns.csv for its table.
+    With `row` that of its row, and under `table` the lines of columns.csv for its table. With the others `check`.
     """
+    if only_check or fix:
+        return check(fix)
     if step is None:
         click.echo(table_of_keys())
         return 0
-    if step not in MEASUREMENTS:
-        raise click.BadParameter(f"{step}. Choices: {', '.join(MEASUREMENTS)}", param_hint="STEP")
     measurement = MEASUREMENTS[step]
     schema = (measurement.row if row else measurement.config).model_json_schema()
     if row:  # beside what a run writes, all columns of the table that it ends in
         schema["table"] = [each.model_dump() for each in dictionary() if each.table == measurement.table]
     click.echo(json.dumps(schema, indent=2))
     return 0
-
-
-def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
-    """Runs `check` or `show`; returns the exit status."""
-    return check(fix) if only_check or fix else show(step, row)
 
 
 def check(fix: bool) -> int:
@@ -100,8 +95,7 @@ def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -
 
 def table_of_keys() -> str:
     """Table in Markdown of each key: its name, its values, its meaning and the steps that read it."""
-    lines = ["# Keys", "", "Made by `mfulab schema --fix`.", ""]
-    lines += ["| key | values | meaning | read by |", "|---|---|---|---|"]
+    lines = ["# Keys\n\nMade by `mfulab schema --fix`.\n", "| key | values | meaning | read by |", "|---|---|---|---|"]
     for name, values, meaning, steps in _table():
         read = ", ".join(f"`{step}`" if step in MEASUREMENTS else step for step in steps)
         lines.append(f"| `{name}` | {values} | {meaning} | {read} |")

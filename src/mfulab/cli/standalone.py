@@ -1,12 +1,13 @@
 """One step without Snakemake: Hydra composes, the run is measured in a separate process, and its row is shown."""
 
-import csv
+import itertools
 import json
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -16,7 +17,7 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 from rich.console import Console, Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
@@ -41,8 +42,6 @@ FLAGS = """
   --cfg job        show the composed config and measure nothing
   --info defaults  show how it was composed
   --hydra-help     Hydra's own flags"""
-# Seconds of a step where none was measured yet, on two cores; a large model takes as long as it takes.
-USUAL_S = {"ceilings": 12.0, "profile_step": 20.0, "bench_matmul": 10.0, "count_flops": 4.0}
 
 
 def main(step: str, arguments: Sequence[str]) -> None:
@@ -95,21 +94,10 @@ def help_of(step: str) -> str:
     does = (sys.modules[MEASUREMENTS[step].config.__module__].__doc__ or "").strip()
     fields = MEASUREMENTS[step].config.model_fields
     groups = sorted(keys.groups(CONFIG) & set(fields))
-    choices = [f"  {group}={'|'.join(keys.choices(CONFIG, group))}" for group in groups]
+    choices = "\n".join(f"  {group}={'|'.join(keys.choices(CONFIG, group))}" for group in groups)
     others = ", ".join(name for name in fields if name not in groups)
-    return "\n".join(
-        [
-            f"mfulab run {step} [KEY=VALUE]…",
-            "",
-            does,
-            "",
-            "Groups, one option of each:",
-            *choices,
-            "",
-            f"Keys: {others} (config/README.md)",
-            FLAGS,
-        ]
-    )
+    usage = f"mfulab run {step} [KEY=VALUE]…\n\n{does}\n\nGroups, one option of each:\n{choices}\n\n"
+    return f"{usage}Keys: {others} (config/README.md)\n{FLAGS}"
 
 
 def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, Any]], style: str | None) -> None:
@@ -158,16 +146,13 @@ def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, A
 
 
 def expected_s(run: Run) -> float | None:
-    """Seconds that a run will take: as long as it, or as such runs, took before; None for what takes no time."""
+    """Seconds that a run will take: as long as it, or as runs of its step, took before; None where there is none."""
     before = RESULTS / run.folder / "row.csv"
-    others = [before] if before.exists() else sorted(before.parent.parent.glob("*/row.csv"))[:50]
     times = []
-    for path in others:
-        try:
+    for path in [before] if before.exists() else sorted(before.parent.parent.glob("*/row.csv"))[:50]:
+        with suppress(UnreadableError, ValueError, OSError):
             times += [float(row["process_s"]) for row in read_csv(path) if row.get("process_s")]
-        except (UnreadableError, ValueError, OSError):
-            continue
-    return median(times) if times else USUAL_S.get(run.step)
+    return median(times) if times else None
 
 
 def _joined(plan: Plan, run: Run) -> Mapping[str, Any]:
@@ -186,48 +171,40 @@ def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
     console = Console()
     layers = RESULTS / run.folder / "layers.csv"
     if layers.exists():
-        console.print(_tree(layers))
-    if whole or row["status"] != "ok":
-        console.print(_columns({key: value for key, value in row.items() if value not in (None, "", False)}))
-    elif run.step == "profile_step":
+        from mfulab.cli.flops import render
+
+        rows = read_csv(layers)
+        console.print(render([{**each, "share_percent": float(each["share_percent"] or 0)} for each in rows]))
+    whole = whole or row["status"] != "ok"
+    if run.step == "profile_step" and not whole:
         from mfulab.interactive import show
         from mfulab.tables import verdict
 
         show.show(SimpleNamespace(row=row, readings={}, verdict=verdict.judge(row)), console)
-        console.print(Text("every column: --row", style="dim"))
     else:
-        wanted = MEASUREMENTS[run.step].shown.split()
-        console.print(_columns({key: row[key] for key in wanted if row.get(key) not in (None, "", False)}))
+        shown = Table(Column(no_wrap=True), box=None, show_header=False, pad_edge=False)
+        for key in row if whole else MEASUREMENTS[run.step].shown.split():
+            if row.get(key) not in (None, "", False):
+                shown.add_row(key, Text(with_unit(key, row[key])))
+        console.print(shown)
+    if not whole:
         console.print(Text("every column: --row", style="dim"))
 
 
-UNITS = {"s": "s", "percent": "%", "flops": "FLOP", "macs": "MAC", "bytes": "B", "j": "J", "w": "W"}
-SCALED = {
-    "tflop_s": (1e12, "FLOP/s"),
-    "gb_s": (1e9, "B/s"),
-    "mhz": (1e6, "Hz"),
-    "ms": (1e-3, "s"),
-    "per_s": (1.0, "/s"),
-}
+# Endings of columns' names: the factor to a unit that takes prefixes, and the unit.
+UNITS = {"tflop_s": (1e12, "FLOP/s"), "gb_s": (1e9, "B/s"), "mhz": (1e6, "Hz"), "ms": (1e-3, "s"), "per_s": (1, "/s")}
+UNITS |= {"s": (1, "s"), "percent": (1, "%"), "flops": (1, "FLOP"), "macs": (1, "MAC"), "bytes": (1, "B")}
+UNITS |= {"j": (1, "J"), "w": (1, "W")}
 
 
 def with_unit(name: str, value: object) -> str:
     """A cell with the unit that its column's name ends in: `forward_flops` 3.63e9 is `3.63 GFLOP`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    for ending, (factor, scaled) in SCALED.items():
-        if name.endswith(f"_{ending}") or name == ending:
-            return quantity(value * factor, scaled)
-    unit = UNITS.get(name.rpartition("_")[2])
-    return quantity(value, unit) if unit else f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
-
-
-def _columns(values: Mapping[str, Any]) -> Table:
-    shown = Table(box=None, show_header=False, pad_edge=False)
-    shown.add_column(no_wrap=True)
-    for key, value in values.items():
-        shown.add_row(key, Text(with_unit(key, value)))
-    return shown
+    for ending, (factor, unit) in UNITS.items():
+        if f"_{name}".endswith(f"_{ending}"):
+            return quantity(value * factor, unit)
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
 
 
 def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
@@ -236,41 +213,16 @@ def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
     Columns that do not fit `width` letters are left out from the right, and counted.
     """
     wanted = [name for name in MEASUREMENTS[step].shown.split() if name not in ("hardware", "verdict")]
-    cells = {name: [_cell(name, row.get(name)) for row in rows] for name in wanted}
+    cells = {name: ["" if row.get(name) is None else with_unit(name, row[name]) for row in rows] for name in wanted}
     known = {name: column for name, column in cells.items() if any(column)}
     alike = {name: column[0] for name, column in known.items() if len(rows) > 1 and len(set(column)) == 1}
-    columns, used = [name for name in known if name not in alike], 0
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for name in columns:
-        needed = max(map(len, [name, *known[name]])) + (2 if used else 0)
-        if used and used + needed > width:
-            break
-        shown.add_column(name, no_wrap=True)
-        used += needed
-    drawn = columns[: len(shown.columns)]
+    columns = [name for name in known if name not in alike]
+    ends = itertools.accumulate(max(map(len, [name, *known[name]])) + 2 for name in columns)
+    drawn = columns[: max(1, sum(end - 2 <= width for end in ends))]
+    shown = Table(*(Column(name, no_wrap=True) for name in drawn), box=None, header_style="bold", pad_edge=False)
     for line in zip(*(known[name] for name in drawn), strict=True):
         shown.add_row(*map(Text, line))
     notes = [", ".join(f"{name} {value}" for name, value in alike.items())]
-    rest = columns[len(drawn) :]
-    notes += [f"in row.csv of each run: {', '.join(rest)}"] if rest else []
+    if rest := columns[len(drawn) :]:
+        notes.append(f"in row.csv of each run: {', '.join(rest)}")
     return Group(shown, *(Text(note, style="dim") for note in notes if note))
-
-
-def _cell(name: str, value: object) -> str:
-    return "" if value in (None, "") else with_unit(name, value)
-
-
-def _tree(layers: Path) -> object:
-    from mfulab.cli.flops import render
-
-    with layers.open(newline="", encoding="utf-8") as file:
-        rows: list[dict[str, object]] = list(csv.DictReader(file))  # type: ignore[arg-type]
-    return render([{key: _number(value) for key, value in row.items()} for row in rows])
-
-
-def _number(text: object) -> object:
-    try:
-        value = float(str(text))
-    except ValueError:
-        return text
-    return value

@@ -29,7 +29,15 @@ def run(step: str, words: Sequence[str]) -> int:
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     try:
         if "--config" in words:
-            _planned(step, **dict(zip((word[2:] for word in words[::2]), words[1::2], strict=True)))
+            from mfulab.runtime import run as runs
+
+            given = dict(zip(words[::2], words[1::2], strict=True))
+            if failed := given.get("--failed"):
+                after = float(given.get("--after") or 0) or None
+                row = runs.record_failure(step, Path(given["--config"]), failed, after)
+            else:
+                row = runs.measure(step, Path(given["--config"]))
+            print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))
         else:
             from mfulab.cli import standalone
 
@@ -38,13 +46,3 @@ def run(step: str, words: Sequence[str]) -> int:
         print(f"mfulab: {error}", file=sys.stderr)
         return REFUSED if "--config" in words else USAGE
     return 0
-
-
-def _planned(step: str, config: str, failed: str | None = None, after: str | None = None) -> None:
-    from mfulab.runtime import run
-
-    if failed is None:
-        row = run.measure(step, Path(config))
-    else:
-        row = run.record_failure(step, Path(config), failed, float(after) if after else None)
-    print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))
