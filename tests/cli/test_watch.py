@@ -36,10 +36,9 @@ def gpu(monkeypatch):
     nvml.why_absent.cache_clear()
 
 
-@pytest.mark.parametrize("pid", [None, os.getpid()], ids=["the device", "one process"])
-def test_this_cpu(pid):
+def test_this_cpu():
     shown = console()
-    assert watch.run("cpu", pid=pid, interval_s=0.05, count=2, console=shown) == 0
+    assert watch.run("cpu", interval_s=0.05, count=2, console=shown) == 0
     text = shown.file.getvalue()
     assert "utilization" in text
     assert "context switches/s" in text
@@ -51,7 +50,7 @@ def test_a_gpu_with_gpm(gpu, monkeypatch):
     def wait() -> None:
         library.now += 1.0
 
-    readings, facts = next(watch.frames("cuda", "GPU-1", None, wait, library.time))
+    readings, facts = next(watch.frames("cuda", "GPU-1", wait, library.time))
     assert (readings["utilization_percent"].value, readings["sm_active_percent"].value) == (100, 90)
     assert "1755 MHz · 600 W · 55 °C · 21.5 GB in use" in facts
     shown = console()
@@ -68,7 +67,7 @@ def test_a_gpu_with_gpm(gpu, monkeypatch):
 
 def test_a_gpu_without_gpm_says_why(gpu):
     gpu(Gpu(uuid="GPU-1", gpm=False, refused={"nvmlDeviceGetUtilizationRates"}))
-    readings, facts = next(watch.frames("cuda", "GPU-1", None, lambda: None))
+    readings, facts = next(watch.frames("cuda", "GPU-1", lambda: None))
     shown = console()
     shown.print(watch.picture(watch.sample_of("T4", "", readings, [], 5.0), readings, facts))
     text = shown.file.getvalue()
@@ -80,7 +79,6 @@ def test_a_gpu_without_gpm_says_why(gpu):
     ("arguments", "message"),
     [
         (["--interval", "0"], "0.0 is not in the range x>0"),
-        (["--pid", "999999999"], "no such process"),
         (["--device", "gpu"], "is not one of"),
     ],
 )

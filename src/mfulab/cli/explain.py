@@ -2,18 +2,18 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from mfulab.core.errors import ConfigurationError, lacks, unknown
 from mfulab.core.groups import ModelConfig
 from mfulab.mfu.conventions import ORDER
-from mfulab.mfu.explain import TOLERANCE, Explanation, Row, explain
+from mfulab.mfu.explain import TOLERANCE, Explanation, explain
 from mfulab.mfu.models import model_config, read_yaml
 from mfulab.mfu.roofline import expect
 
@@ -24,6 +24,8 @@ TEXTS = ("model", "device", "precision", "mode")
 SHARDED = "weights, gradients and optimiser state fully sharded"
 SHOWN = 5
 """Conventions that are listed where a reported number has more."""
+SEEN = 0.005
+"""Points from which a number is shown."""
 
 
 def show(words: Sequence[str], as_json: bool) -> int:
@@ -38,15 +40,14 @@ def show(words: Sequence[str], as_json: bool) -> int:
     if as_json:
         print(json.dumps(asdict(explanation), ensure_ascii=False))
     else:
-        _print(explanation)
+        _print(_console(), explanation)
     return 0 if explanation.reported is None or explanation.matches else 1
 
 
 def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) -> int:
     """Without a speed: what the device's roofline allows, and the memory that each of `devices` needs."""
-    for key in ("reported", "peak_tflop_s"):
-        if key in asked:
-            raise ConfigurationError(f"{key}: needs a speed; give one of {', '.join(sorted(SPEEDS))}")
+    if useless := {"reported", "peak_tflop_s"} & asked.keys():
+        raise ConfigurationError(f"{', '.join(useless)}: needs a speed; give one of {', '.join(sorted(SPEEDS))}")
     modes = (asked.pop("mode"),) if "mode" in asked else None
     device, precision = asked.pop("device"), asked.pop("precision", "bf16")
     found = expect(config, device, precision, modes=modes, **asked)
@@ -58,10 +59,8 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) ->
     title = (
         f"{config.name} on {where} in {precision}, at best, {asked.get('batch_size', 1)} samples a step on each device"
     )
-    table = Table(box=box.SIMPLE_HEAD, title=title)
-    table.add_column("a step of")
-    for column in ("time, ms", f"{unit}/s", "MFU, %", "nothing fused, %", "bound by compute, %", "memory, GB", "fits"):
-        table.add_column(column, justify="right")
+    names = "time, ms", f"{unit}/s", "MFU, %", "nothing fused, %", "bound by compute, %", "memory, GB", "fits"
+    table = Table("a step of", *(Column(name, justify="right") for name in names), box=box.SIMPLE_HEAD, title=title)
     for each in found:
         table.add_row(
             {"inference": "prefill" if config.vocabulary_size else "inference"}.get(each.mode, each.mode),
@@ -115,43 +114,28 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     return asked, changes
 
 
-def _print(explanation: Explanation) -> None:
-    console = _console()
+def _print(console: Console, explanation: Explanation) -> None:
+    """Prints our MFU, which conventions give the reported one, and a line for each: the points that its choices add."""
     ours = explanation.ours
     console.print(
         f"{explanation.model} on {explanation.device}: [bold]{ours.mfu_percent:.1f} % MFU[/bold], "
         f"{explanation.tflop_s:.1f} TFLOP/s a device of {ours.peak_tflop_s:.1f} ({ours.denominator})"
     )
-    if explanation.reported is not None:
-        _print_matches(console, explanation)
-    console.print(_table([*explanation.conventions, *explanation.denominators]))
-
-
-def _print_matches(console: Console, explanation: Explanation) -> None:
-    if not explanation.matches:
+    matches = explanation.matches
+    if explanation.reported is not None and not matches:
         console.print(f"No convention and no peak here gives {explanation.reported:g} % to {TOLERANCE} points.")
-        return
-    console.print(f"{explanation.reported:g} % is, to {TOLERANCE} points:")
-    for row in explanation.matches[:SHOWN]:
-        console.print(f"  {row.mfu_percent:.1f} %  {row.convention}, over {row.denominator}")
-    if len(explanation.matches) > SHOWN:
-        console.print(f"  and {len(explanation.matches) - SHOWN} more, further from ours")
-
-
-def _table(rows: Sequence[Row]) -> Table:
-    """A line a convention: its MFU, and the points that each of its choices adds to ours."""
-    used = [step for step in (*ORDER, "peak") if any(_visible(row.steps, step) for row in rows)]
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("convention")
-    table.add_column("peak")
-    table.add_column("MFU, %", justify="right")
-    for step in used:
-        table.add_column(step.replace("_", " "), justify="right")
-    for row in rows:
-        points = (f"{row.steps[step]:+.2f}" if _visible(row.steps, step) else "" for step in used)
-        table.add_row(row.convention, row.denominator, f"{row.mfu_percent:.1f}", *points)
-    return table
-
-
-def _visible(steps: Mapping[str, float], step: str) -> bool:
-    return abs(steps[step]) >= 0.005
+    elif explanation.reported is not None:
+        console.print(f"{explanation.reported:g} % is, to {TOLERANCE} points:")
+        for row in matches[:SHOWN]:
+            console.print(f"  {row.mfu_percent:.1f} %  {row.convention}, over {row.denominator}")
+        if len(matches) > SHOWN:
+            console.print(f"  and {len(matches) - SHOWN} more, further from ours")
+    rows = [*explanation.conventions, *explanation.denominators]
+    points = {step: [row.steps[step] for row in rows] for step in (*ORDER, "peak")}
+    used = {step: column for step, column in points.items() if any(abs(each) >= SEEN for each in column)}
+    numbers = [Column(name.replace("_", " "), justify="right") for name in ("MFU, %", *used)]
+    table = Table("convention", "peak", *numbers, box=box.SIMPLE_HEAD)
+    for row, *added in zip(rows, *used.values(), strict=True):
+        cells = (f"{each:+.2f}" if abs(each) >= SEEN else "" for each in added)
+        table.add_row(row.convention, row.denominator, f"{row.mfu_percent:.1f}", *cells)
+    console.print(table)

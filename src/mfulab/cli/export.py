@@ -15,6 +15,12 @@ Sample = Mapping[str, Any]
 """Numbers by column name, `name` and `uuid` of the device; `processes` and `engines`, each a mapping of its own."""
 
 
+PARTS = {  # of a sample: the prefix of their gauges, and their labels
+    "processes": ("mfulab_process_", ("pid", "name", "precision")),
+    "engines": ("mfulab_engine_", ("page", "engine", "model", "precision")),
+}
+
+
 class Latest(Collector):
     """Every number of `sample` as a gauge `mfulab_<column>`, of a process or engine `mfulab_process_<column>`."""
 
@@ -22,10 +28,8 @@ class Latest(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         labelled: list[tuple[str, tuple[str, ...], Sample]] = [("mfulab_", ("name", "uuid"), self.sample)]
-        processes = self.sample.get("processes", ())
-        labelled += [("mfulab_process_", ("pid", "name", "precision"), each) for each in processes]
-        engines = self.sample.get("engines", ())
-        labelled += [("mfulab_engine_", ("page", "engine", "model", "precision"), each) for each in engines]
+        for what, (prefix, names) in PARTS.items():
+            labelled += [(prefix, names, each) for each in self.sample.get(what, ())]
         gauges: dict[str, GaugeMetricFamily] = {}
         for prefix, names, sample in labelled:
             labels = {name: str(sample[name]) for name in names if sample.get(name) is not None}

@@ -77,7 +77,6 @@ TYPES: Mapping[str, Any] = {
     "number": float,
     "share": Share(),
     "seconds": click.FloatRange(0, min_open=True),
-    "whole": int,
     "count": click.IntRange(min=1),
     "depth": click.IntRange(min=0),
     "port": click.IntRange(0, 65535),

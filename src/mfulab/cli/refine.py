@@ -3,6 +3,7 @@
 A sweep with a budget ends with it: what is left of the budget is spent where precision lacks.
 """
 
+import itertools
 import math
 import os
 import subprocess
@@ -102,27 +103,22 @@ def _process_s(row: dict[str, Any]) -> float:
 
 def _next(first: Path) -> Path:
     """The folder of the first process that was not measured yet, with its config."""
-    number = 2
-    while _is_measured(folder := first.with_name(numbered(first.name, number))):
-        number += 1
+    for number in itertools.count(2):
+        folder = first.with_name(numbered(first.name, number))
+        if not (folder / "row.csv").exists() or read_row(folder, folder.parent.name)["status"] == NOT_MEASURED:
+            break
     write_json(folder / "config.json", read_json(first / "config.json") | {"replicate": number}, indent=1)
     return folder
-
-
-def _is_measured(folder: Path) -> bool:
-    return (folder / "row.csv").exists() and read_row(folder, folder.parent.name)["status"] != NOT_MEASURED
 
 
 def _measured(results: Path, step: str, folder: Path, longest_s: float) -> bool:
     """Runs one process as the workflow does; True if it measured. Without a row nothing of it stays."""
     script = [sys.executable, "-S", "-E", client.__file__, "scripts/run.py", step]
     command = [*script, "--config", str(folder.absolute() / "config.json")]
-    ended = "without a row"
+    here, ended = results.absolute().parent, "without a row"
     with (folder / "log").open("w", encoding="utf-8") as log:
         try:
-            subprocess.run(
-                command, cwd=results.absolute().parent, stdout=log, stderr=subprocess.STDOUT, timeout=longest_s
-            )
+            subprocess.run(command, cwd=here, stdout=log, stderr=subprocess.STDOUT, timeout=longest_s)
         except subprocess.TimeoutExpired:
             ended = f"after {longest_s:.0f} s"
     if (folder / "row.csv").exists():  # of a process that failed, too: it costs one replicate

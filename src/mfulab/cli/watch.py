@@ -1,7 +1,6 @@
 """`mfulab watch`: the ladder of a running device in a terminal, once a second, whoever keeps it busy."""
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -25,12 +24,15 @@ from mfulab.mfu.ladder import Facts
 from mfulab.mfu.utilization import utilization
 from mfulab.tables.verdict import expected_mfu
 
+# What the line below a GPU's ladder says, each in a unit.
+GPU_FACTS = {"clock_mhz": (1, "{:.0f} MHz"), "power_w": (1, "{:.0f} W"), "temperature_c": (1, "{:.0f} °C")}
+GPU_FACTS |= {"device_memory_bytes": (1e9, "{:.1f} GB in use"), "other_processes": (1, "{:.0f} process(es)")}
 Frame = tuple[Mapping[str, Any], Any]
 """A sample, for JSON and Prometheus, and what is drawn of it."""
 
 
 def frames(
-    device: str, uuid: str, pid: int | None, wait: Callable[[], None], now: Callable[[], float] = time.perf_counter
+    device: str, uuid: str, wait: Callable[[], None], now: Callable[[], float] = time.perf_counter
 ) -> Iterator[tuple[Readings, str]]:
     """The readings over each `wait`, and a line of further facts, for ever."""
     if is_gpu(device):
@@ -40,23 +42,22 @@ def frames(
             counters.start()
             wait()
             readings, line = counters.stop(), probe()
-            rates = line["utilization_percent"]
-            readings["utilization_percent"] = Reading(rates, "%", vendor.SOURCE, reason="refused by the driver")
-            for name in ("clock_mhz", "power_w", "temperature_c", "device_memory_bytes", "other_processes"):
+            for name in ("utilization_percent", *GPU_FACTS):
                 readings[name] = Reading(line[name], "", vendor.SOURCE, reason="refused by the driver")
-            yield readings, _gpu_line(line)
+            known = ((unit, form, line[name]) for name, (unit, form) in GPU_FACTS.items())
+            yield readings, " · ".join(form.format(value / unit) for unit, form, value in known if value is not None)
     cores = cpu.usable_cores()
-    probe = cpu_probe(pid or psutil.Process().pid, cores)
-    switches = psutil.cpu_stats().ctx_switches
+    probe, switches = cpu_probe(psutil.Process().pid, cores), psutil.cpu_stats().ctx_switches
     while True:
         began = now()
         wait()
-        line, passed = probe(), now() - began
-        switched, switches = psutil.cpu_stats().ctx_switches - switches, psutil.cpu_stats().ctx_switches
-        busy = line["utilization_percent"] if pid else line["system_utilization_percent"]
-        whose = f"process {pid}" if pid else "all processes"
-        readings = {"utilization_percent": Reading(busy, "%", whose, passed, "no 10 ms tick passed")}
-        yield readings, f"{whose} on {cores} cores · {_steal(line)}{switched / passed:.0f} context switches/s"
+        line, passed, before = probe(), now() - began, switches
+        switches = psutil.cpu_stats().ctx_switches
+        busy, stolen = line["system_utilization_percent"], line["steal_percent"]
+        readings = {"utilization_percent": Reading(busy, "%", "all processes", passed, "no 10 ms tick passed")}
+        steal = "" if stolen is None else f"{stolen:.1f} % stolen · "
+        rate = (switches - before) / passed
+        yield readings, f"all processes on {cores} cores · {steal}{rate:.0f} context switches/s"
 
 
 def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], now: float) -> dict[str, Any]:
@@ -74,13 +75,8 @@ def process_of(rate: Rate, device: str) -> dict[str, Any]:
     """A measured process: its rate, and its MFU of the computed peak of the formats that it multiplies in."""
     instead = emulated_here(device)
     peaks = {name: local_peak("fp32" if name in instead else name).spec or 0.0 for name in rate.formats}
-    shares = utilization(
-        1.0,
-        device=device,
-        flops=rate.flops_per_s,
-        compute={"computed_tflop_s": weighted_peak_flop_s(rate.formats, peaks)},
-        memory={},
-    )
+    peak = {"computed_tflop_s": weighted_peak_flop_s(rate.formats, peaks)}
+    shares = utilization(1.0, device=device, flops=rate.flops_per_s, compute=peak, memory={})
     return {
         "pid": rate.pid,
         "name": rate.name,
@@ -116,7 +112,6 @@ def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
 def run(
     device: str = "auto",
     *,
-    pid: int | None = None,
     interval_s: float = 1.0,
     count: int | None = None,
     as_json: bool = False,
@@ -129,7 +124,6 @@ def run(
 
     Args:
         device: cpu, cuda or auto.
-        pid: of the process to watch instead of the whole CPU, and the one whose rate is shown.
         interval_s: seconds between refreshes.
         count: refreshes, or for ever.
         as_json: print a line of JSON each time instead of the ladder.
@@ -142,21 +136,19 @@ def run(
         from mfulab.cli import engines as serving
 
         return follow(serving.frames(engines, interval_s, **of_engines), 0, count, as_json, prometheus, console)
-    kind = _checked(device, pid)
+    try:
+        kind = identity.resolve(device)
+    except identity.NoDeviceError as error:
+        raise ConfigurationError(str(error)) from error
     local = next(iter(identity.gpus(kind)), None)
     name, uuid = (local.name, local.uuid) if local else (cpu.cpu().name, "")
 
     def of_device() -> Iterator[Frame]:
-        for readings, facts in frames(kind, uuid, pid, lambda: time.sleep(interval_s)):
-            shown = [rate for rate in rates() if pid in (None, rate.pid)]
-            sample = sample_of(name, uuid, readings, shown, time.time())
+        for readings, facts in frames(kind, uuid, lambda: time.sleep(interval_s)):
+            sample = sample_of(name, uuid, readings, rates(), time.time())
             yield sample, picture(sample, readings, facts)
 
-    try:
-        return follow(of_device(), 0, count, as_json, prometheus, console)
-    except psutil.NoSuchProcess:
-        print(f"process {pid} has ended", file=sys.stderr)
-        return 0
+    return follow(of_device(), 0, count, as_json, prometheus, console)
 
 
 def follow(
@@ -190,28 +182,3 @@ def follow(
                     break
                 time.sleep(interval_s)
     return 0
-
-
-def _checked(device: Any, pid: int | None) -> str:
-    """Gives `cpu`, `cuda` or `mps`. Raises ConfigurationError for what cannot be watched."""
-    if pid is not None and not psutil.pid_exists(pid):
-        raise ConfigurationError(f"--pid {pid}: there is no such process")
-    try:
-        return identity.resolve(device)
-    except identity.NoDeviceError as error:
-        raise ConfigurationError(str(error)) from error
-
-
-def _gpu_line(line: dict[str, float | None]) -> str:
-    units = {"clock_mhz": "{:.0f} MHz", "power_w": "{:.0f} W", "temperature_c": "{:.0f} °C"}
-    parts = [form.format(value) for key, form in units.items() if (value := line[key]) is not None]
-    used, others = line["device_memory_bytes"], line["other_processes"]
-    if used is not None:
-        parts.append(f"{used / 1e9:.1f} GB in use")
-    if others is not None:
-        parts.append(f"{others:.0f} process(es)")
-    return " · ".join(parts)
-
-
-def _steal(line: dict[str, float | None]) -> str:
-    return "" if line["steal_percent"] is None else f"{line['steal_percent']:.1f} % stolen · "
