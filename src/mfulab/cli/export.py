@@ -15,7 +15,7 @@ Sample = Mapping[str, Any]
 """Numbers by column name, `name` and `uuid` of the device; `processes` and `engines`, each a mapping of its own."""
 
 
-PARTS = {  # of a sample: the prefix of their gauges, and their labels
+LABELS = {  # of a sample: the prefix of their gauges, and their labels
     "processes": ("mfulab_process_", ("pid", "name", "precision")),
     "engines": ("mfulab_engine_", ("page", "engine", "model", "precision")),
 }
@@ -28,7 +28,7 @@ class Latest(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         labelled: list[tuple[str, tuple[str, ...], Sample]] = [("mfulab_", ("name", "uuid"), self.sample)]
-        for what, (prefix, names) in PARTS.items():
+        for what, (prefix, names) in LABELS.items():
             labelled += [(prefix, names, each) for each in self.sample.get(what, ())]
         gauges: dict[str, GaugeMetricFamily] = {}
         for prefix, names, sample in labelled:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.core.language import Texts, verdicts
@@ -34,8 +34,10 @@ WORDS = (
 KINDS = {"products": "matmuls", "recomputed": "recomputation", "others": "other_operators"}  # of time, as named there
 LONGEST = 5
 OF_KERNELS = ("products", "recomputed", "uncounted", "others")
-TEXTS = ("operator", "shapes", "kernel", "ended_by", "cause", "kind", "bound", "module", "collective")  # columns
+# Columns that hold words, of which a narrow terminal shows the begin.
+TEXTS = ("operator", "shapes", "kernel", "ended_by", "cause", "kind", "bound", "module", "collective", "file", "device")
 NAME = 64  # characters of a kernel's name
+TITLED: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "title_justify": "left", "title_style": "bold"}
 
 
 def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str = "en", console: Console | None = None) -> None:
@@ -46,11 +48,32 @@ def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str = "en", con
             _file(console, text, read.analysis, row, language)
     rows = [row for _, row in found if row["status"] == "ok"]
     if len(rows) > 1:
-        console.print(_overview(text, rows, language))
+        of_each = [
+            (
+                *(row["model"], row["device"] or "—", quantity(row["time_s"], "s")),
+                *(_share(row[name]) for name in ("kernel_busy_percent", "mfu_percent")),
+                verdicts.columns(row, language=language)["verdict"],
+            )
+            for row in rows
+        ]
+        table(console, text, "overview", OVERVIEW, of_each)
     for row in {row["job"] if row.get("job_ranks") else id(row): row for row in rows}.values():
         table(console, text, "collectives", COLLECTIVES, _collectives(row))
     for job in {row["job"]: row for row in rows if row.get("job_ranks")}.values():
-        _job(console, text, job, [row for row in rows if row["job"] == job["job"]])
+        ranks = sorted((row for row in rows if row["job"] == job["job"]), key=lambda row: row["rank"])
+        world, mfu = job["world_size"] or job["job_ranks"], _share(job["job_mfu_percent"])
+        console.print(Text(text("job", ranks=job["job_ranks"], world=world, mfu=mfu), style="bold"))
+        cells = ("kernel_busy_percent", "communication_percent", "transfer_percent", "waiting_percent")
+        lines = [
+            (
+                f"{row['rank']}{' ←' if row['rank'] == job['job_slowest_rank'] else ''}",
+                *(quantity(row["time_s"], "s"), *(_share(row[name]) for name in cells)),
+            )
+            for row in ranks
+        ]
+        table(console, text, "ranks", RANKS, lines)
+        if any(row["transfer_percent"] is None for row in ranks):
+            console.print(Text(text("unmatched"), style="dim"))
 
 
 def _file(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any], language: str) -> None:
@@ -58,36 +81,30 @@ def _file(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any]
     ends = dict.fromkeys(str(row[name]) for name in ("first_step", "last_step") if row[name] is not None)
     numbers = " " + "–".join(ends) if ends else ""
     console.print(Text(f"{row['model']} · {device}", style="bold"))
-    console.print(
-        text(
-            "window",
-            steps=row["steps"],
-            numbers=numbers,
-            time=quantity(row["time_s"], "s"),
-            source=verdicts.flags(row["window_source"], language),
-            events=row["events"],
-        )
-    )
+    source, time = verdicts.flags(row["window_source"], language), quantity(row["time_s"], "s")
+    console.print(text("window", steps=row["steps"], numbers=numbers, time=time, source=source, events=row["events"]))
     console.print(_ladder(text, row, language))
     if row["tflop_s"] is not None:
         peak = "" if row["peak_tflop_s"] is None else text("of_peak", peak=significant(row["peak_tflop_s"], 4))
-        console.print(
-            text(
-                "speed",
-                speed=quantity(row["tflop_s"] * 1e12, "FLOP/s"),
-                peak=peak,
-                formats=_weights(row),
-                flops=quantity(row["flops"], "FLOP"),
-            )
-        )
+        speed, flops = quantity(row["tflop_s"] * 1e12, "FLOP/s"), quantity(row["flops"], "FLOP")
+        weights = [(name, share) for name, share in json.loads(row["peak_weights"] or "{}").items() if share >= 0.0005]
+        formats = ", ".join(name + f" {percent(100 * share)} %" * (len(weights) > 1) for name, share in weights)
+        console.print(text("speed", speed=speed, peak=peak, formats=formats, flops=flops))
     words = verdicts.columns(row, language=language)
     console.print(Text(f"{words['verdict']}: {words['verdict_reason']}", style="yellow"))
     for flag in (words["mfu_note"] if row["mfu_percent"] is not None else "", words["verdict_flags"]):
         if flag:
             console.print(Text(str(flag), style="red"))
     console.print(_budget(text, row))
-    for line in _budget_notes(text, row, language):
-        console.print(Text(line, style="dim"))
+    if row["useful_ms"] is not None:
+        reasons = json.loads(row["reasons"] or "{}")
+        notes = [text(f"best_{row['best_basis']}")] if row["best_basis"] else []
+        empty = {part: reasons[f"{part}_ms"] for part in PARTS if f"{part}_ms" in reasons and row[f"{part}_ms"] is None}
+        notes += [
+            text("empty_part", part=text(part), reason=verdicts.reason(why, language)) for part, why in empty.items()
+        ]
+        for line in notes:
+            console.print(Text(line, style="dim"))
     _longest(console, text, analysis, row, language)
     console.print()
 
@@ -100,59 +117,31 @@ def _ladder(text: Texts, row: dict[str, Any], language: str) -> Table:
         if name not in row or name == "utilization_percent":
             continue
         label, value = _label(text, name), row[name]
-        if value is None:
-            of_peak = name in ("hfu_percent", "mfu_percent")
-            why = (
-                verdicts.flags(row["mfu_reason"], language)
-                if of_peak
-                else verdicts.reason(reasons.get(name, ""), language)
-            )
-            table.add_row(label, "—", Text(why, style="dim"))
-        else:
-            table.add_row(label, f"{percent(value)} %", Text(bar(value), style="green"))
+        if value is not None:
+            table.add_row(label, _share(value), Text(bar(value), style="green"))
+            continue
+        why = verdicts.reason(reasons.get(name, ""), language)
+        if name in ("hfu_percent", "mfu_percent"):
+            why = verdicts.flags(row["mfu_reason"], language)
+        table.add_row(label, "—", Text(why, style="dim"))
     return table
-
-
-def _weights(row: dict[str, Any]) -> str:
-    weights = json.loads(row["peak_weights"] or "{}")
-    told = {name: share for name, share in weights.items() if share >= 0.0005}
-    if len(told) == 1:
-        return next(iter(told))
-    return ", ".join(f"{name} {percent(100 * share)} %" for name, share in told.items())
 
 
 def _budget(text: Texts, row: dict[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text("budget"), title_justify="left", title_style="bold")
-    table.add_column("")
-    table.add_column(text("ms"), justify="right")
-    table.add_column(text("points"), justify="right")
+    numbers = [Column(text(name), justify="right") for name in ("ms", "points")]
+    table = Table("", *numbers, title=text("budget"), **TITLED)
     step = 1e3 * row["time_s"]
     for part in PARTS:
-        value = row.get(f"{part}_ms")
-        if value:
+        if value := row.get(f"{part}_ms"):
             style = "green" if part == "useful" else ""
-            table.add_row(text(part), f"{value:,.3f}", f"{100 * value / step:.2f}", style=style)
-            if part == "idle":
-                for cause, time in json.loads(row["idle_causes"] or "{}").items():
-                    if time:
-                        share = 100 * time / 1e6 / row["steps"] / step
-                        table.add_row(
-                            f"  {text(cause)}", f"{time / 1e6 / row['steps']:,.3f}", f"({share:.2f})", style="dim"
-                        )
-    table.add_row(text("step"), f"{step:,.3f}", "100", style="bold")
+            table.add_row(text(part), _ms(value), f"{100 * value / step:.2f}", style=style)
+        if value and part == "idle":
+            for cause, time in json.loads(row["idle_causes"] or "{}").items():
+                if time:
+                    each = time / 1e6 / row["steps"]
+                    table.add_row(f"  {text(cause)}", _ms(each), f"({100 * each / step:.2f})", style="dim")
+    table.add_row(text("step"), _ms(step), "100", style="bold")
     return table
-
-
-def _budget_notes(text: Texts, row: dict[str, Any], language: str) -> list[str]:
-    """Lines below the budget: the best that matmuls are held against, and the reason of each empty part."""
-    if row["useful_ms"] is None:
-        return []
-    reasons = json.loads(row["reasons"] or "{}")
-    notes = [text(f"best_{row['best_basis']}")] if row["best_basis"] else []
-    empty = [part for part in PARTS if f"{part}_ms" in reasons and row[f"{part}_ms"] is None]
-    return notes + [
-        text("empty_part", part=text(part), reason=verdicts.reason(reasons[f"{part}_ms"], language)) for part in empty
-    ]
 
 
 def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any], language: str) -> None:
@@ -164,7 +153,7 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
             short(f"{_shapes(product)} {product.format or ''}".strip() or product.kernel, 40),
             f"{product.calls}",
             percent(100 * product.time_ns / wall),
-            _rate(product),
+            quantity(1e9 * product.flops / product.time_ns, "FLOP/s") if product.flops and product.time_ns else "",
             percent(100 * product.padding) if product.tile else "",
         )
         for product in analysis.products[:LONGEST]
@@ -176,7 +165,7 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
             short(one["operator"].removeprefix("aten::"), 30),
             short(one["shapes"] or "", 34),
             text(one["bound"]) + text("doubtful") * one["doubtful"] if one["bound"] else "—",
-            *("—" if one[name] is None else f"{one[name]:,.3f}" for name in ("time_ms", "best_ms", "headroom_ms")),
+            *(_ms(one[name]) for name in ("time_ms", "best_ms", "headroom_ms")),
         )
         for one in roofs[: 2 * LONGEST]
     ]
@@ -187,14 +176,14 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
             why = verdicts.sentence(key, numbers, language)
             without[why] = without.get(why, 0.0) + one["time_ms"]
     for why, time in sorted(without.items(), key=lambda item: -item[1])[:LONGEST]:
-        console.print(Text(text("no_best", time=f"{time:,.3f}", reason=why), style="dim"))
+        console.print(Text(text("no_best", time=_ms(time), reason=why), style="dim"))
     table(console, text, "modules", MODULES, _modules(row))
     kernels = [
         (short(str(one["kernel"]), NAME), f"{one['calls']}", percent(1e11 * float(str(one["time_s"])) / wall))
         for one in analysis.kernels[:LONGEST]
     ]
     table(console, text, "kernels", KERNELS, kernels)
-    held = [(short(name, NAME), text(cause), f"{time / 1e6:,.3f}") for cause, time, name in analysis.gaps if time]
+    held = [(short(name, NAME), text(cause), _ms(time / 1e6)) for cause, time, name in analysis.gaps if time]
     table(console, text, "gaps", GAPS, held)
     for name, (time, reason) in sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])[:LONGEST]:
         share = percent(100 * time / wall)
@@ -208,9 +197,9 @@ def _collectives(row: dict[str, Any]) -> list[tuple[str, ...]]:
     """Kinds and sizes of collectives: of a job the time of the rank that waits least, of one rank its own."""
     return [
         (
-            *(one["kind"], f"{one['calls']}", quantity(one["bytes"], "B"), f"{one['processes']}", f"{one['ms']:,.3f}"),
+            *(one["kind"], f"{one['calls']}", quantity(one["bytes"], "B"), f"{one['processes']}", _ms(one["ms"])),
             *("—" if one[name] is None else significant(one[name], 3) for name in ("algorithm_gb_s", "bus_gb_s")),
-            "—" if one["wait_ms"] is None else f"{one['wait_ms']:,.3f}",
+            _ms(one["wait_ms"]),
         )
         for one in json.loads(row.get("collective_bandwidth") or "[]")
     ]
@@ -224,7 +213,7 @@ def _modules(row: dict[str, Any]) -> list[tuple[str, ...]]:
         (
             "  " * (one["depth"] - 1) + short(one["name"], 44),
             f"{one['calls']}",
-            f"{one['ms']:,.3f}",
+            _ms(one["ms"]),
             percent(one["ms"] / 10 / row["time_s"]),
             quantity(one["flops"], "FLOP") if one["flops"] else "",
             percent(one["mfu_percent"]) if "mfu_percent" in one else "",
@@ -238,10 +227,9 @@ def table(console: Console, text: Texts, title: str, names: Sequence[str], rows:
     """Prints a table in which only texts give way to a narrow terminal: numbers are shown whole."""
     if not rows:
         return
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text(title), title_justify="left", title_style="bold")
-    words = sum(name in TEXTS for name in names)
-    for place, name in enumerate(names):
-        drawn.add_column(_label(text, name), justify="left" if place < words else "right", no_wrap=place >= words)
+    drawn = Table(title=text(title), **TITLED)
+    for name in names:
+        drawn.add_column(_label(text, name), justify="left" if name in TEXTS else "right", no_wrap=name not in TEXTS)
     for row in rows:
         drawn.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     console.print(drawn)
@@ -259,46 +247,15 @@ def _shapes(product: Product) -> str:
     return " · ".join("×".join(map(str, shape)) for shape in kept)
 
 
-def _rate(product: Product) -> str:
-    return quantity(1e9 * product.flops / product.time_ns, "FLOP/s") if product.flops and product.time_ns else ""
+def _ms(value: float | None) -> str:
+    return "—" if value is None else f"{value:,.3f}"
+
+
+def _share(value: float | None) -> str:
+    return "—" if value is None else f"{percent(value)} %"
 
 
 def short(name: str, most: int) -> str:
     """A name without what all have, cut to `most` characters."""
     name = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
     return name if len(name) <= most else name[: most - 1] + "…"
-
-
-def _overview(text: Texts, rows: Sequence[dict[str, Any]], language: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=text("overview"), title_justify="left", title_style="bold")
-    for place, name in enumerate(OVERVIEW):
-        table.add_column(_label(text, name), justify="right" if 2 <= place <= 4 else "left")
-    for row in rows:
-        cells = (row["kernel_busy_percent"], row["mfu_percent"])
-        table.add_row(
-            row["model"],
-            row["device"] or "—",
-            quantity(row["time_s"], "s"),
-            *("—" if cell is None else f"{percent(cell)} %" for cell in cells),
-            verdicts.columns(row, language=language)["verdict"],
-        )
-    return table
-
-
-def _job(console: Console, text: Texts, job: dict[str, Any], ranks: Sequence[dict[str, Any]]) -> None:
-    mfu = "—" if job["job_mfu_percent"] is None else f"{percent(job['job_mfu_percent'])} %"
-    console.print(
-        Text(text("job", ranks=job["job_ranks"], world=job["world_size"] or job["job_ranks"], mfu=mfu), style="bold")
-    )
-    cells = ("kernel_busy_percent", "communication_percent", "transfer_percent", "waiting_percent")
-    lines = [
-        (
-            f"{row['rank']}{' ←' if row['rank'] == job['job_slowest_rank'] else ''}",
-            quantity(row["time_s"], "s"),
-            *("—" if row[name] is None else f"{percent(row[name])} %" for name in cells),
-        )
-        for row in sorted(ranks, key=lambda row: row["rank"])
-    ]
-    table(console, text, "ranks", RANKS, lines)
-    if any(row["transfer_percent"] is None for row in ranks):
-        console.print(Text(text("unmatched"), style="dim"))
