@@ -23,7 +23,7 @@ _NESTED = (
 )
 _LEFT_OUT = (
     *("collectives", "collective_sizes", "operators", "modules", "timeline", "hardware", "run", "commit"),
-    *("started_at", "process_s", "measured_s"),
+    *("started_at", "process_s", "measured_s", "recorded"),
 )
 _PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 
@@ -50,6 +50,7 @@ def run(
     if compare or gate:
         from mfulab.cli.trace_compare import compare as compared
 
+        # Each word by itself, since their order tells the old one from the new one.
         paths = [path for word in given for path in files([word])]
         return compared(paths, gate, as_json, language, steps=steps, capture=capture)
     paths = files(given)
@@ -109,13 +110,10 @@ def _counted(model: str | None, batch_size: int | None, sequence_length: int | N
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     words = verdicts.columns(row)
-    sentences = {
-        "verdict_sentence": words["verdict_reason"],
-        "verdict_flags": words["verdict_flags"] or None,
-        "mfu_sentence": words["mfu_reason"] or None,
-    }
-    kept = {name: value for name, value in row.items() if name not in _LEFT_OUT and name != "recorded"}
-    return kept | sentences | {name: json.loads(kept[name]) for name in _NESTED if kept.get(name)}
+    kept = {name: value for name, value in row.items() if name not in _LEFT_OUT}
+    kept |= {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
+    kept["mfu_sentence"] = words["mfu_reason"] or None
+    return kept | {name: json.loads(kept[name]) for name in _NESTED if kept.get(name)}
 
 
 def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Path, language: str) -> None:
@@ -148,9 +146,8 @@ def _write_page(rows: list[dict[str, Any]], page: Path, language: str) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         collected = Collected()
-        for row in rows:
-            collected.records["traces"].append({**row, "experiment": "", "run": row["model"]})
+        collected.records["traces"] += [{**row, "experiment": "", "run": row["model"]} for row in rows]
         tables.joined(collected.records)
         tables.write(collected, Path(folder))
         write_text(page, build(Path(folder), None, language))
-    print(f"{page}", file=sys.stderr)
+    print(page, file=sys.stderr)

@@ -64,38 +64,26 @@ def _show(console: Console, text: Texts, found: Difference, gate: float | None) 
     if gate is not None:
         console.print(text("gate", share=percent(100 * gate)))
     whole = Part("step", "", "", found.before, found.after)
-    table(
-        console,
-        text,
-        "budget",
-        ("kind", *COMPARED[2:]),
-        [_cells(text, one)[:1] + _cells(text, one)[3:] for one in (*found.kinds(), whole)],
-    )
+    kinds = [_cells(text, one) for one in (*found.kinds(), whole)]
+    table(console, text, "budget", ("kind", *COMPARED[2:]), [(kind, *numbers) for kind, _, _, *numbers in kinds])
     rows = [_cells(text, one)[1:] for one in found.parts[:LONGEST] if one.difference]
     table(console, text, "differences", COMPARED, rows)
 
 
 def _cells(text: Texts, part: Part) -> tuple[str, ...]:
-    operator = (
-        text(part.operator) if part.operator in CAUSES else part.operator or text(KINDS.get(part.kind, part.kind))
-    )
+    kind = text(KINDS.get(part.kind, part.kind))
+    operator = text(part.operator) if part.operator in CAUSES else part.operator or kind
     change = f"{float(part.difference) / 1e6:+,.3f}"
     if not part.before or not part.after:
         change = f"{change} ({text('appears') if part.after else text('vanishes')})"
     spans = (f"{float(span) / 1e6:,.3f}" for span in (part.before, part.after))
-    return text(KINDS.get(part.kind, part.kind)), short(operator, NAME), short(part.shapes, 40), *spans, change
+    return kind, short(operator, NAME), short(part.shapes, 40), *spans, change
 
 
 def _plain(found: Difference, failed: bool) -> dict[str, Any]:
     rows = [
-        {
-            "kind": part.kind,
-            "operator": part.operator,
-            "shapes": part.shapes,
-            "before_ms": float(part.before) / 1e6,
-            "after_ms": float(part.after) / 1e6,
-            "difference_ms": float(part.difference) / 1e6,
-        }
+        {name: getattr(part, name) for name in ("kind", "operator", "shapes")}
+        | {f"{name}_ms": float(getattr(part, name)) / 1e6 for name in ("before", "after", "difference")}
         for part in found.parts
     ]
     return {

@@ -111,31 +111,31 @@ def sample_of(
         lacks = name not in now or name not in before.values or (name in METRICS["of_one_gpu"] and not now[name])
         return None if anew or lacks else now[name] - before.values[name]
 
-    def speed(amount: float | None) -> float | None:
-        return ratio(amount, passed)
-
     first, given, generated = grown("first_tokens"), grown("prompt_tokens"), grown("generated_tokens")
-    halves: tuple[float | None, float | None] = (None, None)
-    if config is not None and first is not None and given is not None and generated is not None:
-        halves = _work(config, now, given, grown("cached_tokens") or 0.0, generated, first)
-    prefill, decode = (ratio(flops, devices) for flops in halves)
+    prefill = decode = None
+    moved, steps = total(grown("read_bytes"), grown("written_bytes")), grown("steps")
+    if config is not None and generated is not None and (lengths := _lengths(now)):
+        decoded = max(0.0, generated - (first or 0))
+        if first is not None and given is not None:
+            made = given - (grown("cached_tokens") or 0.0)
+            prefill, decode = (ratio(each, devices) for each in _work(config, lengths, made, first, decoded))
+        if moved is None and steps is not None:
+            moved = ratio(_bytes(config, lengths[1], precision, steps, decoded), devices)
     counted, exported = total(prefill, decode), grown("flops")
     flops = counted if exported is None else exported
-    moved = total(grown("read_bytes"), grown("written_bytes"))
-    if moved is None and config is not None and (steps := grown("steps")) is not None and generated is not None:
-        moved = ratio(_bytes(config, now, precision, steps, max(0.0, generated - (first or 0))), devices)
+    moved_gb_s = ratio(ratio(moved, passed), 1e9)
     share = partial(of_peak, seconds=passed, peak_tflop_s=peak.spec)
     found: dict[str, Any] = {
         "cache_percent": product(100, now.get("cache")),
-        "requests_per_s": speed(grown("requests")),
-        "prompt_tokens_per_s": speed(given),
-        "generated_tokens_per_s": speed(generated),
+        "requests_per_s": ratio(grown("requests"), passed),
+        "prompt_tokens_per_s": ratio(given, passed),
+        "generated_tokens_per_s": ratio(generated, passed),
         "ttft_s": ratio(grown("first_tokens_s"), first),
         "tpot_s": ratio(grown("next_tokens_s"), grown("next_tokens")),
         "tflop_s": tflop_s(flops, passed),
         "counted_tflop_s": tflop_s(counted, passed),
-        "read_gb_s": ratio(speed(moved), 1e9),
-        "mbu_percent": percent(ratio(speed(moved), 1e9), peak.memory_gb_s),
+        "read_gb_s": moved_gb_s,
+        "mbu_percent": percent(moved_gb_s, peak.memory_gb_s),
         "prefill_mfu_percent": share(prefill),
         "decode_mfu_percent": share(decode),
         "mfu_percent": share(flops),
@@ -149,7 +149,6 @@ def sample_of(
 
 def _missing(row: Mapping[str, Any], now: Reading, peak: Peak, anew: bool) -> list[str]:
     """Keys of the sentences that say why columns are empty."""
-    has_histogram = "first_tokens" in now
     rules = {
         "anew": anew,
         "no_flops": row["tflop_s"] is None and not anew,
@@ -157,8 +156,8 @@ def _missing(row: Mapping[str, Any], now: Reading, peak: Peak, anew: bool) -> li
         "no_halves": row["prefill_mfu_percent"] is None and row["mfu_percent"] is not None,
         "no_bytes": row["read_gb_s"] is None and not anew,
         "no_bandwidth": row["read_gb_s"] is not None and peak.memory_gb_s is None,
-        "no_latency": row["ttft_s"] is None and has_histogram,
-        "no_histogram": not has_histogram,
+        "no_latency": row["ttft_s"] is None and "first_tokens" in now,
+        "no_histogram": "first_tokens" not in now,
     }
     return [key for key, holds in rules.items() if holds]
 
@@ -178,32 +177,26 @@ def _verdict(row: Mapping[str, Any]) -> str:
 
 
 def _work(
-    config: ModelConfig, now: Reading, given: float, cached: float, generated: float, first: float
-) -> tuple[float | None, float | None]:
-    """FLOPs of prefill and of decoding, attention full, the output layer once a token that is made.
-
-    Lengths are means over the engine's life: prompt tokens ÷ first tokens, and half of the generated ones behind them.
-    """
-    if (lengths := _lengths(now)) is None:
-        return None, None
-    prompt, context = lengths
-    token, head = _a_token(config, prompt, "inference")
-    once, _ = _a_token(config, context, "decoding")
-    prefill = (given - cached) * token - max(0.0, given - cached - first) * head
-    return prefill, max(0.0, generated - first) * once
+    config: ModelConfig, lengths: tuple[float, float], made: float, first: float, decoded: float
+) -> tuple[float, float]:
+    """FLOPs of prefill of `made` tokens and of decoding, attention full, the output layer once a token that is made."""
+    token, head = _a_token(config, lengths[0], "inference")
+    once, _ = _a_token(config, lengths[1], "decoding")
+    return made * token - max(0.0, made - first) * head, decoded * once
 
 
-def _bytes(config: ModelConfig, now: Reading, precision: str, steps: float, decoded: float) -> float | None:
+def _bytes(config: ModelConfig, context: float, precision: str, steps: float, decoded: float) -> float:
     """Weights of each scheduler's step and the cache of each decoded token: what decoding has to read."""
-    if (lengths := _lengths(now)) is None:
-        return None
     work = _counted(config.model_dump_json(by_alias=True), LENGTHS[1], "decoding")
-    cached = decoded * work.cache_elements * lengths[1] / LENGTHS[1]
+    cached = decoded * work.cache_elements * context / LENGTHS[1]
     return (steps * (work.parameters - work.looked_up) + cached) * FORMATS[precision].bytes
 
 
 def _lengths(now: Reading) -> tuple[float, float] | None:
-    """Tokens of a mean prompt, and those that a mean decoded token attends to; None without a request."""
+    """Tokens of a mean prompt, and those that a mean decoded token attends to; None without a request.
+
+    Means over the engine's life: prompt tokens ÷ first tokens, and half of the generated ones behind them.
+    """
     prompt = ratio(now.get("prompt_tokens"), now.get("first_tokens"))
     answer = ratio(now.get("generated_tokens"), now.get("first_tokens"))
     return (prompt, prompt + answer / 2) if prompt and answer is not None else None

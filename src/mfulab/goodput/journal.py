@@ -37,12 +37,6 @@ def _age_ns() -> int:
     return int(1e9 * (time.time() - psutil.Process().create_time()))
 
 
-def _boot() -> str | None:
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return None
-
-
 class Journal:
     """Appends what this process spends its time on to a file of its own in the job's folder.
 
@@ -81,8 +75,11 @@ class Journal:
         except OSError as error:
             raise cannot_be_written(file, error) from error
         unix_ns = time.time_ns() - (now - self._began)
+        boot = None
+        with suppress(OSError):  # only Linux has one
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         head = {"format": 1, "rank": rank, "world": world, "host": host, "pid": self._pid, "unix_ns": unix_ns}
-        self._write({**head, "boot": _boot(), "boot_ns": self._began})
+        self._write({**head, "boot": boot, "boot_ns": self._began})
         self.mark("import")
         atexit.register(self.close)
 

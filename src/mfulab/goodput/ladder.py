@@ -206,11 +206,10 @@ def _one_clock(attempts: Sequence[Attempt]) -> None:
     Ranks of a job end a step together, so that a clock is off by the median difference of steps' ends. Of several
     attempts those count whose difference is least.
     """
-    clocks: dict[str, list[Attempt]] = {}
-    for each in sorted(attempts, key=lambda each: (each.rank, each.boot_ns or 0)):
-        clocks.setdefault(each.clock, []).append(each)
-    reference, *others = clocks.values()
-    for own in (reference, *others):
+    ordered = sorted(attempts, key=lambda each: (each.rank, each.boot_ns or 0))
+    clocks = [[each for each in ordered if each.clock == clock] for clock in dict.fromkeys(e.clock for e in ordered)]
+    reference, *others = clocks
+    for own in clocks:
         anchor, start = own[0].boot_ns, own[0].began
         for each in own:
             if each.boot_ns is not None and anchor is not None:
@@ -260,14 +259,12 @@ def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> N
 
 def _mfu(job: Job, ranks: Mapping[int, Sequence[Attempt]]) -> dict[str, float | None]:
     """MFU of the steps that were kept, over all ranks, and the share of useful tokens; None if a rank's is unknown."""
-    sums: dict[str, list[float | None]] = {"flops": [], "peak_tflop_s": [], "useful": []}
+    known: list[list[float | None]] = []  # of each rank: FLOPs, those that its peak offers in TFLOP, the useful share
     for rank, own in ranks.items():
         facts = [line for each in own for line in each.lines if line.flops]
-        times = {"flops": job.timed[rank][0], "peak_tflop_s": job.timed[rank][1] / 1e9, "useful": 1 / len(ranks)}
-        for name, factor in times.items():
-            mean = ratio(
-                total(*(product(getattr(line, name), line.steps) for line in facts)), sum(f.steps for f in facts)
-            )
-            sums[name].append(product(mean, factor))
-    needed, offered, useful = (total(*each) for each in sums.values())
+        steps, timed = sum(line.steps for line in facts), job.timed[rank]
+        factors = {"flops": timed[0], "peak_tflop_s": timed[1] / 1e9, "useful": 1 / len(ranks)}
+        sums = (total(*(product(getattr(line, name), line.steps) for line in facts)) for name in factors)
+        known.append([product(ratio(each, steps), by) for each, by in zip(sums, factors.values(), strict=True)])
+    needed, offered, useful = (total(*each) for each in zip(*known, strict=True))
     return {"steps": percent(needed, product(offered, 1e12)), "useful": useful}

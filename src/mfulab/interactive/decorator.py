@@ -43,32 +43,31 @@ def measured(
         raise ValueError(f"steps={steps}, warm_up={warm_up}: give 1 step or more, and 0 or more before them")
     if function is None:
         return lambda given: measured(given, model=model, steps=steps, warm_up=warm_up, **options)
-    calls = 0
+    calls, last = 0, warm_up + 1 + steps
 
     @functools.wraps(function)
     def step(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal calls
         calls += 1
         if calls == warm_up + 1:
-            window = Measurement(_modules((args, kwargs)) if model is None else model, **options)
-            step.window = window  # type: ignore[attr-defined]
-            window.__enter__()
-            atexit.register(window.__exit__, None, None, None)
-        if not warm_up < calls <= warm_up + 1 + steps:
+            found.window = Measurement(_modules((args, kwargs)) if model is None else model, **options).__enter__()
+            atexit.register(found.window.__exit__, None, None, None)
+        if not warm_up < calls <= last:
             return function(*args, **kwargs)
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
-            step.window.__exit__(type(error), error, error.__traceback__)  # type: ignore[attr-defined]
+            found.window.__exit__(type(error), error, error.__traceback__)
             raise
-        step.window.step()  # type: ignore[attr-defined]
-        if calls == warm_up + 1 + steps:
-            step.window.__exit__(None, None, None)  # type: ignore[attr-defined]
-            atexit.unregister(step.window.__exit__)  # type: ignore[attr-defined]
+        found.window.step()
+        if calls == last:
+            found.window.__exit__(None, None, None)
+            atexit.unregister(found.window.__exit__)
         return result
 
-    step.window = None  # type: ignore[attr-defined]
-    return step
+    found: Any = step
+    found.window = None
+    return found
 
 
 def _modules(arguments: Any) -> list[torch.nn.Module]:

@@ -1,6 +1,7 @@
 """Peaks of what a window multiplied, weighted by FLOPs, and the best matmul, measured in the user's own process."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -49,8 +50,8 @@ def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s
         if before is not None and not (anew and before.disturbed):
             break
         found = _measure(device, precision, limit_s)
-        better = before is None or not found.disturbed or (found.tflop_s or 0) > (before.tflop_s or 0)
-        _known[key] = found if better or before is None else before
+        if before is None or not found.disturbed or (found.tflop_s or 0) > (before.tflop_s or 0):
+            _known[key] = found
         if found.tflop_s is None:
             break
     return _known[key]
@@ -134,11 +135,11 @@ def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[st
     )
 
 
-def _added(flops: Iterable[tuple[str, int]]) -> dict[str, int]:
+def _added(flops: Iterable[tuple[str, int]]) -> Counter[str]:
     """Sums by name."""
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for name, count in flops:
-        found[name] = found.get(name, 0) + count
+        found[name] += count
     return found
 
 

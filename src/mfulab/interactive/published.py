@@ -27,7 +27,7 @@ class Rate:
 
     pid: int
     name: str
-    device: str
+    device: str  # `cpu`, or the GPU's UUID
     formats: dict[str, float]
     step_s: float
     unix_s: float
@@ -86,27 +86,14 @@ class Published:
         self._seen, self._steps, self._last = len(phases.done), 0, self._now()
         if cost is None:
             return
+        from mfulab.device.gpu import uuid_of
         from mfulab.interactive.peaks import by_precision
 
         formats = by_precision(self._device, cost.formats or {(dtype(), False): 0})
-        rate = Rate(
-            os.getpid(),
-            Path(sys.argv[0]).name,
-            _identity(self._device),
-            {name: flops / passed for name, flops in formats.items()},
-            passed / steps,
-            time.time(),
-        )
+        device = uuid_of(self._device) if is_gpu(self._device) else str(self._device.type)
+        a_second = {name: flops / passed for name, flops in formats.items()}
+        rate = Rate(os.getpid(), Path(sys.argv[0]).name, device, a_second, passed / steps, time.time())
         with suppress(OSError):  # a full disk is no reason to stop a training
             beside = self._file.with_suffix(".part")
             beside.write_text(json.dumps(asdict(rate)), encoding="utf-8")
             beside.replace(self._file)
-
-
-def _identity(device: Any) -> str:
-    """`cpu`, or the GPU's UUID, by which NVML knows it."""
-    if not is_gpu(device):
-        return str(device.type)
-    from mfulab.device.gpu import uuid_of
-
-    return uuid_of(device)

@@ -11,6 +11,7 @@ from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent
 from mfulab.device.samplers.reading import Reading
 from mfulab.mfu import ladder
+from mfulab.mfu.utilization import ratio
 from mfulab.tables.verdict import Verdict
 from mfulab.timing.statistics import FEWEST_WINDOWS
 
@@ -19,6 +20,10 @@ BAR = 24
 MEAN_APART = 0.02
 # Flags that say that something else was measured too.
 DISTURBING = frozenset({"other_processes", "beside", "held_back", "stolen"})
+
+
+# What MFU is divided by.
+BASES = ("spec", "max_clock", "actual_clock", "measured")
 
 
 def bar(percent: float) -> str:
@@ -63,9 +68,7 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
     text, parts = Texts(language, "measured"), []
     if values.get("time_s") is not None:
         parts.append(text("time", ms=f"{1e3 * values['time_s']:.3f}", count=values.get("steps")))
-        mean = (
-            values["window_s"] / values["steps"] if values.get("window_s") and values.get("steps") else values["time_s"]
-        )
+        mean = ratio(values.get("window_s"), values.get("steps")) or values["time_s"]
         if abs(mean - values["time_s"]) > MEAN_APART * values["time_s"]:
             parts.append(text("mean", ms=f"{1e3 * mean:.3f}"))
     rest: dict[str, Callable[[float], str]] = {
@@ -81,21 +84,8 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
     return " · ".join(parts)
 
 
-def basis_line(values: Mapping[str, Any], language: str = "en") -> str:
-    """MFU by each denominator; empty without one."""
-    text = Texts(language, "measured")
-    shares = (
-        (text("of_spec"), values.get("mfu_spec_percent")),
-        (text("of_max_clock"), values.get("mfu_max_clock_percent")),
-        (text("of_actual_clock"), values.get("mfu_actual_clock_percent")),
-        (text("of_measured"), values.get("mfu_measured_percent")),
-    )
-    parts = [text("share", share=percent(value), of=name) for name, value in shares if value is not None]
-    return "MFU: " + ", ".join(parts) if parts else ""
-
-
-def report(window: Any, language: str = "en") -> list[Any]:
-    """The lines of a finished window: what disturbed it, facts, ladder, verdict, what to try next."""
+def show(window: Any, console: Console | None = None, language: str = "en") -> None:
+    """Prints a finished window, in colours where the terminal has them: what disturbed it, facts, ladder, verdict."""
     values, readings, verdict, text = window.row, window.readings, window.verdict, Texts(language, "measured")
     lines: list[Any] = []
     if disturbed := disturbances(values, verdict, language):
@@ -104,8 +94,9 @@ def report(window: Any, language: str = "en") -> list[Any]:
     if values.get("windows") and values.get("time_ci_low_s") is None:
         lines.append(Text(text("no_interval", count=values["windows"]), style="dim"))
     lines.append(ladder_table(values, readings, language))
-    if basis := basis_line(values, language):
-        lines.append(Text(basis))
+    shares = ((text(f"of_{basis}"), values.get(f"mfu_{basis}_percent")) for basis in BASES)
+    if parts := [text("share", share=percent(value), of=name) for name, value in shares if value is not None]:
+        lines.append(Text(f"MFU: {', '.join(parts)}"))
     if verdict is not None:
         cause = Texts(language).name("cause", verdict.cause)
         reason = verdicts.sentence(verdict.reason.key, verdict.reason.numbers, language)
@@ -118,9 +109,4 @@ def report(window: Any, language: str = "en") -> list[Any]:
     for name, label in (("flops", "FLOPs"), ("mfu_percent", "MFU"), ("peak_tflop_s", text("peak"))):
         if name in readings and readings[name].value is None:
             lines.append(Text(f"{label}: {readings[name].reason}", style="dim"))
-    return lines
-
-
-def show(window: Any, console: Console | None = None, language: str = "en") -> None:
-    """Prints a finished window, in colours where the terminal has them, and no wider than it."""
-    (console or Console()).print(Group(*report(window, language)))
+    (console or Console()).print(Group(*lines))

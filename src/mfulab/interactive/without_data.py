@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mfulab.flops.count import CountError, count
 from mfulab.interactive.costs import Cost, cost_of
@@ -55,17 +55,15 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _counted(model: torch.nn.Module, arguments: Any, keywords: Any, backward: bool, without_data: Any) -> Cost:
-    state = {
-        name: without_data(tensor.detach()).requires_grad_(tensor.requires_grad)
-        for name, tensor in (*model.named_parameters(), *model.named_buffers())
-    }
-    given = tree_map_only(
-        torch.Tensor, lambda t: without_data(t.detach()).requires_grad_(t.requires_grad), (arguments, keywords)
-    )
+    def emptied(tensor: torch.Tensor) -> torch.Tensor:
+        return without_data(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+    state = {name: emptied(tensor) for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    given = tree_map_only(torch.Tensor, emptied, (arguments, keywords))
 
     def step() -> torch.Tensor:
         output = torch.func.functional_call(model, state, *given)
-        leaves = tree_flatten(dict(output) if hasattr(output, "keys") else output)[0]
+        leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         traced = [leaf.sum() for leaf in tensors if leaf.requires_grad]
         return sum(traced[1:], traced[0]) if traced else tensors[0].sum()
