@@ -64,9 +64,9 @@ class Phases:
     def __init__(
         self,
         models: Sequence[torch.nn.Module],
-        on_forward: Callable[[], None] = lambda: None,
-        on_optimizer: Callable[[], None] = lambda: None,
-        counting: bool = True,
+        on_forward: Callable[[], None],
+        on_optimizer: Callable[[], None],
+        counting: bool,
     ) -> None:
         self._models, self._on_forward, self._on_optimizer, self._counting = models, on_forward, on_optimizer, counting
         self._trainable = [list(model.parameters()) for model in models]
@@ -101,15 +101,11 @@ class Phases:
                 if isinstance(model, torch.jit.ScriptModule) or getattr(model, "_compiled_call_impl", None) is not None:
                     continue  # a script takes no hooks; compiled in place, they are compiled with it
                 before = self._guarded(lambda *given, place=place: self._before(place, *given))
-                handle = model.register_forward_pre_hook(before, with_kwargs=True)
-                undo.callback(handle.remove)
-                handle = model.register_forward_hook(self._guarded(self._after), always_call=True)
-                undo.callback(handle.remove)
-            for register, hook in (
-                (optimizer_hooks.register_optimizer_step_pre_hook, self._before_optimizer),
-                (optimizer_hooks.register_optimizer_step_post_hook, self._after_optimizer),
-            ):
-                undo.callback(register(self._guarded(hook)).remove)
+                undo.callback(model.register_forward_pre_hook(before, with_kwargs=True).remove)
+                undo.callback(model.register_forward_hook(self._guarded(self._after), always_call=True).remove)
+            before, after = self._guarded(self._before_optimizer), self._guarded(self._after_optimizer)
+            undo.callback(optimizer_hooks.register_optimizer_step_pre_hook(before).remove)
+            undo.callback(optimizer_hooks.register_optimizer_step_post_hook(after).remove)
             undo.enter_context(patch.object(torch.autograd, "_engine_run_backward", self._engine()))
             undo.enter_context(states_kept_apart(lambda: self._counter))
             if self._counting:
@@ -173,7 +169,11 @@ class Phases:
         try:
             given, batch = describe((arguments, keywords))
             before = self._counter
-            self.begin(self._forward_kind(place, module, given), batch)
+            device = next((each.device.type for each in self._trainable[place]), "cpu")
+            autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+            trained = sum(map(_IS_TRAINED, self._trainable[place]))
+            words = ("forward", place, module.training, autocast, trained, *given.words)
+            self.begin(Kind(words, (*given.sizes, *structure.vmapped())), batch)
             self._structure.note(module, arguments)
             if torch.is_grad_enabled():
                 self._pending.append(self._current)
@@ -183,14 +183,6 @@ class Phases:
                 self._real[self._current.entry] = real
         finally:
             self._on_forward()
-
-    def _forward_kind(self, place: int, module: torch.nn.Module, given: Kind) -> Kind:
-        device = next((each.device.type for each in self._trainable[place]), "cpu")
-        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        trained = sum(map(_IS_TRAINED, self._trainable[place]))
-        return Kind(
-            ("forward", place, module.training, autocast, trained, *given.words), (*given.sizes, *structure.vmapped())
-        )
 
     def _after(self, *_: Any) -> None:
         if not self._own_thread():
@@ -218,8 +210,7 @@ class Phases:
         run = torch.autograd._engine_run_backward
 
         def noted(outputs: Any, *rest: Any, **options: Any) -> Any:
-            outermost = self._own_thread() and not self._running and not self._depth
-            if not outermost:
+            if not self._own_thread() or self._running or self._depth:  # not the outermost
                 return run(outputs, *rest, **options)
             before, found = self._counter, None
             self._guarded(self._backward)(outputs)
@@ -275,9 +266,8 @@ class Phases:
         return self._graphs_seen[seen]
 
     def _after_backward(self, found: Any) -> None:
-        self._runs = min(
-            self._runs + 1, MOST_RUNS
-        )  # what follows may be the next forward pass, of which no model tells
+        # What follows may be the next forward pass, of which no model tells.
+        self._runs = min(self._runs + 1, MOST_RUNS)
         # Without forward passes it went through a phase like this one: a name would be of names without end.
         through = tuple(dict.fromkeys(phase.entry.words for phase in self._passed if self.forwards))
         self.begin(Kind(("after backward", self._runs, self._name(through)), ()))
@@ -311,15 +301,10 @@ class Phases:
 
     def _decide(self) -> None:
         phase = self._current
-        wanted = self._counting and not self.failure
+        wanted, starts = self._counting and not self.failure, self._counter is None
         if wanted:
             wanted, phase.tentative = self.known.wants(phase.entry)
-        if (
-            wanted
-            and self._counter is None
-            and phase.entry.words[0] == "backward"
-            and self._is_of_compiled(phase.entry)
-        ):
+        if wanted and starts and phase.entry.words[0] == "backward" and self._is_of_compiled(phase.entry):
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
             for passed in self._passed:
                 self.known.doubt(passed.entry, passed.entry)
@@ -327,7 +312,12 @@ class Phases:
         if self._counter is not None and not (wanted and self._counter.sees_all):
             self._stop_counting()
         if wanted and self._counter is None:
-            self._start_counting()
+            models = torch.nn.ModuleDict({str(place): model for place, model in enumerate(self._models)})
+            counter = LoopCounter(LayerTracker(models))
+            counter.__enter__()
+            for optimizer in self._optimizers:
+                counter.layers.begin(optimizer)
+            self._counter = counter
         phase.counted = wanted
         self._graphs = structure.graphs_compiled()
 
@@ -355,11 +345,12 @@ class Phases:
                 shapes = hash((entry.shapes, inside.shapes)) if inside.shapes else entry.shapes
                 words, sizes = (*entry.words, ender, inside.modules, graph or 0), (*entry.sizes, nodes, inside.elements)
                 phase.kind = Kind(words, sizes, shapes)
-            if phase.counted and self._counter is not None and self._counter.error:
-                self.failure = self._counter.error
-            elif phase.counted and self._counter is not None and self._saw_all():
+            counter = self._counter if phase.counted else None
+            if counter is not None and counter.error:
+                self.failure = counter.error
+            elif counter is not None and counter.sees_all and self._graphs == structure.graphs_compiled():
                 of_forward = self._passed[-1].entry if entry.words[0] == "backward" else entry
-                self.known.note(entry, phase.kind, self._counter.operations, self._real.get(of_forward))
+                self.known.note(entry, phase.kind, counter.operations, self._real.get(of_forward))
             elif not phase.tentative and not self.known.has(phase.kind):
                 self.known.doubt(entry, phase.kind)
         if phase.batch:
@@ -370,30 +361,25 @@ class Phases:
             self._counter.operations = Operations()
             self._counter.follow((), ())
 
-    def _saw_all(self) -> bool:
-        return self._counter is not None and self._counter.sees_all and self._graphs == structure.graphs_compiled()
-
-    def _start_counting(self) -> None:
-        models = torch.nn.ModuleDict({str(place): model for place, model in enumerate(self._models)})
-        counter = LoopCounter(LayerTracker(models))
-        counter.__enter__()
-        for optimizer in self._optimizers:
-            counter.layers.begin(optimizer)
-        self._counter = counter
-
     def _stop_counting(self) -> None:
         counter, self._counter = self._counter, None
         if counter is not None:
             counter.__exit__(None, None, None)
 
     def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
-        """The hook, after whose own errors the loop goes on, uncounted."""
+        """The hook, after whose own errors the loop goes on, uncounted; the loop's function modes do not see it."""
 
-        def failed(error: Exception) -> None:
-            self.failure = f"{type(error).__name__}: {error}"
-            self._stop_counting()
+        def safe(*given: Any) -> None:
+            if torch.compiler.is_compiling():
+                return
+            try:
+                with torch._C.DisableTorchFunction():
+                    hook(*given)
+            except Exception as error:
+                self.failure = f"{type(error).__name__}: {error}"
+                self._stop_counting()
 
-        return structure.guarded(hook, failed)
+        return safe
 
 
 _DONE = Phase(_OUTSIDE, _OUTSIDE)

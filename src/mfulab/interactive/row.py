@@ -208,22 +208,16 @@ def merged(laps: Sequence[tuple[float, Readings]]) -> Readings:
         if not known:
             found[name] = of_all[0][1]
             continue
-        values = [value for _, _, value in known]
-        if name in _SUMMED:
-            value = sum(values)
-        elif name in _LARGEST:
-            value = max(values)
-        else:
-            value = sum(seconds * value for seconds, _, value in known) / sum(seconds for seconds, _, _ in known)
-        windows = [reading.window_s for _, reading, _ in known]
-        length = None if None in windows else sum(each or 0.0 for each in windows)
-        found[name] = replace(known[-1][1], value=value, window_s=length)
+        value = sum(seconds * value for seconds, _, value in known) / sum(seconds for seconds, _, _ in known)
+        if name in _SUMMED or name in _LARGEST:
+            value = (sum if name in _SUMMED else max)(value for _, _, value in known)
+        found[name] = replace(known[-1][1], value=value, window_s=total(*(each.window_s for _, each, _ in known)))
     return found
 
 
 def over_ranks(row: Mapping[str, Any]) -> dict[str, Any]:
     """A window's row over all ranks, a collective call: see `Measurement.job`."""
-    own = {name: row.get(name) for name in ("flops", "executed_flops", "mfu_percent", "hfu_percent", "tflop_s")}
+    own = {name: row.get(name) for name in ("flops", "executed_flops", "mfu_percent", "tflop_s")}
     own["seconds"] = row["flops"] / row["tflop_s"] / 1e12 if own["flops"] and own["tflop_s"] else row.get("time_s")
     ranks: list[Any] = [own]
     if torch.distributed.is_available() and torch.distributed.is_initialized():

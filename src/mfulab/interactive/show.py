@@ -22,8 +22,8 @@ MEAN_APART = 0.02
 DISTURBING = frozenset({"other_processes", "beside", "held_back", "stolen"})
 
 
-# What MFU is divided by.
-BASES = ("spec", "max_clock", "actual_clock", "measured")
+# What MFU is divided by, as the catalogues name it.
+WORDS = ("of_spec", "of_max_clock", "of_actual_clock", "of_measured")
 
 
 def bar(percent: float) -> str:
@@ -94,7 +94,7 @@ def show(window: Any, console: Console | None = None, language: str = "en") -> N
     if values.get("windows") and values.get("time_ci_low_s") is None:
         lines.append(Text(text("no_interval", count=values["windows"]), style="dim"))
     lines.append(ladder_table(values, readings, language))
-    shares = ((text(f"of_{basis}"), values.get(f"mfu_{basis}_percent")) for basis in BASES)
+    shares = ((text(word), values.get(f"mfu_{word.removeprefix('of_')}_percent")) for word in WORDS)
     if parts := [text("share", share=percent(value), of=name) for name, value in shares if value is not None]:
         lines.append(Text(f"MFU: {', '.join(parts)}"))
     if verdict is not None:

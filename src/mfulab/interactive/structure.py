@@ -4,7 +4,7 @@ import math
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -143,25 +143,24 @@ def real_tokens_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> R
         return None
 
 
-def sequence_number() -> int:
-    """Number of the node that autograd makes next in this thread."""
-    return torch._C._autograd._get_sequence_nr()
+# Number of the node that autograd makes next in this thread.
+sequence_number = torch._C._autograd._get_sequence_nr
 
 
 def number(outputs: Any) -> int:
     """Number of the newest node that a backward pass starts from; -1 for a leaf and for what has none."""
-    nodes = [getattr(output, "grad_fn", None) for output in _listed(outputs)]
-    numbers = [-1 if node is None else node._sequence_nr() for node in nodes]
+    numbers = (node._sequence_nr() for node in _starts(outputs))
     return max((number for number in numbers if number < 2**63), default=-1)
 
 
-def _listed(outputs: Any) -> Sequence[Any]:
-    return outputs if isinstance(outputs, Sequence) else [outputs]
+def _starts(outputs: Any) -> list[Any]:
+    nodes = (getattr(each, "grad_fn", None) for each in (outputs if isinstance(outputs, Sequence) else [outputs]))
+    return [node for node in nodes if node is not None]
 
 
 def nodes_of(outputs: Any) -> Iterator[Any]:
     """Every node of the graph of a backward pass."""
-    waiting = [node for output in _listed(outputs) if (node := getattr(output, "grad_fn", None)) is not None]
+    waiting = _starts(outputs)
     seen = set(waiting)
     while waiting:
         node = waiting.pop()
@@ -209,21 +208,3 @@ def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> in
             weights = tuple(tuple(leaf.shape) for leaf in leaves if leaf is not None)
             code = hash((code, name, weights, *(tuple(each.shape) for each in node._input_metadata)))
     return code
-
-
-def guarded(hook: Callable[..., None], failed: Callable[[Exception], None]) -> Callable[..., None]:
-    """Wraps a hook, after whose own errors the loop goes on; the loop's own function modes do not see it."""
-
-    def safe(*given: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        try:
-            if _function_modes():
-                with torch._C.DisableTorchFunction():
-                    hook(*given)
-            else:
-                hook(*given)
-        except Exception as error:
-            failed(error)
-
-    return safe
