@@ -6,7 +6,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.cli.flops import config_of
@@ -50,10 +50,8 @@ def frames(
 def picture(engines: Sequence[dict[str, Any]], pages: dict[str, Page], one: Peak) -> Group:
     """A column an engine, a row each number that one of them has; below it verdicts, and why what is missing is."""
     text = Texts("en", "engine")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for engine in engines:
-        table.add_column(f"{engine['page']}\n{engine['engine']} {engine['model']}", justify="right")
+    heads = (f"{engine['page']}\n{engine['engine']} {engine['model']}" for engine in engines)
+    table = Table("", *(Column(head, justify="right") for head in heads), box=box.SIMPLE_HEAD, pad_edge=False)
     for name in COLUMNS:
         cells = ["—" if engine.get(name) is None else f"{engine[name]:,.4g}" for engine in engines]
         if set(cells) != {"—"}:
@@ -61,12 +59,10 @@ def picture(engines: Sequence[dict[str, Any]], pages: dict[str, Page], one: Peak
     lines: list[Any] = [table]
     for engine in engines:
         if "gone" in engine:
-            lines.append(
-                Text(text("gone", reason=engine["gone"], ago=time.monotonic() - pages[engine["page"]].seconds))
-            )
+            ago = time.monotonic() - pages[engine["page"]].seconds
+            lines.append(Text(text("gone", reason=engine["gone"], ago=ago)))
         elif engine["engine"] != "mfulab":
             lines.append(Text(f"{engine['page']}: {text(engine['verdict'])}", style="yellow"))
-            lines += [
-                Text(text(key, of=one.device or local_name(), why=one.reason), style="dim") for key in engine["missing"]
-            ]
+            of = one.device or local_name()
+            lines += [Text(text(key, of=of, why=one.reason), style="dim") for key in engine["missing"]]
     return Group(*lines)

@@ -31,20 +31,21 @@ SEEN = 0.005
 def show(words: Sequence[str], as_json: bool) -> int:
     """Answers `key=value …`; the status is 1 where no convention gives the number that was reported."""
     given, changes = _read(words)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     config = model_config(given.pop("model", ""), changes)
     if "device" not in given:
         raise ConfigurationError('device: missing; give its name, such as device="NVIDIA H100 80GB HBM3"')
     if not SPEEDS & given.keys():
-        return _show_expected(config, given, as_json)
+        return _show_expected(console, config, given, as_json)
     explanation = explain(config, **given)
     if as_json:
         print(json.dumps(asdict(explanation), ensure_ascii=False))
     else:
-        _print(_console(), explanation)
+        _print(console, explanation)
     return 0 if explanation.reported is None or explanation.matches else 1
 
 
-def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) -> int:
+def _show_expected(console: Console, config: ModelConfig, asked: dict[str, Any], as_json: bool) -> int:
     """Without a speed: what the device's roofline allows, and the memory that each of `devices` needs."""
     if useless := {"reported", "peak_tflop_s"} & asked.keys():
         raise ConfigurationError(f"{', '.join(useless)}: needs a speed; give one of {', '.join(sorted(SPEEDS))}")
@@ -63,7 +64,7 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) ->
     table = Table("a step of", *(Column(name, justify="right") for name in names), box=box.SIMPLE_HEAD, title=title)
     for each in found:
         table.add_row(
-            {"inference": "prefill" if config.vocabulary_size else "inference"}.get(each.mode, each.mode),
+            "prefill" if config.vocabulary_size and each.mode == "inference" else each.mode,
             f"{1e3 * each.products_s:.4g}",
             f"{each.tokens_per_s:,.0f}",
             f"{each.mfu_percent:.1f}",
@@ -72,7 +73,6 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) ->
             "" if each.memory_bytes is None else f"{each.memory_bytes / 1e9:.4g}",
             {True: "yes", False: "no", None: "?"}[each.fits],
         )
-    console = _console()
     console.print(table)
     if any(each.others_s is None for each in found):
         console.print(lacks("What is not fused, and the memory of training,", "torch"), markup=False)
@@ -85,14 +85,9 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) ->
     return 0
 
 
-def _console() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-
-
 def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Keys of the question and dotted keys of the model, their values read as YAML."""
-    asked: dict[str, Any] = {}
-    changes: dict[str, Any] = {}
+    asked, changes = dict[str, Any](), dict[str, Any]()
     for word in words:
         key, separator, text = word.partition("=")
         if not separator:

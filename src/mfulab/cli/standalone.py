@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -31,10 +32,9 @@ from mfulab.planning.overrides import complete
 from mfulab.planning.runs import Plan, Run
 from mfulab.runtime.client import USAGE
 
-# Hydra's flags that take a value, and those that show something and measure nothing.
-VALUED = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"}
+# Hydra's flags that show something and measure nothing.
 SHOWING = {"--cfg", "-c", "--info", "-i", "--hydra-help"}
-OWN = {"--row", "--json"}  # flags that Hydra does not know
+SWEEPING, OWN = {"-m", "--multirun"}, {"--row", "--json"}  # flags that Hydra does not know are our own
 FLAGS = """
   -m               sweep over values with commas; one table at the end
   --row            every column of the row instead of its summary
@@ -51,7 +51,7 @@ def main(step: str, arguments: Sequence[str]) -> None:
         return
     flags, given = split(arguments)
     overrides = complete(given)
-    many = bool({"-m", "--multirun"} & set(flags))
+    many = bool(SWEEPING & set(flags))
     style = next((flag for flag in flags if flag in OWN), "")
     if not SHOWING & set(flags):
         check(overrides, CONFIG, sweeps=many)
@@ -75,17 +75,11 @@ def main(step: str, arguments: Sequence[str]) -> None:
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """(flags with their values, overrides) of a command line in Hydra's words."""
-    flags: list[str] = []
-    overrides: list[str] = []
-    words = iter(arguments)
-    for word in words:
-        if not word.startswith("-"):
-            # `--info` may have a value, which is no override: those have a sign.
-            (flags if flags and flags[-1] in ("--info", "-i") and "=" not in word else overrides).append(word)
-            continue
-        flags.append(word)
-        if word in VALUED:
-            flags += [next(words, "")]
+    flags, overrides = list[str](), list[str]()
+    for before, word in itertools.pairwise(["", *arguments]):
+        # A flag's value has no sign, which overrides have.
+        is_value = before.startswith("-") and before not in SWEEPING | OWN and "=" not in word
+        (flags if word.startswith("-") or is_value else overrides).append(word)
     return flags, overrides
 
 
@@ -105,14 +99,13 @@ def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, A
 
     Shows the row's summary, or the row in one `style` of `OWN`; with None nothing, as in a sweep.
     """
-    progress = sys.stderr if style == "--json" else sys.stdout
-    composition = replace(
-        composition, base={**composition.base, "steps": [step], "replicates": 1, "ceiling_replicates": 1}
-    )
+    say = partial(print, file=sys.stderr if style == "--json" else sys.stdout, flush=True)
+    alone = {"steps": [step], "replicates": 1, "ceiling_replicates": 1}
+    composition = replace(composition, base={**composition.base, **alone})
     plan = runs.plan(composition, *place(composition.base), emulated(composition.base))
     for excluded in plan.excluded:
         if excluded["run"] not in done:
-            print(f"left out: {excluded['run']}: {excluded['because']}", file=progress)
+            say(f"left out: {excluded['run']}: {excluded['because']}")
         done[excluded["run"]] = {}
     wanted = [
         run
@@ -125,10 +118,9 @@ def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, A
         if config.exists() and store.state(run, RESULTS) is not store.State.KEPT:
             lock.take(RESULTS)  # what a running sweep has planned is not planned anew
         store.write_run(run, RESULTS)
-        expected = expected_s(run)
-        about = f" · about {duration(expected)}" if expected else ""
+        about = f" · about {duration(expected)}" if (expected := expected_s(run)) else ""
         counted = f"{number}/{len(wanted)} " if len(wanted) > 1 else ""
-        print(f"{counted}{run.step}: {run.name}{about}", flush=True, file=progress)
+        say(f"{counted}{run.step}: {run.name}{about}")
         log, began = config.with_name("log"), time.monotonic()
         with log.open("w") as file:
             command = [sys.executable, "scripts/run.py", run.step, "--config", str(config)]
@@ -136,7 +128,7 @@ def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, A
         if ended:
             print(log.read_text(), file=sys.stderr)
             sys.exit(ended)
-        print(f"    done in {duration(time.monotonic() - began)}", flush=True, file=progress)
+        say(f"    done in {duration(time.monotonic() - began)}")
         if run.step == step:
             done[run.folder] = row = _joined(plan, run)
             if style == "--json":

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,13 @@ def run(
     language: str,
 ) -> int:
     """Reads, joins and shows; the status is 1 where a file could not be read, or a gate was not passed."""
-    stated = dict(map(_peak, peaks))
+    stated = dict[str, float]()
+    for text in peaks:
+        name, _, figure = text.partition("=")
+        with suppress(ValueError):
+            stated[name] = float(figure)
+        if name not in _PRECISIONS or not 0 < stated.get(name, 0) < 1e7:
+            raise ConfigurationError(f"--peak {text}: give {', '.join(_PRECISIONS)} and TFLOP/s, as in bf16=1307")
     if compare or gate:
         from mfulab.cli.trace_compare import compare as compared
 
@@ -56,7 +63,14 @@ def run(
     paths = files(given)
     if perfetto and len(paths) != 1:
         raise ConfigurationError(f"--perfetto {perfetto}: tracks are added to one trace, and {len(paths)} are given")
-    counted = _counted(model, batch_size, sequence_length, precision)
+    counted = None  # gives a row the FLOPs of the model that was named
+    if model is not None:
+        from mfulab.tracing.model_flops import count
+
+        if batch_size is None or precision not in _PRECISIONS:
+            formats = ", ".join(_PRECISIONS)
+            raise ConfigurationError(f"--model needs --batch-size, the samples of one step, and --precision: {formats}")
+        counted = count(model, batch_size, sequence_length, precision)
     found: list[Read] = []
     for path in paths:
         try:
@@ -82,30 +96,6 @@ def run(
 
         show(list(zip(found, rows, strict=True)), language)
     return int(any(row["status"] != "ok" for row in rows))
-
-
-def _peak(text: str) -> tuple[str, float]:
-    name, _, figure = text.partition("=")
-    try:
-        value = float(figure)
-    except ValueError:
-        value = 0.0
-    if name not in _PRECISIONS or not 0 < value < 1e7:
-        raise ConfigurationError(f"--peak {text}: give {', '.join(_PRECISIONS)} and TFLOP/s, as in bf16=1307")
-    return name, value
-
-
-def _counted(model: str | None, batch_size: int | None, sequence_length: int | None, precision: str | None) -> Any:
-    """A function that gives a row the FLOPs of the model that was named; None where none was."""
-    if model is None:
-        return None
-    if batch_size is None or precision not in _PRECISIONS:
-        raise ConfigurationError(
-            f"--model needs --batch-size, the samples of one step, and --precision: {', '.join(_PRECISIONS)}"
-        )
-    from mfulab.tracing.model_flops import count
-
-    return count(model, batch_size, sequence_length, precision)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

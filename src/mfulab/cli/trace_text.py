@@ -29,7 +29,7 @@ RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "wai
 # The titles of these tables, and of the best that matmuls are compared with, as the catalogues name them.
 WORDS = (
     *("products", "operators", "modules", "collectives", "compute", "memory", "launch", "doubtful", "kernels", "gaps"),
-    *("ranks", "best_trace", "best_matmul_runs", "best_both"),
+    *("overview", "ranks", "best_trace", "best_matmul_runs", "best_both"),
 )
 KINDS = {"products": "matmuls", "recomputed": "recomputation", "others": "other_operators"}  # of time, as named there
 LONGEST = 5

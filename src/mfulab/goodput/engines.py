@@ -149,6 +149,7 @@ def sample_of(
 
 def _missing(row: Mapping[str, Any], now: Reading, peak: Peak, anew: bool) -> list[str]:
     """Keys of the sentences that say why columns are empty."""
+    has_histogram = "first_tokens" in now
     rules = {
         "anew": anew,
         "no_flops": row["tflop_s"] is None and not anew,
@@ -156,8 +157,8 @@ def _missing(row: Mapping[str, Any], now: Reading, peak: Peak, anew: bool) -> li
         "no_halves": row["prefill_mfu_percent"] is None and row["mfu_percent"] is not None,
         "no_bytes": row["read_gb_s"] is None and not anew,
         "no_bandwidth": row["read_gb_s"] is not None and peak.memory_gb_s is None,
-        "no_latency": row["ttft_s"] is None and "first_tokens" in now,
-        "no_histogram": "first_tokens" not in now,
+        "no_latency": row["ttft_s"] is None and has_histogram,
+        "no_histogram": not has_histogram,
     }
     return [key for key, holds in rules.items() if holds]
 

@@ -1,6 +1,7 @@
 """Costs of kinds of phases: what a phase was called with, which kinds were counted, and which follow from these."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -64,30 +65,21 @@ class Cost:
         useful = None
         if self.useful is not None or other.useful is not None:  # a cost that does not know counts as useful whole
             useful = sum(cost.model if cost.useful is None else cost.useful for cost in (self, other))
-        return Cost(
-            _summed(self.formats, other.formats),
-            _summed(self.executed_formats, other.executed_formats),
-            self.moved_bytes + other.moved_bytes,
-            self.uncounted | other.uncounted,
-            useful,
-        )
+        needed, executed = Counter(self.formats), Counter(self.executed_formats)
+        needed.update(other.formats)
+        executed.update(other.executed_formats)
+        moved, uncounted = self.moved_bytes + other.moved_bytes, self.uncounted | other.uncounted
+        return Cost(needed, executed, moved, uncounted, useful)
 
     def same_flops(self, other: "Cost | None") -> bool:
         """Says whether another has the same FLOPs; which of them are useful is a matter of data."""
         return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
 
 
-def _summed(one: Mapping[Format, int], other: Mapping[Format, int]) -> dict[Format, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in (*one, *other)}
-
-
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
     """The cost of what was counted, its useful part if `real` tokens are known; the optimiser is no part of it."""
-    moved = sum(
-        key.dtype.itemsize * totals.elements
-        for key, totals in operations.totals.items()
-        if key.dtype is not None and key.direction in ("forward", "backward")
-    )
+    parts = [(key, totals) for key, totals in operations.totals.items() if key.direction in ("forward", "backward")]
+    moved = sum(key.dtype.itemsize * totals.elements for key, totals in parts if key.dtype is not None)
     useful = useful_flops(operations, real) if real else None
     names = frozenset(operations.uncounted)
     return Cost(operations.by_format(), operations.by_format(executed=True), moved, names, useful)
@@ -98,9 +90,7 @@ def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
 
     With it comes the batch: the dimensions of the first tensor, of which the first counts samples; empty without one.
     """
-    words: list[Any] = []
-    sizes: list[int] = []
-    batch: list[tuple[int, ...]] = []
+    words, sizes, batch = list[Any](), list[int](), list[tuple[int, ...]]()
     _walk(value, words, sizes, batch)
     return Kind(tuple(words), tuple(sizes)), batch[0] if batch else ()
 
@@ -173,14 +163,9 @@ class KnownCosts:
         self.differing = ""
 
     @property
-    def counted(self) -> int:
-        """Number of kinds that were counted."""
-        return len(self._costs)
-
-    @property
-    def derived(self) -> int:
-        """Number of kinds whose cost follows from others."""
-        return sum(level == 0 and cost is not None for (_, level), cost in self._found.items())
+    def numbers(self) -> tuple[int, int]:
+        """How many kinds were counted, and of how many the cost follows from others."""
+        return len(self._costs), sum(not level and cost is not None for (_, level), cost in self._found.items())
 
     def cost(self, kind: Kind) -> Cost | None:
         """Cost of a kind; None if it was neither counted nor follows from others."""
@@ -281,10 +266,9 @@ def _place(start: tuple[int, ...], end: tuple[int, ...], point: tuple[int, ...])
     """Place of `point` on the line from `start` (0) to `end` (1); None beside it."""
     if not len(start) == len(end) == len(point):
         return None
-    if any(a == b != p for a, b, p in zip(start, end, point, strict=True)):
-        return None
-    places = {Fraction(p - a, b - a) for a, b, p in zip(start, end, point, strict=True) if a != b}
-    return places.pop() if len(places) == 1 else None
+    ways = [(p - a, b - a) for a, b, p in zip(start, end, point, strict=True)]
+    places = {Fraction(way, whole) for way, whole in ways if whole}
+    return places.pop() if len(places) == 1 and all(whole or not way for way, whole in ways) else None
 
 
 def _extended(points: Mapping[Fraction, Cost]) -> Cost | None:

@@ -129,14 +129,13 @@ class Measurement:
         if not 0 <= ceiling_s < math.inf:
             raise ValueError(f"ceiling_s={ceiling_s}: give seconds, 0 for none")
         self.models = _listed(model)
-        devices = dict.fromkeys(parameter.device for each in self.models for parameter in each.parameters())
-        self.device = torch.device(device) if device is not None else next(iter(devices), torch.device("cpu"))
-        self._devices = list(devices)
+        parameters = [parameter for each in self.models for parameter in each.parameters()]
+        self._devices = list(dict.fromkeys(each.device for each in parameters))
+        self.device = torch.device(device) if device is not None else (*self._devices, torch.device("cpu"))[0]
         self._batch, self._given_flops, self._ceiling_s, self._quiet = batch, flops_per_step, ceiling_s, quiet
         self._language = language
         self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
-        self._keep = Path(series) if series else None
-        self._trace_path = Path(trace) if trace else None
+        self._series_path, self._trace_path = series, trace
         self._clock = clock_for(self.device)
         self._phases = Phases(
             self.models,
@@ -180,7 +179,7 @@ class Measurement:
         self._steps, self._laps = [], []
         self._trace: BlockTrace | None = None
         folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="mfulab-"))
-        series = Series(self.device, self._keep or Path(folder) / "series.csv").open()
+        series = Series(self.device, Path(self._series_path or Path(folder, "series.csv"))).open()
         undo.callback(series.close)
         self._samplers = samplers_for(self.device, [series])
         self._clock.synchronise()
@@ -206,7 +205,7 @@ class Measurement:
             self._watching.close()
             self._watch()
         if self._trace_path:
-            self._trace = BlockTrace(self.device, self._trace_path)
+            self._trace = BlockTrace(self.device, Path(self._trace_path))
             self._trace.start()
 
     def _watch(self) -> None:

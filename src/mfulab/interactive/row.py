@@ -64,8 +64,7 @@ class Work:
 
 def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, slice]]:
     """Seconds and phases of each step, from marks and the seconds between consecutive ones; `skip` ends no step."""
-    present = {mark.what for mark in marks}
-    wanted = next((bounds for what, bounds in _BOUNDS if what in present), ())
+    wanted = next((bounds for what, bounds in _BOUNDS if any(mark.what == what for mark in marks)), ())
     moments = itertools.accumulate(intervals, initial=0.0)
     chosen = [(mark, moment) for mark, moment in zip(marks, moments, strict=True) if mark.what in wanted]
     return [
@@ -111,8 +110,9 @@ def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
     total = sum((cost for _, cost in costs), Cost())
     if not total.model:
         return _unknown(f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}")
-    parts = [f"operators of {phases.known.counted} kinds of phases, each counted once"]
-    if derived := phases.known.derived:
+    counted, derived = phases.known.numbers
+    parts = [f"operators of {counted} kinds of phases, each counted once"]
+    if derived:
         parts.append(f"{derived} kinds follow from counted ones of other lengths")
     if left := len(steps) - len(costs):
         parts.append(f"{left} of {len(steps)} steps are of kinds that were not counted and left out of MFU")
