@@ -22,15 +22,15 @@ def show(
         from mfulab.goodput.figure import draw
 
         draw(job_of(folder), figure, language)
-    return follow(_frames(folder, language), interval_s, None if prometheus is not None else 1, as_json, prometheus)
 
+    def frames() -> Iterator[tuple[dict[str, Any], Group]]:
+        while True:
+            job = job_of(folder)
+            row = job.row()
+            columns = {f"goodput_{name}" if name != "job" else "name": value for name, value in row.items()}
+            yield columns | {"notes": _notes(job, Texts("en", "goodput"))}, _picture(job, row, language)
 
-def _frames(folder: Path, language: str) -> Iterator[tuple[dict[str, Any], Group]]:
-    while True:
-        job = job_of(folder)
-        row = job.row()
-        columns = {f"goodput_{name}" if name != "job" else "name": value for name, value in row.items()}
-        yield columns | {"notes": _notes(job, Texts("en", "goodput"))}, _picture(job, row, language)
+    return follow(frames(), interval_s, None if prometheus is not None else 1, as_json, prometheus)
 
 
 def _notes(job: Job, text: Texts) -> list[str]:

@@ -50,16 +50,16 @@ def run(hardware: str | None, results: Path, widest: float, minutes: float, most
     if sweep is not None:
         minutes = sweep.left_s() / 60
     until, lost = time.monotonic() + 60 * minutes, set[str]()
+
+    def fits(row: dict[str, Any]) -> bool:
+        return row["run"] not in lost and time.monotonic() + _process_s(row) <= until
+
     if starts := client.SOCKET not in os.environ:
         lifetime.start(work="rows")
     try:
-        while found := [
-            each
-            for each in _least_known(results, hardware, 100 * widest, most, sweep)
-            if each[1]["run"] not in lost and time.monotonic() + _process_s(each[1]) <= until
-        ]:
+        while found := [each for each in _least_known(results, hardware, 100 * widest, most, sweep) if fits(each[1])]:
             for step, row in found[: (len(found) + 1) // 2]:
-                if time.monotonic() + _process_s(row) > until:
+                if not fits(row):
                     continue
                 folder = _next(results / hardware / step / row["run"])
                 print(f"{len(found)} left  ±{row['precision_percent']:.3g} %  {step}  {folder.name}", flush=True)

@@ -18,6 +18,7 @@ from mfulab.tables.columns import dictionary
 CONFIG = Path("config")
 README = CONFIG / "README.md"
 KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"  # in config.yaml, up to Hydra's own
+BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}"}
 EXPERIMENTS = "## Experiments, by question\n"  # in config/README.md, up to the next heading: tables of experiments
 
 
@@ -105,33 +106,26 @@ def table_of_keys() -> str:
 def _table() -> list[tuple[str, str, str, list[str]]]:
     """(key, values, meaning, what reads it) of every key."""
     found: dict[str, tuple[str, str, str, list[str]]] = {}
-    models: dict[str, type[BaseModel]] = {step: each.config for step, each in MEASUREMENTS.items()}
-    models["planning"] = Asked
-    for reader, model in models.items():
+    for reader, model in [*((step, each.config) for step, each in MEASUREMENTS.items()), ("planning", Asked)]:
         for name, values, meaning in _fields(model):
             found.setdefault(name, (name, values, meaning, []))[3].append(reader)
     return list(found.values())
 
 
 def _fields(config: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Name, values (choices, bounds or type) and meaning of each key."""
     schema = config.model_json_schema(by_alias=False)["properties"]
     for name, field in config.model_fields.items():
         nested = group_model(field.annotation)
         if nested is not None:
             yield from _fields(nested, f"{name}.")
         elif name not in SET_BY_PLANNING:
-            yield prefix + name, _values(schema[name]), (field.description or "").replace("|", "\\|")
-
-
-def _values(schema: dict[str, object]) -> str:
-    """Choices, bounds or type of a value, in a few words."""
-    options = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]  # type: ignore[attr-defined]
-    (each, *_) = options
-    if "enum" in each:
-        return ", ".join(f"`{value}`" for value in each["enum"])
-    bounds = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}"}
-    told = [form.format(each[key]) for key, form in bounds.items() if key in each]
-    return " ".join([str(each.get("type", "text")), *told])
+            options = schema[name].get("anyOf", [schema[name]])
+            first = next(each for each in options if each.get("type") != "null")
+            bounds = [form.format(first[key]) for key, form in BOUNDS.items() if key in first]
+            values = ", ".join(f"`{value}`" for value in first.get("enum", ()))
+            values = values or " ".join([first.get("type", "text"), *bounds])
+            yield prefix + name, values, (field.description or "").replace("|", "\\|")
 
 
 def _of_experiments() -> dict[str, object]:

@@ -59,7 +59,16 @@ def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str = "en", con
         ]
         table(console, text, "overview", OVERVIEW, of_each)
     for row in {row["job"] if row.get("job_ranks") else id(row): row for row in rows}.values():
-        table(console, text, "collectives", COLLECTIVES, _collectives(row))
+        # Of a job the time of the rank that waits least, of one rank its own.
+        kinds = [
+            (
+                *(one["kind"], f"{one['calls']}", quantity(one["bytes"], "B"), f"{one['processes']}", _ms(one["ms"])),
+                *("—" if one[name] is None else significant(one[name], 3) for name in ("algorithm_gb_s", "bus_gb_s")),
+                _ms(one["wait_ms"]),
+            )
+            for one in json.loads(row.get("collective_bandwidth") or "[]")
+        ]
+        table(console, text, "collectives", COLLECTIVES, kinds)
     for job in {row["job"]: row for row in rows if row.get("job_ranks")}.values():
         ranks = sorted((row for row in rows if row["job"] == job["job"]), key=lambda row: row["rank"])
         world, mfu = job["world_size"] or job["job_ranks"], _share(job["job_mfu_percent"])
@@ -192,18 +201,6 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
         console.print(Text(text("uncounted_line", name=short(name, 44), share=share, reason=why), style="dim"))
     if row["notes"]:
         console.print(Text(verdicts.flags(row["notes"], language), style="dim"))
-
-
-def _collectives(row: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Kinds and sizes of collectives: of a job the time of the rank that waits least, of one rank its own."""
-    return [
-        (
-            *(one["kind"], f"{one['calls']}", quantity(one["bytes"], "B"), f"{one['processes']}", _ms(one["ms"])),
-            *("—" if one[name] is None else significant(one[name], 3) for name in ("algorithm_gb_s", "bus_gb_s")),
-            _ms(one["wait_ms"]),
-        )
-        for one in json.loads(row.get("collective_bandwidth") or "[]")
-    ]
 
 
 def _modules(row: dict[str, Any]) -> list[tuple[str, ...]]:

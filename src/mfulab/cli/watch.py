@@ -99,11 +99,6 @@ def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
         share = "no MFU: its peak is unknown" if mfu is None else f"MFU {mfu:.1f} % of the spec peak {bar(mfu)}"
         step = f"{1e3 * process['step_s']:.1f} ms a step"
         lines.append(Text(f"{process['name']} ({process['pid']}): {rate}, {step}, {share}", style="green"))
-    if "sm_active_percent" not in readings:
-        lines += [
-            Text(f"{number:>3} {bar(busy)} {busy:3.0f} %")
-            for number, busy in enumerate(psutil.cpu_percent(percpu=True))
-        ]
     if not sample["processes"] and sample["expected_mfu_percent"] is None:
         lines.append(Text("busy is not useful: MFU needs a process that measures itself (mfulab.measure)", style="dim"))
     return Group(*lines)

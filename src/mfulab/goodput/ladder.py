@@ -75,8 +75,7 @@ class Attempt:
     @property
     def first(self) -> int | None:
         """Steps of the job that were done before its own; None if it came to no step."""
-        trained = [place for place, line in enumerate(self.lines) if line.trains]
-        return self.lines[trained[0] - 1].step if trained else None
+        return next((before.step for before, line in itertools.pairwise(self.lines) if line.trains), None)
 
 
 @dataclass(frozen=True)

@@ -251,15 +251,11 @@ def derive(known: Mapping[Kind, Cost | None], kind: Kind, outside: bool = False)
                 return None
         if len(points) >= ENOUGH_POINTS:
             enough, reach = (MANY_POINTS, FARTHEST) if outside else (ENOUGH_POINTS, 1)
-            inside = len(points) >= enough and max(points) >= reach and _is_on_lattice(points)
-            return _extended(points) if inside else None
+            common = math.lcm(*(place.denominator for place in points))
+            # Whether 1 is a whole number of the steps that lie between the places, of which one is 0.
+            on_lattice = common % math.gcd(*(int(place * common) for place in points)) == 0
+            return _extended(points) if len(points) >= enough and max(points) >= reach and on_lattice else None
     return None
-
-
-def _is_on_lattice(places: Mapping[Fraction, object]) -> bool:
-    """Says whether 1 is a whole number of the steps that lie between the places, of which one is 0."""
-    common = math.lcm(*(place.denominator for place in places))
-    return common % math.gcd(*(int(place * common) for place in places)) == 0
 
 
 def _place(start: tuple[int, ...], end: tuple[int, ...], point: tuple[int, ...]) -> Fraction | None:

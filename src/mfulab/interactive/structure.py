@@ -5,7 +5,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mfulab.flops.useful import RealTokens, real_tokens
 from mfulab.interactive.counting import LoopCounter, modes_of_loop
 
-_function_modes = torch._C._len_torch_function_stack
+_function_modes, _AS_IT_IS = torch._C._len_torch_function_stack, nullcontext()
 MOST_NOTED = 4096  # calls of modules after which what was noted is made a hash
 # Autograd's names of operators that cost no FLOPs of a model: elementwise ones, sums, views, losses.
 CHEAP = frozenset(
@@ -91,20 +91,17 @@ class Structure:
         if not (own := held["_parameters"]):
             noted.append(type(module))
             return
-        if _function_modes():
-            with torch._C.DisableTorchFunction():
-                self._note_weights(type(module), held, own, arguments)
-        else:
+        with torch._C.DisableTorchFunction() if _function_modes() else _AS_IT_IS:
             self._note_weights(type(module), held, own, arguments)
 
     def _note_weights(self, kind: type, held: dict[str, Any], own: dict[str, Any], arguments: tuple[Any, ...]) -> None:
         try:
-            for weight in own.values():  # the first that is not None
+            for weight in own.values():  # the first that is not None; a generator would take longer
                 if weight is not None:
                     break
-            form = (
-                (len(own), held["stride"], held.get("padding"), held.get("dilation")) if "stride" in held else len(own)
-            )
+            form: Any = len(own)
+            if "stride" in held:
+                form = form, held["stride"], held.get("padding"), held.get("dilation")
             self._noted += (kind, form) if weight is None else (kind, form, weight.shape, weight.dtype)
             given = arguments[0] if arguments else None
             if type(given) is PackedSequence:
