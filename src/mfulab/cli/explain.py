@@ -22,10 +22,8 @@ NUMBERS = (*COUNTS, "tokens_per_s", "samples_per_s", "time_s", "reported", "peak
 SPEEDS = {"tokens_per_s", "samples_per_s", "time_s"}
 TEXTS = ("model", "device", "precision", "mode")
 SHARDED = "weights, gradients and optimiser state fully sharded"
-SHOWN = 5
-"""Conventions that are listed where a reported number has more."""
-SEEN = 0.005
-"""Points from which a number is shown."""
+SHOWN = 5  # conventions that are listed where a reported number has more
+SEEN = 0.005  # points from which a number is shown
 
 
 def show(words: Sequence[str], as_json: bool) -> int:

@@ -16,8 +16,7 @@ from mfulab.core.language.quantities import quantity
 from mfulab.mfu.decoders import computed, missing
 from mfulab.mfu.models import FOLDERS, model_config, read_yaml
 
-DEFAULT_TOKENS = 1024
-"""Tokens of a sequence where a published config.json is given and no length."""
+DEFAULT_TOKENS = 1024  # of a sequence where a published config.json is given and no length
 
 
 def show(

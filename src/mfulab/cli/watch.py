@@ -76,15 +76,9 @@ def process_of(rate: Rate, device: str) -> dict[str, Any]:
     instead = emulated_here(device)
     peaks = {name: local_peak("fp32" if name in instead else name).spec or 0.0 for name in rate.formats}
     peak = {"computed_tflop_s": weighted_peak_flop_s(rate.formats, peaks)}
-    shares = utilization(1.0, device=device, flops=rate.flops_per_s, compute=peak, memory={})
-    return {
-        "pid": rate.pid,
-        "name": rate.name,
-        "precision": max(rate.formats, key=lambda name: rate.formats[name]),
-        "tflop_s": shares["tflop_s"],
-        "mfu_spec_percent": shares["mfu_spec_percent"],
-        "step_s": rate.step_s,
-    }
+    shares = utilization(1.0, device=device, flops=sum(rate.formats.values()), compute=peak, memory={})
+    found = {"pid": rate.pid, "name": rate.name, "precision": max(rate.formats, key=rate.formats.__getitem__)}
+    return found | {name: shares[name] for name in ("tflop_s", "mfu_spec_percent")} | {"step_s": rate.step_s}
 
 
 def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:

@@ -79,7 +79,10 @@ class LoopCounter(OperatorCounter):
         if self.error:
             return
         try:
-            if not _computes_nothing(out, args) and not self._optimises(operator, out, args):
+            # A model on the meta device, and one that only tries shapes, computes nothing.
+            tensors = (leaf for leaf in tree_leaves((out, args)) if isinstance(leaf, torch.Tensor))
+            computes = not any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in tensors)
+            if computes and not self._optimises(operator, out, args):
                 super().add(operator, out, args, kwargs)
         except Exception as error:
             self.error = f"{operator}: {type(error).__name__}: {error}"
@@ -115,16 +118,11 @@ def _storage(value: Any) -> StorageWeakRef | None:
     return StorageWeakRef(value.untyped_storage()) if plain and not is_traceable_wrapper_subclass(value) else None
 
 
-def _computes_nothing(out: Any, args: Any) -> bool:
-    """Says whether tensors without data were computed with: by a model on the meta device, or to try shapes."""
-    tensors = [leaf for leaf in tree_leaves((out, args)) if isinstance(leaf, torch.Tensor)]
-    return any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in tensors)
-
-
-def modes_of_loop(counter: LoopCounter | None) -> list[TorchDispatchMode]:
-    """The loop's own dispatch modes, from the outermost."""
-    own = None if counter is None else counter._mode
-    return [mode for mode in _get_current_dispatch_mode_stack() if mode is not own]
+def state(counter: LoopCounter | None) -> tuple[Any, ...]:
+    """State that decides how the thread computes: gradients, inference, autocast, the loop's own dispatch modes."""
+    modes = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else ()
+    own = tuple(type(mode) for mode in modes if counter is None or mode is not counter._mode)
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled(), own
 
 
 def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatchMode]]) -> None:

@@ -290,7 +290,13 @@ class Measurement:
             `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent`, `rank_step_s`;
             None for what a rank does not know.
         """
-        return row.over_ranks(self.row)
+        own = {name: self.row.get(name) for name in ("flops", "executed_flops", "mfu_percent", "tflop_s")}
+        own["seconds"] = ratio(ratio(own["flops"], own["tflop_s"]), 1e12) or self.row.get("time_s")
+        ranks: list[Any] = [own]
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            ranks = [None] * torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(ranks, own)
+        return row.as_job(ranks)
 
     def _finish(self, whole: bool) -> None:
         if not whole:

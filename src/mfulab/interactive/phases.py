@@ -24,7 +24,7 @@ from mfulab.flops.layers import LayerTracker
 from mfulab.flops.useful import RealTokens
 from mfulab.interactive import structure
 from mfulab.interactive.costs import Cost, Kind, KnownCosts, describe
-from mfulab.interactive.counting import LoopCounter, states_kept_apart
+from mfulab.interactive.counting import LoopCounter, state, states_kept_apart
 from mfulab.interactive.structure import Inside, Structure
 
 MOST_PENDING = 4096  # forward passes that one backward pass can go through and still be told apart
@@ -126,7 +126,7 @@ class Phases:
         if self._running:
             self.failure = self.failure or "a step ended inside a backward pass"
             return
-        now = structure.state(self._counter)
+        now = state(self._counter)
         self._end((kind.words[0], *now))
         if kind is _OUTSIDE:
             self._runs = 0
@@ -246,7 +246,7 @@ class Phases:
             words.append(object())  # equal to none
         self._passed, self._pending = passed, []
         if compiled:
-            self._of_compiled.add(("backward", self._name((*words, *structure.state(self._counter)))))
+            self._of_compiled.add(("backward", self._name((*words, *state(self._counter)))))
         # How many nodes the graph has since the first forward pass began tells losses apart.
         self.begin(Kind(tuple(words), (*sizes, nodes), shapes))
         if self._current.counted:

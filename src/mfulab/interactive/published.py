@@ -32,11 +32,6 @@ class Rate:
     step_s: float
     unix_s: float
 
-    @property
-    def flops_per_s(self) -> float:
-        """The same in all formats together."""
-        return sum(self.formats.values())
-
 
 def folder() -> Path:
     """Folder in which processes of this user publish."""

@@ -75,10 +75,9 @@ def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[f
 
 
 def samples_of(phases: Sequence[Phase]) -> int | None:
-    """Samples that went forward, each call's batch; None if a call has no tensor."""
+    """Samples that went forward, each call's batch; None if a call has no tensor, or there was none."""
     sizes = [phase.samples for phase in phases if phase.entry.words[0] == "forward"]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if known and len(known) == len(sizes) else None
+    return None if None in sizes or not sizes else sum(size or 0 for size in sizes)
 
 
 def work_of_batch(steps: Sequence[Step], models: Sequence[torch.nn.Module], batch: Any) -> Work:
@@ -213,17 +212,6 @@ def merged(laps: Sequence[tuple[float, Readings]]) -> Readings:
             value = (sum if name in _SUMMED else max)(value for _, _, value in known)
         found[name] = replace(known[-1][1], value=value, window_s=total(*(each.window_s for _, each, _ in known)))
     return found
-
-
-def over_ranks(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A window's row over all ranks, a collective call: see `Measurement.job`."""
-    own = {name: row.get(name) for name in ("flops", "executed_flops", "mfu_percent", "tflop_s")}
-    own["seconds"] = row["flops"] / row["tflop_s"] / 1e12 if own["flops"] and own["tflop_s"] else row.get("time_s")
-    ranks: list[Any] = [own]
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        ranks = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(ranks, own)
-    return as_job(ranks)
 
 
 def as_job(ranks: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:

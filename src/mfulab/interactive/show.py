@@ -12,7 +12,6 @@ from mfulab.core.language.quantities import percent
 from mfulab.device.samplers.reading import Reading
 from mfulab.mfu import ladder
 from mfulab.mfu.utilization import ratio
-from mfulab.tables.verdict import Verdict
 from mfulab.timing.statistics import FEWEST_WINDOWS
 
 BAR = 24
@@ -49,20 +48,6 @@ def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], lan
     return table
 
 
-def disturbances(values: Mapping[str, Any], verdict: Verdict | None, language: str = "en") -> list[str]:
-    """Warnings that a row is no measure of its own device: others' load, throttling, too few steps, a slow ceiling."""
-    text, steps = Texts(language, "measured"), values.get("steps") or 0
-    flags = verdict.flags if verdict else ()
-    found = [verdicts.sentence(flag.key, flag.numbers, language) for flag in flags if flag.key in DISTURBING]
-    if values.get("only_counted"):
-        found.append(text("only_counted"))
-    if steps < FEWEST_WINDOWS and not values.get("windows"):
-        found.append(text("few_steps", count=steps))
-    if values.get("ceiling_other_processes_percent") is not None:
-        found.append(text("ceiling_beside"))
-    return found
-
-
 def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
     """Median step time, and the mean if it is another, throughput, rate, power and memory, as far as measured."""
     text, parts = Texts(language, "measured"), []
@@ -88,7 +73,19 @@ def show(window: Any, console: Console | None = None, language: str = "en") -> N
     """Prints a finished window, in colours where the terminal has them: what disturbed it, facts, ladder, verdict."""
     values, readings, verdict, text = window.row, window.readings, window.verdict, Texts(language, "measured")
     lines: list[Any] = []
-    if disturbed := disturbances(values, verdict, language):
+    said = [
+        (flag.key in DISTURBING, verdicts.sentence(flag.key, flag.numbers, language))
+        for flag in (verdict.flags if verdict else ())
+    ]
+    # What makes a row no measure of its own device: others' load, throttling, too few steps, a slow ceiling.
+    disturbed, steps = [sentence for disturbing, sentence in said if disturbing], values.get("steps") or 0
+    if values.get("only_counted"):
+        disturbed.append(text("only_counted"))
+    if steps < FEWEST_WINDOWS and not values.get("windows"):
+        disturbed.append(text("few_steps", count=steps))
+    if values.get("ceiling_other_processes_percent") is not None:
+        disturbed.append(text("ceiling_beside"))
+    if disturbed:
         lines.append(Text(text("disturbed", what="; ".join(disturbed)), style="bold red"))
     lines.append(Text(facts_line(values, language), style="bold"))
     if values.get("windows") and values.get("time_ci_low_s") is None:
@@ -103,9 +100,7 @@ def show(window: Any, console: Console | None = None, language: str = "en") -> N
         advice = Texts(language, "advice")(verdict.cause)
         lines.append(Text.assemble((f"{cause}: ", "bold yellow"), (reason, "yellow")))
         lines.append(Text(text("try", advice=advice), style="cyan"))
-        flags = [flag for flag in verdict.flags if flag.key not in DISTURBING]
-        said = (verdicts.sentence(flag.key, flag.numbers, language) for flag in flags)
-        lines += [Text(text("look", flag=flag), style="red") for flag in said]
+        lines += [Text(text("look", flag=flag), style="red") for disturbing, flag in said if not disturbing]
     for name, label in (("flops", "FLOPs"), ("mfu_percent", "MFU"), ("peak_tflop_s", text("peak"))):
         if name in readings and readings[name].value is None:
             lines.append(Text(f"{label}: {readings[name].reason}", style="dim"))

@@ -1,4 +1,4 @@
-"""Structure of a phase, noted cheaply: modules called, in order, what they are given, the graph, the thread's state."""
+"""Structure of a phase, noted cheaply: modules called, in order, what they are given, the graph."""
 
 import math
 import sys
@@ -14,7 +14,6 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mfulab.flops.useful import RealTokens, real_tokens
-from mfulab.interactive.counting import LoopCounter, modes_of_loop
 
 _function_modes, _AS_IT_IS = torch._C._len_torch_function_stack, nullcontext()
 MOST_NOTED = 4096  # calls of modules after which what was noted is made a hash
@@ -116,12 +115,6 @@ class Structure:
 
 
 _NOTHING = Inside()
-
-
-def state(counter: LoopCounter | None) -> tuple[Any, ...]:
-    """State that decides how the thread computes: gradients, inference, autocast, the loop's own dispatch modes."""
-    modes = tuple(type(mode) for mode in modes_of_loop(counter)) if torch._C._len_torch_dispatch_stack() else ()
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled(), modes
 
 
 def vmapped() -> tuple[int, ...]:
