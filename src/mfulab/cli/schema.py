@@ -106,7 +106,8 @@ def table_of_keys() -> str:
 def _table() -> list[tuple[str, str, str, list[str]]]:
     """(key, values, meaning, what reads it) of every key."""
     found: dict[str, tuple[str, str, str, list[str]]] = {}
-    for reader, model in [*((step, each.config) for step, each in MEASUREMENTS.items()), ("planning", Asked)]:
+    models: dict[str, type[BaseModel]] = {step: each.config for step, each in MEASUREMENTS.items()}
+    for reader, model in (models | {"planning": Asked}).items():
         for name, values, meaning in _fields(model):
             found.setdefault(name, (name, values, meaning, []))[3].append(reader)
     return list(found.values())

@@ -35,8 +35,8 @@ KINDS = {"products": "matmuls", "recomputed": "recomputation", "others": "other_
 LONGEST = 5
 OF_KERNELS = ("products", "recomputed", "uncounted", "others")
 # Columns that hold words, of which a narrow terminal shows the begin.
-TEXTS = ("operator", "shapes", "kernel", "ended_by", "cause", "kind", "bound", "module", "collective", "file")
-TEXTS += ("device", "verdict")
+TEXTS = {"operator", "shapes", "kernel", "ended_by", "cause", "kind", "bound", "module", "collective", "file"}
+TEXTS |= {"device", "verdict"}
 NAME = 64  # characters of a kernel's name
 TITLED: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "title_justify": "left", "title_style": "bold"}
 

@@ -25,8 +25,8 @@ from mfulab.mfu.utilization import utilization
 from mfulab.tables.verdict import expected_mfu
 
 # What the line below a GPU's ladder says, each in a unit.
-GPU_FACTS = {"clock_mhz": (1, "{:.0f} MHz"), "power_w": (1, "{:.0f} W"), "temperature_c": (1, "{:.0f} °C")}
-GPU_FACTS |= {"device_memory_bytes": (1e9, "{:.1f} GB in use"), "other_processes": (1, "{:.0f} process(es)")}
+GPU_FACTS = {"clock_mhz": (1.0, "{:.0f} MHz"), "power_w": (1.0, "{:.0f} W"), "temperature_c": (1.0, "{:.0f} °C")}
+GPU_FACTS |= {"device_memory_bytes": (1e9, "{:.1f} GB in use"), "other_processes": (1.0, "{:.0f} process(es)")}
 Frame = tuple[Mapping[str, Any], Any]
 """A sample, for JSON and Prometheus, and what is drawn of it."""
 
@@ -99,7 +99,7 @@ def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
 
 
 def run(
-    device: str = "auto",
+    device: Any = "auto",
     *,
     interval_s: float = 1.0,
     count: int | None = None,
