@@ -45,7 +45,7 @@ def show(words: Sequence[str], as_json: bool) -> int:
 
 def _show_expected(console: Console, config: ModelConfig, asked: dict[str, Any], as_json: bool) -> int:
     """Without a speed: what the device's roofline allows, and the memory that each of `devices` needs."""
-    if useless := {"reported", "peak_tflop_s"} & asked.keys():
+    if useless := sorted({"reported", "peak_tflop_s"} & asked.keys()):
         raise ConfigurationError(f"{', '.join(useless)}: needs a speed; give one of {', '.join(sorted(SPEEDS))}")
     modes = (asked.pop("mode"),) if "mode" in asked else None
     device, precision = asked.pop("device"), asked.pop("precision", "bf16")

@@ -88,8 +88,7 @@ def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None)
 
 def config_of(model: str, changes: dict[str, Any], sequence_length: int | None) -> ModelConfig:
     """The model that a name, a YAML file, a config.json or a dotted path means. Raises ConfigurationError for none."""
-    path = Path(model)
-    path = path / "config.json" if path.is_dir() else path
+    path = Path(model, "config.json") if Path(model).is_dir() else Path(model)
     if path.suffix == ".json":
         return model_config(_published(path, sequence_length), changes)
     named = any((folder / f"{model}.yaml").exists() for folder in FOLDERS)

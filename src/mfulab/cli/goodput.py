@@ -49,8 +49,7 @@ def _picture(job: Job, row: dict[str, Any], language: str) -> Group:
         if part:
             seconds = f"{part / 1e9 / len(job.timed):.1f} s"
             losses.add_row(text.name("span", name), seconds, f"{100 * part / whole:5.1f} %")
-    lines: list[Any] = [Text(text("summary", **row), style="bold"), rungs, Text(text("where")), losses]
-    lines += [
-        Text(text("beside", name=text.name("span", name), seconds=part / 1e9)) for name, part in job.beside.items()
-    ]
-    return Group(*lines, *(Text(note, style="dim") for note in _notes(job, text)))
+    besides = (text("beside", name=text.name("span", name), seconds=part / 1e9) for name, part in job.beside.items())
+    notes = (Text(note, style="dim") for note in _notes(job, text))
+    summary = Text(text("summary", **row), style="bold")
+    return Group(summary, rungs, Text(text("where")), losses, *map(Text, besides), *notes)

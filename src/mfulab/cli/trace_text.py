@@ -240,8 +240,7 @@ def _label(text: Texts, name: str) -> str:
 
 def _shapes(product: Product) -> str:
     """`16×559×1024 · 2816×1024` of the tensors that are multiplied."""
-    shapes = json.loads(product.shapes) if product.shapes else []
-    kept = [shape for shape in shapes if len(shape) > 1][:3]
+    kept = [shape for shape in json.loads(product.shapes or "[]") if len(shape) > 1][:3]
     return " · ".join("×".join(map(str, shape)) for shape in kept)
 
 

@@ -63,8 +63,7 @@ def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
             rate = fastest_matmul(sweep_matmuls(precision, device, limit_s), device).tflop_s
     except UnsupportedError:
         return Ceiling(None)
-    readings = first_available(sampled)
-    values = {name: reading.value for name, reading in readings.items()}
+    values = {name: reading.value for name, reading in first_available(sampled).items()}
     return Ceiling(rate, values.get("other_processes_percent"), values.get("other_processes"))
 
 
