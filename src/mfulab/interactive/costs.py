@@ -164,7 +164,7 @@ class KnownCosts:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """How many kinds were counted, and of how many the cost follows from others."""
+        """Numbers of kinds that were counted, and of kinds whose cost follows from others."""
         return len(self._costs), sum(not level and cost is not None for (_, level), cost in self._found.items())
 
     def cost(self, kind: Kind) -> Cost | None:
