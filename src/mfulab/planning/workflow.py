@@ -276,7 +276,7 @@ class Workflow:
     def category(self, wildcards: Any) -> str:
         """The figure's section in Snakemake's report: the page's. Its topic is read, as importing it imports pandas."""
         code = (PACKAGE / f"report/figures/{wildcards.figure}.py").read_text(encoding="utf-8")
-        found = re.search(r'^TOPIC = "(\w+)"$', code, flags=re.MULTILINE)
+        found = re.search(r'^TOPIC\b.* = "(\w+)"', code, flags=re.MULTILINE)
         return Texts(self.language, "page")(f"topic_{found[1]}") if found else wildcards.figure
 
     def labels(self, wildcards: Any) -> dict[str, str]:

@@ -8,8 +8,7 @@ from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "flops", "environment")
-TOPIC = "memory"
-ORDER = 10
+TOPIC, ORDER = "memory", 10
 ALIKE = ["machine", "model", "workload", "batch_size", "precision"]
 BACKENDS = ("math", "flash", "efficient", "cudnn")
 COLORS = dict(zip(BACKENDS, (style.PALETTE[1], style.PALETTE[0], style.PALETTE[2], style.PALETTE[4]), strict=True))

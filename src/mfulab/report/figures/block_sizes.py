@@ -9,8 +9,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, own, with_machine
 
 TABLES = ("matmul", "environment")
-TOPIC = "kernels"
-ORDER = 3
+TOPIC, ORDER = "kernels", 3
 FEWEST = 4  # blocks that make a picture
 
 

@@ -10,8 +10,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("ceilings", "environment")
-TOPIC = "roofline"
-ORDER = 1
+TOPIC, ORDER = "roofline", 1
 RING = style.PALETTE[1]
 
 

@@ -10,8 +10,7 @@ from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
-TOPIC = "flops"
-ORDER = 6
+TOPIC, ORDER = "flops", 6
 THREE_WAYS = ("convolution_library", "convolution_im2col", "convolution_direct")
 LIBRARY = THREE_WAYS[0]
 CASE = ["mode", "batch_size", "precision"]

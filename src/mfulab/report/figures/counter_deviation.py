@@ -8,8 +8,7 @@ from mfulab.report.drawing import kinds, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("counters",)
-TOPIC = "flops"
-ORDER = 2
+TOPIC, ORDER = "flops", 2
 MOST = 24
 AGREES_WITHIN = 1.0  # percent
 

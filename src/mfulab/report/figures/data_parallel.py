@@ -9,8 +9,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
-TOPIC = "training"
-ORDER = 10
+TOPIC, ORDER = "training", 10
 # What a job and the single process beside it have in common; a ceiling's name holds a CPU's threads.
 ALIKE = ["machine", "model", "workload", "batch_size", "sequence_length", "precision", "ceiling"]
 OWN = ["processes", "wrapper", "bucket_mb", "slowed_rank"]

@@ -11,8 +11,7 @@ from mfulab.report.drawing import curves, kinds, labels, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
-TOPIC = "batch_size"
-ORDER = 2
+TOPIC, ORDER = "batch_size", 2
 WORDS = ("mbu_percent", "mfu_percent")
 DASHES: Mapping[str, style.Dash] = dict(zip(WORDS, ("", (4, 2)), strict=True))
 MARKERS = {"decoding": "o", "prefill": "s"}

@@ -11,8 +11,7 @@ from mfulab.report.frames import Tables, ok, own
 from mfulab.tables.merge import OF
 
 TABLES = ("profile", "matmul", "environment")
-TOPIC = "trust"
-ORDER = 1
+TOPIC, ORDER = "trust", 1
 COLUMNS = ["hardware", "recorded", "run", "status", "started_at", "commit", "time_s", runs.DOUBTFUL]
 MOST = 24  # runs, those that differ most
 RATIOS = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)

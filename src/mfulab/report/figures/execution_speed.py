@@ -10,8 +10,7 @@ from mfulab.report.drawing import relative
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
-TOPIC = "execution"
-ORDER = 0
+TOPIC, ORDER = "execution", 0
 BASELINE = "eager"
 
 

@@ -9,8 +9,7 @@ from mfulab.report.drawing import labels, points, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, with_machine
 
 TABLES = ("profile", "environment")
-TOPIC = "flops"
-ORDER = 2
+TOPIC, ORDER = "flops", 2
 PLACE = ("flops_per_sample", "time_per_sample")
 ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
 

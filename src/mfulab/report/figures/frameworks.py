@@ -13,8 +13,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
-TOPIC = "execution"
-ORDER = 2
+TOPIC, ORDER = "execution", 2
 IN_TORCH = ("eager", "compile")
 ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
 EXECUTIONS = (*IN_TORCH, *ELSEWHERE)

@@ -10,8 +10,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
 
 TABLES = ("profile", "traces", "environment")
-TOPIC = "why"
-ORDER = 0
+TOPIC, ORDER = "why", 0
 MOST = 12  # runs of all machines
 SHOWN = 0.05  # points below which a part has no step of its own
 NAMED = 4.0  # points of a stacked bar that hold a number

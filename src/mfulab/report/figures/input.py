@@ -10,8 +10,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
-TOPIC = "training"
-ORDER = 8
+TOPIC, ORDER = "training", 8
 ALIKE = ["machine", "model", "mode", "batch_size", "sequence_length", "precision", "execution"]
 VARIED = ["loader_prefetch", "loader_epoch", "loader_persistent", "loader_pinned"]
 VARIED_MARK = "D"

@@ -12,8 +12,7 @@ from mfulab.report.drawing import kinds, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
-TOPIC = "kernels"
-ORDER = 1
+TOPIC, ORDER = "kernels", 1
 
 
 def rows(tables: Tables) -> pd.DataFrame:

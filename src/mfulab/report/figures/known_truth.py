@@ -12,8 +12,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 
 TABLES = ("readings", "environment")
-TOPIC = "ladder"
-ORDER = 5
+TOPIC, ORDER = "ladder", 5
 COUNTERS = (
     "mfulab_percent",
     "psutil_process_percent",

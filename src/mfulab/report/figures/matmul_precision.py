@@ -8,8 +8,7 @@ from mfulab.report.drawing import kinds, labels, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
-TOPIC = "precision"
-ORDER = 2
+TOPIC, ORDER = "precision", 2
 INTEGERS = "int8"  # whose products and sums are exact
 
 

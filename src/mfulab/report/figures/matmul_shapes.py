@@ -9,8 +9,7 @@ from mfulab.report.drawing import kinds, matmuls, runs, style
 from mfulab.report.frames import Tables, ok, own, with_machine
 
 TABLES = ("matmul", "environment")
-TOPIC = "kernels"
-ORDER = 2
+TOPIC, ORDER = "kernels", 2
 MOST_SHAPES, MOST_KERNELS = 16, 16
 FITS = 32  # what tiles and vectors divide
 FLAT_NAMES = 4  # so many names of implementations stand beside one another

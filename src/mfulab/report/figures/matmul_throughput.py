@@ -8,8 +8,7 @@ from mfulab.report.drawing import kinds, labels, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
-TOPIC = "kernels"
-ORDER = 0
+TOPIC, ORDER = "kernels", 0
 
 
 def rows(tables: Tables) -> pd.DataFrame:

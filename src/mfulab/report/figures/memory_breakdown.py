@@ -17,8 +17,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, with_machine
 
 TABLES = ("profile", "flops", "environment")
-TOPIC = "memory"
-ORDER = 0
+TOPIC, ORDER = "memory", 0
 PARTS = [part.name for part in fields(StepMemory)]
 COLORS = dict(zip(PARTS, (0, 4, 5, 1, 2, 3), strict=True))
 CARDS = ("GeForce RTX 4090", "H100 SXM5 80GB", "H200 SXM", "B200 HGX", "Instinct MI300X")

@@ -11,8 +11,7 @@ from mfulab.report.drawing import kinds, runs, style, ticks
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 
 TABLES = ("memory", "environment")
-TOPIC = "memory"
-ORDER = 2
+TOPIC, ORDER = "memory", 2
 ORDERS = ("random", "strided", "sequential", "rows", "columns", "host", "page_cache", "disk")
 KIB = 1024
 

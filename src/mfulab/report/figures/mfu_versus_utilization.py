@@ -14,8 +14,7 @@ from mfulab.tables import remedies
 from mfulab.tables.verdict import ABOVE_PEAK
 
 TABLES = ("profile", "traces", "environment")
-TOPIC = "headline"
-ORDER = 0
+TOPIC, ORDER = "headline", 0
 PLACE = ("utilization_percent", "mfu_percent")
 BUSY = 90  # percent of the time
 WIDE = 20  # ratio of the highest to the lowest MFU from which a linear axis hides the low ones

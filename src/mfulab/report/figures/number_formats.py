@@ -13,8 +13,7 @@ from mfulab.report.drawing import kinds, style, ticks
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("formats",)
-TOPIC = "precision"
-ORDER = 3
+TOPIC, ORDER = "precision", 3
 PARTS = ("sign", "exponent_bits", "mantissa_bits")
 BITS = dict(zip(PARTS, (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5]), strict=True))
 RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")

@@ -8,8 +8,7 @@ from mfulab.report.drawing import relative
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
-TOPIC = "precision"
-ORDER = 0
+TOPIC, ORDER = "precision", 0
 BASELINE = "fp32"
 
 

@@ -9,8 +9,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
-TOPIC = "flops"
-ORDER = 3
+TOPIC, ORDER = "flops", 3
 ALIKE = ["machine", "model", "workload", "batch_size", "precision", "execution"]
 WAYS = ("masked", "structured", "two_of_four")
 COLORS = dict(zip(WAYS, style.PALETTE[:3], strict=True))

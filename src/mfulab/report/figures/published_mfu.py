@@ -9,8 +9,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("published", "profile")
-TOPIC = "published"
-ORDER = 1
+TOPIC, ORDER = "published", 1
 MOST = 4  # panels
 SEVERAL = 5  # numbers of devices that make a series
 FULL = 100.0

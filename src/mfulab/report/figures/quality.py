@@ -11,8 +11,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 
 TABLES = ("quality", "environment")
-TOPIC = "flops"
-ORDER = 2
+TOPIC, ORDER = "flops", 2
 WAYS = get_args(Compression)
 WHOLE = WAYS[0]
 

@@ -9,8 +9,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
-TOPIC = "execution"
-ORDER = 3
+TOPIC, ORDER = "execution", 3
 EAGER = "eager"
 
 

@@ -10,8 +10,7 @@ from mfulab.report.frames import Tables, ok, own, with_machine
 from mfulab.tables import repeatability, replicates
 
 TABLES = ("profile", "matmul", "environment")
-TOPIC = "trust"
-ORDER = 0
+TOPIC, ORDER = "trust", 0
 SHARED = ["hardware", "recorded", "run", "status", "process_times_s", "started_at", "commit", "time_s"]
 FINEST = 0.125  # percent: what repeats better is drawn there
 DOUBLINGS = tuple(2.0**power for power in range(-3, 10))

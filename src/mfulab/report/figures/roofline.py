@@ -15,8 +15,7 @@ from mfulab.report.drawing import points, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
 
 TABLES = ("profile", "traces", "environment")
-TOPIC = "roofline"
-ORDER = 0
+TOPIC, ORDER = "roofline", 0
 PLACE = ("arithmetic_intensity", "tflop_s")
 
 

@@ -8,8 +8,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("series", "profile", "environment")
-TOPIC = "series"
-ORDER = 0
+TOPIC, ORDER = "series", 0
 VALUES = ("utilization_percent", "system_utilization_percent", "clock_mhz", "power_w", "temperature_c")
 
 

@@ -9,8 +9,7 @@ from mfulab.report.drawing import kinds, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, own, with_machine
 
 TABLES = ("matmul", "environment")
-TOPIC = "kernels"
-ORDER = 5
+TOPIC, ORDER = "kernels", 5
 CORRECTED = {
     "numba_cpu_seminar": "numba_cpu_naive",
     "numba_cuda_seminar": "numba_cuda_naive",

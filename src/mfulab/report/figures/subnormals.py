@@ -10,8 +10,7 @@ from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
-TOPIC = "precision"
-ORDER = 7
+TOPIC, ORDER = "precision", 7
 KINDS = ("normal", "subnormal", "flushed")
 OPERATIONS = ("products", "quotients", "roots")
 CASE = ["operation", "precision"]

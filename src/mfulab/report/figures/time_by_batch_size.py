@@ -10,8 +10,7 @@ from mfulab.report.drawing import curves, kinds, labels, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
-TOPIC = "batch_size"
-ORDER = 0
+TOPIC, ORDER = "batch_size", 0
 MODES = ("training", "inference")  # of the others the figure `decoding` has the series
 MOST_NAMED = 12  # lines of a panel that all have a label
 

@@ -8,8 +8,7 @@ from mfulab.report.drawing import kinds, matmuls, runs, style
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
-TOPIC = "kernels"
-ORDER = 4
+TOPIC, ORDER = "kernels", 4
 PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
 COLORS = (3, 0, 2, 1)
 MOST_LEVEL = 16  # bars whose words fit beside one another

@@ -14,8 +14,7 @@ from mfulab.report.drawing import kinds, labels, runs, style
 from mfulab.report.frames import Tables, ok, with_machine, with_traces
 
 TABLES = ("profile", "traces", "environment")
-TOPIC = "ladder"
-ORDER = 0
+TOPIC, ORDER = "ladder", 0
 RUNGS = [rung.column for rung in ladder.RUNGS]
 WRAPPED = 11  # letters of a rung's name in one line
 MOST = 20  # runs a panel
