@@ -7,8 +7,12 @@ NEARLY_ALL = 0.75
 
 def square(rows: pd.DataFrame) -> pd.DataFrame:
     """Unbatched n × n × n matmuls, the fastest block size of each."""
-    cube = rows[(rows["m"] == rows["n"]) & (rows["n"] == rows["k"]) & (rows["batch"].fillna(1) == 1)]
-    return fastest(cube)
+    return fastest(rows[cube(rows)])
+
+
+def cube(rows: pd.DataFrame) -> pd.Series:
+    """True if a matmul is one of n × n × n."""
+    return (rows["m"] == rows["n"]) & (rows["n"] == rows["k"]) & (rows["batch"].fillna(1) == 1)
 
 
 def fastest(rows: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any, TypeAlias, get_args
 from unicodedata import east_asian_width
 
@@ -181,12 +182,25 @@ def by_machine(
 
 
 def facets(
-    figure: Figure, rows: pd.DataFrame, case: str, cases: Sequence[str], most: int = 3, **shared: Any
+    figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str], most: int = 3, **shared: Any
 ) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel for each machine and each of `cases`, values of the column `case`, with its rows."""
-    grid = panels(figure, machines(rows, most), cases, **shared)
-    alike = rows["machine"], rows[case]
-    return [(axes, rows[(alike[0] == machine) & (alike[1] == name)]) for (machine, name), axes in grid.items()]
+    """A panel for each machine and each of `cases`, which are values of the column `case` and titles, with its rows.
+
+    Rows of no machine have a panel a case.
+    """
+    names = rows["machine"] if "machine" in rows else pd.Series("", rows.index)
+    grid = panels(figure, machines(rows, most) if "machine" in rows else [""], list(cases.values()), **shared)
+    each = zip(grid.values(), product(dict.fromkeys(name for name, _ in grid), cases), strict=True)
+    return [(axes, rows[(names == name) & (rows[case] == value)]) for axes, (name, value) in each]
+
+
+def in_rows(
+    figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared: Any
+) -> list[tuple[list[Axes], pd.DataFrame]]:
+    """A row of panels a machine, at most two of them, a panel for each title of `columns`; with the machine's rows."""
+    grid = panels(figure, machines(rows, 2), columns, **shared)
+    names = dict.fromkeys(name for name, _ in grid)
+    return [([grid[name, column] for column in columns], rows[rows["machine"] == name]) for name in names]
 
 
 def label(figure: Figure, x: str = "", y: str = "") -> None:

@@ -23,11 +23,10 @@ def rows(tables: Tables) -> pd.DataFrame:
     """
     chosen = alone(tables["profile"])
     chosen = chosen[chosen["attention"].isin(BACKENDS)]
-    measured = ok(chosen, "time_s", "sequence_length")
-    found = with_machine(tables, pd.concat([measured, chosen[chosen["status"] == FAILED]]))
+    found = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])
     counted = tables["flops"].drop_duplicates("run").set_index("run")
     share = 100 * counted["attention_flops"] / counted["forward_flops"]
-    found = found.assign(share=found["flops_run"].map(share))
+    found = with_machine(tables, found.assign(share=found["flops_run"].map(share)))
     found = one_each(found, [*ALIKE, "attention", "sequence_length", "status"])
     lengths = found["sequence_length"].where(found["status"] == "ok").groupby([found[key] for key in ALIKE])
     return found[lengths.transform("nunique") > 1].sort_values("sequence_length")
@@ -37,11 +36,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Of the case with the longest sequence: attention's share, the backends' memory and speed there, and failures."""
     measured = rows[rows["status"] == "ok"]
     longest = measured.loc[measured["sequence_length"].idxmax()]
-    here = measured[(measured[ALIKE] == longest[ALIKE]).all(axis=1)]
-    lengths = here["sequence_length"]
-    ends = {"short": here.loc[lengths.idxmin()], "long": here.loc[lengths.idxmax()]}
+    here = measured[(measured[ALIKE] == longest[ALIKE]).all(axis=1)].sort_values("sequence_length", kind="stable")
+    ends = {"short": here.iloc[0], "long": longest}
     said = [text("finding" if here["share"].notna().all() else "finding_without", **ends)]
-    last = here[lengths == lengths.max()].set_index("attention")
+    last = here[here["sequence_length"] == longest["sequence_length"]].set_index("attention")
     if {"math", "flash"} <= set(last.index):
         math, flash = last.loc["math"], last.loc["flash"]
         times = math["time_s"] / flash["time_s"]
@@ -55,22 +53,17 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine, by length: the share of FLOPs, peak memory, and MFU, a line a backend."""
-    machines = style.machines(rows, 2)
-    columns = [text("shares"), text("memory"), text("useful")]
-    grid = style.panels(figure, machines, columns)
     rows = rows.assign(memory_mib=rows["memory_bytes"] / 2**20, failed=(rows["status"] == FAILED).map({True: 0.97}))
     colors = {backend: color for backend, color in COLORS.items() if (rows["attention"] == backend).any()}
     look: style.Look = {"by": [*ALIKE, "attention"], "hue": "attention", "colors": colors}
-    for machine in machines:
-        here = rows[rows["machine"] == machine]
-        measured = here[here["status"] == "ok"]
-        left, middle, right = (grid[machine, column] for column in columns)
+    columns = [text("shares"), text("memory"), text("useful")]
+    for (left, middle, right), here in style.in_rows(figure, rows, columns):
+        measured, failed = (here[here["status"] == status] for status in ("ok", FAILED))
         shares = measured.drop_duplicates([*ALIKE, "sequence_length"])
         kinds.lines(left, shares, "sequence_length", "share", "share", by=ALIKE, colors=style.MUTED)
         kinds.lines(middle, measured, "sequence_length", "memory_mib", "memory_bytes", **look)
         kinds.lines(right, measured, "sequence_length", "mfu_percent", "mfu_percent", "time_s", **look)
         # A cross at the upper edge where a run was out of memory.
-        failed = here[here["status"] == FAILED]
         middle.scatter(failed["sequence_length"], failed["failed"], color=failed["attention"].map(colors), marker="x",
                        transform=middle.get_xaxis_transform())  # fmt: skip
         left.set_ylim(0, 100)
@@ -81,5 +74,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             ticks.doublings(axes, rows["sequence_length"])
     style.label(figure, text("tokens"))
     entries = [style.line(color, text.name("attention", backend)) for backend, color in colors.items()]
-    failures = [style.dot(style.INK, text("failure"), "x")] if (rows["status"] == FAILED).any() else []
-    style.legend(figure, entries + failures + runs.key(rows, text))
+    entries += [style.dot(style.INK, text("failure"), "x")] if (rows["status"] == FAILED).any() else []
+    style.legend(figure, entries + runs.key(rows, text))

@@ -29,12 +29,12 @@ def rows(tables: Tables) -> pd.DataFrame:
     found = one_each(found, [*CASE, "autograd"])
     found = trust.against(found, found[found["autograd"] == "no_grad"], CASE, "_no_grad")
     found = found[found.groupby(CASE, dropna=False)["autograd"].transform("nunique") >= FEWEST]
-    once = found[found["autograd"] == "recorded"][[*CASE, "memory_bytes"]]
-    found = found.merge(once.rename(columns={"memory_bytes": "once_bytes"}), on=CASE, how="left")
-    kept = (found["memory_bytes"] - found["once_bytes"]) / LEAKED_STEPS
+    once = (
+        found["memory_bytes"].where(found["autograd"] == "recorded").groupby([found[key] for key in CASE], dropna=False)
+    )
     return found.assign(
         relative=100 * found["time_s"] / found["time_s_no_grad"],
-        graph_bytes=kept.where(found["autograd"] == "leaked"),
+        graph_bytes=((found["memory_bytes"] - once) / LEAKED_STEPS).where(found["autograd"] == "leaked"),
     )
 
 
@@ -57,26 +57,20 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine, a line a case: time relative to no_grad on the left, peak memory on the right."""
-    machines = style.machines(rows, 2)
-    shown = rows[rows["machine"].isin(machines)]
-    shown = shown.assign(
-        case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()],
-        memory_mib=shown["memory_bytes"] / 2**20,
-    )
+    shown = rows[rows["machine"].isin(style.machines(rows, 2))].assign(memory_mib=rows["memory_bytes"] / 2**20)
+    shown["case"] = [text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()]
     order = shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates()
     cases = list(order.iloc[:MOST])[::-1]
-    columns = [text("times"), text("memory")]
-    grid = style.panels(figure, machines, columns, sharey=True)
-    if len(machines) == 1:
+    panels = style.in_rows(figure, shown, [text("times"), text("memory")], sharey=True)
+    if len(panels) == 1:
         style.fit(figure, len(cases))
     colors = {way: color for way, color in COLORS.items() if (shown["autograd"] == way).any()}
-    for machine in machines:
-        left, right = (grid[machine, column] for column in columns)
-        here = shown[(shown["machine"] == machine) & shown["case"].isin(cases)]
-        heights = kinds.lanes(left, here, "case", cases, hue="autograd", hues=[*colors], apart=0.18)
-        look: style.Look = {"hue": "autograd", "colors": colors}
-        kinds.points(left, here.assign(place=heights), "relative", "place", "relative", "time_s", **look)
-        kinds.points(right, here.assign(place=heights), "memory_mib", "place", "memory_bytes", **look)
+    look: style.Look = {"hue": "autograd", "colors": colors}
+    for (left, right), here in panels:
+        here = here[here["case"].isin(cases)]
+        here = here.assign(place=kinds.lanes(left, here, "case", cases, hue="autograd", hues=[*colors], apart=0.18))
+        kinds.points(left, here, "relative", "place", "relative", "time_s", **look)
+        kinds.points(right, here, "memory_mib", "place", "memory_bytes", **look)
         left.axvline(100, color=style.MUTED, linewidth=1)
         left.set_xlim(min(90.0, 0.95 * here["relative"].min()), max(110.0, 1.05 * here["relative"].max()))
         right.set_xscale("log")

@@ -20,9 +20,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     timed = timed.join(sides.rename(columns={0: "block_x", 1: "block_y"})).dropna(subset=["block_x"])
     timed = timed.assign(block_y=timed["block_y"].fillna(1.0))
     keys = ["machine", "kernel", "size", "precision"]
-    if timed.empty:
-        return timed
-    enough = own(timed[timed.groupby(["recorded", *keys])["block"].transform("nunique") >= FEWEST])
+    blocks = timed.groupby(["recorded", *keys])["block"].transform("nunique")
+    enough = own(timed[blocks >= FEWEST])
     if enough.empty:
         return enough
     most = enough.groupby(keys)["block"].nunique().idxmax()
@@ -42,13 +41,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     table = fastest.pivot_table(index="block_y", columns="block_x", values="tflop_s") * 1e3
     words = table.map(lambda speed: "" if speed != speed else significant(speed))
     axes = figure.subplots()
-    bar = {"cbar_kws": {"label": "GFLOP/s"}}
-    kinds.cells(axes, table, words, fastest, "block_x", "block_y", "tflop_s", "time_s", small=12, **bar)
+    look: style.Look = {"small": 12, "cbar_kws": {"label": "GFLOP/s"}}
+    kinds.cells(axes, table, words, fastest, "block_x", "block_y", "tflop_s", "time_s", **look)
     style.legend(figure, runs.key(rows, text))
     axes.invert_yaxis()
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticklabels([label.get_text().removesuffix(".0") for label in axis.get_ticklabels()])
     first = rows.iloc[0]
     where = (first["kernel"], first["size"], text.name("precision", first["precision"]), first["machine"])
-    axes.set_title(" · ".join(where))
-    axes.set(xlabel=text("block_x"), ylabel=text("block_y"))
+    axes.set(title=" · ".join(where), xlabel=text("block_x"), ylabel=text("block_y"))

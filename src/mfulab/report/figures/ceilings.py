@@ -27,16 +27,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return f"{words} {text('boosted')}" if share > 100 and best["device"] == "cpu" else words
 
 
-def _named(row: pd.Series, text: Texts) -> str:
-    """A ceiling's format, with what its run has besides, such as fewer threads."""
+def _words(row: pd.Series, text: Texts) -> tuple[str, str]:
+    """A ceiling's format, with what its run has besides, such as fewer threads; and its speed and share."""
     rest = row["run"].removeprefix(f"ceiling={row['ceiling']}").removeprefix(",")
-    return "\n".join(filter(None, [text.name("precision", row["ceiling"]), short(rest)]))
-
-
-def _behind(row: pd.Series, text: Texts) -> str:
     share = 100 * row["measured_tflop_s"] / row["computed_tflop_s"]
-    speed = quantity(row["measured_tflop_s"] * 1e12, "FLOP/s")
-    return f"{speed}\n{text('share', share=f'{share:.0f}')}" if share == share else speed
+    behind = [quantity(row["measured_tflop_s"] * 1e12, "FLOP/s")]
+    behind += [text("share", share=f"{share:.0f}")] if share == share else []
+    return "\n".join(filter(None, [text.name("precision", row["ceiling"]), short(rest)])), "\n".join(behind)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -45,13 +42,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.fit(figure, int(rows.groupby("machine").size().max()))
     for axes, here in panels:
         here = here.sort_values("measured_tflop_s", ascending=False)
-        here = here.assign(name=[_named(row, text) for _, row in here.iterrows()], place=range(len(here)))
+        names, behind = zip(*(_words(row, text) for _, row in here.iterrows()), strict=True)
+        here = here.assign(name=names, place=range(len(here)))
         kinds.bars(axes, here, "measured_tflop_s", "name", "measured_tflop_s", "computed_tflop_s", width=0.55)
         axes.plot(here["computed_tflop_s"], here["place"], "o", color=RING, fillstyle="none", ms=10, markeredgewidth=2)
         far = here[["measured_tflop_s", "computed_tflop_s"]].max(axis=1)
-        for (_, row), end in zip(here.iterrows(), far, strict=True):
-            beside = {"textcoords": "offset points", "va": "center", "fontsize": 10}
-            axes.annotate(_behind(row, text), (end, row["place"]), (10, 0), **beside)
+        for said, *end in zip(behind, far, here["place"], strict=True):
+            axes.annotate(said, end, (10, 0), textcoords="offset points", va="center", fontsize=10)
         axes.set_xlim(0, 1.5 * far.max())
         room = max(0.0, (3 - len(here)) / 2)  # a single bar is no wall
         axes.set_ylim(len(here) - 0.4 + room, -0.6 - room)

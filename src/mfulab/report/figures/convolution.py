@@ -39,26 +39,17 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a mode, a group of bars a batch size: time relative to the library's, logarithmic; MFU behind it."""
-    modes = style.modes(rows, text)
-    grid = style.panels(figure, [""], list(modes.values()))
+    panels = style.facets(figure, rows, "mode", style.modes(rows, text))
     cases = {batch: text("batch", count=int(batch)) for batch in sorted(rows["batch_size"].unique(), reverse=True)}
     style.fit(figure, 2 * len(cases))
-    present = [way for way in THREE_WAYS if (rows["model"] == way).any()]
-    colors = dict(zip(present, style.PALETTE, strict=False))
+    colors = dict(zip([way for way in THREE_WAYS if (rows["model"] == way).any()], style.PALETTE, strict=False))
     longest, lowest = rows["factor"].max(), rows["factor"].min() / 2
-    shares = [f" · {percent(mfu)} %" if mfu == mfu else "" for mfu in rows["mfu_percent"]]
-    behind = [f"{significant(factor, 2)}×{share}" for factor, share in zip(rows["factor"], shares, strict=True)]
-    rows = rows.assign(case=rows["batch_size"].map(cases), behind=behind)
-    look: style.Look = {
-        "hue": "model",
-        "colors": colors,
-        "order": list(cases.values()),
-        "words": "behind",
-        "fontsize": 10,
-    }
-    for mode, name in modes.items():
-        axes, here = grid["", name], rows[rows["mode"] == mode]
-        kinds.bars(axes, here, "factor", "case", "factor", "time_s", "mfu_percent", **look)
+    look: style.Look = {"hue": "model", "colors": colors, "order": list(cases.values()), "words": "words"}
+    for axes, here in panels:
+        shares = [f" · {percent(mfu)} %" if mfu == mfu else "" for mfu in here["mfu_percent"]]
+        words = [f"{significant(factor, 2)}×{share}" for factor, share in zip(here["factor"], shares, strict=True)]
+        here = here.assign(case=here["batch_size"].map(cases), words=words)
+        kinds.bars(axes, here, "factor", "case", "factor", "time_s", "mfu_percent", fontsize=10, **look)
         axes.set_xscale("log")
         axes.set_xlim(lowest, max(6, longest) * (longest / lowest) ** 0.6)
         ticks.decades(axes.xaxis)

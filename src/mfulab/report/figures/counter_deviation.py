@@ -16,11 +16,9 @@ AGREES_WITHIN = 1.0  # percent
 def rows(tables: Tables) -> pd.DataFrame:
     """Tools that counted a model, the models with the largest disagreement last."""
     counted = ok(tables["counters"], "deviation_percent").drop_duplicates(["model", "counter"])
-    spread = counted.groupby("model")["deviation_percent"].agg(lambda deviations: deviations.abs().max())
-    chosen = spread.nlargest(MOST).sort_values().index
-    counted = counted[counted["model"].isin(chosen)]
-    order = {model: place for place, model in enumerate(chosen)}
-    return counted.sort_values(["model", "counter"], key=lambda column: column.map(order).fillna(0), kind="stable")
+    off = counted["deviation_percent"].abs().groupby(counted["model"])
+    counted = counted.assign(off=off.transform("max")).sort_values(["off", "model"], kind="stable")
+    return counted[counted["model"].isin(counted["model"].drop_duplicates().tail(MOST))]
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

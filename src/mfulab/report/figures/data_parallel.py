@@ -64,23 +64,17 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine efficiency by job, and beside it the step with the communication that compute does not hide."""
-    machines = style.machines(rows, 2)
-    columns = [text("efficiency"), text("step")]
-    grid = style.panels(figure, machines, columns)
-    shown = {name: rows[rows["machine"] == name].nlargest(MOST, "efficiency") for name in machines}
-    style.resize(figure, len(machines) * (1.2 + 0.42 * max(3, *map(len, shown.values()))) + 0.8)
-    for machine, here in shown.items():
-        left, right = (grid[machine, column] for column in columns)
-        here = here.assign(
-            job=[job(row, text) for _, row in here.iterrows()],
-            computes=1e3 * here["time_s"] - here["exposed_communication_ms"].fillna(0),
-            not_hidden=here["exposed_communication_ms"],
-            words=[
-                text("share_of", share=row.efficiency)
-                + ("" if pd.isna(row.mfu_percent) else f", MFU {text('share_of', share=row.mfu_percent)}")
-                for row in here.itertuples()
-            ],
-        )
+    rows = rows.sort_values("efficiency", ascending=False, kind="stable").groupby("machine", sort=False).head(MOST)
+    shares = rows[["efficiency", "mfu_percent"]].to_numpy()
+    rows = rows.assign(
+        job=[job(row, text) for _, row in rows.iterrows()],
+        computes=1e3 * rows["time_s"] - rows["exposed_communication_ms"].fillna(0),
+        not_hidden=rows["exposed_communication_ms"],
+        words=[", MFU ".join(text("share_of", share=each) for each in both if each == each) for both in shares],
+    )
+    panels = style.in_rows(figure, rows, [text("efficiency"), text("step")])
+    style.resize(figure, len(panels) * (1.2 + 0.42 * max(3, rows["machine"].value_counts().max())) + 0.8)
+    for (left, right), here in panels:
         left.axvline(100, **style.LIMIT)
         told = ("efficiency", "samples_per_s", "exposed_communication_ms")
         kinds.bars(left, here, told[0], "job", *told, words="words", fontsize=8, colors=style.MUTED, width=0.6)
@@ -88,6 +82,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         left.set(xlim=(0, 1.7 * max(100, here["efficiency"].max())), xticks=[0, 50, 100])
         kinds.stacks(right, here, PARTS, "job", "time_s", "exposed_communication_ms", width=0.6)
         right.set_yticks([])
-    grid[machines[-1], columns[0]].set_xlabel(text("percent"))
-    grid[machines[-1], columns[1]].set_xlabel(text("milliseconds"))
+    left.set_xlabel(text("percent"))
+    right.set_xlabel(text("milliseconds"))
     style.legend(figure, style.dots(PARTS, text, marker="s") + runs.key(rows, text))

@@ -1,7 +1,5 @@
 """Generating text: the share of the memory's bandwidth beside that of the arithmetic, by batch size; prompts too."""
 
-from collections.abc import Mapping
-
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -13,7 +11,7 @@ from mfulab.report.frames import Tables, ok, with_machine
 TABLES = ("profile", "environment")
 TOPIC, ORDER = "batch_size", 2
 WORDS = ("mbu_percent", "mfu_percent")
-DASHES: Mapping[str, style.Dash] = dict(zip(WORDS, ("", (4, 2)), strict=True))
+DASHES: style.Look = {"mbu_percent": "", "mfu_percent": (4, 2)}
 MARKERS = {"decoding": "o", "prefill": "s"}
 CONTEXT = ["machine", "model", "precision", "execution", "sequence_length"]
 
@@ -37,24 +35,16 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     small, large = first.loc[best], last.loc[best]
     key = "finding_one" if small["batch_size"] == large["batch_size"] else "finding"
     said = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
-    if pd.notna(large["key_value_cache_bytes"]):
-        said.append(text("cache", large=large))
+    said += [text("cache", large=large)] if pd.notna(large["key_value_cache_bytes"]) else []
     prompts, tokens = (rows[rows["mode"] == mode].drop_duplicates(CONTEXT) for mode in ("prefill", "decoding"))
     both = prompts.merge(tokens, on=CONTEXT, suffixes=("", "_token"))
     said += [text("prompt", row=row) for _, row in both.nlargest(1, "sequence_length").iterrows()]
-    return " ".join([*said, *_experts(decoded, text)])
-
-
-def _experts(rows: pd.DataFrame, text: Texts) -> list[str]:
-    """The most uneven step of a mixture of experts at the largest batch measured; nothing of dense models."""
-    routed = rows.dropna(subset=["expert_imbalance"])
-    if routed.empty:
-        return []
-    largest = routed[routed["batch_size"] == routed["batch_size"].max()]
-    worst = largest.loc[largest["expert_imbalance"].idxmax()]
-    key = "experts_even" if worst["expert_imbalance"] <= 1 else "experts"
-    batch, times = int(worst["batch_size"]), significant(worst["expert_imbalance"])
-    return [text(key, model=worst["model"], batch=batch, times=times)]
+    routed = decoded.dropna(subset=["expert_imbalance"])  # mixtures of experts
+    for _, uneven in routed.sort_values(["batch_size", "expert_imbalance"], kind="stable").tail(1).iterrows():
+        key = "experts_even" if uneven["expert_imbalance"] <= 1 else "experts"
+        times = significant(uneven["expert_imbalance"])
+        said.append(text(key, model=uneven["model"], batch=int(uneven["batch_size"]), times=times))
+    return " ".join(said)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -22,10 +22,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     parts = [runs.judged(ok(tables[name], "time_s"))[COLUMNS] for name in ("profile", "matmul")]
     found = own(pd.concat(parts, ignore_index=True))
     found = found[found["hardware"].str.contains(OF, regex=False)]
-    names = [name.partition(OF) for name in found["hardware"]]
-    found = found.assign(
-        kind=[kind for kind, *_ in names], who=[who for *_, who in names], what=found["run"].map(short)
-    )
+    names = found["hardware"].str.split(OF, n=1).str
+    found = found.assign(kind=names[0], who=names[-1], what=found["run"].map(short))
     alike = found.groupby(["kind", "run"])
     found = found.assign(
         relative=found["time_s"] / alike["time_s"].transform("median"),
@@ -49,18 +47,15 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a kind of device, a line a run, a dot a participant; the line in the middle is the median."""
-    names = sorted(rows["kind"].unique())
     order = rows.groupby("what")["range"].max().nlargest(MOST).sort_values().index
-    style.fit(figure, len(order))
-    grid = style.panels(figure, [""], names, sharex=True, sharey=True)
+    names = {kind: kind for kind in sorted(rows["kind"].unique())}
     most = max(1.3, 1.1 * np.exp(np.abs(np.log(rows["relative"])).max()))
-    for name in names:
-        axes, here = grid["", name], rows[(rows["kind"] == name) & rows["what"].isin(order)]
+    for axes, here in style.facets(figure, rows, "kind", names, sharex=True, sharey=True):
+        here = here[here["what"].isin(order)]
         axes.axvline(1, **style.LIMIT)
         here = here.assign(place=kinds.lanes(axes, here, "what", order))
         look: style.Look = {"alpha": 0.75, "s": 36, "edgecolor": style.PAPER, "linewidth": 0.5}
         kinds.points(axes, here, "relative", "place", "time_s", **look)
         ticks.doublings(axes, RATIOS)
-        axes.set_xlim(1 / most, most)
-        axes.set_xlabel(text("axis"))
+        axes.set(xlim=(1 / most, most), xlabel=text("axis"))
     style.legend(figure, runs.key(rows, text))

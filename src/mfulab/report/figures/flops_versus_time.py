@@ -19,8 +19,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     found = with_machine(tables, alone(ok(tables["profile"], "flops", "time_s", "batch_size")))
     found = found[(found["flops"] > 0) & (found["execution"] == "eager")]
     found = found.drop_duplicates([*ALIKE, "model"])
-    found["models"] = found.groupby(ALIKE)["model"].transform("nunique")
-    found = found[found["models"] >= 2].sort_values(["models", "batch_size"])
+    models = found.groupby(ALIKE)["model"].transform("nunique")
+    found = found.assign(models=models)[models >= 2].sort_values(["models", "batch_size"])
     # Of the batch sizes, the one that most models share: one point a model and precision says it.
     chosen = found.groupby(["machine", "mode"])["batch_size"].transform("last")
     found = found[found["batch_size"] == chosen].sort_index()
@@ -36,20 +36,19 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     groups = rows.groupby(ALIKE)["speed"]
     widest = (groups.transform("max") / groups.transform("min")).idxmax()
     alike = rows[(rows[ALIKE] == rows.loc[widest, ALIKE]).all(axis=1)]
-    if alike["speed"].min() == alike["speed"].max():  # of equal speeds any two models tell it
+    if alike["speed"].nunique() == 1:  # any two models tell it
         ends = alike.drop_duplicates("model").sort_values("flops_per_sample").iloc[[0, -1]]
     else:
-        ends = alike.loc[[alike["speed"].idxmin(), alike["speed"].idxmax()]]
-    small, large = (row for _, row in ends.sort_values("flops_per_sample").iterrows())
+        ends = alike.loc[[alike["speed"].idxmin(), alike["speed"].idxmax()]].sort_values("flops_per_sample")
+    small, large = ends.iloc[0], ends.iloc[1]
     ratios = {name: large[f"{name}_per_sample"] / small[f"{name}_per_sample"] for name in ("flops", "time")}
     return text("finding", large=large, small=small, **ratios)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
-    titles = style.modes(rows, text)
-    rows, colors = rows.assign(title=rows["mode"].map(titles)), style.precision_colors(rows["precision"])
-    panels = style.facets(figure, rows, "title", list(titles.values()), sharex=True)
+    colors = style.precision_colors(rows["precision"])
+    panels = style.facets(figure, rows, "mode", style.modes(rows, text), sharex=True)
     for axes, here in panels:
         points.scatter(axes, here, *PLACE, colors)
         axes.set(xscale="log", yscale="log")
@@ -60,14 +59,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.legend(figure, [*style.dots(colors, text, "precision"), speed, *runs.key(rows, text)])
     labels.settle(figure)
     for axes, here in panels:
-        if here.empty:
-            continue
         # Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits.
-        limits = axes.get_xlim(), axes.get_ylim()
-        across = np.geomspace(limits[0][0], limits[0][1], 60)
-        low, high = (np.log10(here["speed"].agg(end)) for end in ("min", "max"))
-        for power in range(int(np.floor(low)), int(np.ceil(high)) + 1):
+        limits, speeds = {"xlim": axes.get_xlim(), "ylim": axes.get_ylim()}, np.log10(here["speed"])
+        across = np.geomspace(*axes.get_xlim(), 60)
+        for power in range(int(np.floor(speeds.min())), int(np.ceil(speeds.max())) + 1) if len(here) else ():
             axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)
-        axes.set(xlim=limits[0], ylim=limits[1])
+        axes.set(**limits)
         lines = [place for line in axes.lines for place in line.get_xydata().tolist()]
         points.name_highest(axes, here, *PLACE, lines)

@@ -30,8 +30,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = known.assign(other=known["execution"].isin(ELSEWHERE))
     known = known[known.groupby(["machine", *CASE])["other"].transform("any")]
     known = one_each(style.one_machine(known), [*CASE, "execution"])
-    order = known["execution"].map({name: place for place, name in enumerate(EXECUTIONS)})
-    return known.assign(order=order).sort_values([*CASE, "order"])
+    return known.assign(order=known["execution"].map(EXECUTIONS.index)).sort_values([*CASE, "order"])
 
 
 def losses(rows: pd.DataFrame) -> dict[str, list[float]]:
@@ -66,9 +65,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     beside = here.iloc[1:][~trust.apart(here.iloc[1:], fast)] if ranked else here.head(0)
     if len(beside):
         words.append(text("as_fast", fast=values["fast"], others=", ".join(text(each) for each in beside["execution"])))
-    compiled = rows.dropna(subset=["compile_s"])
-    if len(compiled):
-        row = compiled.loc[compiled["compile_s"].idxmax()]
+    for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():
         words.append(text("compiled", name=text(row.execution), time=quantity(row["compile_s"], "s")))
     curves = losses(rows)
     if len(curves) > 1:
@@ -92,10 +89,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     batches = [text("batch", batch=int(case[2])).replace(" ", "\N{NO-BREAK SPACE}") for case, _ in cases]
     titles = [f"{here['case'].iloc[0]} · {batch}" for (_, here), batch in zip(cases, batches, strict=True)]
     grid = style.panels(figure, [""], titles, sharey=True)
-    colors = dict(zip(EXECUTIONS, style.PALETTE, strict=False))
-    look: style.Look = {"hue": "execution", "colors": colors, "dodge": False, "words": "behind", "fontsize": 8}
-    look["order"] = list(dict.fromkeys(rows.sort_values("order")["name"]))
-    style.fit(figure, len(look["order"]) + 1)
+    names = list(dict.fromkeys(rows.sort_values("order")["name"]))
+    style.fit(figure, len(names) + 1)
+    look: style.Look = {"hue": "execution", "colors": dict(zip(EXECUTIONS, style.PALETTE, strict=False))}
+    look |= {"order": names, "dodge": False, "words": "behind", "fontsize": 8}
     told = ("time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
     for axes, (_, here) in zip(grid.values(), cases, strict=True):
         kinds.bars(axes, here, "time_ms", "name", *told, **look)

@@ -14,26 +14,19 @@ TOPIC, ORDER = "why", 0
 MOST = 12  # runs of all machines
 SHOWN = 0.05  # points below which a part has no step of its own
 NAMED = 4.0  # points of a stacked bar that hold a number
-COLORS = dict(
-    zip(
-        PARTS,
-        ("#8c8c8c", "#c9ced6", "#cc78bc", "#56b4e9", "#949494", "#d55e00", "#de8f05", "#ece133",
-         "#ca9161", "#fbafe4", "#b4d3b2", "#a5c8e1", "#0173b2", "#029e73"),
-        strict=True,
-    )
-)  # fmt: skip
+COLORS = ("#8c8c8c", "#c9ced6", "#cc78bc", "#56b4e9", "#949494", "#d55e00", "#de8f05", "#ece133", "#ca9161", "#fbafe4",
+          "#b4d3b2", "#a5c8e1", "#0173b2", "#029e73")  # fmt: skip
+DARK = ("matmuls_below_best", "useful", "input_wait", "graph")  # on which numbers are white
 
 
 def rows(tables: Tables) -> pd.DataFrame:
     """The budget of the busiest run of each model on each machine, in points of MFU."""
-    columns = [f"{part}_ms" for part in PARTS]
     known = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", "useful_ms"))
     if known.empty:
         return known
-    for part, column in zip(PARTS, columns, strict=True):
-        known[part] = (100 * known[column] / 1e3 / known["time_s"]).fillna(0)  # a part that is not known takes nothing
-    known["busy"] = known["utilization_percent"].fillna(0)
-    best = known.loc[known.groupby(["machine", "model"])["busy"].idxmax()]
+    for part in PARTS:
+        known[part] = (known[f"{part}_ms"] / 10 / known["time_s"]).fillna(0)  # a part that is not known takes nothing
+    best = known.loc[known["utilization_percent"].fillna(0).groupby([known["machine"], known["model"]]).idxmax()]
     ordered = best.sort_values(["recorded", "machine", "useful"], ascending=[True, True, False])
     machines = style.machines(ordered)
     return ordered[ordered["machine"].isin(machines)].groupby("machine", sort=False).head(MOST // len(machines))
@@ -51,32 +44,28 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A bar a run, cut into the parts of its step; the runs of a machine below its name."""
     axes = style.panels(figure, [""], [""])["", ""]
-    present = [part for part in reversed(PARTS) if (rows[part].abs() >= SHOWN).any()]
+    colors = {part: color for part, color in zip(PARTS, COLORS, strict=True) if (rows[part].abs() >= SHOWN).any()}
+    colors = dict(reversed(colors.items()))
     style.fit(figure, len(rows) + rows["machine"].nunique())
     lines: list[pd.Series] = []
     for machine, here in rows.groupby("machine", sort=False):
         axes.text(0, len(lines) + 0.1, machine, fontsize=10, fontweight="bold", va="center")
         lines += [pd.Series({runs.DOUBTFUL: False, "run": "", "name": ""}), *(row for _, row in here.iterrows())]
     shown = pd.DataFrame(lines)
-    shares = shown[present].astype(float).clip(lower=0).fillna(0)
-    shown[present] = shares
-    known = shown["model"].notna()
-    shown["name"] = (shown["model"] + "  ").fillna("")
-    shown.loc[known, "name"] += [text("share_of", share=share) for share in shown.loc[known, "useful"]]
+    shown[[*colors]] = shares = shown[[*colors]].astype(float).clip(lower=0).fillna(0)
+    useful = ["" if share != share else text("share_of", share=share) for share in shown["useful"]]
+    shown["name"] = (shown["model"] + "  ").fillna("") + useful
     look = {"edgecolor": style.PAPER, "linewidth": 0.6, "width": 0.78}
-    kinds.stacks(
-        axes, shown, {part: COLORS[part] for part in present}, "name", *(f"{part}_ms" for part in present), **look
-    )
+    kinds.stacks(axes, shown, colors, "name", *(f"{part}_ms" for part in colors), **look)
     starts = shares.cumsum(axis=1) - shares
     for (place, part), value in shares.reset_index(drop=True).stack().items():
         if value >= NAMED:
-            dark = part in ("matmuls_below_best", "useful", "input_wait", "graph")
-            on_bar = "#fefefe" if dark else "#101418"  # whatever the page's theme
+            on_bar = "#fefefe" if part in DARK else "#101418"  # whatever the page's theme
             color = style.INK if shown.iloc[place][runs.DOUBTFUL] else on_bar
             middle = starts.iloc[place][part] + value / 2
             axes.text(middle, place, percent(value), ha="center", va="center", fontsize=9, color=color)
     axes.tick_params(axis="y", length=0, labelsize=10)
     axes.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, max(100.0, float(shares.sum(axis=1).max()))))
     axes.set_xlabel(text("points"))
-    words = text.within("trace")
-    style.legend(figure, [style.dot(COLORS[part], words(part), "s") for part in present] + runs.key(rows, text), 3)
+    entries = [style.dot(color, text.within("trace")(part), "s") for part, color in colors.items()]
+    style.legend(figure, entries + runs.key(rows, text), 3)

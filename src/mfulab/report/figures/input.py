@@ -12,8 +12,7 @@ from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
 TABLES = ("profile", "environment")
 TOPIC, ORDER = "training", 8
 ALIKE = ["machine", "model", "mode", "batch_size", "sequence_length", "precision", "execution"]
-VARIED = ["loader_prefetch", "loader_epoch", "loader_persistent", "loader_pinned"]
-VARIED_MARK = "D"
+VARIED, VARIED_MARK = ["loader_prefetch", "loader_epoch", "loader_persistent", "loader_pinned"], "D"
 LOADER = ["loader_source", "loader_workers", *VARIED]
 
 
@@ -42,10 +41,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     usual = rows if usual.empty else usual
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
     worst = itself.loc[itself["input_wait_percent"].idxmax()]
-    shares = {name: _share(worst[f"mfu_percent{end}"]) for name, end in (("mfu", ""), ("base", "_device"))}
-    said = [text("finding", worst=worst, **shares)]
-    if not trust.apart(worst, suffix="_device"):
-        said.append(text("overlap"))
+    said = [text("finding", worst=worst)] + ([] if trust.apart(worst, suffix="_device") else [text("overlap")])
     alike = usual[(usual[[*ALIKE, "loader_source"]] == worst[[*ALIKE, "loader_source"]]).all(axis=1)]
     better = alike[(alike["kept"] > worst["kept"]) & trust.apart(alike, worst)]
     if len(alike) > 1 and better.empty:
@@ -56,42 +52,31 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         if most["kept"] < best["kept"]:
             said.append(text("beyond" if trust.apart(most, best) else "beyond_alike", row=most))
     off = (rows["kept"] - rows["not_waiting"]).abs().median()
-    said.append(text("tracks", deviation=percent(off), count=len(rows)))
-    return " ".join(said)
-
-
-def _share(value: float) -> str:
-    return "?" if pd.isna(value) else percent(value)
+    return " ".join([*said, text("tracks", deviation=percent(off), count=len(rows))])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine speed by workers, a line a source, and MFU against the time not spent waiting."""
-    machines = style.machines(rows, 2)
-    columns = [text("speed"), text("explained")]
-    grid = style.panels(figure, machines, columns)
     sources = style.colors(sorted(set(rows["loader_source"])))
     counts = sorted(set(rows["loader_workers"]))
     rows = rows.assign(place=rows["loader_workers"].map(counts.index)).sort_values("loader_workers", kind="stable")
     look: style.Look = {"hue": "loader_source", "colors": sources}
     marked: style.Look = look | {"shape": "usual", "markers": {True: "o", False: VARIED_MARK}}
-    for machine in machines:
-        here = rows[rows["machine"] == machine]
-        left, right = (grid[machine, column] for column in columns)
+    told = ("samples_per_s", "input_wait_percent")
+    for (left, right), here in style.in_rows(figure, rows, [text("speed"), text("explained")]):
         case = here[ALIKE].value_counts().index[0]  # one model's speeds on one axis
         one = here[(here[ALIKE] == list(case)).all(axis=1)]
-        told = ("samples_per_s", "input_wait_percent")
         kinds.lines(left, one[one["usual"]], "place", "samples_per_s", *told, **look)
         kinds.points(left, one[~one["usual"]], "place", "samples_per_s", *told, marker=VARIED_MARK, **look)
         left.axhline(one["samples_per_s_device"].iloc[0], **style.LIMIT)
         left.set_xticks(range(len(counts)), [f"{each:g}" for each in counts])
-        left.set_xlim(-0.3, len(counts) - 0.7)
+        left.set(xlim=(-0.3, len(counts) - 0.7), ylabel=text("samples"))
         left.set_ylim(bottom=0)
         kinds.points(right, here, "not_waiting", "kept", "not_waiting", "kept", "mfu_percent", **marked)
         right.axline((0, 0), (100, 100), **style.LIMIT)
         right.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())), ylabel=text("kept"))
-        left.set_ylabel(text("samples"))
-    grid[machines[-1], columns[0]].set_xlabel(text("workers"))
-    grid[machines[-1], columns[1]].set_xlabel(text("not_waiting"))
+    left.set_xlabel(text("workers"))
+    right.set_xlabel(text("not_waiting"))
     entries = style.dots(sources, text, "loader_source")
     entries += [] if rows["usual"].all() else [style.dot(style.MUTED, text("varied"), VARIED_MARK)]
     style.legend(figure, entries + runs.key(rows, text))

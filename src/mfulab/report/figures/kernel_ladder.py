@@ -7,12 +7,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts, verdicts
-from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import kinds, matmuls, runs, style, ticks
 from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 1
+SHARE = "share_of_reference_percent"
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -21,32 +21,35 @@ def rows(tables: Tables) -> pd.DataFrame:
     One measured at smaller sizes only is there with its largest, which its name then says: a share is one of the
     library's time for the same matmul.
     """
-    square = matmuls.square(with_machine(tables, ok(tables["matmul"], "share_of_reference_percent")))
+    square = matmuls.square(with_machine(tables, ok(tables["matmul"], SHARE)))
     if square.empty:
         return square
     shared = matmuls.most_shared(square)
-    chosen = shared.drop_duplicates("machine").set_index("machine")[["precision", "n"]]
-    beside = square.join(chosen.add_suffix("_shared"), on="machine")
-    beside = beside[(beside["precision"] == beside["precision_shared"]) & (beside["n"] < beside["n_shared"])]
-    keys, known = (pd.MultiIndex.from_frame(frame[["machine", "kernel"]]) for frame in (beside, shared))
-    smaller = beside[~keys.isin(known)].sort_values("n").drop_duplicates(["machine", "kernel"], keep="last")
-    named = smaller.assign(
-        kernel=[f"{name} ({n:.0f}³)" for name, n in zip(smaller["kernel"], smaller["n"], strict=True)]
-    )
-    return pd.concat([shared, named[shared.columns]]) if len(named) else shared
+    sizes = shared.drop_duplicates("machine")[["machine", "precision", "n"]]
+    smaller = square.merge(sizes, on=["machine", "precision"], suffixes=("", "_shared")).query("n < n_shared")
+    smaller = smaller.sort_values("n").drop(columns="n_shared")
+    each = pd.concat([smaller, shared], ignore_index=True).drop_duplicates(["machine", "kernel"], keep="last")
+    own = each.groupby("machine")["n"].transform("max") == each["n"]
+    return each.assign(kernel=each["kernel"].where(own, each["kernel"] + each["n"].map(" ({:.0f}³)".format)))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """From the lowest rung to the highest on the machine with the most rungs."""
-    share = "share_of_reference_percent"
     all_sizes = rows[rows["machine"] == rows["machine"].value_counts().idxmax()]
-    here = all_sizes[all_sizes["n"] == all_sizes["n"].max()].sort_values(share)
+    here = all_sizes[all_sizes["n"] == all_sizes["n"].max()].sort_values(SHARE)
     low, high = here.iloc[0], here.iloc[-1]
-    values = {"factor": high[share] / low[share], "reference": high["reference_name"] or text("library")}
+    values = {"factor": high[SHARE] / low[SHARE], "reference": high["reference_name"] or text("library")}
     said = [text("finding" if len(here) > 1 else "finding_one", low=low, high=high, **values)]
     if slow := list(all_sizes.loc[all_sizes["n"] < high["n"], "kernel"]):
         said.append(text("finding_smaller", kernels=", ".join(slow)))
-    return " ".join([*said, *(_explained(rung, below, text) for below, rung in out_of_order(here))])
+    for below, rung in out_of_order(here):
+        reasons = [verdicts.flags(rung["verdict_flags"], text.language)] if rung["verdict_flags"] else []
+        reasons += [text("spills", bytes=int(rung["spill_bytes"]))] if rung["spill_bytes"] > 0 else []
+        if rung["occupancy_percent"] < below["occupancy_percent"]:
+            reasons.append(text("occupancy", rung=rung, below=below))
+        because = "; ".join(reasons) or text("unexplained")
+        said.append(text("out_of_order", rung=rung["kernel"], below=below["kernel"], because=because))
+    return " ".join(said)
 
 
 def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
@@ -56,22 +59,7 @@ def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
     """
     ladders = matmuls.from_the_lowest(here[here["family"] != "library"]).groupby("family", sort=False)
     pairs = [pair for _, ladder in ladders for pair in itertools.pairwise(row for _, row in ladder.iterrows())]
-    share = "share_of_reference_percent"
-    return [(below, rung) for below, rung in pairs if rung[share] <= below[share]]
-
-
-def _explained(rung: pd.Series, below: pd.Series, text: Texts) -> str:
-    """Reasons, from the measurement and the compiler, for a rung that is no faster than the one below."""
-    reasons = []
-    if rung["verdict_flags"]:
-        reasons.append(verdicts.flags(rung["verdict_flags"], text.language))
-    if rung["spill_bytes"] > 0:
-        reasons.append(text("spills", bytes=int(rung["spill_bytes"])))
-    if rung["occupancy_percent"] < below["occupancy_percent"]:
-        percents = {name: percent(row["occupancy_percent"]) for name, row in (("own", rung), ("below", below))}
-        reasons.append(text("occupancy", **percents))
-    because = "; ".join(reasons) or text("unexplained")
-    return text("out_of_order", rung=rung["kernel"], below=below["kernel"], because=because)
+    return [(below, rung) for below, rung in pairs if rung[SHARE] <= below[SHARE]]
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -82,25 +70,21 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.fit(figure, int(rows.groupby("machine").size().max()))
     colors = style.family_colors(rows["family"])
     for axes, here in panels:
-        here = here.sort_values("share_of_reference_percent", ascending=False).head(24)
-        shares = here["share_of_reference_percent"]
-        here = here.assign(words=[text("share_of", share=share) for share in shares])
+        here = here.sort_values(SHARE, ascending=False).head(24)
+        here = here.assign(words=[text("share_of", share=share) for share in here[SHARE]])
         small = 8 if len(here) > 14 else 10
         axes.axvline(100, color=style.MUTED, linewidth=1.2)
-        told = ("share_of_reference_percent", "tflop_s", "time_s")
         look: style.Look = {"hue": "family", "colors": colors, "dodge": False, "words": "words", "fontsize": small}
-        kinds.bars(axes, here, told[0], "kernel", *told, **look)
+        kinds.bars(axes, here, SHARE, "kernel", SHARE, "tflop_s", "time_s", **look)
         for height, adds in enumerate(map(text.said, here["adds"]) if len(panels) == 1 else ()):
             fewer = len(adds) / max(1, style.letters(adds))
             short = textwrap.shorten(adds, int(72 * fewer), placeholder=" …")
             beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": small, "color": style.MUTED}
             axes.text(1.01, height, style.wrapped(adds, 44) if len(here) <= 14 and adds else short, **beside)
         axes.set_xscale("log")
-        axes.set_xlim(shares.min() / 2, max(150.0, shares.max()) * 8)
+        axes.set_xlim(here[SHARE].min() / 2, max(150.0, here[SHARE].max()) * 8)
         ticks.decades(axes.xaxis, 5)
         axes.tick_params(axis="y", labelsize=small + 1)
-        references = {name for name in here["reference_name"] if name}
-        reference = references.pop() if len(references) == 1 else text("library")
-        axes.set_xlabel(text("share", reference=reference))
-    families = {name: color for name, color in colors.items() if name}
-    style.legend(figure, style.dots(families, text, "family", "s") + runs.key(rows, text))
+        references = {*here["reference_name"]} - {""}
+        axes.set_xlabel(text("share", reference=references.pop() if len(references) == 1 else text("library")))
+    style.legend(figure, style.dots(colors, text, "family", "s") + runs.key(rows, text))

@@ -14,14 +14,8 @@ from mfulab.report.frames import Tables, ok, one_each, own, with_machine
 TABLES = ("readings", "environment")
 TOPIC, ORDER = "ladder", 5
 COUNTERS = (
-    "mfulab_percent",
-    "psutil_process_percent",
-    "cgroup_percent",
-    "proc_stat_percent",
-    "psutil_machine_percent",
-    "profiler_percent",
-    "nvml_percent",
-    "sm_active_percent",
+    *("mfulab_percent", "psutil_process_percent", "cgroup_percent", "proc_stat_percent", "psutil_machine_percent"),
+    *("profiler_percent", "nvml_percent", "sm_active_percent"),
 )
 SINGLE = ("during_percent", "after_percent")  # readings at one time, which judge no counter
 WORDS = ("idle", "copies", "spin_one", "duty_25", "bursty", "duty_50", "duty_75", "padded", "steady")
@@ -36,14 +30,13 @@ def rows(tables: Tables) -> pd.DataFrame:
     if known.empty:
         return known
     here = known[known["hardware"] == known.groupby("hardware")["load"].nunique().idxmax()]
-    each = one_each(here, ["load"])
-    return each.sort_values("load", key=lambda load: load.map({name: at for at, name in enumerate(WORDS)}))
+    return one_each(here, ["load"]).sort_values("load", key=lambda load: load.map(WORDS.index))
 
 
 def errors(rows: pd.DataFrame, columns: Sequence[str] = COUNTERS) -> pd.DataFrame:
     """Points by which each counter that read anything is off, a row a load."""
-    there = [name for name in columns if rows[name].notna().any()]
-    return rows.set_index("load")[there].sub(rows.set_index("load")["truth_percent"], axis=0)
+    read = rows.set_index("load")[list(columns)].dropna(axis="columns", how="all")
+    return read.sub(rows.set_index("load")["truth_percent"], axis=0)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -51,8 +44,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     off = errors(rows)
     load, worst = off.abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
-    values = {"reading": row[worst], "truth": row["truth_percent"]}
-    said = [text("finding", counter=text(worst), load=text(load), **values)]
+    said = [text("finding", counter=text(worst), load=text(load), reading=row[worst], truth=row["truth_percent"])]
     most, others = off.abs().max(), rows["other_processes_percent"].median()
     if others > DISTURBED:  # a counter may be right of a load that was disturbed
         said.append(text("disturbed", share=percent(others)))
@@ -69,20 +61,17 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     readings = rows.set_index("load")[list(off.columns)]
     style.resize(figure, min(figure.get_figheight(), 2.2 + 0.42 * max(3, len(rows))))
     axes = figure.subplots()
-    said = [
-        ["–" if pd.isna(value) else f"{percent(value)} ({round(error):+d})".replace("-", "−") for value, error in pairs]
-        for pairs in (zip(*both, strict=True) for both in zip(readings.to_numpy(), off.to_numpy(), strict=True))
-    ]
-    words = pd.DataFrame(said, off.index, off.columns)
+    words = readings.map(lambda value: "–" if pd.isna(value) else percent(value))
+    words += off.map(lambda error: "" if pd.isna(error) else f" ({round(error):+d})".replace("-", "−"))
     colors = LinearSegmentedColormap.from_list("error", [style.PAPER, style.PALETTE[3]])
     each = rows.melt([*rows.columns.drop([*off.columns])], [*off.columns], "counter", "reading_percent")
     look = {"cmap": colors, "vmin": 0, "vmax": 1.6 * WORST, "cbar": False}
-    told = ("truth_percent", "reading_percent")
-    kinds.cells(axes, off.abs().clip(upper=WORST).fillna(0), words, each, "counter", "load", *told, **look)
+    places = ("counter", "load", "truth_percent", "reading_percent")
+    kinds.cells(axes, off.abs().clip(upper=WORST).fillna(0), words, each, *places, **look)
     for said in axes.texts:
         said.set_color(style.ON_PALE)
-    names = [f"{text(row.load)}: {text('share_of', share=row.truth_percent)}" for row in rows.itertuples()]
-    axes.set_yticklabels(names)
+    truths = [text("share_of", share=share) for share in rows["truth_percent"]]
+    axes.set_yticklabels([f"{text(load)}: {truth}" for load, truth in zip(rows["load"], truths, strict=True)])
     axes.set_xticklabels([text(name).replace(" ", "\n", 1) for name in off.columns], fontsize=10)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)

@@ -15,14 +15,11 @@ INTEGERS = "int8"  # whose products and sums are exact
 def rows(tables: Tables) -> pd.DataFrame:
     """On each machine with two formats or more: the fastest matmul of each, at the largest size that all have."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "relative_error")))
-    chosen = []
-    for _, here in square.groupby("machine", sort=False):
-        formats = here.groupby("n")["precision"].nunique()
-        if formats.max() < 2:
-            continue
-        same = here[here["n"] == formats[formats == formats.max()].index.max()]
-        chosen.append(same.loc[same.groupby("precision")["tflop_s"].idxmax()])
-    return pd.concat(chosen) if chosen else square.head(0)
+    formats = square.groupby(["machine", "n"])["precision"].transform("nunique")
+    most = formats.groupby(square["machine"]).transform("max")
+    shared = square[(formats == most) & (most > 1)]
+    same = shared[shared["n"] == shared.groupby("machine")["n"].transform("max")]
+    return same.loc[same.groupby(["machine", "precision"], sort=False)["tflop_s"].idxmax()]
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -10,7 +10,7 @@ from mfulab.report.frames import Tables, ok, own, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 2
-MOST_SHAPES, MOST_KERNELS = 16, 16
+SHARE, MOST_SHAPES, MOST_KERNELS = "share_of_measured_percent", 16, 16
 FITS = 32  # what tiles and vectors divide
 FLAT_NAMES = 4  # so many names of implementations stand beside one another
 BESIDE = 0.1  # an odd cube is compared with those that fit and are so near in size
@@ -22,30 +22,26 @@ def rows(tables: Tables) -> pd.DataFrame:
     Measured machines go before recorded ones. Only implementations that were given odd shapes are there. Of too many
     shapes, those stay that most implementations were given, the largest first.
     """
-    timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], "share_of_measured_percent", "m", "n", "k")))
+    timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], SHARE, "m", "n", "k")))
     # Measured or recorded machines, whichever have odd shapes; their cubes too.
     timed = timed[timed["recorded"].isin(own(timed[odd(timed)])["recorded"])]
     if timed.empty:
         return timed
-    place = timed.groupby(["machine", "precision"])["size"].nunique().idxmax()
-    here = timed[(timed["machine"] == place[0]) & (timed["precision"] == place[1])]
+    machine, precision = timed.groupby(["machine", "precision"])["size"].nunique().idxmax()
+    here = timed[(timed["machine"] == machine) & (timed["precision"] == precision)]
     strange = here[odd(here)]
     fits = here[~odd(here) & here["kernel"].isin(strange["kernel"])]
-    near = [any(abs(n - other) <= BESIDE * other for other in strange.loc[cube(strange), "n"]) for n in fits["n"]]
+    cubes = strange.loc[matmuls.cube(strange), "n"]
+    near = [((n - cubes).abs() <= BESIDE * cubes).any() for n in fits["n"]]
     found = pd.concat([fits[near] if any(near) else fits[fits["n"] == fits["n"].max()], strange])
     found = found.assign(shape=found.apply(shape, axis=1))
     given = found.groupby("shape").agg({"kernel": "nunique", "flops": "max"})
     return found[found["shape"].isin(given.nlargest(MOST_SHAPES, ["kernel", "flops"]).index)]
 
 
-def cube(rows: pd.DataFrame) -> pd.Series:
-    """True if a matmul is one of n × n × n."""
-    return (rows["m"] == rows["n"]) & (rows["n"] == rows["k"]) & (rows["batch"].fillna(1) == 1)
-
-
 def odd(rows: pd.DataFrame) -> pd.Series:
     """True if a matmul is not n × n × n, or n no multiple of a common tile."""
-    return ~(cube(rows) & (rows["n"] % FITS == 0))
+    return ~(matmuls.cube(rows) & (rows["n"] % FITS == 0))
 
 
 def shape(row: pd.Series) -> str:
@@ -57,24 +53,22 @@ def shape(row: pd.Series) -> str:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The shape that costs most against the best shape, for the implementation that is fastest overall."""
-    share = "share_of_measured_percent"
-    here = rows[rows["kernel"] == rows.groupby("kernel")[share].max().idxmax()]
-    best, worst = (here.loc[here[share].agg(which)] for which in ("idxmax", "idxmin"))
-    return text("finding_one" if best[share] == worst[share] else "finding", best=best, worst=worst)
+    here = rows[rows["kernel"] == rows.groupby("kernel")[SHARE].max().idxmax()]
+    best, worst = here.loc[here[SHARE].idxmax()], here.loc[here[SHARE].idxmin()]
+    return text("finding_one" if best[SHARE] == worst[SHARE] else "finding", best=best, worst=worst)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A heat map: shapes down, implementations across, each cell its share of the measured ceiling in percent."""
-    rows = rows.assign(batched=rows["batch"] > 1, flat=~cube(rows))
+    rows = rows.assign(batched=rows["batch"] > 1, flat=~matmuls.cube(rows))
     shapes = list(rows.sort_values(["batched", "flat", "flops"])["shape"].drop_duplicates())
-    share = "share_of_measured_percent"
-    kernels = list(rows.groupby("kernel")[share].median().nlargest(MOST_KERNELS).index)
-    table = rows.pivot_table(index="shape", columns="kernel", values=share).reindex(shapes, columns=kernels)
+    kernels = list(rows.groupby("kernel")[SHARE].median().nlargest(MOST_KERNELS).index)
+    table = rows.pivot_table(index="shape", columns="kernel", values=SHARE).reindex(shapes, columns=kernels)
     words = table.map(lambda share: "" if share != share else percent(share))
     shown = rows[rows["kernel"].isin(kernels)].drop_duplicates(["shape", "kernel"])
     axes, small = figure.subplots(), 8 if len(kernels) > 8 else 10
-    bar = {"vmin": 0, "cbar_kws": {"label": text("share")}}
-    kinds.cells(axes, table, words, shown, "kernel", "shape", share, "tflop_s", small=small, **bar)
+    look: style.Look = {"small": small, "vmin": 0, "cbar_kws": {"label": text("share")}}
+    kinds.cells(axes, table, words, shown, "kernel", "shape", SHARE, "tflop_s", **look)
     style.legend(figure, runs.key(shown, text))
     axes.set_ylabel(text("shape"))
     axes.tick_params(labelsize=small + 1)

@@ -13,8 +13,7 @@ TOPIC, ORDER = "kernels", 0
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Square matmuls of the precision that most implementations share."""
-    timed = with_machine(tables, ok(tables["matmul"], "tflop_s", "n"))
-    square = matmuls.square(timed)
+    square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
     if square.empty:
         return square
     common = square.groupby("precision")["kernel"].nunique().idxmax()
@@ -40,16 +39,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ticks.doublings(axes, rows["n"])
         axes.set_yscale("log")
         axes.margins(y=0.1)
-        ceiling = here["ceiling_tflop_s"].max()
-        if ceiling == ceiling:
+        for ceiling in here["ceiling_tflop_s"].dropna().nlargest(1):
             axes.axhline(ceiling, **style.LIMIT)
             axes.text(0.01, ceiling, text("ceiling"), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)
         ticks.speeds(axes)
     style.label(figure, text("size"))
-    named = {name: color for name, color in colors.items() if name}
-    style.legend(figure, style.dots(named, text, "family", "s") + runs.key(rows, text))
+    style.legend(figure, style.dots(colors, text, "family", "s") + runs.key(rows, text))
     labels.settle(figure)
     for axes, here in panels:
         last = here.groupby("kernel").last().reset_index()
-        inks = last["family"].map(colors)
-        labels.at_line_ends(axes, list(zip(last["n"], last["tflop_s"], last["kernel"], inks, strict=True)))
+        last["ink"] = last["family"].map(colors)
+        labels.at_line_ends(axes, last[["n", "tflop_s", "kernel", "ink"]].to_numpy().tolist())

@@ -6,11 +6,10 @@ from statistics import median
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity
+from mfulab.core.language.quantities import percent
 from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
 from mfulab.report.drawing import kinds, runs, style
@@ -19,8 +18,9 @@ from mfulab.report.frames import Tables, alone, ok, with_machine
 TABLES = ("profile", "flops", "environment")
 TOPIC, ORDER = "memory", 0
 PARTS = [part.name for part in fields(StepMemory)]
-COLORS = dict(zip(PARTS, (0, 4, 5, 1, 2, 3), strict=True))
+COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (0, 4, 5, 1, 2, 3)), strict=True))
 CARDS = ("GeForce RTX 4090", "H100 SXM5 80GB", "H200 SXM", "B200 HGX", "Instinct MI300X")
+CAPACITIES = sorted((find(card).memory_gb or 0.0, card) for card in CARDS)
 MOST = 3  # models that get a panel each
 BYTES = 4  # an element, as counted
 TRAINING: dict[str, Any] = {"element_bytes": 4, "optimizer": "adam", "checkpointing": False, "devices": 1}
@@ -68,19 +68,17 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, Any]]:
     known = {**{name: row[name] for name in SAME}, "measured_bytes": None, runs.DOUBTFUL: False}
-    found = []
     here = measured[measured["flops_run"] == row["run"]].to_dict("records")
+    found = []
     for way, asked in WAYS.items():
-        line = {**known, "way": way, **_parts(_training(row, **asked))}
+        line = known | {"way": way} | _parts(_training(row, **asked))
         if peaks := [run for run in here if _is(run, asked)]:
-            doubtful = all(run[runs.DOUBTFUL] for run in peaks)
-            line |= {"run": peaks[0]["run"], runs.DOUBTFUL: doubtful}
-            line |= {"measured_bytes": median(run["memory_bytes"] for run in peaks)}
+            line |= {"run": peaks[0]["run"], runs.DOUBTFUL: all(run[runs.DOUBTFUL] for run in peaks)}
+            line["measured_bytes"] = median(run["memory_bytes"] for run in peaks)
         found.append(line)
-    if pd.notna(row["key_value_cache_bytes"]):
-        cache = int(row["key_value_cache_bytes"]) * 2 // BYTES
-        held = StepMemory(int(row["parameters"]) * 2, 0, 0, 0, 0, cache)
-        found.append({**known, "way": INFERENCE, **_parts(held)})
+    if pd.notna(cache := row["key_value_cache_bytes"]):
+        held = StepMemory(int(row["parameters"]) * 2, 0, 0, 0, 0, int(cache) * 2 // BYTES)
+        found.append(known | {"way": INFERENCE} | _parts(held))
     return found
 
 
@@ -91,36 +89,34 @@ def _parts(held: StepMemory) -> dict[str, int]:
 def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any) -> StepMemory:
     saved = row["checkpointed_activation_bytes" if checkpointing else "activation_bytes"]
     fixed = row["activation_fixed_bytes"]
-    held = training_memory(
+    return training_memory(
         int(row["parameters"]),
         trainable=int(row["trainable_parameters"]),
         activation_elements=int(saved) // BYTES,
         activation_fixed_bytes=int(fixed) if fixed == fixed and not checkpointing else 0,
         **options,
-    )
-    return held.sharded(devices)
+    ).sharded(devices)
 
 
 def _measured(tables: Tables) -> pd.DataFrame:
     """Measured peaks of plain training, own machines before recorded ones, of one machine."""
     found = with_machine(tables, alone(ok(tables["profile"], "memory_bytes")))
     plain = found["gradient_accumulation"].fillna(1) == 1
-    found = found[(found["mode"] == "training") & (found["execution"] == "eager") & plain]
-    return runs.judged(found[found["machine"].isin(style.machines(found, 1))])
+    plain &= (found["mode"] == "training") & (found["execution"] == "eager")
+    return runs.judged(style.one_machine(found[plain]))
 
 
 def _is(run: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
     """True if a measured step is one of a way: its format, optimiser and checkpointing, on one device."""
-    if asked["devices"] > 1 or asked.get("master_copy"):
-        return False
-    sixteen = asked["element_bytes"] == 2
-    return (
-        (run["dtype"] in ("bfloat16", "float16")) == sixteen
-        and (run["dtype"] != "float64")
-        and (run["autocast"] is True) == bool(asked.get("autocast"))
-        and run["optimizer"].replace("adamw", "adam") == asked["optimizer"]
-        and (run["checkpointing"] is True) == asked["checkpointing"]
-    )
+    measured = {
+        "element_bytes": {"bfloat16": 2, "float16": 2, "float64": 8}.get(run["dtype"], 4),
+        "autocast": run["autocast"] is True,
+        "optimizer": run["optimizer"].replace("adamw", "adam"),
+        "checkpointing": run["checkpointing"] is True,
+        "devices": 1,
+        "master_copy": False,
+    }
+    return measured == {"autocast": False, "master_copy": False} | asked
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -129,11 +125,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     plain, ways = largest.loc["fp32_adam"], largest.drop(index=INFERENCE, errors="ignore")
     least = ways.loc[ways["total"].idxmin()]
     state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
-    values = {"model": plain["model"], "batch": int(plain["batch_size"]), "state": percent(state)}
-    said = [text("finding", **values, total=quantity(plain["total"], "B"), fits=_fits(plain["total"], text))]
+    said = [text("finding", row=plain, state=percent(state), fits=_fits(plain["total"], text))]
     if least["total"] < plain["total"]:
-        leanest = {"way": text.name("memory_way", least.name), "total": quantity(least["total"], "B")}
-        said.append(text("least", **leanest, fits=_fits(least["total"], text)))
+        said.append(text("least", way=least.name, row=least, fits=_fits(least["total"], text)))
     known = rows[rows["measured_bytes"] > 0]
     if len(known):
         deviation = (100 * (known["total"] / known["measured_bytes"] - 1)).abs()
@@ -142,9 +136,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def _fits(needed: float, text: Texts) -> str:
-    cards = sorted((find(card).memory_gb or 0.0, card) for card in CARDS)
-    suffice = [card for capacity, card in cards if capacity * 1e9 >= needed]
-    return text("fits", card=suffice[0]) if suffice else text("fits_none", card=cards[-1][1])
+    suffice = [card for capacity, card in CAPACITIES if capacity * 1e9 >= needed]
+    return text("fits", card=suffice[0]) if suffice else text("fits_none", card=CAPACITIES[-1][1])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -152,16 +145,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     present = [way for way in (*WAYS, INFERENCE) if (rows["way"] == way).any()]
     rows = rows.assign(name=[text.name("memory_way", way) for way in rows["way"]])
     order = [text.name("memory_way", way) for way in present]
-    sizes = rows.drop_duplicates("model")
     titles = {}
-    for row in sizes.to_dict("records"):
-        known, length = {"model": row["model"], "batch": int(row["batch_size"])}, row["sequence_length"]
-        has_tokens = length == length
-        titles[row["model"]] = text("tokens", **known, tokens=int(length)) if has_tokens else text("samples", **known)
-    grid = style.panels(figure, [""], list(titles.values()), sharey=True)
-    colors = {part: style.PALETTE[color] for part, color in COLORS.items() if rows[part].any()}
-    for model, here in rows.groupby("model", sort=False):
-        axes, most = grid["", titles[model]], here[["total", "measured_bytes"]].astype(float).max(axis=None)
+    for row in rows.drop_duplicates("model").itertuples():
+        key = "samples" if row.sequence_length != row.sequence_length else "tokens"
+        titles[row.model] = text(key, row=row)
+    panels = style.facets(figure, rows, "model", titles, sharey=True)
+    colors = {part: color for part, color in COLORS.items() if rows[part].any()}
+    for axes, here in panels:
+        most = here[["total", "measured_bytes"]].astype(float).max(axis=None)
         unit, letter = (1e9, "GB") if here["total"].max() >= 1e9 else (1e6, "MB")
         formulas = here.assign(doubtful=False, **{f"{part} ": here[part] / unit for part in colors})
         parts = {f"{part} ": color for part, color in colors.items()}
@@ -171,19 +162,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.points(axes, here, *peaks, colors=style.INK, marker="D", s=25)
         axes.set(xlim=(0, 1.1 * most / unit), xlabel=letter)
         axes.tick_params(axis="y", labelsize=9)
-        _capacities(axes, unit)
+        # A line at the memory of each card that lies in view, named along it, none closer to another than is read.
+        end, last = axes.get_xlim()[1], 0.0
+        words = {"rotation": 90, "fontsize": 7, "ha": "right", "va": "bottom", "color": style.MUTED}
+        for place, card in ((capacity * 1e9 / unit, card) for capacity, card in CAPACITIES):
+            if last + 0.06 * end < place < end:
+                axes.axvline(place, **style.LIMIT)
+                axes.text(place, 0.02, card, transform=axes.get_xaxis_transform(), **words)
+                last = place
     entries = style.dots(colors, text, "memory_part", "s")
-    marks = [style.dot(style.INK, text("peak"), "D")] if rows["measured_bytes"].notna().any() else []
-    style.legend(figure, entries + marks + runs.key(rows, text))
-
-
-def _capacities(axes: Axes, unit: float) -> None:
-    """A line at the memory of each card that lies in view, named along it, none closer to another than is read."""
-    end, last = axes.get_xlim()[1], 0.0
-    words = {"rotation": 90, "fontsize": 7, "ha": "right", "va": "bottom", "color": style.MUTED}
-    for capacity, card in sorted((find(card).memory_gb or 0.0, card) for card in CARDS):
-        place = capacity * 1e9 / unit
-        if last + 0.06 * end < place < end:
-            axes.axvline(place, **style.LIMIT)
-            axes.text(place, 0.02, card, transform=axes.get_xaxis_transform(), **words)
-            last = place
+    entries += [style.dot(style.INK, text("peak"), "D")] if rows["measured_bytes"].notna().any() else []
+    style.legend(figure, entries + runs.key(rows, text))

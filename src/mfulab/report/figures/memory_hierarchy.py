@@ -34,17 +34,14 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     pattern = "random" if (rows["pattern"] == "random").any() else rows["pattern"].iloc[0]
     walked = rows[rows["pattern"] == pattern].sort_values("working_set_bytes")
     first, last = walked.iloc[0], walked.iloc[-1]
-    sizes = {"small": size_of(first["working_set_bytes"]), "large": size_of(last["working_set_bytes"])}
-    factor = last["time_per_access_s"] / first["time_per_access_s"]
-    words = [text("finding", pattern=text(pattern), **sizes, first=first, last=last, factor=factor)]
+    values = {"small": size_of(first["working_set_bytes"]), "large": size_of(last["working_set_bytes"])}
+    values["factor"] = last["time_per_access_s"] / first["time_per_access_s"]
+    words = [text("finding", pattern=text(pattern), first=first, last=last, **values)]
     table = rows.pivot_table(index="working_set_bytes", columns="pattern", values="time_per_access_s")
-    if {"rows", "columns"} <= set(table) and len(both := table.dropna(subset=["rows", "columns"])):
-        ratio = both["columns"] / both["rows"]
-        size = ratio.idxmax()
-        words.append(text("orders", size=size_of(size), factor=significant(ratio[size])))
-    nominal = rows["nominal_mhz"].dropna()
-    if len(nominal):
-        words.append(text("nominal", clock=f"{nominal.iloc[0]:,.0f}"))
+    ratio = table["columns"] / table["rows"] if {"rows", "columns"} <= set(table) else table.iloc[:, 0] * float("nan")
+    if ratio.notna().any():
+        words.append(text("orders", size=size_of(ratio.idxmax()), factor=significant(ratio.max())))
+    words += [text("nominal", clock=f"{clock:,.0f}") for clock in rows["nominal_mhz"].dropna().head(1)]
     return " ".join(words)
 
 
@@ -57,16 +54,9 @@ def size_of(size: float) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Lines of time over working set on logarithmic axes; a line where each cache ends."""
     axes = figure.subplots()
-    present = [pattern for pattern in ORDERS if (rows["pattern"] == pattern).any()]
     colors, markers = (dict(zip(ORDERS, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
     rows = rows.assign(time_ns=1e9 * rows["time_per_access_s"])
-    look: style.Look = {
-        "hue": "pattern",
-        "colors": colors,
-        "shape": "pattern",
-        "markers": markers,
-        "linewidth": 1.6,
-    }
+    look: style.Look = {"hue": "pattern", "colors": colors, "shape": "pattern", "markers": markers, "linewidth": 1.6}
     kinds.lines(axes, rows, "working_set_bytes", "time_ns", "working_set_bytes", "time_per_access_s", **look)
     sizes = sorted(rows["working_set_bytes"].unique())
     axes.set_xscale("log", base=2)
@@ -77,10 +67,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for name, held in json.loads(rows["caches"].iloc[0] or "{}").items():
         if isinstance(held, int | float) and sizes[0] < held < sizes[-1]:  # nobody could read the others
             axes.axvline(held, **style.LIMIT)
-            words = f"{name}\n{size_of(held)}"
-            axes.annotate(words, (held, 1), xycoords=("data", "axes fraction"), va="top", ha="right", fontsize=9)
+            place = {"transform": axes.get_xaxis_transform(), "va": "top", "ha": "right", "fontsize": 9}
+            axes.text(held, 1, f"{name}\n{size_of(held)}", **place)
     ticks.decades(axes.yaxis)
-    axes.set_title(rows["machine"].iloc[0])
-    axes.set(xlabel=text("working_set"), ylabel=text("time"))
+    axes.set(title=rows["machine"].iloc[0], xlabel=text("working_set"), ylabel=text("time"))
+    present = [pattern for pattern in ORDERS if (rows["pattern"] == pattern).any()]
     entries = [style.dot(colors[name], text(name), markers[name]) for name in present]
     style.legend(figure, entries + runs.key(rows, text))

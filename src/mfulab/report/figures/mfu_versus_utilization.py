@@ -29,25 +29,23 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """MFU of the busy runs; of those that are sound, if any are: not doubtful, in a format that the device computes."""
     above = int((rows["mfu_percent"] > ABOVE_PEAK).sum())
     rows = _sound(rows)
-    busy = rows[rows["utilization_percent"] >= BUSY]
-    here = rows if busy.empty else busy
-    worst, best = (here.loc[here["mfu_percent"].agg(which)] for which in ("idxmin", "idxmax"))
+    here = _busy(rows)
+    worst, best = here.loc[here["mfu_percent"].idxmin()], here.loc[here["mfu_percent"].idxmax()]
     low, high = percent(worst["mfu_percent"]), percent(best["mfu_percent"])
     values = {"low": low, "low_run": worst["model"], "high": high, "high_run": best["model"]}
-    if busy.empty:
+    if here["utilization_percent"].max() < BUSY:
         return text("finding_none", busiest=rows["utilization_percent"].max(), **values)
-    key = "finding_one" if len(busy) == 1 else "finding_same" if low == high else "finding"
-    words = [text(key, count=len(busy), total=len(rows), **values)]
+    key = "finding_one" if len(here) == 1 else "finding_same" if low == high else "finding"
+    words = [text(key, count=len(here), total=len(rows), **values)]
     return " ".join([*words, *([text("doubtful", count=above)] if above else [])])
 
 
 def lowest(rows: pd.DataFrame) -> pd.Series:
     """The run of lowest MFU that the sentence is about."""
-    rows = _told(_sound(own(rows)))
-    return rows.loc[rows["mfu_percent"].idxmin()]
+    return rows.loc[_busy(_sound(own(rows)))["mfu_percent"].idxmin()]
 
 
-def _told(rows: pd.DataFrame) -> pd.DataFrame:
+def _busy(rows: pd.DataFrame) -> pd.DataFrame:
     """The busy runs, or all where none is."""
     busy = rows[rows["utilization_percent"] >= BUSY]
     return rows if busy.empty else busy
@@ -55,10 +53,10 @@ def _told(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _sound(rows: pd.DataFrame) -> pd.DataFrame:
     """The runs that the sentence is about: without emulated formats, then without doubtful runs, where any are left."""
-    computed = rows[~frames.emulated(rows)]
-    rows = computed if len(computed) else rows
-    sound = rows[~trust.doubtful(rows)]
-    return sound if len(sound) else rows
+    for left_out in (frames.emulated, trust.doubtful):
+        kept = rows[~left_out(rows)]
+        rows = kept if len(kept) else rows
+    return rows
 
 
 def because(row: pd.Series, text: Texts) -> str:
@@ -94,6 +92,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries = [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
     entries += [style.line(style.MUTED, text("diagonal"), (4, 3))]
     words = (text("utilization"), text("mfu"))
-    named = _told(_sound(own(rows)))["mfu_percent"]
-    also = [named.idxmin(), named.idxmax()]
+    also = _busy(_sound(own(rows)))["mfu_percent"].agg(["idxmin", "idxmax"]).tolist()
     points.draw(rows, figure, text, PLACE, words, finish, shapes, entries, also, sharex=True, sharey=True)

@@ -38,10 +38,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Left the bits as stacked bars; right relative errors of three ways to add, exact sums at the left edge."""
     bits, errors = figure.subplots(1, 2, width_ratios=[1, 1.4])
-    rows = rows.iloc[::-1].assign(name=[text.name("precision", precision) for precision in rows["precision"][::-1]])
-    kinds.stacks(bits, rows, BITS, "name", width=0.6)
+    rows = rows.assign(name=[text.name("precision", precision) for precision in rows["precision"]])
+    kinds.stacks(bits, rows.iloc[::-1], BITS, "name", width=0.6)
     bits.set(xlabel=text("bits"), xlim=(0, 1.05 * rows[list(PARTS)].sum(axis=1).max()))
-    marks = sums(errors, rows.iloc[::-1], RUNGS, 0.0, text)
+    marks = sums(errors, rows, RUNGS, 0.0, text)
     errors.set_yticklabels([])
     style.legend(figure, style.dots(BITS, text, marker="s") + marks)
 

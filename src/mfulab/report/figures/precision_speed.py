@@ -9,12 +9,11 @@ from mfulab.report.frames import Tables, ok, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC, ORDER = "precision", 0
-BASELINE = "fp32"
 
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs in another format than fp32 beside the same run in fp32."""
-    return relative.against(with_machine(tables, ok(tables["profile"], "samples_per_s")), "precision", BASELINE)
+    return relative.against(with_machine(tables, ok(tables["profile"], "samples_per_s")), "precision", "fp32")
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -50,15 +50,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and batch size: time over the pruned share, and the line on which weights left decide it."""
     shown = rows[rows["machine"].isin(style.machines(rows, 2))].sort_values("pruned_share")
     batches = {batch: text("batch", batch=int(batch)) for batch in sorted(shown["batch_size"].unique())[:MOST]}
-    shown = shown.assign(pruned_percent=100 - shown["left"], case=shown["batch_size"].map(batches))
+    shown = shown.assign(pruned_percent=100 - shown["left"])
     colors = {way: color for way, color in COLORS.items() if (shown["pruning"] == way).any()}
-    for axes, here in style.facets(figure, shown, "case", list(batches.values()), sharey=True):
+    for axes, here in style.facets(figure, shown, "batch_size", batches, sharey=True):
         axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
         told = ("pruned_share", "relative", "time_s")
         pale = here["apart"].map({True: 1.0, False: style.PALE}).tolist()
         kinds.lines(axes, here, "pruned_percent", "relative", *told, hue="pruning", colors=colors, alpha=pale)
-        axes.set(xlim=(0, 100), ylim=(0, 1.1 * max(100, shown["relative"].max())))
-        axes.set_xlabel(text("pruned"))
+        axes.set(xlim=(0, 100), ylim=(0, 1.1 * max(100, shown["relative"].max())), xlabel=text("pruned"))
     style.label(figure, y=text("time"))
     keys = style.dots(colors, text, "pruning") + style.within(~shown["apart"], text) + runs.key(shown, text)
     style.legend(figure, [*keys, style.line(style.MUTED, text("left"), (4, 2))])

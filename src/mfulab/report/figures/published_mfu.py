@@ -13,14 +13,8 @@ TOPIC, ORDER = "published", 1
 MOST = 4  # panels
 SEVERAL = 5  # numbers of devices that make a series
 FULL = 100.0
-FAMILIES = {
-    "8.0": "Ampere",
-    "9.0": "Hopper",
-    "10.0": "Blackwell",
-    "10.3": "Blackwell Ultra",
-    "gfx942": "CDNA 3",
-    "gfx950": "CDNA 4",
-}
+FAMILIES = {"8.0": "Ampere", "9.0": "Hopper", "10.0": "Blackwell", "10.3": "Blackwell Ultra"}
+FAMILIES |= {"gfx942": "CDNA 3", "gfx950": "CDNA 4"}
 OWN = "own"
 SIXTEEN_BITS = [form.name for form in FORMATS.values() if form.bits == 16]
 
@@ -33,25 +27,22 @@ def rows(tables: Tables) -> pd.DataFrame:
     # The models that ran on the most devices, of those with several sizes of machine, if any.
     by_model = public.groupby("model")["accelerators"]
     ranked = pd.DataFrame({"most": by_model.max(), "counts": by_model.nunique(), "runs": by_model.size()})
-    several = ranked[ranked["counts"] >= SEVERAL]
-    ranked = several if len(several) else ranked
+    ranked["several"] = ranked["counts"] >= SEVERAL
+    ranked = ranked[ranked["several"] == ranked["several"].any()]
     models = list(ranked.sort_values(["most", "runs"], ascending=False).index[:MOST])
     public = public[public["model"].isin(models)]
-    families = public["architecture"].map(lambda name: FAMILIES.get(name, name))
-    public = public.assign(family=families, doubtful=False)
-    mine = runs.judged(ok(tables["profile"], "mfu_percent"))
+    public = public.assign(family=public["architecture"].replace(FAMILIES), doubtful=False)
     # Their MFU is of the peak of the format that their matmuls used: of another, it is no share of the 16-bit peak.
-    alike = mine["model"].isin(models) & (mine["mode"] == "training") & mine["effective_precision"].isin(SIXTEEN_BITS)
-    mine = mine[alike]
-    mine = mine.assign(
+    mine = runs.judged(ok(tables["profile"], "mfu_percent"))
+    mine = mine[mine["model"].isin(models) & (mine["mode"] == "training")]
+    mine = mine[mine["effective_precision"].isin(SIXTEEN_BITS)].assign(
         family=OWN,
-        accelerators=mine["devices"].fillna(mine["processes"]).fillna(1).round().clip(lower=1),
-        mfu_bf16_percent=mine["mfu_percent"],
-        submitter=mine["hardware"],
+        accelerators=lambda step: step["devices"].fillna(step["processes"]).fillna(1).round().clip(lower=1),
+        mfu_bf16_percent=lambda step: step["mfu_percent"],
+        submitter=lambda step: step["hardware"],
     )
-    kept = [*public.columns]
-    together = pd.concat([public, mine.reindex(columns=kept)]) if len(mine) else public
-    order = {model: place for place, model in enumerate(models)}
+    together = pd.concat([public, mine.reindex(columns=public.columns)]) if len(mine) else public
+    order = dict(zip(models, range(MOST), strict=False))
     return together.sort_values(["model", "accelerators"], key=lambda column: column.map(order).fillna(column))
 
 
@@ -71,20 +62,19 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A point a run; the dashed line is the 16-bit peak, above which matmuls ran in a faster format."""
-    models, present = list(dict.fromkeys(rows["model"])), set(rows["family"])
+    present = set(rows["family"])
     public = [name for name in dict.fromkeys([*FAMILIES.values(), *rows["family"]]) if name in present - {OWN}]
-    colors = {name: style.PALETTE[place % len(style.PALETTE)] for place, name in enumerate(public)} | {OWN: style.INK}
+    colors = style.colors(public) | {OWN: style.INK}
     markers = {name: style.MARKERS[place % 7] for place, name in enumerate(public)} | {OWN: "*"}
     top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
     look: style.Look = {"hue": "family", "colors": colors, "shape": "family", "markers": markers, "alpha": 0.75}
-    for (_, model), axes in style.panels(figure, [""], models, sharey=True).items():
-        here = rows[rows["model"] == model]
+    for axes, here in style.facets(figure, rows, "model", {name: name for name in rows["model"]}, sharey=True):
         axes.axhline(FULL, **style.LIMIT)
         sizes = here["family"].eq(OWN).map({True: 190, False: 46})
         kinds.points(axes, here, "accelerators", "mfu_bf16_percent", s=sizes, **look)
         axes.set_xscale("log", base=2)
-        counts = sorted(set(here["accelerators"].astype(int)))
-        shown = counts if len(counts) <= 4 else [counts[0], counts[len(counts) // 2], counts[-1]]
+        shown = sorted(set(here["accelerators"].astype(int)))
+        shown = shown if len(shown) <= 4 else [shown[0], shown[len(shown) // 2], shown[-1]]
         axes.set_xticks(shown, [f"{count:,}" for count in shown])
         axes.minorticks_off()
         axes.set_ylim(0, top)

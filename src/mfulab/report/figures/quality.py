@@ -50,40 +50,33 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         return text("whole", row=rows.iloc[0])
     kept = ways[ways["faster"] & ~ways["worse"]]
     words = [text("whole", row=ways.assign(accuracy_percent=ways["whole_accuracy_percent"]).iloc[0])]
-    if kept.empty:
-        words.append(text("none_kept", count=len(ways)))
-    else:
-        words.append(text("finding", row=kept.loc[kept["time_percent"].idxmin()]))
+    kept = kept.nsmallest(1, "time_percent")
+    words += [text("finding", row=row) for _, row in kept.iterrows()] or [text("none_kept", count=len(ways))]
     if ways["worse"].any():
         worst = ways.loc[ways["change"].where(ways["worse"]).idxmin()]
         words.append(text("worst", row=worst, lost=-worst["change"]))
-    fewer = ways[(ways["flops_percent"] < 100) & ~ways["faster"]]
-    if not fewer.empty:
-        words.append(text("fewer", row=fewer.loc[fewer["flops_percent"].idxmin()]))
+    fewer = ways[(ways["flops_percent"] < 100) & ~ways["faster"]].nsmallest(1, "flops_percent")
+    words += [text("fewer", row=row) for _, row in fewer.iterrows()]
     return " ".join(words)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A line a way; a panel each of errors, time, FLOPs and bytes: in all of them shorter is better."""
-    titles = {"errors": text("errors"), "time_percent": text("time"), "flops_percent": text("flops")}
-    titles["bytes_percent"] = text("bytes")
+    titles = {"errors": text("errors"), "time_percent": text("time")}
+    titles |= {"flops_percent": text("flops"), "bytes_percent": text("bytes")}
     grid = style.panels(figure, [""], list(titles.values()), sharey=True)
     style.resize(figure, 2.0 + 0.3 * len(rows))
-    named = rows["compression"].map(lambda way: text.name("compression", way))
-    half = rows["accuracy_half_points"]
-    errors = [f"{error:.1f}" + ("" if pd.isna(reach) else f" ± {reach:.1f}")
-              for error, reach in zip(rows["errors"], half, strict=True)]  # fmt: skip
-    for name, title in titles.items():
-        axes = grid["", title]
-        words = errors if name == "errors" else [text("share_of", share=each) for each in rows[name]]
-        shown = rows.assign(named=named, words=words, within=True)
-        pale = {"errors": "differs", "time_percent": "timed"}.get(name, "within")
+    rows = rows.assign(named=[text.name("compression", way) for way in rows["compression"]], within=True)
+    half = rows["accuracy_half_points"].map(" ± {:.1f}".format, na_action="ignore").fillna("")
+    look: style.Look = {"order": list(rows["named"]), "words": "words", "fontsize": 8}
+    for (name, title), pale in zip(titles.items(), ("differs", "timed", "within", "within"), strict=True):
+        axes, whole = grid["", title], 1 if name == "errors" else 100
+        words = rows[name].map(lambda share: text("share_of", share=share))
+        shown = rows.assign(words=rows[name].map("{:.1f}".format) + half if name == "errors" else words)
         if name != "errors":
             axes.axvline(100, **style.LIMIT)
-        look: style.Look = {"order": list(named), "words": "words", "fontsize": 8, "width": 0.7}
         kinds.bars(axes, shown, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
-        axes.set_xlim(0, 1.8 * max(rows[name].max(), 1 if name == "errors" else 100))
         axes.tick_params(axis="y", labelsize=9)
-        axes.set(xlabel=text("of_images") if name == "errors" else text("of_whole"), ylabel="")
+        axes.set(xlim=(0, 1.8 * max(rows[name].max(), whole)), xlabel=text("of_images" if whole == 1 else "of_whole"))
     entries = [style.dot("none", text("behind")), *style.within(~(rows["differs"] & rows["timed"]), text)]
     style.legend(figure, entries + runs.key(rows, text))

@@ -37,7 +37,6 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest and the slowest scheme beyond the intervals, the bandwidth of decoding, and the largest error."""
-
     beyond = rows[rows["apart"]]
     faster, slower = beyond[beyond["relative"] > 100], beyond[beyond["relative"] < 100]
     best = rows.loc[(rows if faster.empty else faster)["relative"].idxmax()]
@@ -65,24 +64,22 @@ def _case(row: pd.Series, text: Texts) -> dict[str, object]:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and case, a bar a scheme."""
-    machines = style.machines(rows, 2)
-    shown = rows[rows["machine"].isin(machines)]
-    schemes = [name for name in ORDER_OF_SCHEMES if (shown["quantisation"] == name).any()]
+    shown = rows[rows["machine"].isin(style.machines(rows, 2))]
+    schemes = {name: _name(name, shown, text) for name in ORDER_OF_SCHEMES if (shown["quantisation"] == name).any()}
     shares = shown[["relative", "mbu_percent"]].to_numpy()
     shown = shown.assign(
         case=[text("case", **_case(row, text)) for _, row in shown.iterrows()],
         words=[", ".join(text("share_of", share=each) for each in both if each == each) for both in shares],
-        named=shown["quantisation"].map({name: _name(name, shown, text) for name in schemes}),
+        named=shown["quantisation"].map(schemes),
     )
-    order = list(dict.fromkeys(shown.sort_values("quantisation", key=lambda c: c.map(schemes.index))["named"]))
-    cases = list(dict.fromkeys(shown["case"]))[:MOST]
+    cases = {case: case for case in shown["case"].drop_duplicates().head(MOST)}
     panels = style.facets(figure, shown, "case", cases, sharey=True, sharex=True)
-    style.resize(figure, 1.8 + 2.6 * len(machines))
-    for place, (axes, here) in enumerate(panels, len(cases) * (1 - len(machines))):
+    machines = len(panels) // len(cases)
+    style.resize(figure, 1.8 + 2.6 * machines)
+    look: style.Look = {"order": list(schemes.values()), "words": "words", "fontsize": 8, "width": 0.6}
+    for place, (axes, here) in enumerate(panels, len(cases) * (1 - machines)):
         axes.axvline(100, **style.LIMIT)
-        told = ("relative", "time_s", "mbu_percent")
-        look: style.Look = {"order": order, "words": "words", "fontsize": 8, "width": 0.6}
-        kinds.bars(axes, here, "relative", "named", *told, pale="apart", **look)
+        kinds.bars(axes, here, "relative", "named", "relative", "time_s", "mbu_percent", pale="apart", **look)
         axes.tick_params(axis="y", labelsize=9)
         axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
         if place == len(cases) // 2:

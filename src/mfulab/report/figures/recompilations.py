@@ -30,25 +30,23 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     words += [text("eager", row=row) for _, row in rows[same & (rows["execution"] == EAGER)].head(1).iterrows()]
     best = compiled[compiled["model"] == worst["model"]].iloc[0]
     words += [text("best", row=best)] if best["recompilations"] < worst["recompilations"] else []
-    broken = rows[rows["graph_breaks"] > 0]
-    if len(broken):
-        models = ", ".join(text.name("model", name) for name in dict.fromkeys(broken["model"]))
-        words.append(text("broken", models=models))
+    if broken := list(rows.loc[rows["graph_breaks"] > 0, "model"].drop_duplicates()):
+        words.append(text("broken", models=", ".join(text.name("model", name) for name in broken)))
     return " ".join(words)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A bar a run: the time of all its calls, with its counts behind it."""
-    models = {name: text.name("model", name) for name in dict.fromkeys(rows["model"])}
-    style.fit(figure, 2 * len(models) + 1)
-    axes = figure.subplots()
-    colors = style.colors(rows["execution"])
-    rows = rows.assign(named=rows["model"].map(models), behind=[_counted(row, text) for _, row in rows.iterrows()])
+    rows = rows.assign(
+        named=[text.name("model", name) for name in rows["model"]],
+        behind=[_counted(row, text) for _, row in rows.iterrows()],
+    )
+    style.fit(figure, 2 * rows["model"].nunique() + 1)
+    axes, colors = figure.subplots(), style.colors(rows["execution"])
     told = ("varied_s", "recompilations", "graphs", "graph_breaks")
     kinds.bars(axes, rows, "varied_s", "named", *told, hue="execution", colors=colors, words="behind")
+    axes.set(title=rows["machine"].iloc[0], xlabel=text("time", calls=int(rows["varied_calls"].max())))
     axes.set_xlim(0, 1.5 * rows["varied_s"].max())
-    axes.set_title(rows["machine"].iloc[0])
-    axes.set_xlabel(text("time", calls=int(rows["varied_calls"].max())))
     style.legend(figure, [*style.dots(colors, text, "execution", "s"), *runs.key(rows, text)])
 
 

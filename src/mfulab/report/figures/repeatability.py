@@ -24,12 +24,9 @@ def rows(tables: Tables) -> pd.DataFrame:
         for name, what in (("profile", "model"), ("matmul", "kernel"))
     ]
     found = own(pd.concat(parts, ignore_index=True))
-    times = [replicates.times_of(row) for row in found.to_dict("records")]
-    found = with_machine(tables, found).assign(
-        times=times,
-        spread_percent=[100 * np.log(each).std(ddof=1) if len(each) > 1 else np.nan for each in times],
-    )
-    return found[found["spread_percent"].notna()]
+    found["times"] = [replicates.times_of(row) for row in found.to_dict("records")]
+    found = with_machine(tables, found[found["times"].map(len) > 1])
+    return found.assign(spread_percent=[100 * np.log(times).std(ddof=1) for times in found["times"]])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -50,16 +47,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     most = max(2.6, 1.4 * rows["spread_percent"].max())
     least = max(FINEST, min(rows["spread_percent"].min(), most / 8))  # three doublings at least
     for axes, here in panels:
-        usual = repeatability.trust(list(here["times"])).spread_percent
-        if usual:
+        if usual := repeatability.trust(list(here["times"])).spread_percent:
             axes.axvline(usual, **style.LIMIT)
         here = here[here["what"].isin(order)]
-        here = here.assign(
-            place=kinds.lanes(axes, here, "what", order), shown=here["spread_percent"].clip(lower=FINEST)
-        )
+        here = here.assign(place=kinds.lanes(axes, here, "what", order), shown=here["spread_percent"].clip(FINEST))
         look: style.Look = {"alpha": 0.75, "s": 36, "edgecolor": style.PAPER, "linewidth": 0.5}
         kinds.points(axes, here, "shown", "place", "spread_percent", "time_s", **look)
         ticks.doublings(axes, DOUBLINGS)
-        axes.set_xlim(least / 1.3, most)
-        axes.set_xlabel(text("axis"))
+        axes.set(xlim=(least / 1.3, most), xlabel=text("axis"))
     style.legend(figure, [style.line(style.MUTED, text("usual"), (4, 3)), *runs.key(rows, text)])

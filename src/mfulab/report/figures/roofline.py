@@ -21,16 +21,10 @@ PLACE = ("arithmetic_intensity", "tflop_s")
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs with an intensity, a speed and both measured ceilings, and steps of traces with both computed ones."""
-    needed = ("tflop_s", "arithmetic_intensity")
-    measured = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
-    read = ok(
-        with_traces({**tables, "profile": tables["profile"].head(0)}),
-        *needed,
-        "peak_tflop_s",
-        "peak_gb_s",
-        "mfu_percent",
-    )
-    known = pd.concat([measured, read], ignore_index=True) if len(read) else measured
+    needed, traces = ("tflop_s", "arithmetic_intensity"), with_traces({**tables, "profile": tables["profile"].head(0)})
+    known = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
+    read = ok(traces, *needed, "peak_tflop_s", "peak_gb_s", "mfu_percent")
+    known = pd.concat([known, read], ignore_index=True) if len(read) else known
     roofs = {f"roof_{unit}": known[f"ceiling_{unit}"].fillna(known[f"peak_{unit}"]) for unit in ("tflop_s", "gb_s")}
     return with_machine(tables, known.assign(**roofs))
 

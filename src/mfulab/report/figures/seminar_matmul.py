@@ -52,11 +52,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     words += _parts(timed, worst, text)
     errors = timed.set_index(["n", "kernel"])["max_absolute_error"].dropna()
     pairs = [(n, kernel) for n, kernel in errors.index if (n, CORRECTED.get(kernel)) in errors.index]
-    if pairs:
-        n, kernel = max(pairs)
-        other = CORRECTED[kernel]
-        values = {"own": errors[n, kernel], "other_error": errors[n, other]}
-        words.append(text("errors", kernel=kernel, other=other, size=int(n), **values))
+    for n, kernel in sorted(pairs)[-1:]:
+        values = {"kernel": kernel, "other": CORRECTED[kernel], "size": int(n)}
+        words.append(text("errors", own=errors[n, kernel], other_error=errors[n, CORRECTED[kernel]], **values))
     wrong = rows[rows["status"] == "incorrect"]
     return " ".join([*words, *(text("wrong_at", row=row) for _, row in wrong.iterrows())])
 
@@ -79,7 +77,7 @@ def _parts(timed: pd.DataFrame, worst: pd.Series, text: Texts) -> list[str]:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A row a size; left three times of each kernel, right its greatest error; a wrong result has no time."""
     sizes = sorted(rows["n"].unique())
-    columns = {"times": text("times"), "errors": text("errors_axis")}
+    rows = rows.assign(as_written=rows["kernel"].str.contains("seminar"))
     grid = style.panels(figure, [f"{n:g}³" for n in sizes], ["times", "errors"], sharey="row", sharex="col")
     lines = int(rows.groupby("n")["kernel"].nunique().max())
     style.resize(figure, 2.4 + 0.36 * len(sizes) * max(lines, 4))
@@ -87,7 +85,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     authors = {True: style.PALETTE[3], False: style.PALETTE[7]}
     for n in sizes:
         here = rows[rows["n"] == n].drop_duplicates("kernel").iloc[::-1]
-        here = here.assign(place=range(len(here)), as_written=here["kernel"].str.contains("seminar"))
+        here = here.assign(place=range(len(here)))
         times, errors = grid[f"{n:g}³", "times"], grid[f"{n:g}³", "errors"]
         times.hlines(here["place"], here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
         each = here.melt([*here.columns.drop([*TIMES])], [*TIMES], "time", "seconds")
@@ -95,8 +93,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.points(times, each, "seconds", "place", "seconds", **look)
         for height in here.loc[here["status"] == "incorrect", "place"]:
             times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
-        error = ("max_absolute_error", "place", "max_absolute_error")
-        kinds.points(errors, here, *error, hue="as_written", colors=authors, marker="D")
+        kinds.points(errors, here, "max_absolute_error", "place", hue="as_written", colors=authors, marker="D")
         times.set_yticks(here["place"], here["kernel"])
         for axes in (times, errors):
             axes.margins(x=0.08, y=0.12)
@@ -106,8 +103,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
                 ticks.decades(axes.xaxis, 5)
         times.set_title(f"{n:g}³")
         errors.set_title("")
-    for column, words in columns.items():
-        grid[f"{sizes[-1]:g}³", column].set_xlabel(words)
+    times.set_xlabel(text("times"))
+    errors.set_xlabel(text("errors_axis"))
     entries = [style.dot(colors[name], text(name), markers[name]) for name in TIMES]
     entries += [style.dot(authors[True], text("as_written"), "D"), style.dot(authors[False], text("others"), "D")]
     style.legend(figure, entries + runs.key(rows, text))

@@ -24,8 +24,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = known[known["numbers"].isin(KINDS) & known["operation"].isin(OPERATIONS)]
     known = one_each(style.one_machine(known), [*CASE, "numbers"])
     both = trust.against(known, known[known["numbers"] == "normal"], CASE, "_normal")
-    slow = both.loc[both["numbers"] == "subnormal", CASE]
-    both = both.merge(slow, on=CASE)
+    both = both.merge(both.loc[both["numbers"] == "subnormal", CASE], on=CASE)
     return both.assign(factor=both["time_s"] / both["time_s_normal"]).sort_values([*CASE, "numbers"])
 
 
@@ -44,25 +43,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel an operation, a bar a precision and kind of numbers: the step's time, with its factor behind it."""
     operations = {name: text(name) for name in OPERATIONS if (rows["operation"] == name).any()}
-    precisions = {name: text.name("precision", name) for name in dict.fromkeys(rows["precision"])}
-    grid = style.panels(figure, [""], list(operations.values()))
-    style.fit(figure, len(precisions) * 2)
     colors = dict(zip(KINDS, (style.PALETTE[0], style.PALETTE[3], style.PALETTE[2]), strict=True))
     colors = {name: color for name, color in colors.items() if (rows["numbers"] == name).any()}
     rows = rows.assign(
-        named=rows["precision"].map(precisions),
+        named=[text.name("precision", name) for name in rows["precision"]],
         time_us=1e6 * rows["time_s"],
-        behind=[f"{significant(factor, 2)}×" for factor in rows["factor"]],
+        words=[f"{significant(factor, 2)}×" for factor in rows["factor"]],
     )
-    look: style.Look = {
-        "hue": "numbers",
-        "colors": colors,
-        "order": list(precisions.values()),
-        "words": "behind",
-        "fontsize": 11,
-    }
-    for name, words in operations.items():
-        axes, here = grid["", words], rows[rows["operation"] == name]
+    order = list(dict.fromkeys(rows["named"]))
+    look: style.Look = {"hue": "numbers", "colors": colors, "order": order, "words": "words", "fontsize": 11}
+    panels = style.facets(figure, rows, "operation", operations)
+    style.fit(figure, len(order) * 2)
+    for axes, here in panels:
         kinds.bars(axes, here, "time_us", "named", "time_s", "factor", **look)
         axes.set_xlim(0, 1.3 * here["time_us"].max())
         axes.locator_params(axis="x", nbins=4)

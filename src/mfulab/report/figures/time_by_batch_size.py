@@ -43,27 +43,17 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
 
     Colour is the precision, dashes tell executions apart, names stand at line ends.
     """
-    titles = style.modes(rows, text)
-    colors = style.precision_colors(rows["precision"])
+    colors, modes = style.precision_colors(rows["precision"]), style.modes(rows, text)
     several = rows.groupby("mode")["workload"].transform("nunique") > 1
-    variants = (rows["workload"] + " ").where(several, "") + rows["execution"]
-    rows = rows.assign(variant=variants, title=rows["mode"].map(titles))
-    dashes = style.dashes(rows["variant"])
-    keys = ["model", "precision", "variant", "sequence_length"]
-    look: style.Look = {
-        "by": keys,
-        "hue": "precision",
-        "colors": colors,
-        "dash": "variant",
-        "dashes": dashes,
-        "s": 25,
-    }
-    panels, ranges = style.facets(figure, rows, "title", list(titles.values()), sharex=True), rows.groupby("machine")
-    for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(titles)), strict=True):
+    rows = rows.assign(variant=(rows["workload"] + " ").where(several, "") + rows["execution"])
+    dashes, keys = style.dashes(rows["variant"]), ["model", "precision", "variant", "sequence_length"]
+    look: style.Look = {"by": keys, "hue": "precision", "colors": colors, "dash": "variant", "dashes": dashes, "s": 25}
+    panels, ranges = style.facets(figure, rows, "mode", modes, sharex=True), rows.groupby("machine")["time_s"]
+    for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(modes)), strict=True):
         kinds.lines(axes, here, "batch_size", "time_s", interval=trust.INTERVAL[1:], **look)
         ticks.doublings(axes, rows["batch_size"])
         # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
-        values = ranges["time_s"].get_group(machine)
+        values = ranges.get_group(machine)
         axes.set(yscale="log", ylim=(values.min() / 2, values.max() * 2))
         ticks.decades(axes.yaxis)
     style.label(figure, text("batch_size"), text("time"))

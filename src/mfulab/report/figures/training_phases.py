@@ -31,20 +31,20 @@ def rows(tables: Tables) -> pd.DataFrame:
     A format that the device emulates has no MFU.
     """
     found = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
-    found = found[(found["mode"] == "training") & (found["execution"] == "eager")]
     plainly_fed = ~(found["loader_workers"] > 0) & found["loader_source"].isin(["", "random"])
-    found = found[plainly_fed]  # the figure `input` has the rest
+    # The figure `input` has the others.
+    found = found[(found["mode"] == "training") & (found["execution"] == "eager") & plainly_fed]
     plain = found[found["workload"] == PLAIN]
     if plain.empty:
         return plain
     usual = "fp32" if (plain["precision"] == "fp32").any() else plain["precision"].mode()[0]
     keys = [*CASE, "sequence_length"]
     found = one_each(found, [*keys, "workload", "precision"])
-    base = found[(found["workload"] == PLAIN) & (found["precision"] == usual)][[*keys, *BESIDE]]
+    found["is_plain"] = (found["workload"] == PLAIN) & (found["precision"] == usual)
+    base = found.loc[found["is_plain"], [*keys, *BESIDE]]
     found = found.merge(base.drop_duplicates(keys), on=keys, suffixes=("", "_plain"))
     relative = 100 * found["samples_per_s_plain"] / found["samples_per_s"]
     return found.assign(
-        is_plain=(found["workload"] == PLAIN) & (found["precision"] == usual),
         relative=relative,
         apart=trust.apart(found, suffix="_plain", ratio=relative / 100),
         share=100 * found["optimiser_ms"] / found[list(WORDS)].sum(axis=1),
@@ -55,10 +55,8 @@ def rows(tables: Tables) -> pd.DataFrame:
 def technique(row: pd.Series, text: Texts) -> str:
     """The workload's word, with the precision where it is not the plain step's."""
     word = text.name("workload", row["workload"])
-    if not row["precision_differs"]:
-        return word
-    precision = text.name("precision", row["precision"])
-    return precision if row["workload"] == PLAIN else f"{word}, {precision}"
+    words = [text.name("precision", row["precision"])] if row["precision_differs"] else []
+    return ", ".join(words if words and row["workload"] == PLAIN else [word, *words])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -74,50 +72,40 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         said.append(text(key, technique=technique(best, text), factor=100 / best["relative"], row=best))
         if not others["apart"].all():
             said.append(text("overlaps", count=int((~others["apart"]).sum()), total=len(others)))
-    return " ".join([*said, *_checkpointed(rows, text)])
-
-
-def _checkpointed(rows: pd.DataFrame, text: Texts) -> list[str]:
-    """HFU and MFU of the step that recomputes most; memory and time against the plain step where it spares most."""
-    again, said = rows[rows["checkpointing"].fillna(False).astype(bool)], []
-    known = again[again["hfu_percent"].notna()]
-    if not known.empty:
-        said.append(text("checkpointed", row=known.loc[(known["hfu_percent"] / known["mfu_percent"]).idxmax()]))
+    again = rows[rows["checkpointing"].fillna(False).astype(bool)]
+    more = again["hfu_percent"] / again["mfu_percent"]
+    said += [text("checkpointed", row=again.loc[more.idxmax()])] if more.notna().any() else []
     left = again["memory_bytes"] / again["memory_bytes_plain"].where(~again["precision_differs"])
     if left.notna().any():
         one = again.loc[left.idxmin()]
         said.append(text("traded", row=one, fast=1 / one["samples_per_s_plain"], slow=1 / one["samples_per_s"]))
         said += [] if one["apart"] else [text("overlap")]
-    return said
+    return " ".join(said)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and case, a bar a technique; one panel with a bar a case if no case has two techniques."""
-    machines = style.machines(rows, 2)
-    shown = rows[rows["machine"].isin(machines)]
+    shown = rows[rows["machine"].isin(style.machines(rows, 2))]
     shown = shown.assign(
-        # The last two words of a title stay in one line.
-        case=[
-            "\N{NO-BREAK SPACE}".join(text("case", model=row.model, batch=int(row.batch_size)).rsplit(" ", 1))
-            for row in shown.itertuples()
-        ],
+        case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()],
         name=[technique(row, text) for _, row in shown.iterrows()],
+        differs=shown["apart"] | shown["is_plain"],
     )
     counts = shown.groupby("case", sort=False)["name"].nunique().sort_values(ascending=False, kind="stable")
     cases = list(counts[counts > 1].index[:MOST])
     if not cases:
         shown, cases = shown.assign(name=shown["case"], case=""), [""]
     shown = shown[shown["case"].isin(cases)]
-    shown = shown.assign(differs=shown["apart"] | shown["is_plain"])
     order = shown.groupby("name", sort=False).agg({"is_plain": "max", "relative": "median"})
     names = list(order.sort_values(["is_plain", "relative"], ascending=[False, True]).index[:MOST_BARS])
-    panels = style.facets(figure, shown[shown["name"].isin(names)], "case", cases, sharey=True)
-    style.resize(figure, len(machines) * (0.9 + 0.26 * max(5, len(names))) + 1.2)
+    # The last two words of a title stay in one line.
+    titles = {case: "\N{NO-BREAK SPACE}".join(case.rsplit(" ", 1)) for case in cases}
+    panels = style.facets(figure, shown[shown["name"].isin(names)], "case", titles, sharey=True)
+    style.resize(figure, len(panels) // len(cases) * (0.9 + 0.26 * max(5, len(names))) + 1.2)
     for axes, here in panels:
         _bars(axes, here, names, text)
-        axes.tick_params(axis="y", labelsize=9)
     style.label(figure, text("relative"))
-    entries = [style.dot(color, text(phase), "s") for phase, color in COLORS.items()]
+    entries = style.dots(COLORS, text, marker="s")
     entries += [style.dot("none", text("behind")), *style.within(~shown["differs"], text)]
     style.legend(figure, entries + runs.key(shown, text))
     labels.settle(figure)
@@ -126,12 +114,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
 def _bars(axes: Axes, here: pd.DataFrame, names: Sequence[str], text: Texts) -> None:
     longest = min(WIDEST, max(100.0, here["relative"].max())) if len(here) else 100.0
     # What is longer is cut off at the end.
-    ends = here[list(WORDS)].cumsum(axis=1).mul(here["relative"] / here[list(WORDS)].sum(axis=1), axis=0)
-    shown = ends.clip(upper=longest)
-    shown = shown.sub(shown.shift(axis=1).fillna(0)).rename(columns="{} %".format)
-    here = pd.concat([here, shown], axis=1)
+    ends = here[[*WORDS]].cumsum(axis=1).mul(here["relative"] / here[[*WORDS]].sum(axis=1), axis=0).clip(upper=longest)
+    here = here.join(ends.sub(ends.shift(axis=1).fillna(0)).add_suffix(" %"))
     parts = {f"{phase} %": color for phase, color in COLORS.items()}
     kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", order=names, pale="differs", width=0.8)
+    axes.tick_params(axis="y", labelsize=9)
     axes.set(xlim=(0, 1.55 * longest), xticks=[tick for tick in (0, 100, 200) if tick <= longest])
     for _, row in here.iterrows():
         end = min(row["relative"], 1.02 * longest) + 0.02 * longest

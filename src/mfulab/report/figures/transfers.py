@@ -10,7 +10,7 @@ from mfulab.report.frames import Tables, ok, with_machine
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 4
 PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
-COLORS = (3, 0, 2, 1)
+COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (3, 0, 2, 1)), strict=True))
 MOST_LEVEL = 16  # bars whose words fit beside one another
 
 
@@ -22,13 +22,11 @@ def rows(tables: Tables) -> pd.DataFrame:
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
     if timed.empty:
         return timed
-    timed = timed[timed["precision"] == timed["precision"].value_counts().idxmax()].copy()
-    timed["host_s"] = timed["allocation_s"] + timed["time_s"]
-    on_host = timed["host_to_device_s"].isna()
+    timed = timed[timed["precision"] == timed["precision"].value_counts().idxmax()]
     best = timed.loc[timed.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
-    beside = best.loc[best["host_to_device_s"].notna(), ["recorded", "n"]].reset_index()
-    host_s = timed[on_host].groupby(["recorded", "n"])["host_s"].min().reset_index()
-    return best.assign(host_s=beside.merge(host_s, on=["recorded", "n"]).set_index("index")["host_s"])
+    on_host = timed[timed["host_to_device_s"].isna()].assign(host_s=lambda row: row["allocation_s"] + row["time_s"])
+    best = best.merge(on_host.groupby(["recorded", "n"], as_index=False)["host_s"].min(), "left", on=["recorded", "n"])
+    return best.assign(host_s=best["host_s"].where(best["host_to_device_s"].notna()))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -41,8 +39,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     here = rows[rows["machine"] == rows["machine"].value_counts().idxmax()].sort_values("n")
     total = here[list(PARTS)].sum(axis=1)
     here = here.assign(share=100 * (1 - here["time_s"] / total))
-    key = "finding_one" if here["n"].nunique() == 1 else "finding"
-    words = text(key, small=here.iloc[0], large=here.iloc[-1])
+    words = text("finding_one" if len(here) == 1 else "finding", small=here.iloc[0], large=here.iloc[-1])
     compared, faster = here["host_s"].notna(), total < here["host_s"]
     lost = here.loc[compared & ~faster, "n"].max()
     won = here.loc[faster & ~(here["n"] <= lost), "n"]
@@ -56,18 +53,17 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     precision = text.name("precision", rows["precision"].iloc[0])
     panels = style.by_machine(figure, rows, lambda here: precision, sharey=True)
     turned = 90 if rows.groupby("machine").size().max() * len(panels) > MOST_LEVEL else 0
-    colors = dict(zip(PARTS, (style.PALETTE[index] for index in COLORS), strict=True))
+    parts = {f"{part} %": color for part, color in COLORS.items()}
+    words = {"ha": "center", "rotation": turned, "fontsize": 8 if turned else 9}
     for axes, here in panels:
         total = here[list(PARTS)].sum(axis=1)
-        here = here.assign(
-            size=here["n"].map("{:g}".format), **{f"{part} %": 100 * here[part] / total for part in PARTS}
-        )
-        kinds.stacks(axes, here, {f"{part} %": color for part, color in colors.items()}, "size", *PARTS, upright=True)
+        shares = here[list(PARTS)].div(total / 100, axis=0).add_suffix(" %")
+        here = here.assign(size=here["n"].map("{:g}".format)).join(shares)
+        kinds.stacks(axes, here, parts, "size", *PARTS, upright=True)
         for place, seconds in enumerate(total):
-            words = {"ha": "center", "rotation": turned, "fontsize": 8 if turned else 9}
             axes.text(place, 102, text("total", time=seconds), **words)
         axes.set(xlabel=text("size"), ylim=(0, 125 if turned else 110), yticks=range(0, 101, 20))
         axes.tick_params(axis="x", labelrotation=turned)
     style.label(figure, y=text("share_of_time"))
-    present = {part: color for part, color in colors.items() if rows[part].notna().any()}
+    present = {part: color for part, color in COLORS.items() if rows[part].notna().any()}
     style.legend(figure, style.dots(present, text, marker="s") + runs.key(rows, text))

@@ -40,10 +40,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     run = worst["model"] if batch != batch else text("run", worst=worst)  # a trace does not report its batch size
     if drop is None:
         return text("finding_none", run=run, worst=worst)
-    rungs = text.within("rungs")
-    return text(
-        "finding", run=run, worst=worst, drop=drop, before=rungs(drop.above.column), after=rungs(drop.below.column)
-    )
+    rungs = [text.within("rungs")(rung.column) for rung in (drop.above, drop.below)]
+    return text("finding", run=run, worst=worst, drop=drop, before=rungs[0], after=rungs[1])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -53,7 +51,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     grid = style.panels(figure, [""], machines) if lines else _stacked(figure, rows, machines)
     colors = style.precision_colors(rows["precision"])
     slanted = lines and len(machines) > 1
-    turned = {"ha": "right", "rotation": 40, "rotation_mode": "anchor"} if slanted else {"rotation": 0}
+    turned: style.Look = {"fontsize": 10 if lines else 9, "rotation": 40 if slanted else 0}
+    turned |= {"ha": "right", "rotation_mode": "anchor"} if slanted else {}
     ends = {}
     for (_, machine), axes in grid.items():
         here = rows[rows["machine"] == machine]
@@ -74,9 +73,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         words, falling = text.within("rungs"), set(each.loc[each["falls"], "rung"])
         names = [words(name) if name in falling else f"({words(name)})" for name in rungs]
         names = [textwrap.fill(name, 40 if slanted else WRAPPED) for name in names]
-        axes.set_xticks([place + (0 if lines else 0.5) for place in range(len(rungs))], names)
-        for label in axes.get_xticklabels():
-            label.set(fontsize=10 if lines else 9, **turned)
+        axes.set_xticks([place + (0 if lines else 0.5) for place in range(len(rungs))], names, **turned)
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()] if lines else []
     style.label(figure, *(("", text("percent")) if lines else (text("percent"), "")))
     style.legend(figure, entries + runs.key(rows, text))
@@ -106,17 +103,11 @@ def _stacked(figure: Figure, rows: pd.DataFrame, machines: Sequence[str]) -> dic
     return {("", machine): axes for machine, axes in zip(machines, column, strict=True)}
 
 
-def _share(share: float) -> str:
-    """A share as it fits a cell; empty if it was not measured."""
-    if share != share:
-        return ""
-    return f"<{SMALLEST}" if 0 < share < SMALLEST else percent(share)
-
-
 def _draw_cells(axes: Axes, here: pd.DataFrame, each: pd.DataFrame, rungs: Sequence[str]) -> None:
     """A line of cells a run, the highest MFU above; lines would lie on one another and none could be followed."""
     shares = here[list(rungs)].astype(float).reset_index(drop=True)
+    words = shares.map(lambda share: f"<{SMALLEST}" if 0 < share < SMALLEST else percent(share), na_action="ignore")
     look = {"vmin": 0, "vmax": 100, "cbar": False, "xticklabels": False, "small": 8}
-    names = [f"{model} {precision}" for model, precision in zip(here["model"], here["precision"], strict=True)]
-    kinds.cells(axes, shares, shares.map(_share), each, "rung", "number", *rungs, yticklabels=names, **look)
+    look["yticklabels"] = list(here["model"] + " " + here["precision"])
+    kinds.cells(axes, shares, words.fillna(""), each, "rung", "number", *rungs, **look)
     axes.tick_params(axis="y", labelsize=8)
