@@ -26,8 +26,7 @@ class Texts:
         return Texts(self.language, section)
 
     def __call__(self, key: str, **values: Any) -> str:
-        template = self._find(key)
-        if template is None:
+        if (template := self._find(key)) is None:
             raise KeyError(f"language={self.language}: no text {key!r} in section {self.section!r} or common")
         return _Words(self).vformat(template, (), values).replace("\\n", "\n")
 
@@ -48,11 +47,8 @@ class Texts:
         return _said(self.language, text) if _templates(self.language) else text
 
     def _find(self, key: str) -> str | None:
-        for section in (self.section, "common"):
-            found = self._texts.get(section, {}).get(key) if section else None
-            if found is not None:
-                return str(found)
-        return None
+        sections = (self._texts.get(section or "", {}) for section in (self.section, "common"))
+        return next((str(texts[key]) for texts in sections if texts.get(key) is not None), None)
 
 
 @cache
@@ -66,12 +62,10 @@ def catalogue(language: str) -> Mapping[str, Any]:
 @cache
 def _templates(language: str) -> Sequence[tuple[re.Pattern[str], str]]:
     """The sentences of the data that a language has words for, as patterns of the English ones, in their order."""
-    found = []
-    for english, template in catalogue(language).get("names", {}).get("said", {}).items():
-        parts = re.split(r"\{(\w+)\}", english)
-        pattern = "".join(f"(?P<{part}>.+?)" if place % 2 else re.escape(part) for place, part in enumerate(parts))
-        found.append((re.compile(pattern), template))
-    return found
+    return [
+        (re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>.+?)", re.escape(english))), template)
+        for english, template in catalogue(language).get("names", {}).get("said", {}).items()
+    ]
 
 
 @cache

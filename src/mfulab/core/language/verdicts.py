@@ -49,9 +49,9 @@ def reason(given: str | Mapping[str, Mapping[str, Any]], language: str = "en") -
 def note(row: Mapping[str, Any], uncounted: str | None = None, language: str = "en") -> str:
     """The sentence of a row's `mfu_note`; empty without one. `uncounted` is the message of the model's FLOP count."""
     key = row.get("mfu_note") or ""
-    values = {"precision": row.get("effective_precision") or row.get("precision"), "basis": row.get("mfu_basis")}
-    if key == "uncounted" and uncounted:
-        return sentence("uncounted_because", {"message": uncounted}, language)
+    key = "uncounted_because" if key == "uncounted" and uncounted else key
+    precision = row.get("effective_precision") or row.get("precision")
+    values = {"precision": precision, "basis": row.get("mfu_basis"), "message": uncounted}
     return sentence(key, values, language) if key else ""
 
 

@@ -31,21 +31,8 @@ from mfulab.report.drawing import hover, runs, style
 from mfulab.tables import consistency
 
 TOPICS = (
-    "headline",
-    "why",
-    "ladder",
-    "batch_size",
-    "training",
-    "precision",
-    "execution",
-    "roofline",
-    "kernels",
-    "memory",
-    "flops",
-    "energy",
-    "series",
-    "trust",
-    "published",
+    *("headline", "why", "ladder", "batch_size", "training", "precision", "execution", "roofline", "kernels"),
+    *("memory", "flops", "energy", "series", "trust", "published"),
 )
 FAILED, LONGEST = "failed", 300  # the mark of a figure that could not be drawn; characters of its reason
 # Not `Figure.savefig`, which draws twice what it writes. Dates and versions would make each file a new one.
@@ -112,8 +99,7 @@ def failed(name: str, error: Exception, language: str = "en") -> Drawn:
 def unmade(name: str, error: Exception, language: str) -> str:
     """Sentence on a figure that cannot be drawn, with what its code raised."""
     said = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
-    text, title = Texts(language, "page"), Texts(language, name)("title")
-    return text("figure_failed", title=title, name=name, said=said)
+    return Texts(language, "page")("figure_failed", title=Texts(language, name)("title"), name=name, said=said)
 
 
 def has_data(name: str, tables: frames.Tables) -> bool:
@@ -163,14 +149,14 @@ def draw(
             drawn = render(name, found, language)
         except Exception as error:
             drawn = failed(name, error, language)
-        for kind in formats:
-            path = out / f"{name}.{kind}"
+        for path in (out / f"{name}.{kind}" for kind in formats):
             path.unlink(missing_ok=True)  # a figure whose data are gone must not stay
             if drawn is not None:
                 save(drawn, path)
         if only and drawn is None:
             why = "; ".join(problems) or f"{tables}/ holds nothing to draw"
-            again = "Tables are made anew by: snakemake --cores 1 report --forcerun tables"
-            print(f"{name}: {why}. {again}", file=sys.stderr)
+            print(
+                f"{name}: {why}. Tables are made anew by: snakemake --cores 1 report --forcerun tables", file=sys.stderr
+            )
             return 1
     return 0

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.core.language.quantities import percent, significant
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
@@ -31,13 +31,6 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = known[known.groupby(["machine", *CASE])["other"].transform("any")]
     known = one_each(style.one_machine(known), [*CASE, "execution"])
     return known.assign(order=known["execution"].map(EXECUTIONS.index)).sort_values([*CASE, "order"])
-
-
-def losses(rows: pd.DataFrame) -> dict[str, list[float]]:
-    """The losses of each execution of the first case that has them; empty where not known."""
-    told = rows[(rows["losses"] != "") & rows["losses"].notna()]
-    here = told[(told[CASE] == told.iloc[0][CASE]).all(axis=1)] if len(told) else told
-    return {row.execution: json.loads(row.losses) for row in here.itertuples()}
 
 
 def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
@@ -66,8 +59,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     if len(beside):
         words.append(text("as_fast", fast=values["fast"], others=", ".join(text(each) for each in beside["execution"])))
     for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():
-        words.append(text("compiled", name=text(row.execution), time=quantity(row["compile_s"], "s")))
-    curves = losses(rows)
+        words.append(text("compiled", name=text(row.execution), time=row["compile_s"]))
+    told = rows[rows["losses"].fillna("") != ""]  # of the first case that has them
+    told = told.merge(told[CASE].head(1), on=CASE)
+    curves = {row.execution: json.loads(row.losses) for row in told.itertuples()}
     if len(curves) > 1:
         steps, share = alike(curves)
         span = text("all_steps" if steps == min(map(len, curves.values())) else "until_vanished", steps=steps)
@@ -80,29 +75,27 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a case, a bar an execution; MFU and compile time behind it."""
     rows = rows.assign(
-        case=[f"{text.name('model', row.model)} · {text.name('mode', row.mode)}" for row in rows.itertuples()],
+        case=[text("case", row=row) for row in rows.itertuples()],
         name=[text(name) for name in rows["execution"]],
         time_ms=1e3 * rows["time_s"],
-        behind=[_behind(row, text) for _, row in rows.iterrows()],
+        behind=[
+            "\n".join(
+                ([] if pd.isna(row.mfu_percent) else [f"{percent(row.mfu_percent)} %"])
+                + ([] if pd.isna(row.compile_s) else [text("after", time=row.compile_s)])
+            )
+            for row in rows.itertuples()
+        ],
     )
-    cases = list(rows.groupby(CASE, sort=False))[:MOST]
-    batches = [text("batch", batch=int(case[2])).replace(" ", "\N{NO-BREAK SPACE}") for case, _ in cases]
-    titles = [f"{here['case'].iloc[0]} · {batch}" for (_, here), batch in zip(cases, batches, strict=True)]
-    grid = style.panels(figure, [""], titles, sharey=True)
+    cases = {case: case for case in rows["case"].drop_duplicates().head(MOST)}
+    panels = style.facets(figure, rows, "case", cases, sharey=True)
     names = list(dict.fromkeys(rows.sort_values("order")["name"]))
     style.fit(figure, len(names) + 1)
     look: style.Look = {"hue": "execution", "colors": dict(zip(EXECUTIONS, style.PALETTE, strict=False))}
     look |= {"order": names, "dodge": False, "words": "behind", "fontsize": 8}
     told = ("time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
-    for axes, (_, here) in zip(grid.values(), cases, strict=True):
+    for axes, here in panels:
         kinds.bars(axes, here, "time_ms", "name", *told, **look)
         axes.set_xlim(0, 2.4 * here["time_ms"].max())
         axes.locator_params(axis="x", nbins=4)
     style.label(figure, text("time"))
     style.legend(figure, runs.key(rows, text))
-
-
-def _behind(row: pd.Series, text: Texts) -> str:
-    parts = [f"{percent(row['mfu_percent'])} %"] if pd.notna(row["mfu_percent"]) else []
-    parts += [text("after", time=quantity(row["compile_s"], "s"))] if pd.notna(row["compile_s"]) else []
-    return "\n".join(parts)

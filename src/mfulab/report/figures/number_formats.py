@@ -1,11 +1,7 @@
 """Number formats: how their bits are spent, and what sums lose in them by the way they are added."""
 
-from collections.abc import Sequence
-
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from mfulab.core.language import Texts
@@ -41,23 +37,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     rows = rows.assign(name=[text.name("precision", precision) for precision in rows["precision"]])
     kinds.stacks(bits, rows.iloc[::-1], BITS, "name", width=0.6)
     bits.set(xlabel=text("bits"), xlim=(0, 1.05 * rows[list(PARTS)].sum(axis=1).max()))
-    marks = sums(errors, rows, RUNGS, 0.0, text)
-    errors.set_yticklabels([])
-    style.legend(figure, style.dots(BITS, text, marker="s") + marks)
-
-
-def sums(axes: Axes, rows: pd.DataFrame, ways: Sequence[str], apart: float, text: Texts) -> list[Line2D]:
-    """Relative errors of sums, a line a format and a mark a way to add, exact ones at the left edge; the legend."""
-    names = {precision: text.name("precision", precision) for precision in rows["precision"]}
-    edge = ticks.zero_at_left(axes, rows[list(ways)].to_numpy(dtype=float).ravel())
-    colors, markers = (dict(zip(ways, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
-    each = rows.melt([*rows.columns.drop([*ways])], [*ways], "way", "error")
-    look: style.Look = {"hue": "way", "hues": ways, "apart": apart}
-    each["place"] = kinds.lanes(axes, each, "precision", list(names), list(names.values()), **look)
+    colors, markers = (dict(zip(RUNGS, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
+    edge = ticks.zero_at_left(errors, rows[list(RUNGS)].to_numpy(dtype=float).ravel())
+    each = rows.melt([*rows.columns.drop([*RUNGS])], [*RUNGS], "way", "error")
+    each["place"] = kinds.lanes(errors, each, "name", list(rows["name"]))
     each = each.assign(shown=each["error"].clip(lower=edge))
-    look = {"hue": "way", "colors": colors, "shape": "way", "markers": markers, "s": 81, "alpha": 0.85}
-    kinds.points(axes, each, "shown", "place", "error", clip_on=False, **look)
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.grid(axis="y", visible=False)
-    axes.set_xlabel(text("error"))
-    return [style.dot(colors[way], text(way), markers[way]) for way in ways]
+    look: style.Look = {"hue": "way", "colors": colors, "shape": "way", "markers": markers, "s": 81, "alpha": 0.85}
+    kinds.points(errors, each, "shown", "place", "error", clip_on=False, **look)
+    errors.xaxis.set_minor_formatter(NullFormatter())
+    errors.grid(axis="y", visible=False)
+    errors.set_xlabel(text("error"))
+    errors.set_yticklabels([])
+    entries = [style.dot(colors[way], text(way), markers[way]) for way in RUNGS]
+    style.legend(figure, style.dots(BITS, text, marker="s") + entries)

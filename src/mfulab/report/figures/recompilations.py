@@ -4,13 +4,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok, one_each, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC, ORDER = "execution", 3
-EAGER = "eager"
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -21,13 +19,13 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The run that compiled most often, then eager and the same model's run that compiled least."""
-    compiled = rows[rows["recompilations"].notna()].sort_values(["recompilations", "varied_s"])
+    compiled = rows.dropna(subset=["recompilations"]).sort_values(["recompilations", "varied_s"])
     if compiled.empty:
-        return text("none", count=int(rows["varied_calls"].max()), time=quantity(rows["varied_s"].max(), "s"))
+        return text("none", row=rows[["varied_calls", "varied_s"]].max())
     worst = compiled.iloc[-1]
     words = [text("finding", row=worst)]
     same = rows["model"] == worst["model"]
-    words += [text("eager", row=row) for _, row in rows[same & (rows["execution"] == EAGER)].head(1).iterrows()]
+    words += [text("eager", row=row) for _, row in rows[same & (rows["execution"] == "eager")].head(1).iterrows()]
     best = compiled[compiled["model"] == worst["model"]].iloc[0]
     words += [text("best", row=best)] if best["recompilations"] < worst["recompilations"] else []
     if broken := list(rows.loc[rows["graph_breaks"] > 0, "model"].drop_duplicates()):
@@ -39,7 +37,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A bar a run: the time of all its calls, with its counts behind it."""
     rows = rows.assign(
         named=[text.name("model", name) for name in rows["model"]],
-        behind=[_counted(row, text) for _, row in rows.iterrows()],
+        behind=[
+            text("counted_breaks" if row.graph_breaks else "counted", row=row) if row.recompilations >= 0 else ""
+            for row in rows.itertuples()
+        ],
     )
     style.fit(figure, 2 * rows["model"].nunique() + 1)
     axes, colors = figure.subplots(), style.colors(rows["execution"])
@@ -48,10 +49,3 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.set(title=rows["machine"].iloc[0], xlabel=text("time", calls=int(rows["varied_calls"].max())))
     axes.set_xlim(0, 1.5 * rows["varied_s"].max())
     style.legend(figure, [*style.dots(colors, text, "execution", "s"), *runs.key(rows, text)])
-
-
-def _counted(row: pd.Series, text: Texts) -> str:
-    if pd.isna(row["recompilations"]):
-        return ""
-    values = {"count": int(row["recompilations"]), "breaks": int(row["graph_breaks"])}
-    return text("counted_breaks" if row["graph_breaks"] else "counted", **values)

@@ -1,9 +1,6 @@
 """Time of a training step, technique by technique: forward, backward, optimiser, other."""
 
-from collections.abc import Sequence
-
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
@@ -102,27 +99,25 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     titles = {case: "\N{NO-BREAK SPACE}".join(case.rsplit(" ", 1)) for case in cases}
     panels = style.facets(figure, shown[shown["name"].isin(names)], "case", titles, sharey=True)
     style.resize(figure, len(panels) // len(cases) * (0.9 + 0.26 * max(5, len(names))) + 1.2)
+    parts = {f"{phase} %": color for phase, color in COLORS.items()}
+    look: style.Look = {"order": names, "pale": "differs", "width": 0.8}
     for axes, here in panels:
-        _bars(axes, here, names, text)
+        longest = min(WIDEST, max(100.0, here["relative"].max())) if len(here) else 100.0
+        # What is longer is cut off at the end.
+        ends = here[[*WORDS]].cumsum(axis=1).mul(here["relative"] / here[[*WORDS]].sum(axis=1), axis=0)
+        ends = ends.clip(upper=longest).add_suffix(" %")
+        here = here.join(ends.sub(ends.shift(axis=1).fillna(0)))
+        kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", **look)
+        axes.tick_params(axis="y", labelsize=9)
+        axes.set(xlim=(0, 1.55 * longest), xticks=[tick for tick in (0, 100, 200) if tick <= longest])
+        for _, row in here.iterrows():
+            end = min(row["relative"], 1.02 * longest) + 0.02 * longest
+            axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
     style.label(figure, text("relative"))
     entries = style.dots(COLORS, text, marker="s")
     entries += [style.dot("none", text("behind")), *style.within(~shown["differs"], text)]
     style.legend(figure, entries + runs.key(shown, text))
     labels.settle(figure)
-
-
-def _bars(axes: Axes, here: pd.DataFrame, names: Sequence[str], text: Texts) -> None:
-    longest = min(WIDEST, max(100.0, here["relative"].max())) if len(here) else 100.0
-    # What is longer is cut off at the end.
-    ends = here[[*WORDS]].cumsum(axis=1).mul(here["relative"] / here[[*WORDS]].sum(axis=1), axis=0).clip(upper=longest)
-    here = here.join(ends.sub(ends.shift(axis=1).fillna(0)).add_suffix(" %"))
-    parts = {f"{phase} %": color for phase, color in COLORS.items()}
-    kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", order=names, pale="differs", width=0.8)
-    axes.tick_params(axis="y", labelsize=9)
-    axes.set(xlim=(0, 1.55 * longest), xticks=[tick for tick in (0, 100, 200) if tick <= longest])
-    for _, row in here.iterrows():
-        end = min(row["relative"], 1.02 * longest) + 0.02 * longest
-        axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
 
 
 def _label(row: pd.Series, text: Texts) -> str:

@@ -69,7 +69,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.grid(axis="x", visible=False)
             ends[axes] = each.groupby("number").tail(1)
         else:
-            _draw_cells(axes, here, each, rungs)
+            # Lines would lie on one another and none could be followed: a line of cells a run, the highest MFU above.
+            shares = here[rungs].astype(float).reset_index(drop=True)
+            said = shares.map(lambda x: f"<{SMALLEST}" if 0 < x < SMALLEST else percent(x), na_action="ignore")
+            cells: style.Look = {"vmin": 0, "vmax": 100, "cbar": False, "xticklabels": False, "small": 8}
+            runs_named = list(here["model"] + " " + here["precision"])
+            places = ("rung", "number", *rungs)
+            kinds.cells(axes, shares, said.fillna(""), each, *places, yticklabels=runs_named, **cells)
+            axes.tick_params(axis="y", labelsize=8)
         words, falling = text.within("rungs"), set(each.loc[each["falls"], "rung"])
         names = [words(name) if name in falling else f"({words(name)})" for name in rungs]
         names = [textwrap.fill(name, 40 if slanted else WRAPPED) for name in names]
@@ -101,13 +108,3 @@ def _stacked(figure: Figure, rows: pd.DataFrame, machines: Sequence[str]) -> dic
     for machine, axes in zip(machines, column, strict=True):
         axes.set_title(machine)
     return {("", machine): axes for machine, axes in zip(machines, column, strict=True)}
-
-
-def _draw_cells(axes: Axes, here: pd.DataFrame, each: pd.DataFrame, rungs: Sequence[str]) -> None:
-    """A line of cells a run, the highest MFU above; lines would lie on one another and none could be followed."""
-    shares = here[list(rungs)].astype(float).reset_index(drop=True)
-    words = shares.map(lambda share: f"<{SMALLEST}" if 0 < share < SMALLEST else percent(share), na_action="ignore")
-    look = {"vmin": 0, "vmax": 100, "cbar": False, "xticklabels": False, "small": 8}
-    look["yticklabels"] = list(here["model"] + " " + here["precision"])
-    kinds.cells(axes, shares, words.fillna(""), each, "rung", "number", *rungs, **look)
-    axes.tick_params(axis="y", labelsize=8)
