@@ -81,8 +81,12 @@ def with_traces(tables: Tables) -> pd.DataFrame:
 
 def own(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that were measured here, or the recorded ones where none was."""
-    measured = rows[~rows["recorded"]]
-    return rows if measured.empty else measured
+    return preferred(rows, ~rows["recorded"])
+
+
+def preferred(rows: pd.DataFrame, wanted: pd.Series) -> pd.DataFrame:
+    """The rows for which `wanted` is true, or all of them where it is true for none."""
+    return rows[wanted] if wanted.any() else rows
 
 
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:

@@ -116,8 +116,7 @@ def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
     A row that cannot be right carries no sentence while another can.
     """
     own = frames.own(rows)
-    sound = own[~consistency.any_failed(own)]
-    return module.finding(own if sound.empty else sound, text)
+    return module.finding(frames.preferred(own, ~consistency.any_failed(own)), text)
 
 
 def save(drawn: Drawn, path: Path) -> None:
@@ -155,8 +154,7 @@ def draw(
                 save(drawn, path)
         if only and drawn is None:
             why = "; ".join(problems) or f"{tables}/ holds nothing to draw"
-            print(
-                f"{name}: {why}. Tables are made anew by: snakemake --cores 1 report --forcerun tables", file=sys.stderr
-            )
+            again = "Tables are made anew by: snakemake --cores 1 report --forcerun tables"
+            print(f"{name}: {why}. {again}", file=sys.stderr)
             return 1
     return 0

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style
-from mfulab.report.frames import Tables, ok, one_each, with_machine
+from mfulab.report.frames import Tables, ok, one_each, preferred, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC, ORDER = "training", 10
@@ -36,8 +36,7 @@ def job(row: pd.Series, text: Texts) -> str:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Best and worst scaling, its exposed communication, FSDP2 against DDP, bytes against formula, who is slow."""
-    plain = rows[rows["slowed_rank"].isna()]
-    plain = rows if plain.empty else plain
+    plain = preferred(rows, rows["slowed_rank"].isna())
     best, worst = plain.loc[plain["efficiency"].idxmax()], plain.loc[plain["efficiency"].idxmin()]
     # The time of equal work is the inverse of the efficiency.
     alike = len(plain) > 1 and not trust.apart(worst, best, ratio=best["efficiency"] / worst["efficiency"])

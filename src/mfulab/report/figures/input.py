@@ -7,7 +7,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style
-from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.report.frames import Tables, alone, ok, one_each, preferred, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC, ORDER = "training", 8
@@ -37,8 +37,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The longest wait in the loop itself, the workers that shorten it, and those that are too many."""
-    usual = rows[rows["usual"]]
-    usual = rows if usual.empty else usual
+    usual = preferred(rows, rows["usual"])
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
     worst = itself.loc[itself["input_wait_percent"].idxmax()]
     said = [text("finding", worst=worst)] + ([] if trust.apart(worst, suffix="_device") else [text("overlap")])

@@ -1,7 +1,7 @@
 """Memory by what holds it: weights, gradients, optimiser state, activations, cache, technique by technique."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from statistics import median
 from typing import Any
 
@@ -55,15 +55,13 @@ def rows(tables: Tables) -> pd.DataFrame:
     if counted.empty:
         return counted
     measured = _measured(tables)
-    seen = set(measured["flops_run"])
-    tokens = counted["sequence_length"].fillna(1)
-    counted = counted.assign(seen=counted["run"].isin(seen), size=counted["batch_size"] * tokens)
+    size = counted["batch_size"] * counted["sequence_length"].fillna(1)
+    counted = counted.assign(seen=counted["run"].isin(measured["flops_run"]), size=size)
     counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates("model")
     known = counted[counted["seen"]].nlargest(1, "parameters")
     largest = counted.drop(known.index).nlargest(MOST - len(known), "parameters")
     counted = pd.concat([known, largest]).sort_values("parameters")
-    found = [line for row in counted.to_dict("records") for line in _of_model(row, measured)]
-    return pd.DataFrame(found)
+    return pd.DataFrame(line for row in counted.to_dict("records") for line in _of_model(row, measured))
 
 
 def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, Any]]:
@@ -71,19 +69,16 @@ def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, 
     here = measured[measured["flops_run"] == row["run"]].to_dict("records")
     found = []
     for way, asked in WAYS.items():
-        line = known | {"way": way} | _parts(_training(row, **asked))
+        held = _training(row, **asked)
+        line = known | {"way": way, "total": held.total} | asdict(held)
         if peaks := [run for run in here if _is(run, asked)]:
             line |= {"run": peaks[0]["run"], runs.DOUBTFUL: all(run[runs.DOUBTFUL] for run in peaks)}
             line["measured_bytes"] = median(run["memory_bytes"] for run in peaks)
         found.append(line)
     if pd.notna(cache := row["key_value_cache_bytes"]):
         held = StepMemory(int(row["parameters"]) * 2, 0, 0, 0, 0, int(cache) * 2 // BYTES)
-        found.append(known | {"way": INFERENCE} | _parts(held))
+        found.append(known | {"way": INFERENCE, "total": held.total} | asdict(held))
     return found
-
-
-def _parts(held: StepMemory) -> dict[str, int]:
-    return {name: getattr(held, name) for name in [*PARTS, "total"]}
 
 
 def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any) -> StepMemory:

@@ -9,7 +9,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.report import frames, trust
 from mfulab.report.drawing import points, style, ticks
-from mfulab.report.frames import Tables, ok, own, with_machine, with_traces
+from mfulab.report.frames import Tables, ok, own, preferred, with_machine, with_traces
 from mfulab.tables import remedies
 from mfulab.tables.verdict import ABOVE_PEAK
 
@@ -29,7 +29,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """MFU of the busy runs; of those that are sound, if any are: not doubtful, in a format that the device computes."""
     above = int((rows["mfu_percent"] > ABOVE_PEAK).sum())
     rows = _sound(rows)
-    here = _busy(rows)
+    here = _told(rows)
     worst, best = here.loc[here["mfu_percent"].idxmin()], here.loc[here["mfu_percent"].idxmax()]
     low, high = percent(worst["mfu_percent"]), percent(best["mfu_percent"])
     values = {"low": low, "low_run": worst["model"], "high": high, "high_run": best["model"]}
@@ -42,21 +42,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def lowest(rows: pd.DataFrame) -> pd.Series:
     """The run of lowest MFU that the sentence is about."""
-    return rows.loc[_busy(_sound(own(rows)))["mfu_percent"].idxmin()]
+    return rows.loc[_told(_sound(own(rows)))["mfu_percent"].idxmin()]
 
 
-def _busy(rows: pd.DataFrame) -> pd.DataFrame:
+def _told(sound: pd.DataFrame) -> pd.DataFrame:
     """The busy runs, or all where none is."""
-    busy = rows[rows["utilization_percent"] >= BUSY]
-    return rows if busy.empty else busy
+    return preferred(sound, sound["utilization_percent"] >= BUSY)
 
 
 def _sound(rows: pd.DataFrame) -> pd.DataFrame:
     """The runs that the sentence is about: without emulated formats, then without doubtful runs, where any are left."""
-    for left_out in (frames.emulated, trust.doubtful):
-        kept = rows[~left_out(rows)]
-        rows = kept if len(kept) else rows
-    return rows
+    rows = preferred(rows, ~frames.emulated(rows))
+    return preferred(rows, ~trust.doubtful(rows))
 
 
 def because(row: pd.Series, text: Texts) -> str:
@@ -92,5 +89,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries = [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
     entries += [style.line(style.MUTED, text("diagonal"), (4, 3))]
     words = (text("utilization"), text("mfu"))
-    also = _busy(_sound(own(rows)))["mfu_percent"].agg(["idxmin", "idxmax"]).tolist()
+    also = _told(_sound(own(rows)))["mfu_percent"].agg(["idxmin", "idxmax"]).tolist()
     points.draw(rows, figure, text, PLACE, words, finish, shapes, entries, also, sharex=True, sharey=True)

@@ -19,7 +19,7 @@ WHOLE = WAYS[0]
 def rows(tables: Tables) -> pd.DataFrame:
     """A row a way, of the machine with the most: `errors`, and time, FLOPs and bytes in percent of the whole model's.
 
-    `worse` and `better`, `faster` and `slower` are true where the difference is larger than its interval.
+    `worse`, `differs`, `faster` and `timed` are true only of differences larger than their interval.
     """
     needed = ("accuracy_percent", "whole_accuracy_percent", "time_percent", "flops", "whole_flops", "weight_bytes")
     found = own(with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes")))
@@ -67,7 +67,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     grid = style.panels(figure, [""], list(titles.values()), sharey=True)
     style.resize(figure, 2.0 + 0.3 * len(rows))
     rows = rows.assign(named=[text.name("compression", way) for way in rows["compression"]], within=True)
-    half = rows["accuracy_half_points"].map(" ± {:.1f}".format, na_action="ignore").fillna("")
+    half = ["" if pd.isna(reach) else f" ± {reach:.1f}" for reach in rows["accuracy_half_points"]]
     look: style.Look = {"order": list(rows["named"]), "words": "words", "fontsize": 8}
     for (name, title), pale in zip(titles.items(), ("differs", "timed", "within", "within"), strict=True):
         axes, whole = grid["", title], 1 if name == "errors" else 100

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity, significant
+from mfulab.core.language.quantities import significant
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
@@ -56,16 +56,19 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def _case(row: pd.Series, text: Texts) -> dict[str, object]:
     """Values of a row for sentences and titles."""
-    names = {kind: text.name(kind, row[kind]) for kind in ("quantisation", "precision")}
     size = "?" if pd.isna(row["size"]) else significant(row["size"])
-    values = {"scheme": text("of", **names), "mode": text.name("mode", row["mode"]), "batch": int(row["batch_size"])}
-    return {**values, "row": row, "factor": row["relative"] / 100, "size": size}
+    return {"row": row, "scheme": text("of", row=row), "factor": row["relative"] / 100, "size": size}
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and case, a bar a scheme."""
     shown = rows[rows["machine"].isin(style.machines(rows, 2))]
-    schemes = {name: _name(name, shown, text) for name in ORDER_OF_SCHEMES if (shown["quantisation"] == name).any()}
+    schemes = {}
+    for scheme in (name for name in ORDER_OF_SCHEMES if (shown["quantisation"] == name).any()):
+        each = shown[shown["quantisation"] == scheme]
+        formats = "/".join(text.name("precision", name) for name in dict.fromkeys(each["precision"]))
+        largest = each[["weight_bytes", "error"]].max()
+        schemes[scheme] = text("scheme", scheme=scheme, precision=formats, largest=largest)
     shares = shown[["relative", "mbu_percent"]].to_numpy()
     shown = shown.assign(
         case=[text("case", **_case(row, text)) for _, row in shown.iterrows()],
@@ -74,23 +77,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     )
     cases = {case: case for case in shown["case"].drop_duplicates().head(MOST)}
     panels = style.facets(figure, shown, "case", cases, sharey=True, sharex=True)
-    machines = len(panels) // len(cases)
-    style.resize(figure, 1.8 + 2.6 * machines)
+    style.resize(figure, 1.8 + 2.6 * len(panels) / len(cases))
     look: style.Look = {"order": list(schemes.values()), "words": "words", "fontsize": 8, "width": 0.6}
-    for place, (axes, here) in enumerate(panels, len(cases) * (1 - machines)):
+    for axes, here in panels:
         axes.axvline(100, **style.LIMIT)
         kinds.bars(axes, here, "relative", "named", "relative", "time_s", "mbu_percent", pale="apart", **look)
         axes.tick_params(axis="y", labelsize=9)
         axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
-        if place == len(cases) // 2:
-            axes.set_xlabel(text("relative"))
+    panels[len(cases) // 2 - len(cases)][0].set_xlabel(text("relative"))
     entries = [style.dot("none", text("behind")), *style.within(~shown["apart"], text)]
     style.legend(figure, entries + runs.key(shown, text))
-
-
-def _name(scheme: str, shown: pd.DataFrame, text: Texts) -> str:
-    """A scheme with its weights' bytes, its largest error, and the formats that it is compared with."""
-    own = shown[shown["quantisation"] == scheme]
-    values = {"size": quantity(own["weight_bytes"].max(), "B"), "error": text("share_of", share=own["error"].max())}
-    formats = "/".join(text.name("precision", each) for each in dict.fromkeys(own["precision"]))
-    return text("scheme", scheme=text.name("quantisation", scheme), precision=formats, **values)

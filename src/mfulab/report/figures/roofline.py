@@ -29,19 +29,15 @@ def rows(tables: Tables) -> pd.DataFrame:
     return with_machine(tables, known.assign(**roofs))
 
 
-def roof(rows: pd.DataFrame) -> pd.Series:
-    """The roof over each run, TFLOP/s: the lower of the compute ceiling and intensity × bandwidth."""
-    return np.minimum(rows["roof_tflop_s"], rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3)
-
-
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Number of runs that memory limits, the run closest to its roof, and the one furthest above memory's."""
 
     def named(best: pd.Series) -> str:
         return text("run" if best["batch_size"] == best["batch_size"] else "run_of_trace", best=best)
 
-    limited = rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3 < rows["roof_tflop_s"]
-    share = 100 * rows["tflop_s"] / roof(rows)
+    memory = rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3  # what it lets a run reach, TFLOP/s
+    limited = memory < rows["roof_tflop_s"]
+    share = 100 * rows["tflop_s"] / np.minimum(rows["roof_tflop_s"], memory)
     above = limited & (share > trust.ABOVE)
     under = share if above.all() else share[~above]
     best = rows.loc[under.idxmax()]

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
 from mfulab.report.drawing import kinds, matmuls, runs, style, ticks
-from mfulab.report.frames import Tables, own, with_machine
+from mfulab.report.frames import Tables, own, preferred, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 5
@@ -42,8 +42,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         factor=timed["first_calls_mean_s"] / timed["time_s"],
         share=100 * timed["first_call_s"] / (timed["first_calls"] * timed["first_calls_mean_s"]),
     )
-    among = timed[timed["kernel"].isin(CORRECTED)]  # the largest of the seminar's own kernels, where one was timed
-    among = timed if among.empty else among
+    among = preferred(timed, timed["kernel"].isin(CORRECTED))  # the largest of the seminar's own kernels, if timed
     worst = among.loc[among.loc[among["n"] == among["n"].max(), "factor"].idxmax()]
     words, calls = [text("finding", worst=worst)], worst["first_calls"]
     if calls > 1 and worst["share"] < DOMINATES:
@@ -86,7 +85,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for n in sizes:
         here = rows[rows["n"] == n].drop_duplicates("kernel").iloc[::-1]
         here = here.assign(place=range(len(here)))
-        times, errors = grid[f"{n:g}³", "times"], grid[f"{n:g}³", "errors"]
+        times, errors = (grid[f"{n:g}³", column] for column in ("times", "errors"))
         times.hlines(here["place"], here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
         each = here.melt([*here.columns.drop([*TIMES])], [*TIMES], "time", "seconds")
         look: style.Look = {"hue": "time", "colors": colors, "shape": "time", "markers": markers, "alpha": 0.9}

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.report.drawing import kinds, matmuls, runs, style
-from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.frames import Tables, ok, preferred, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 4
@@ -34,8 +34,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
     Of a GPU and a CPU that was measured, also the size from which on the GPU is faster.
     """
-    gpu = rows[rows["host_to_device_s"].notna()]
-    rows = gpu if len(gpu) else rows
+    rows = preferred(rows, rows["host_to_device_s"].notna())
     here = rows[rows["machine"] == rows["machine"].value_counts().idxmax()].sort_values("n")
     total = here[list(PARTS)].sum(axis=1)
     here = here.assign(share=100 * (1 - here["time_s"] / total))
