@@ -77,9 +77,8 @@ def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     """A panel a machine and mode, a line of dots a model, models ordered by their best gain; doubtful ones hollow."""
-    titles = style.modes(rows, text)
-    rows, machines = rows.assign(title=rows["mode"].map(titles)), style.machines(rows)
-    panels = style.facets(figure, rows, "title", list(titles.values()), sharey=True, sharex=True)
+    titles, machines = style.modes(rows, text), style.machines(rows)
+    panels = style.facets(figure, rows, "mode", titles, sharey=True, sharex=True)
     if len(machines) == 1:
         style.fit(figure, min(MOST, rows["model"].nunique()))
     low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4

@@ -29,9 +29,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     found = one_each(found, [*CASE, "autograd"])
     found = trust.against(found, found[found["autograd"] == "no_grad"], CASE, "_no_grad")
     found = found[found.groupby(CASE, dropna=False)["autograd"].transform("nunique") >= FEWEST]
-    once = (
-        found["memory_bytes"].where(found["autograd"] == "recorded").groupby([found[key] for key in CASE], dropna=False)
-    )
+    once = found.assign(once=found["memory_bytes"].where(found["autograd"] == "recorded"))
+    once = once.groupby(CASE, dropna=False)["once"].transform("first")
     return found.assign(
         relative=100 * found["time_s"] / found["time_s_no_grad"],
         graph_bytes=((found["memory_bytes"] - once) / LEAKED_STEPS).where(found["autograd"] == "leaked"),
