@@ -52,9 +52,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.text(0, len(lines) + 0.1, machine, fontsize=10, fontweight="bold", va="center")
         lines += [pd.Series({runs.DOUBTFUL: False, "run": "", "name": ""}), *(row for _, row in here.iterrows())]
     shown = pd.DataFrame(lines)
-    shown[[*colors]] = shares = shown[[*colors]].astype(float).clip(lower=0).fillna(0)
     useful = ["" if share != share else text("share_of", share=share) for share in shown["useful"]]
     shown["name"] = (shown["model"] + "  ").fillna("") + useful
+    shown[[*colors]] = shares = shown[[*colors]].astype(float).clip(lower=0).fillna(0)
     look = {"edgecolor": style.PAPER, "linewidth": 0.6, "width": 0.78}
     kinds.stacks(axes, shown, colors, "name", *(f"{part}_ms" for part in colors), **look)
     starts = shares.cumsum(axis=1) - shares

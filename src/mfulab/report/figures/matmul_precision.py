@@ -19,7 +19,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     most = formats.groupby(square["machine"]).transform("max")
     shared = square[(formats == most) & (most > 1)]
     same = shared[shared["n"] == shared.groupby("machine")["n"].transform("max")]
-    return same.loc[same.groupby(["machine", "precision"], sort=False)["tflop_s"].idxmax()]
+    return same.loc[same.groupby(["machine", "precision"])["tflop_s"].idxmax()]
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -92,7 +92,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.points(times, each, "seconds", "place", "seconds", **look)
         for height in here.loc[here["status"] == "incorrect", "place"]:
             times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
-        kinds.points(errors, here, "max_absolute_error", "place", hue="as_written", colors=authors, marker="D")
+        look = {"hue": "as_written", "colors": authors, "marker": "D"}
+        kinds.points(errors, here, "max_absolute_error", "place", "max_absolute_error", **look)
         times.set_yticks(here["place"], here["kernel"])
         for axes in (times, errors):
             axes.margins(x=0.08, y=0.12)
