@@ -80,11 +80,11 @@ def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) ->
 def against(rows: pd.DataFrame, base: pd.DataFrame, keys: Sequence[str], suffix: str, *columns: str) -> pd.DataFrame:
     """The rows that have a partner in `base`, alike in `keys`, with its time, interval and `columns` under `suffix`.
 
-    `apart` is true where the two intervals do not meet.
+    `apart` is true where the two intervals do not meet, `factor` is the row's time ÷ its partner's.
     """
     partners = base.drop_duplicates(keys)[[*keys, *INTERVAL, *columns]]
     paired = rows.merge(partners, on=[*keys], suffixes=("", suffix))
-    return paired.assign(apart=apart(paired, suffix=suffix))
+    return paired.assign(apart=apart(paired, suffix=suffix), factor=paired["time_s"] / paired[f"time_s{suffix}"])
 
 
 def doubts(tables: frames.Tables) -> list[Doubt]:

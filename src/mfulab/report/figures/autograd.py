@@ -22,7 +22,7 @@ FEWEST = 2  # ways that a case needs
 def rows(tables: Tables) -> pd.DataFrame:
     """Eager inference in at least two ways, no_grad among them; `relative` is the time in percent of no_grad's.
 
-    `apart` says whether its interval and no_grad's do not meet, `graph_bytes` what each graph holds that a leak keeps.
+    `graph_bytes` is what each graph holds that a leak keeps.
     """
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     found = found[(found["mode"] == "inference") & (found["execution"] == "eager") & found["autograd"].isin(WAYS)]
@@ -32,7 +32,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     once = found.assign(once=found["memory_bytes"].where(found["autograd"] == "recorded"))
     once = once.groupby(CASE, dropna=False)["once"].transform("first")
     return found.assign(
-        relative=100 * found["time_s"] / found["time_s_no_grad"],
+        relative=100 * found["factor"],
         graph_bytes=((found["memory_bytes"] - once) / LEAKED_STEPS).where(found["autograd"] == "leaked"),
     )
 

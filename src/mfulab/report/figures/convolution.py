@@ -22,7 +22,6 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = known[known["model"].isin(THREE_WAYS) & (known["execution"] == "eager")]
     known = one_each(style.one_machine(known), [*CASE, "model"])
     beside = trust.against(known, known[known["model"] == LIBRARY], CASE, "_library")
-    beside = beside.assign(factor=beside["time_s"] / beside["time_s_library"])
     several = beside.groupby(CASE)["model"].transform("nunique") > 1
     return beside[several].sort_values(CASE)
 

@@ -47,15 +47,14 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         said.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
     largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)
     sharded = trust.against(plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp")
-    sharded = sharded.assign(slower=sharded["time_s"] / sharded["time_s_ddp"])[sharded["apart"]]
+    sharded = sharded[sharded["apart"]]
     if not sharded.empty:
-        one = sharded.loc[sharded["slower"].sub(1).abs().idxmax()]
-        key = "sharded" if one["slower"] > 1 else "sharded_faster"
-        said.append(text(key, job=job(one, text), ratio=max(one["slower"], 1 / one["slower"])))
-    counted = rows[rows["sent_bytes"].notna() & (rows["predicted_sent_bytes"] > 0)]
-    if not counted.empty:
-        off = (100 * (counted["sent_bytes"] / counted["predicted_sent_bytes"] - 1)).abs()
-        one = counted.loc[off.idxmax()]
+        one = sharded.loc[sharded["factor"].sub(1).abs().idxmax()]
+        key = "sharded" if one["factor"] > 1 else "sharded_faster"
+        said.append(text(key, job=job(one, text), ratio=max(one["factor"], 1 / one["factor"])))
+    off = (100 * (rows["sent_bytes"] / rows["predicted_sent_bytes"].where(rows["predicted_sent_bytes"] > 0) - 1)).abs()
+    if off.notna().any():
+        one = rows.loc[off.idxmax()]
         said.append(text("sent", job=job(one, text), sent=one["sent_bytes"], deviation=off.max()))
     slowed = rows[rows["slowed_rank"].notna() & rows["slowest_rank"].notna()].head(1)
     return " ".join([*said, *(text("named", job=one) for _, one in slowed.iterrows())])

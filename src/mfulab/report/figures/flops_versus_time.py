@@ -36,10 +36,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     groups = rows.groupby(ALIKE)["speed"]
     widest = (groups.transform("max") / groups.transform("min")).idxmax()
     alike = rows[(rows[ALIKE] == rows.loc[widest, ALIKE]).all(axis=1)]
-    if alike["speed"].nunique() == 1:  # any two models tell it
-        ends = alike.drop_duplicates("model").sort_values("flops_per_sample").iloc[[0, -1]]
-    else:
-        ends = alike.loc[[alike["speed"].idxmin(), alike["speed"].idxmax()]].sort_values("flops_per_sample")
+    ends = alike.sort_values(["speed", "flops_per_sample"]).iloc[[0, -1]].sort_values("flops_per_sample")
     small, large = ends.iloc[0], ends.iloc[1]
     ratios = {name: large[f"{name}_per_sample"] / small[f"{name}_per_sample"] for name in ("flops", "time")}
     return text("finding", large=large, small=small, **ratios)

@@ -46,8 +46,7 @@ def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree.
 
-    The slowest is ranked only if its interval and the fastest's do not meet, and others that meet the fastest's are
-    named beside it.
+    The slowest is ranked only if its interval and the fastest's do not meet.
     """
     cases = [case.sort_values("time_s") for _, case in rows.groupby(CASE, sort=False)]
     ranked = [case for case in cases if len(case) > 1 and trust.apart(case.iloc[-1], case.iloc[0])]

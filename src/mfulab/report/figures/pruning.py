@@ -19,8 +19,7 @@ MOST = 3  # batch sizes that get a panel each
 def rows(tables: Tables) -> pd.DataFrame:
     """Pruned steps, each beside the whole model's: `relative` is its time, `left` its share of weights, in percent.
 
-    `executed` is its share of the FLOPs, `nominal` that of the weights left; `apart` is true where the intervals of
-    the times do not meet.
+    `executed` is its share of the FLOPs, `nominal` that of the weights left.
     """
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     whole = one_each(found[found["pruning"] == "none"], ALIKE)
@@ -28,7 +27,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     pruned = trust.against(pruned, whole, ALIKE, "_whole", "executed_flops")
     left, executed = 100 * (1 - pruned["pruned_share"]), pruned["executed_flops"] / pruned["executed_flops_whole"]
     return pruned.assign(
-        relative=100 * pruned["time_s"] / pruned["time_s_whole"],
+        relative=100 * pruned["factor"],
         left=left,
         executed=100 * executed,
         nominal=left.where(pruned["pruning"] != "structured", 100 * executed),  # a smaller model is counted as it is

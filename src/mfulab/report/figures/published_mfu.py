@@ -39,11 +39,9 @@ def rows(tables: Tables) -> pd.DataFrame:
         family=OWN,
         accelerators=lambda step: step["devices"].fillna(step["processes"]).fillna(1).round().clip(lower=1),
         mfu_bf16_percent=lambda step: step["mfu_percent"],
-        submitter=lambda step: step["hardware"],
     )
     together = pd.concat([public, mine.reindex(columns=public.columns)]) if len(mine) else public
-    order = dict(zip(models, range(MOST), strict=False))
-    return together.sort_values(["model", "accelerators"], key=lambda column: column.map(order).fillna(column))
+    return together.assign(place=together["model"].map(models.index)).sort_values(["place", "accelerators"])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -17,17 +17,14 @@ MOST = 4  # cases that get a panel each
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Quantised steps, each beside the eager step that it was: `relative` is their speed in percent of that.
-
-    `apart` is true where their intervals do not meet.
-    """
+    """Quantised steps, each beside the eager step that it was: `relative` is their speed in percent of that."""
     found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
     before = one_each(found[found["execution"] == "eager"], ALIKE)
     fewer = found[~found["quantisation"].isin(["", "none"]) & found["weight_bytes"].notna()]
     fewer = one_each(fewer, [*ALIKE, "quantisation"])
     fewer = trust.against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
     # MBU is bytes ÷ time: with the ratio of both its bytes before follow, without a count of their own.
-    moved = fewer["mbu_percent_before"] * fewer["time_s_before"] / (fewer["mbu_percent"] * fewer["time_s"])
+    moved = fewer["mbu_percent_before"] / (fewer["mbu_percent"] * fewer["factor"])
     return fewer.assign(
         relative=100 * fewer["samples_per_s"] / fewer["samples_per_s_before"],
         size=(1 / moved).where(fewer["mode"] != "decoding"),  # a decoding step reads its cache beside them

@@ -25,7 +25,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = one_each(style.one_machine(known), [*CASE, "numbers"])
     both = trust.against(known, known[known["numbers"] == "normal"], CASE, "_normal")
     both = both.merge(both.loc[both["numbers"] == "subnormal", CASE], on=CASE)
-    return both.assign(factor=both["time_s"] / both["time_s_normal"]).sort_values([*CASE, "numbers"])
+    return both.sort_values([*CASE, "numbers"])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -15,7 +15,6 @@ PLAIN = "training"  # the workload that others are held against, in fp32 where t
 WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
 COLORS = dict(zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True))
 CASE = ["machine", "model", "batch_size"]
-BESIDE = ["samples_per_s", "memory_bytes", *trust.INTERVAL]  # of the plain step
 MOST = 4  # cases that get a panel each
 MOST_BARS = 18
 WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
@@ -24,8 +23,7 @@ WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 def rows(tables: Tables) -> pd.DataFrame:
     """Eager training steps with measured phases, each beside the plain step of the same model and batch.
 
-    `relative` is the time a sample in percent of the plain step's; `apart` is true where their intervals do not meet.
-    A format that the device emulates has no MFU.
+    `relative` is the time a sample in percent of the plain step's; a format that the device emulates has no MFU.
     """
     found = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
     plainly_fed = ~(found["loader_workers"] > 0) & found["loader_source"].isin(["", "random"])
@@ -38,8 +36,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     keys = [*CASE, "sequence_length"]
     found = one_each(found, [*keys, "workload", "precision"])
     found["is_plain"] = (found["workload"] == PLAIN) & (found["precision"] == usual)
-    base = found.loc[found["is_plain"], [*keys, *BESIDE]]
-    found = found.merge(base.drop_duplicates(keys), on=keys, suffixes=("", "_plain"))
+    found = trust.against(found, found[found["is_plain"]], keys, "_plain", "samples_per_s", "memory_bytes")
     relative = 100 * found["samples_per_s_plain"] / found["samples_per_s"]
     return found.assign(
         relative=relative,
