@@ -89,6 +89,15 @@ def preferred(rows: pd.DataFrame, wanted: pd.Series) -> pd.DataFrame:
     return rows[wanted] if wanted.any() else rows
 
 
+def most(rows: pd.DataFrame, keys: Sequence[str], counted: str = "") -> pd.DataFrame:
+    """The largest group of rows alike in `keys`: by its rows, or by its distinct values of the column `counted`."""
+    if rows.empty:
+        return rows
+    groups = rows.groupby([*keys])[counted].nunique() if counted else rows[[*keys]].value_counts()
+    largest = groups.idxmax()
+    return rows[(rows[[*keys]] == (list(largest) if isinstance(largest, tuple) else largest)).all(axis=1)]
+
+
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with two columns of their machine, as its environment reports them.
 

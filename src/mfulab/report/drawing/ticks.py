@@ -55,7 +55,8 @@ class _Fitting(Locator):
 
 
 def decades(axis: Axis, most: int = 8) -> None:
-    """At most so many ticks of a logarithmic axis whose limits are final: at 1, 2 and 5 too in few decades."""
+    """Makes an axis logarithmic, with at most so many ticks, at 1, 2 and 5 too in few decades; its limits are final."""
+    (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
     low, high = axis.get_view_interval()
     between = (1, 2, 5) if high / low < 10**1.7 else (1, 3) if high / low < 10**2.7 else (1,)
     axis.set_major_locator(LogLocator(subs=between, numticks=most))

@@ -68,7 +68,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
                        transform=middle.get_xaxis_transform())  # fmt: skip
         left.set_ylim(0, 100)
         right.set_ylim(bottom=0)
-        middle.set_yscale("log")
         ticks.decades(middle.yaxis)
         for axes in (left, middle, right):
             ticks.doublings(axes, rows["sequence_length"])

@@ -72,6 +72,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.points(right, here, "memory_mib", "place", "memory_bytes", **look)
         left.axvline(100, color=style.MUTED, linewidth=1)
         left.set_xlim(min(90.0, 0.95 * here["relative"].min()), max(110.0, 1.05 * here["relative"].max()))
-        right.set_xscale("log")
         ticks.decades(right.xaxis, 5)
     style.legend(figure, style.dots(colors, text, "autograd") + runs.key(shown, text))

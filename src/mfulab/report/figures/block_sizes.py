@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import kinds, runs, style
-from mfulab.report.frames import Tables, ok, own, with_machine
+from mfulab.report.frames import Tables, most, ok, own, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 3
@@ -21,11 +21,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     timed = timed.assign(block_y=timed["block_y"].fillna(1.0))
     keys = ["machine", "kernel", "size", "precision"]
     blocks = timed.groupby(["recorded", *keys])["block"].transform("nunique")
-    enough = own(timed[blocks >= FEWEST])
-    if enough.empty:
-        return enough
-    most = enough.groupby(keys)["block"].nunique().idxmax()
-    return enough[(enough[keys] == list(most)).all(axis=1)]
+    return most(own(timed[blocks >= FEWEST]), keys, "block")
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -49,7 +49,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         words = [f"{significant(factor, 2)}×{share}" for factor, share in zip(here["factor"], shares, strict=True)]
         here = here.assign(case=here["batch_size"].map(cases), words=words)
         kinds.bars(axes, here, "factor", "case", "factor", "time_s", "mfu_percent", fontsize=10, **look)
-        axes.set_xscale("log")
         axes.set_xlim(lowest, max(6, longest) * (longest / lowest) ** 0.6)
         ticks.decades(axes.xaxis)
     style.label(figure, text("relative"))

@@ -58,7 +58,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         lines = each[each["machine"] == here["machine"].iloc[0]].sort_values("batch_size")
         kinds.lines(axes, lines, "batch_size", "share", **look)
         ticks.doublings(axes, rows["batch_size"])
-        axes.set_yscale("log")
         axes.axhline(100, color=style.MUTED, linewidth=1)
         axes.margins(y=0.1)
         ticks.decades(axes.yaxis)

@@ -31,7 +31,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine; colour is the precision, size the batch."""
 
     def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
-        axes.set(yscale="log", xlim=(0, 1.3 * here["mfu_percent"].max()))
+        axes.set(xlim=(0, 1.3 * here["mfu_percent"].max()))
         ticks.decades(axes.yaxis)
         return []
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.planning.naming import short
 from mfulab.report.drawing import kinds, runs, style, ticks
-from mfulab.report.frames import Tables, ok, own
+from mfulab.report.frames import Tables, most, ok, own
 from mfulab.tables.merge import OF
 
 TABLES = ("profile", "matmul", "environment")
@@ -34,15 +34,12 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Tells how far the same run differs between participants of the commonest kind, and on which run most."""
-    kind = rows.groupby("kind")["who"].nunique().idxmax()
-    here = rows[rows["kind"] == kind]
+    here = most(rows, ["kind"], "who")
     each = here.drop_duplicates("run")
     worst = here[here["run"] == each.loc[each["range"].idxmax(), "run"]]
-    ends = {name: worst.loc[getattr(worst["relative"], f"idx{name}")()] for name in ("min", "max")}
-    return text(
-        "finding", kind=kind, participants=here["who"].nunique(), runs=len(each), usual=each["range"].median(),
-        most=each["range"].max(), run=ends["max"]["what"], slow=ends["max"]["who"], fast=ends["min"]["who"],
-    )  # fmt: skip
+    slow, fast = worst.loc[worst["relative"].idxmax()], worst.loc[worst["relative"].idxmin()]
+    values = {"participants": here["who"].nunique(), "runs": len(each), "usual": each["range"].median()}
+    return text("finding", slow=slow, fast=fast, **values)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -7,7 +7,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, runs, style
-from mfulab.report.frames import Tables, alone, ok, one_each, preferred, with_machine
+from mfulab.report.frames import Tables, alone, most, ok, one_each, preferred, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC, ORDER = "training", 8
@@ -63,8 +63,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     marked: style.Look = look | {"shape": "usual", "markers": {True: "o", False: VARIED_MARK}}
     told = ("samples_per_s", "input_wait_percent")
     for (left, right), here in style.in_rows(figure, rows, [text("speed"), text("explained")]):
-        case = here[ALIKE].value_counts().index[0]  # one model's speeds on one axis
-        one = here[(here[ALIKE] == list(case)).all(axis=1)]
+        one = most(here, ALIKE)  # one model's speeds on one axis
         kinds.lines(left, one[one["usual"]], "place", "samples_per_s", *told, **look)
         kinds.points(left, one[~one["usual"]], "place", "samples_per_s", *told, marker=VARIED_MARK, **look)
         left.axhline(one["samples_per_s_device"].iloc[0], **style.LIMIT)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts, verdicts
 from mfulab.report.drawing import kinds, matmuls, runs, style, ticks
-from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.frames import Tables, most, ok, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 1
@@ -35,7 +35,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """From the lowest rung to the highest on the machine with the most rungs."""
-    all_sizes = rows[rows["machine"] == rows["machine"].value_counts().idxmax()]
+    all_sizes = most(rows, ["machine"])
     here = all_sizes[all_sizes["n"] == all_sizes["n"].max()].sort_values(SHARE)
     low, high = here.iloc[0], here.iloc[-1]
     values = {"factor": high[SHARE] / low[SHARE], "reference": high["reference_name"] or text("library")}
@@ -81,7 +81,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             short = textwrap.shorten(adds, int(72 * fewer), placeholder=" …")
             beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": small, "color": style.MUTED}
             axes.text(1.01, height, style.wrapped(adds, 44) if len(here) <= 14 and adds else short, **beside)
-        axes.set_xscale("log")
         axes.set_xlim(here[SHARE].min() / 2, max(150.0, here[SHARE].max()) * 8)
         ticks.decades(axes.xaxis, 5)
         axes.tick_params(axis="y", labelsize=small + 1)

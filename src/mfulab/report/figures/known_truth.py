@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import kinds, runs, style
-from mfulab.report.frames import Tables, ok, one_each, own, with_machine
+from mfulab.report.frames import Tables, most, ok, one_each, own, with_machine
 
 TABLES = ("readings", "environment")
 TOPIC, ORDER = "ladder", 5
@@ -27,10 +27,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     """One row a load of one machine, the one with the most loads; medians where one was run more than once."""
     known = own(with_machine(tables, ok(tables["readings"], "truth_percent")))
     known = known[known[list(COUNTERS)].notna().any(axis=1)]
-    if known.empty:
-        return known
-    here = known[known["hardware"] == known.groupby("hardware")["load"].nunique().idxmax()]
-    return one_each(here, ["load"]).sort_values("load", key=lambda load: load.map(WORDS.index))
+    each = one_each(most(known, ["hardware"], "load"), ["load"])
+    return each.sort_values("load", key=lambda load: load.map(WORDS.index))
 
 
 def errors(rows: pd.DataFrame, columns: Sequence[str] = COUNTERS) -> pd.DataFrame:
@@ -45,11 +43,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     load, worst = off.abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
     said = [text("finding", counter=text(worst), load=text(load), reading=row[worst], truth=row["truth_percent"])]
-    most, others = off.abs().max(), rows["other_processes_percent"].median()
+    furthest, others = off.abs().max(), rows["other_processes_percent"].median()
     if others > DISTURBED:  # a counter may be right of a load that was disturbed
         said.append(text("disturbed", share=percent(others)))
-    elif len(most) > 1:
-        said.append(text("best", counter=text(most.idxmin()), points=percent(most.min()), count=len(off)))
+    elif len(furthest) > 1:
+        said.append(text("best", counter=text(furthest.idxmin()), points=percent(furthest.min()), count=len(off)))
     late = rows.dropna(subset=["after_percent", "mfulab_percent"])
     lost = late["mfulab_percent"] - late["after_percent"]
     return " ".join([*said, *([text("after", row=late.loc[lost.idxmax()])] if (lost > 0).any() else [])])

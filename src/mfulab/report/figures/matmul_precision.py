@@ -42,7 +42,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         edge = ticks.zero_at_left(axes, rows["relative_error"])
         here = here.assign(error=here["relative_error"].clip(lower=edge))
         kinds.points(axes, here, "error", "tflop_s", "relative_error", "tflop_s", s=90, clip_on=False)
-        axes.set(yscale="log", xlabel=text("error"), ylim=(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3))
+        axes.set(xlabel=text("error"), ylim=(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3))
         ticks.speeds(axes)
         panels.append((axes, here))
     style.legend(figure, runs.key(rows, text))

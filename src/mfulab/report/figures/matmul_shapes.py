@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.report.drawing import kinds, matmuls, runs, style
-from mfulab.report.frames import Tables, ok, own, with_machine
+from mfulab.report.frames import Tables, most, ok, own, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 2
@@ -25,16 +25,13 @@ def rows(tables: Tables) -> pd.DataFrame:
     timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], SHARE, "m", "n", "k")))
     # Measured or recorded machines, whichever have odd shapes; their cubes too.
     timed = timed[timed["recorded"].isin(own(timed[odd(timed)])["recorded"])]
-    if timed.empty:
-        return timed
-    machine, precision = timed.groupby(["machine", "precision"])["size"].nunique().idxmax()
-    here = timed[(timed["machine"] == machine) & (timed["precision"] == precision)]
+    here = most(timed, ["machine", "precision"], "size")
     strange = here[odd(here)]
     fits = here[~odd(here) & here["kernel"].isin(strange["kernel"])]
     cubes = strange.loc[matmuls.cube(strange), "n"]
     near = [((n - cubes).abs() <= BESIDE * cubes).any() for n in fits["n"]]
     found = pd.concat([fits[near] if any(near) else fits[fits["n"] == fits["n"].max()], strange])
-    found = found.assign(shape=found.apply(shape, axis=1))
+    found = found.assign(shape=[shape(row) for _, row in found.iterrows()])
     given = found.groupby("shape").agg({"kernel": "nunique", "flops": "max"})
     return found[found["shape"].isin(given.nlargest(MOST_SHAPES, ["kernel", "flops"]).index)]
 

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.report.drawing import kinds, labels, matmuls, runs, style, ticks
-from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.frames import Tables, most, ok, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 0
@@ -14,10 +14,7 @@ TOPIC, ORDER = "kernels", 0
 def rows(tables: Tables) -> pd.DataFrame:
     """Square matmuls of the precision that most implementations share."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
-    if square.empty:
-        return square
-    common = square.groupby("precision")["kernel"].nunique().idxmax()
-    return square[square["precision"] == common].sort_values("n")
+    return most(square, ["precision"], "kernel").sort_values("n")
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -37,7 +34,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for axes, here in panels:
         kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", colors=colors, s=25)
         ticks.doublings(axes, rows["n"])
-        axes.set_yscale("log")
         axes.margins(y=0.1)
         for ceiling in here["ceiling_tflop_s"].dropna().nlargest(1):
             axes.axhline(ceiling, **style.LIMIT)

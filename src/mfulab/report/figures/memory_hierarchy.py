@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.report.drawing import kinds, runs, style, ticks
-from mfulab.report.frames import Tables, ok, one_each, own, with_machine
+from mfulab.report.frames import Tables, most, ok, one_each, own, with_machine
 
 TABLES = ("memory", "environment")
 TOPIC, ORDER = "memory", 2
@@ -19,10 +19,7 @@ KIB = 1024
 def rows(tables: Tables) -> pd.DataFrame:
     """One row a pattern and working set of one machine, the one with the most; `nominal_mhz` if its clock is hidden."""
     timed = own(with_machine(tables, ok(tables["memory"], "time_per_access_s", "working_set_bytes")))
-    timed = timed[timed["pattern"].isin(ORDERS)]
-    if timed.empty:
-        return timed
-    here = timed[timed["hardware"] == timed["hardware"].value_counts().idxmax()]
+    here = most(timed[timed["pattern"].isin(ORDERS)], ["hardware"])
     machines = tables["environment"]
     virtual = machines.loc[machines["virtual_machine"] & (machines["device"] == "cpu"), "hardware"]
     here = here.assign(nominal_mhz=here["clock_mhz"].where(here["hardware"].isin(virtual)))
@@ -60,7 +57,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     kinds.lines(axes, rows, "working_set_bytes", "time_ns", "working_set_bytes", "time_per_access_s", **look)
     sizes = sorted(rows["working_set_bytes"].unique())
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     axes.set_xticks(sizes, [size_of(size) for size in sizes], fontsize=9)
     axes.minorticks_off()
     axes.margins(y=0.16)

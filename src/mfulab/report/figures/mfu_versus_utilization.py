@@ -79,7 +79,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         same = np.linspace(max(left, 0.1), 108, 60)
         axes.plot(same, same, zorder=1, **style.LIMIT)
         if 0 < low < top / WIDE:
-            axes.set(yscale="log", ylim=(low / 2, 1.6 * top), xlim=(left, 108))
+            axes.set(ylim=(low / 2, 1.6 * top), xlim=(left, 108))
             ticks.decades(axes.yaxis)
         else:
             axes.set(ylim=(0, top), xlim=(left, 108))

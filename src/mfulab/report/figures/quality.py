@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.measurements.quality import Compression
 from mfulab.report.drawing import kinds, runs, style
-from mfulab.report.frames import Tables, ok, one_each, own, with_machine
+from mfulab.report.frames import Tables, most, ok, one_each, own, with_machine
 
 TABLES = ("quality", "environment")
 TOPIC, ORDER = "flops", 2
@@ -23,10 +23,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     """
     needed = ("accuracy_percent", "whole_accuracy_percent", "time_percent", "flops", "whole_flops", "weight_bytes")
     found = own(with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes")))
-    found = found[found["compression"].isin(WAYS)]
-    if found.empty:
-        return found
-    found = found[found["machine"] == found["machine"].value_counts().idxmax()]
+    found = most(found[found["compression"].isin(WAYS)], ["machine"])
     found = one_each(found, ["compression"]).sort_values("compression", key=lambda way: way.map(WAYS.index))
     change = found["accuracy_percent"] - found["whole_accuracy_percent"]
     apart = change.abs() > found["change_half_points"].fillna(0)

@@ -99,7 +99,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.margins(x=0.08, y=0.12)
             axes.grid(axis="y", visible=False)
             if axes.dataLim.x1 > 0:
-                axes.set_xscale("log")
                 ticks.decades(axes.xaxis, 5)
         times.set_title(f"{n:g}³")
         errors.set_title("")

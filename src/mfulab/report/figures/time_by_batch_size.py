@@ -54,7 +54,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ticks.doublings(axes, rows["batch_size"])
         # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
         values = ranges.get_group(machine)
-        axes.set(yscale="log", ylim=(values.min() / 2, values.max() * 2))
+        axes.set_ylim(values.min() / 2, values.max() * 2)
         ticks.decades(axes.yaxis)
     style.label(figure, text("batch_size"), text("time"))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]

@@ -7,7 +7,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.report import trust
 from mfulab.report.drawing import kinds, labels, runs, style
-from mfulab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.report.frames import Tables, alone, ok, one_each, preferred, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC, ORDER = "training", 0
@@ -60,9 +60,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     said = [text("finding", row=worst)] + ([text("busy", row=worst)] if pd.notna(worst["utilization_percent"]) else [])
     others = rows[(rows[CASE] == worst[CASE]).all(axis=1) & ~rows["is_plain"] & rows["mfu_percent"].notna()]
     if not others.empty:
-        faster = others[others["apart"] & (others["relative"] < 100)]
-        best = others.loc[(others if faster.empty else faster)["relative"].idxmin()]
-        key = "no_faster" if faster.empty else "faster"
+        faster = others["apart"] & (others["relative"] < 100)
+        best = others.loc[preferred(others, faster)["relative"].idxmin()]
+        key = "faster" if faster.any() else "no_faster"
         said.append(text(key, technique=technique(best, text), factor=100 / best["relative"], row=best))
         if not others["apart"].all():
             said.append(text("overlaps", count=int((~others["apart"]).sum()), total=len(others)))

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.report.drawing import kinds, matmuls, runs, style
-from mfulab.report.frames import Tables, ok, preferred, with_machine
+from mfulab.report.frames import Tables, most, ok, preferred, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 4
@@ -20,9 +20,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     All in the precision that most matmuls were made in: another one moves other bytes.
     """
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
-    if timed.empty:
-        return timed
-    timed = timed[timed["precision"] == timed["precision"].value_counts().idxmax()]
+    timed = most(timed, ["precision"])
     best = timed.loc[timed.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
     on_host = timed[timed["host_to_device_s"].isna()].assign(host_s=lambda row: row["allocation_s"] + row["time_s"])
     best = best.merge(on_host.groupby(["recorded", "n"], as_index=False)["host_s"].min(), "left", on=["recorded", "n"])
@@ -35,7 +33,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     Of a GPU and a CPU that was measured, also the size from which on the GPU is faster.
     """
     rows = preferred(rows, rows["host_to_device_s"].notna())
-    here = rows[rows["machine"] == rows["machine"].value_counts().idxmax()].sort_values("n")
+    here = most(rows, ["machine"]).sort_values("n")
     total = here[list(PARTS)].sum(axis=1)
     here = here.assign(share=100 * (1 - here["time_s"] / total))
     words = text("finding_one" if len(here) == 1 else "finding", small=here.iloc[0], large=here.iloc[-1])
