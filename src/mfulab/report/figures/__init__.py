@@ -1,6 +1,6 @@
 """The figures: one module each, found by being here.
 
-A figure's module has `TABLES` (the tables it reads), `TOPIC` (its place on the page, one of TOPICS), three functions:
+A figure's module has `TABLES` (what it reads), `TOPIC` (one of TOPICS) and `ORDER` (its place there), three functions:
 `rows(tables)` selects what is drawn (no rows: no figure), `finding(rows, text)` says it in one sentence whose numbers
 come from those rows, `draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
 """

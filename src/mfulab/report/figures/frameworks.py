@@ -73,17 +73,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a case, a bar an execution; MFU and compile time behind it."""
+    shares = rows["mfu_percent"].map(lambda share: "" if share != share else f"{percent(share)} %\n")
+    times = rows["compile_s"].map(lambda time: "" if time != time else text("after", time=time))
     rows = rows.assign(
         case=[text("case", row=row) for row in rows.itertuples()],
         name=[text(name) for name in rows["execution"]],
         time_ms=1e3 * rows["time_s"],
-        behind=[
-            "\n".join(
-                ([] if pd.isna(row.mfu_percent) else [f"{percent(row.mfu_percent)} %"])
-                + ([] if pd.isna(row.compile_s) else [text("after", time=row.compile_s)])
-            )
-            for row in rows.itertuples()
-        ],
+        behind=(shares + times).str.strip(),
     )
     cases = {case: case for case in rows["case"].drop_duplicates().head(MOST)}
     panels = style.facets(figure, rows, "case", cases, sharey=True)

@@ -1,10 +1,8 @@
 """The ladder from busy to useful: a falling line or a row of cells a run, from the loosest measure to the strictest."""
 
 import textwrap
-from collections.abc import Sequence
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
@@ -48,13 +46,18 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine; the rungs that it measured from left to right: falling lines, or cells if runs are many."""
     machines = style.machines(rows)
     lines = rows.groupby("machine").size().max() <= MOST_LINES
-    grid = style.panels(figure, [""], machines) if lines else _stacked(figure, rows, machines)
+    if lines:
+        grid = style.panels(figure, [""], machines)
+    else:  # one below the other, each as high as its runs need: side by side their names would leave no room
+        counts = [int((rows["machine"] == machine).sum()) for machine in machines]
+        grid = style.panels(figure, machines, [""], height_ratios=[count + 1 for count in counts])
+        style.resize(figure, max(style.SIZE[1], 0.8 + sum(1.1 + 0.3 * count for count in counts)))
     colors = style.precision_colors(rows["precision"])
     slanted = lines and len(machines) > 1
     turned: style.Look = {"fontsize": 10 if lines else 9, "rotation": 40 if slanted else 0}
     turned |= {"ha": "right", "rotation_mode": "anchor"} if slanted else {}
     ends = {}
-    for (_, machine), axes in grid.items():
+    for machine, axes in zip(machines, grid.values(), strict=True):
         here = rows[rows["machine"] == machine]
         each = _each(here)
         rungs = [name for name in RUNGS if name in set(each["rung"])]
@@ -73,16 +76,15 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             shares = here[rungs].astype(float).reset_index(drop=True)
             said = shares.map(lambda x: f"<{SMALLEST}" if 0 < x < SMALLEST else percent(x), na_action="ignore")
             cells: style.Look = {"vmin": 0, "vmax": 100, "cbar": False, "xticklabels": False, "small": 8}
-            runs_named = list(here["model"] + " " + here["precision"])
-            places = ("rung", "number", *rungs)
-            kinds.cells(axes, shares, said.fillna(""), each, *places, yticklabels=runs_named, **cells)
+            cells["yticklabels"] = list(here["model"] + " " + here["precision"])
+            kinds.cells(axes, shares, said.fillna(""), each, "rung", "number", *rungs, **cells)
             axes.tick_params(axis="y", labelsize=8)
         words, falling = text.within("rungs"), set(each.loc[each["falls"], "rung"])
         names = [words(name) if name in falling else f"({words(name)})" for name in rungs]
         names = [textwrap.fill(name, 40 if slanted else WRAPPED) for name in names]
         axes.set_xticks([place + (0 if lines else 0.5) for place in range(len(rungs))], names, **turned)
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()] if lines else []
-    style.label(figure, *(("", text("percent")) if lines else (text("percent"), "")))
+    style.label(figure, **{"y" if lines else "x": text("percent")})
     style.legend(figure, entries + runs.key(rows, text))
     labels.settle(figure)
     for axes, last in ends.items():
@@ -97,14 +99,3 @@ def _each(here: pd.DataFrame) -> pd.DataFrame:
         for number, row in enumerate(here.to_dict("records"))
         for each in ladder.measured(row)
     )
-
-
-def _stacked(figure: Figure, rows: pd.DataFrame, machines: Sequence[str]) -> dict[tuple[str, str], Axes]:
-    """Panels one below the other, each as high as its runs need: side by side their names would leave no room."""
-    counts = [int((rows["machine"] == machine).sum()) for machine in machines]
-    figure.set_size_inches(style.SIZE[0], max(style.SIZE[1], 0.8 + sum(1.1 + 0.3 * count for count in counts)))
-    style.arrange(figure)
-    column = figure.subplots(len(machines), 1, squeeze=False, height_ratios=[count + 1 for count in counts])[:, 0]
-    for machine, axes in zip(machines, column, strict=True):
-        axes.set_title(machine)
-    return {("", machine): axes for machine, axes in zip(machines, column, strict=True)}
