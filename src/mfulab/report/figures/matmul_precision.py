@@ -24,8 +24,8 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest format against the most exact one; where integers are fastest, against that of those that round."""
-    here = rows[rows["machine"] == rows["machine"].iloc[0]]
-    fast = here.loc[here["tflop_s"].idxmax()]
+    fast = rows.loc[rows["tflop_s"].idxmax()]
+    here = rows[rows["machine"] == fast["machine"]]
     rounds = here[here["precision"] != INTEGERS] if fast["precision"] == INTEGERS else here
     exact = here.loc[rounds["relative_error"].idxmin()]
     errors = {f"{name}_error": f"{row['relative_error']:.1e}" if row["relative_error"] else "0"

@@ -34,6 +34,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for axes, here in panels:
         kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", colors=colors, s=25)
         ticks.doublings(axes, rows["n"])
+        axes.set_yscale("log")
         axes.margins(y=0.1)
         for ceiling in here["ceiling_tflop_s"].dropna().nlargest(1):
             axes.axhline(ceiling, **style.LIMIT)
