@@ -1,8 +1,9 @@
 """Gain of execution modes: samples per second relative to eager, and the steps after which compiling has paid."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.report import trust
@@ -36,6 +37,4 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(said)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """Dots to the right of the line are faster than eager; bars are the 95 % confidence interval."""
-    relative.draw(rows, figure, text, "execution")
+draw = partial(relative.draw, axis="execution")

@@ -69,6 +69,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.legend(figure, runs.key(shown, text))
     axes.set_ylabel(text("shape"))
     axes.tick_params(labelsize=small + 1)
-    axes.tick_params(axis="x", labelrotation=35 if len(kernels) > FLAT_NAMES else 0)
-    for label in axes.get_xticklabels() if len(kernels) > FLAT_NAMES else ():
-        label.set(ha="right", rotation_mode="anchor")
+    turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(kernels) > FLAT_NAMES else {}
+    axes.set_xticks(axes.get_xticks(), kernels, **({"rotation": 0} | turned))

@@ -1,9 +1,9 @@
 """Gain of number formats: samples per second relative to fp32, each model at its largest batch that has both."""
 
-import pandas as pd
-from matplotlib.figure import Figure
+from functools import partial
 
-from mfulab.core.language import Texts
+import pandas as pd
+
 from mfulab.report.drawing import relative
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -16,11 +16,5 @@ def rows(tables: Tables) -> pd.DataFrame:
     return relative.against(with_machine(tables, ok(tables["profile"], "samples_per_s")), "precision", "fp32")
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The largest gain and the largest loss."""
-    return relative.finding(rows, text, "precision")
-
-
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """Dots to the right of the line are faster than fp32; bars are the 95 % confidence interval."""
-    relative.draw(rows, figure, text, "precision")
+finding = partial(relative.finding, axis="precision")
+draw = partial(relative.draw, axis="precision")
