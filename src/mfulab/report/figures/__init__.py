@@ -99,7 +99,8 @@ def failed(name: str, error: Exception, language: str = "en") -> Drawn:
 def unmade(name: str, error: Exception, language: str) -> str:
     """Sentence on a figure that cannot be drawn, with what its code raised."""
     said = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
-    return Texts(language, "page")("figure_failed", title=Texts(language, name)("title"), name=name, said=said)
+    text = Texts(language, "page")
+    return text("figure_failed", title=Texts(language, name)("title"), name=name, said=said)
 
 
 def has_data(name: str, tables: frames.Tables) -> bool:
