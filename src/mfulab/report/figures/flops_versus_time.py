@@ -58,7 +58,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for axes, here in panels:
         # Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits.
         limits, speeds = {"xlim": axes.get_xlim(), "ylim": axes.get_ylim()}, np.log10(here["speed"])
-        across = np.geomspace(*axes.get_xlim(), 60)
+        across = np.geomspace(*limits["xlim"], num=60)
         for power in range(int(np.floor(speeds.min())), int(np.ceil(speeds.max())) + 1) if len(here) else ():
             axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)
         axes.set(**limits)

@@ -14,8 +14,9 @@ TOPIC, ORDER = "why", 0
 MOST = 12  # runs of all machines
 SHOWN = 0.05  # points below which a part has no step of its own
 NAMED = 4.0  # points of a stacked bar that hold a number
-COLORS = ("#8c8c8c", "#c9ced6", "#cc78bc", "#56b4e9", "#949494", "#d55e00", "#de8f05", "#ece133", "#ca9161", "#fbafe4",
-          "#b4d3b2", "#a5c8e1", "#0173b2", "#029e73")  # fmt: skip
+COLORS = dict(zip(PARTS, (
+    "#8c8c8c", "#c9ced6", "#cc78bc", "#56b4e9", "#949494", "#d55e00", "#de8f05", "#ece133", "#ca9161", "#fbafe4",
+    "#b4d3b2", "#a5c8e1", "#0173b2", "#029e73"), strict=True))  # fmt: skip
 DARK = ("matmuls_below_best", "useful", "input_wait", "graph")  # on which numbers are white
 
 
@@ -44,8 +45,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A bar a run, cut into the parts of its step; the runs of a machine below its name."""
     axes = style.panels(figure, [""], [""])["", ""]
-    colors = {part: color for part, color in zip(PARTS, COLORS, strict=True) if (rows[part].abs() >= SHOWN).any()}
-    colors = dict(reversed(colors.items()))
+    colors = {part: color for part, color in reversed(COLORS.items()) if (rows[part].abs() >= SHOWN).any()}
     style.fit(figure, len(rows) + rows["machine"].nunique())
     lines: list[pd.Series] = []
     for machine, here in rows.groupby("machine", sort=False):

@@ -111,7 +111,7 @@ def _is(run: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
         "devices": 1,
         "master_copy": False,
     }
-    return measured == {"autocast": False, "master_copy": False} | asked
+    return measured == {"autocast": False, "master_copy": False, **asked}
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
