@@ -57,10 +57,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     labels.settle(figure)
     for axes, here in panels:
         # Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits.
-        limits, speeds = {"xlim": axes.get_xlim(), "ylim": axes.get_ylim()}, np.log10(here["speed"])
-        across = np.geomspace(*limits["xlim"], num=60)
+        (left, right), limits, speeds = axes.get_xlim(), axes.get_ylim(), np.log10(here["speed"])
+        across = np.geomspace(left, right, 60)
         for power in range(int(np.floor(speeds.min())), int(np.ceil(speeds.max())) + 1) if len(here) else ():
             axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)
-        axes.set(**limits)
+        axes.set(xlim=(left, right), ylim=limits)
         lines = [place for line in axes.lines for place in line.get_xydata().tolist()]
         points.name_highest(axes, here, *PLACE, lines)
