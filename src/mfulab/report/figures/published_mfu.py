@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts
-from mfulab.report.drawing import kinds, runs, style, ticks
+from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, ok
 
 TABLES = ("published", "profile")
@@ -70,7 +70,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.axhline(FULL, **style.LIMIT)
         sizes = here["family"].eq(OWN).map({True: 190, False: 46})
         kinds.points(axes, here, "accelerators", "mfu_bf16_percent", s=sizes, **look)
-        ticks.doublings(axes, here["accelerators"])
+        axes.set_xscale("log", base=2)
+        shown = sorted(set(here["accelerators"].astype(int)))
+        shown = shown if len(shown) <= 4 else [shown[0], shown[len(shown) // 2], shown[-1]]
+        axes.set_xticks(shown, [f"{count:,}" for count in shown])
+        axes.minorticks_off()
         axes.set_ylim(0, top)
     style.label(figure, text("accelerators"), text("mfu_of_16_bits"))
     entries = [style.dot(colors[family], family, markers[family]) for family in public]
