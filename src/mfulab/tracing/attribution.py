@@ -49,6 +49,7 @@ def attribute(recording: Recording) -> Attribution:
     costs = {key: recorded_cost(call.name, call.shapes, call.values) for key, call in calls.items()}
     told = {key for key, recorded in costs.items() if recorded.cost is not None}
     order = np.lexsort((-host.end, host.begin, host.thread))
+    order = order[~recording.of_module[order]]
     stack: list[int] = []
     ends, threads, names, forward = (column.tolist() for column in (host.end, host.thread, host.name, host.forward))
     thread = None

@@ -52,9 +52,9 @@ class HostTime:
 
     def readings(self) -> Readings:
         """Shares of the window by column; the reason where one is not told."""
-        columns = (*shares.OF_KERNELS, *shares.OF_LAUNCHES, "graph_percent", "communication_total_percent")
+        columns = (*shares.OF_KERNELS, "graph_percent", "communication_total_percent", "idle_input_percent")
         why = "a CPU runs operators, not kernels: see operators.csv"
-        found = shares.readings(dict.fromkeys((*columns, "idle_input_percent")), reason=why)
+        found = shares.readings(dict.fromkeys((*columns, *shares.OF_LAUNCHES)), reason=why)
         source, multiplied, others = "operators on the host", shares.multiplying(self.spent), self.spent["others"]
         if not multiplied and (not others or self.others().get(FUSED)):
             told = "compiled code holds its matmuls itself, and no operator tells them apart"

@@ -45,11 +45,10 @@ class Spans:
 
     def __init__(self, recording: Recording) -> None:
         host = recording.host
-        of_module = recording.named(lambda name: name.startswith(MODULE))[host.name]
         of_backward = recording.named(lambda name: name.startswith(BACKWARD))[host.name]
         ranges = recording.named(lambda name: not name.startswith(_NOT_RANGES) and not LOADER.search(name))
         named = host.annotation & ranges[host.name]
-        chosen = np.flatnonzero(named | (of_backward & (host.sequence >= 0) & of_module.any()))
+        chosen = np.flatnonzero(named | (of_backward & (host.sequence >= 0) & recording.of_module.any()))
         self.begin, self.end, self.thread = host.begin[chosen], host.end[chosen], host.thread[chosen]
         self.named, self._order = named[chosen], np.lexsort((-self.end, self.begin, self.thread))
         self.parent, self.paths = np.full(len(chosen), -1), [Names()] * len(chosen)

@@ -136,6 +136,11 @@ class Recording:
         return np.array([bool(test(name)) for name in self.names], bool)
 
     @property
+    def of_module(self) -> npt.NDArray[np.bool_]:
+        """Marks the host calls that are ranges of modules, in which operators are not sought."""
+        return self.named(lambda name: name.startswith(MODULE))[self.host.name]
+
+    @property
     def properties(self) -> list[dict[str, Any]]:
         found = self.metadata.get("deviceProperties")
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
