@@ -1,11 +1,13 @@
 """Frames of the report: of which machine a row is, and which rows a sentence is about."""
 
+import warnings
+
 import pandas as pd
 import pytest
 
 from mfulab.core.language import Texts
 from mfulab.report.figures import ceilings
-from mfulab.report.frames import own, with_machine
+from mfulab.report.frames import kinds, one_each, own, read, with_machine
 
 
 def table(columns, *rows):
@@ -51,3 +53,30 @@ def test_a_cpu_above_its_computed_peak_was_boosted_and_a_gpu_was_not(device, com
     text = Texts("en", "ceilings")
     row = table("machine ceiling measured_tflop_s computed_tflop_s device", ("M", "fp32", 1.0, computed, device))
     assert (text("boosted") in ceilings.finding(row, text)) == is_said
+
+
+def test_medians_leave_rows_in_one_piece_with_their_columns_in_order():
+    numbers = {f"number_{place}": [1.0, 3.0, 5.0] for place in range(150)}
+    rows = pd.DataFrame({"run": ["a", "b", "a"], **numbers, "mode": ["x", "y", "z"]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.PerformanceWarning)
+        found = one_each(rows, ["run"]).assign(another=1)
+    assert list(found) == [*rows, "another"]
+    assert found[["run", "number_7", "mode"]].to_numpy().tolist() == [["a", 3.0, "x"], ["b", 3.0, "y"]]
+
+
+def test_numbers_texts_and_flags_are_read_whatever_stands_beside_them(tmp_path):
+    columns = dict(kinds("peaks"))
+    assert {str, bool, float} <= {*columns.values()}
+    flags, numbers = ([name for name, kind in columns.items() if kind is each] for each in (bool, float))
+    lines = [
+        dict.fromkeys(columns, ""),
+        {**dict.fromkeys(columns, "'=1"), **dict.fromkeys(flags, "True"), numbers[0]: "2.5"},
+    ]
+    pd.DataFrame(lines).to_csv(tmp_path / "peaks.csv", index=False)
+    tables, problems = read(tmp_path, ["peaks"])
+    found = tables["peaks"]
+    assert found[numbers[0]].tolist()[1] == 2.5
+    assert found[flags].iloc[1].all()
+    assert (found[[name for name, kind in columns.items() if kind is str]].iloc[1] == "=1").all()
+    assert any("hold no number" in problem for problem in problems) == (len(numbers) > 1)

@@ -1,12 +1,14 @@
 """Tables as pandas frames, typed as `mfulab.core.rows` says, however broken the files are."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from mfulab.core.files import unquoted
+from mfulab.core.files import opened, unquoted
 from mfulab.core.language import Texts
 from mfulab.measurements.registry import TABLES
 from mfulab.tables import columns, series
@@ -19,6 +21,7 @@ TEXTS = {
     "seminar": ["source", "case", "printed", "formula", "value", "answer", "agrees", "note"],
 }
 ABSENT = {str: "", bool: False, float: float("nan")}
+JUDGED = ("doubtful", "impossible")  # columns that `trust.judged` adds
 
 
 def read(folder: Path, wanted: Collection[str] = (*TABLES, "series")) -> tuple[Tables, list[str]]:
@@ -40,15 +43,19 @@ def texts(path: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=columns, dtype=str)
 
 
+def those(rows: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
+    """The rows for which `chosen` is true; where all are, the frame itself, since a copy of many rows takes long."""
+    return rows if chosen.all() else rows[chosen]
+
+
 def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
     """The rows that were measured, with finite values in all of the needed columns."""
-    kept = frame[frame["status"] == "ok"]
-    return kept[kept[list(needed)].notna().all(axis=1)].copy()
+    return those(frame, (frame["status"] == "ok") & frame[list(needed)].notna().all(axis=1))
 
 
 def alone(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of one process each: a job of several is no point beside them."""
-    return rows[rows["processes"].fillna(1) == 1]
+    return those(rows, rows["processes"].fillna(1) == 1)
 
 
 def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -61,8 +68,8 @@ def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     numbers = [name for name in rows.select_dtypes("number") if name not in keys]
     grouped = rows.groupby(list(keys), dropna=False, sort=False)
     medians = grouped[numbers].median().reset_index(drop=True)
-    first = rows.drop_duplicates(list(keys)).reset_index(drop=True)
-    return first.assign(**{name: medians[name] for name in numbers})
+    first = rows.drop_duplicates(list(keys)).drop(columns=numbers).reset_index(drop=True)
+    return pd.concat([first, medians], axis=1)[[*rows]]
 
 
 def with_traces(tables: Tables) -> pd.DataFrame:
@@ -74,7 +81,7 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     read = traces.assign(hardware=devices)
     kept = {
         name: read[name] if name in read else pd.Series(ABSENT[kind], read.index, kind)
-        for name, kind in kinds("profile")
+        for name, kind in [*kinds("profile"), *((name, bool) for name in JUDGED if name in profile)]
     }
     return pd.concat([profile, pd.DataFrame(kept)], ignore_index=True)
 
@@ -86,7 +93,7 @@ def own(rows: pd.DataFrame) -> pd.DataFrame:
 
 def preferred(rows: pd.DataFrame, wanted: pd.Series) -> pd.DataFrame:
     """The rows for which `wanted` is true, or all of them where it is true for none."""
-    return rows[wanted] if wanted.any() else rows
+    return those(rows, wanted) if wanted.any() else rows
 
 
 def most(rows: pd.DataFrame, keys: Sequence[str], counted: str = "") -> pd.DataFrame:
@@ -155,29 +162,42 @@ def kinds(table: str) -> Iterator[tuple[str, type]]:
 
 
 def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
-    raw = pd.DataFrame()
+    expected, frame, unreadable = dict(kinds(table)), pd.DataFrame(), 0
     try:
-        raw = series.cells(path)
+        frame = _cells(path, expected)
+        if absent := [name for name in expected if name not in frame]:
+            problems.append(f"{path.name}: missing columns {', '.join(absent)}")
     except FileNotFoundError:
         problems.append(f"{path.name}: the table is missing")
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
         problems.append(f"{path.name}: the table cannot be read ({str(error).strip()})")
-    typed, absent, unreadable = {}, [], 0
-    for name, kind in kinds(table):
-        if name not in raw:
-            absent.append(name)
-        text = raw[name] if name in raw else pd.Series("", index=raw.index, dtype=str)
-        if kind is str:
-            typed[name] = text.map({cell: unquoted(cell) for cell in text.unique()})
-        elif kind is bool:
-            typed[name] = text.map({"True": True, "False": False}).astype("boolean")
-        else:
-            typed[name] = pd.to_numeric(text, errors="coerce")
-            unreadable += int((typed[name].isna() & (text != "")).sum())
-    if absent and len(raw.columns):
-        problems.append(f"{path.name}: missing columns {', '.join(absent)}")
+    for name, cells in frame.items():
+        if expected[name] is str:
+            codes, distinct = pd.factorize(cells)
+            frame[name] = pd.Series(pd.array([*map(unquoted, distinct)], "str").take(codes), frame.index)
+        elif expected[name] is bool:
+            frame[name] = cells.map({"True": True, "False": False}).astype("boolean")
+        elif is_bool_dtype(cells) or not is_numeric_dtype(cells):
+            frame[name] = pd.to_numeric(cells.astype(str), errors="coerce")
+            unreadable += int((frame[name].isna() & cells.notna()).sum())
     if unreadable:
         problems.append(f"{path.name}: {unreadable} cells hold no number where one belongs; they are shown empty")
-    frame = pd.DataFrame(typed)
+    if [*frame] != [*expected]:
+        empty = {str: pd.Series("", frame.index, "str"), bool: pd.Series(pd.NA, frame.index, "boolean")}
+        none = pd.Series(float("nan"), frame.index)
+        columns = {name: frame[name] if name in frame else empty.get(kind, none) for name, kind in expected.items()}
+        frame = pd.DataFrame(columns)
     frame["recorded"] = frame["recorded"].fillna(False).astype(bool)
     return frame
+
+
+def _cells(path: Path, expected: Mapping[str, type]) -> pd.DataFrame:
+    """The expected columns as they stand there: texts, and numbers where all of a column's cells are."""
+    empty = {name: [""] for name, kind in expected.items() if kind is float}
+    texts = dict.fromkeys(set(expected) - set(empty), str)
+    with opened(path) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore", pd.errors.DtypeWarning)  # of columns that hold texts among numbers
+        return pd.read_csv(
+            file, usecols=lambda name: name in expected, dtype=texts, na_values=empty, keep_default_na=False,
+            encoding_errors="replace",
+        )  # fmt: skip
