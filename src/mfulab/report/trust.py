@@ -9,6 +9,7 @@ import pandas as pd
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
+from mfulab.measurements.registry import TABLES
 from mfulab.planning.naming import short
 from mfulab.report import frames
 from mfulab.tables import consistency
@@ -39,12 +40,25 @@ class Doubt:
     worst: float | None = None
 
 
+def judged(tables: frames.Tables) -> frames.Tables:
+    """The tables with columns `doubtful` and `impossible`, so that no figure has to judge its rows."""
+    return {
+        name: table.assign(doubtful=doubtful, impossible=impossible) if name in TABLES else table
+        for name, table in tables.items()
+    }
+
+
 def doubtful(rows: pd.DataFrame) -> pd.Series:
     """True for each row that was measured on a disturbed machine, or not to an end; such points are drawn hollow.
 
     A wide interval is no doubt: it is the row's precision, and shown as that.
     """
-    return pd.DataFrame(_masks(rows), index=rows.index).any(axis=1)
+    return rows["doubtful"] if "doubtful" in rows else pd.DataFrame(_masks(rows), index=rows.index).any(axis=1)
+
+
+def impossible(rows: pd.DataFrame) -> pd.Series:
+    """True for each row whose columns, or those of its neighbours, cannot all be right."""
+    return rows["impossible"] if "impossible" in rows else consistency.any_failed(rows)
 
 
 def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
@@ -52,8 +66,11 @@ def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
     nothing = pd.Series(False, index=rows.index)
     ok = rows["status"] == "ok" if "status" in rows else ~nothing
     timed = ok & rows["replicates"].notna() if "replicates" in rows else ok  # not what was read from a trace
-    flags = rows["verdict_flags"].fillna("").astype(str) if "verdict_flags" in rows else pd.Series("", index=rows.index)
-    masks = {key: ok & flags.str.contains(f'"{key}"', regex=False) for key in DISTURBING}
+    flags = rows["verdict_flags"] if "verdict_flags" in rows else pd.Series("", index=rows.index)
+    masks = {
+        key: ok & flags.isin([cell for cell in flags.unique() if isinstance(cell, str) and f'"{key}"' in cell])
+        for key in DISTURBING
+    }
     if "steady" in rows:
         masks["unsteady"] = timed & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
     if "mfu_percent" in rows:
@@ -113,17 +130,12 @@ def falling(rows: pd.DataFrame) -> pd.Series:
     return (timed["time_s"] < FALLING * smaller.to_numpy()).reindex(rows.index, fill_value=False)
 
 
-def judged(tables: frames.Tables) -> pd.Series:
-    """`doubtful` of all timed steps and matmuls that were measured here."""
-    return pd.concat([doubtful(frames.own(frames.ok(tables[table], "time_s"))) for table in STEPS])
-
-
 def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
     """(headline, a line a reason, command that measures again); empty texts where nothing is doubtful."""
     text, found, broken = Texts(language, "trust"), doubts(tables), failed(tables, language)
     if not found and not broken:
         return "", [], ""
-    timed = judged(tables)
+    timed = pd.concat([doubtful(frames.own(frames.ok(tables[table], "time_s"))) for table in STEPS])
     together: dict[str, list[Doubt]] = {}  # steps and matmuls that are doubtful for one reason are one line
     for doubt in found:
         together.setdefault(doubt.key if doubt.table in STEPS else f"ceiling {doubt.key}", []).append(doubt)

@@ -31,7 +31,7 @@ Drawn: TypeAlias = PathCollection | Iterable[Rectangle]
 
 def judged(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with their column `doubtful`; those that a figure judged itself, from more than it draws, stay so."""
-    return rows if DOUBTFUL in rows else pd.concat([rows, trust.doubtful(rows).rename(DOUBTFUL)], axis=1)
+    return rows if DOUBTFUL in rows else rows.assign(doubtful=trust.doubtful)
 
 
 def key(rows: pd.DataFrame, text: Texts) -> list[Line2D]:

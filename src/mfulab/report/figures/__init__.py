@@ -26,9 +26,8 @@ from matplotlib.transforms import Bbox
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts
-from mfulab.report import frames
+from mfulab.report import frames, trust
 from mfulab.report.drawing import hover, runs, style
-from mfulab.tables import consistency
 
 TOPICS = (
     *("headline", "why", "ladder", "batch_size", "training", "precision", "execution", "roofline", "kernels"),
@@ -117,7 +116,7 @@ def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
     A row that cannot be right carries no sentence while another can.
     """
     own = frames.own(rows)
-    return module.finding(frames.preferred(own, ~consistency.any_failed(own)), text)
+    return module.finding(frames.preferred(own, ~trust.impossible(own)), text)
 
 
 def save(drawn: Drawn, path: Path) -> None:
@@ -144,6 +143,7 @@ def draw(
     if listed:
         write_text(listed, "".join(f"{name}\n" for name in modules() if has_data(name, found)))
         return 0
+    found = trust.judged(found)
     for name in only or modules():
         try:
             drawn = render(name, found, language)
