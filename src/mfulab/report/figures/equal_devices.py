@@ -19,7 +19,7 @@ RATIOS = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2,
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs that two participants or more measured on devices of one kind, with `kind`, `relative` and `range`."""
-    parts = [runs.judged(ok(tables[name], "time_s"))[COLUMNS] for name in ("profile", "matmul")]
+    parts = [ok(runs.judged(tables[name])[COLUMNS], "time_s") for name in ("profile", "matmul")]
     found = own(pd.concat(parts, ignore_index=True))
     found = found[found["hardware"].str.contains(OF, regex=False)]
     names = found["hardware"].str.split(OF, n=1).str
