@@ -20,12 +20,12 @@ MOST = 24  # groups of runs: models, kernels
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs that two processes or more measured; `what` is a run's model or kernel."""
     parts = [
-        runs.judged(ok(tables[name], "time_s"))[[*SHARED, runs.DOUBTFUL, what]].rename(columns={what: "what"})
+        ok(runs.judged(tables[name])[[*SHARED, runs.DOUBTFUL, what]], "time_s").rename(columns={what: "what"})
         for name, what in (("profile", "model"), ("matmul", "kernel"))
     ]
     found = own(pd.concat(parts, ignore_index=True))
-    found["times"] = [replicates.times_of(row) for row in found.to_dict("records")]
-    found = with_machine(tables, found[found["times"].map(len) > 1])
+    times = [replicates.times_of({"process_times_s": cell}) for cell in found["process_times_s"]]
+    found = with_machine(tables, found.assign(times=times)[[len(each) > 1 for each in times]])
     return found.assign(spread_percent=[100 * np.log(times).std(ddof=1) for times in found["times"]])
 
 
