@@ -15,12 +15,13 @@ VALUES = ("utilization_percent", "system_utilization_percent", "clock_mhz", "pow
 def rows(tables: Tables) -> pd.DataFrame:
     """The series of the run with the most readings in its window, the busiest of these, of this machine first."""
     keys = ["hardware", "recorded", "run"]
-    known = ok(tables["profile"], "utilization_percent", "mfu_percent")
+    columns = [*keys, "model", "mode", "precision", "batch_size", "mfu_percent", "started_at", "commit", runs.DOUBTFUL]
+    known = runs.judged(tables["profile"])[[*columns, "status", "utilization_percent"]]
+    known = ok(known, "utilization_percent", "mfu_percent")
     series = tables["series"].assign(read=lambda each: each["in_window"] & each["utilization_percent"].notna())
     seen = series.groupby(keys, as_index=False)["read"].sum()
-    known = runs.judged(known).merge(seen, on=keys)
+    known = known.merge(seen, on=keys)
     wanted = known.sort_values(["recorded", "read", "utilization_percent"], ascending=[True, False, False]).head(1)
-    columns = [*keys, "model", "mode", "precision", "batch_size", "mfu_percent", "started_at", "commit", runs.DOUBTFUL]
     return with_machine(tables, tables["series"].merge(wanted[columns], on=keys))
 
 
