@@ -38,7 +38,8 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
     The knee is the smallest batch size with KNEE of the most samples per second; `rising` if it is also the largest
     and none beyond it was out of memory.
     """
-    lost = rows[rows["status"] == OUT_OF_MEMORY]
+    rows = rows[["status", *curves.KEYS, "batch_size", "samples_per_s", "predicted_memory_bytes"]]
+    lost = rows[rows["status"] == OUT_OF_MEMORY].drop_duplicates()
     known = frames.ok(rows, "samples_per_s", "batch_size")
     known = frames.one_each(known, [*curves.KEYS, "batch_size"]) if len(known) else known
     found = []

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -32,19 +33,21 @@ SENTENCES = ("explanation", "flops_source", "adds")  # texts of rows that have w
 CLAIMED = ("case", "printed", "formula", "answer", "note")  # what is said of a number of the seminar
 LISTED = 5  # reasons of one status that are told; runs with others are counted
 WORDS = (
-    "copied",
-    "count",
-    "no_column",
-    "no_number",
-    "row",
-    "config",
-    "log",
-    "folder",
-    "operators",
-    "ranks",
-    "samples",
-    "series",
-    *("selected", "select", "zoom", "reset", "difference", "apart", "meet", "budget", "ladder", "times", "settings"),
+    *("copied", "count", "no_column", "no_number", "row", "config", "log", "folder", "operators", "ranks", "samples"),
+    *(
+        "series",
+        "selected",
+        "select",
+        "zoom",
+        "reset",
+        "difference",
+        "apart",
+        "meet",
+        "budget",
+        "ladder",
+        "times",
+        "settings",
+    ),
     *("same_settings", "phases", "kernels", "timeline", "drill", "drill_help", "step", "rest"),
     *("side_by_side", "verdict"),
 )
@@ -67,6 +70,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
     tables, problems = frames.read(folder)
     text = Texts(language, "page")
+    told = _in_words(tables, language)
+    tables = trust.judged(tables)
     seminar = frames.texts(folder / "seminar.csv")
     seminar = seminar.assign(**{column: seminar[column].map(text.said) for column in CLAIMED})
     glyphs: dict[str, str] = {}
@@ -74,9 +79,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     names = {figure["name"] for figure in _all(sections)}
     doubts, doubt_lines, again = trust.summary(tables, language)
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
-    told = _in_words(tables, language)
     drawn_rows = {each["name"]: each.pop("rows") for each in _all(sections)}
-    data = payload.as_json(payload.read(told, folder, text) | {"figures": drawn_rows})
+    data, letters = payload.packed(payload.read(told, folder, drawn_rows, text))
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text)}
     content = template.render(
         text=text,
@@ -101,11 +105,11 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         environment=_environment(tables, text),
         definitions=catalogue(language)["definitions"].items(),
         words=words,
-        data=payload.packed(data),
+        data=data,
         css=Markup(_file("report.css")),
         javascript=Markup("\n".join(map(_file, SCRIPTS))),
     )
-    return content.replace(FONTS, fonts.faces(content + data + payload.as_json(words)), 1)
+    return content.replace(FONTS, fonts.faces(content + letters + payload.as_json(words)), 1)
 
 
 def _groups(text: Texts) -> dict[str, dict[str, str]]:
@@ -124,23 +128,21 @@ def _groups(text: Texts) -> dict[str, dict[str, str]]:
 def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
     """The tables with the sentences of their verdicts, flags and notes in `language`, in place of their keys."""
     counts = dict(zip(tables["flops"]["run"], tables["flops"]["message"], strict=True))
-    shown = dict(tables)
+    shown, flags = dict(tables), partial(verdicts.flags, language=language)
     for name, table in tables.items():
         if "verdict_reason" in table:
-            read = table[[name for name in verdicts.READ if name in table]].to_dict("records")
-            rows = [verdicts.columns(row, counts.get(row.get("flops_run")), language) for row in read]
+            read = table[[name for name in verdicts.READ if name in table]]
+            times = [name for name in ("optimiser_ms", "time_s") if name in read]  # read where an operator is named
+            read = read.assign(**read[times].where(read["verdict_numbers"].str.contains('"name"', regex=False)))
+            alike = read.groupby(list(read), dropna=False, sort=False).ngroup()  # each distinct row is said once
+            distinct = read[~alike.duplicated()].to_dict("records")
+            rows = [verdicts.columns(row, counts.get(row.get("flops_run")), language) for row in distinct]
             columns = list(verdicts.columns(dict.fromkeys(table)))
-            words = pd.DataFrame(rows, index=table.index, columns=columns, dtype=object)
-            told = {
-                column: _each(table[column], lambda cell: verdicts.flags(cell, language))
-                for column in SAID
-                if column in table
-            }
+            words = pd.DataFrame(rows, columns=columns, dtype=object).take(alike).set_axis(table.index)
+            told = {column: _each(table[column], flags) for column in SAID if column in table}
             shown[name] = table.assign(**words, **told).drop(columns="verdict_numbers")
         elif "verdict_flags" in table:
-            shown[name] = table.assign(
-                verdict_flags=[verdicts.flags(cell, language) for cell in table["verdict_flags"]]
-            )
+            shown[name] = table.assign(verdict_flags=_each(table["verdict_flags"], flags))
         said = {column: _each(table[column], Texts(language).said) for column in SENTENCES if column in table}
         if "reasons" in table:
             said["reasons"] = _each(table["reasons"], lambda cell: verdicts.reasons(cell, language))
@@ -317,12 +319,8 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
     others = found.loc[found["ratio"] == "", "because"].value_counts()
     without = [text("incomparable", count=n, because=text.name("because", str(why))) for why, n in others.items()]
     folders = list(filter(None, found[["old", "new"]].iloc[0]))
-    return {
-        "says": text("compared", count=len(found), counts=words),
-        "folders": folders,
-        "lines": lines,
-        "others": without,
-    }
+    says = text("compared", count=len(found), counts=words)
+    return {"says": says, "folders": folders, "lines": lines, "others": without}
 
 
 def _change(ratio: str) -> str:

@@ -1,10 +1,10 @@
 """The page's data: tables by column and details of runs, gzipped because the rows of a sweep repeat themselves."""
 
 import base64
-import gzip
 import json
 import math
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,52 +23,57 @@ DRAWN = 500  # rows of a figure's CSV; the table's export has all
 KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", "time_ci_high_s"}
 
 
-def read(tables: frames.Tables, folder: Path, text: Texts) -> dict[str, Any]:
-    """The tables and the details of their runs, from details.json in `folder`; none where it cannot be read."""
+def read(tables: frames.Tables, folder: Path, figures: Mapping[str, Any], text: Texts) -> Iterator[str]:
+    """Yields JSON of the tables, of their runs' details, and of the rows of figures, in pieces.
+
+    The details are those of details.json in `folder`, if it can be read. Empty tables are left out.
+    """
     try:
         details = read_json(folder / "details.json")
     except (FileNotFoundError, UnreadableError):
         details = {}
-    return {"tables": compact(tables, text), "details": details}
+    yield '{"tables":{'
+    for place, name in enumerate(name for name in TABLES if len(tables[name])):
+        yield f'{"," * (place > 0)}"{name}":'
+        yield from compact(name, tables[name], text)
+    yield "}," + as_json({"details": details, "figures": figures})[1:]
 
 
-def as_json(data: Mapping[str, Any]) -> str:
+def as_json(data: object) -> str:
     """The data as JSON."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def packed(text: str) -> str:
-    """Base64 of gzipped text: what no page can mistake for its own."""
-    return base64.b64encode(gzip.compress(text.encode("utf-8", errors="replace"), 6, mtime=0)).decode()
+def packed(pieces: Iterable[str]) -> tuple[str, str]:
+    """Base64 of the gzipped text, what no page can mistake for its own; and the distinct letters of the text."""
+    compressor, found, letters = zlib.compressobj(6, wbits=31), [], set()
+    for piece in pieces:
+        found.append(compressor.compress(piece.encode("utf-8", errors="replace")))
+        letters.update(piece)
+    return base64.b64encode(b"".join([*found, compressor.flush()])).decode(), "".join(sorted(letters))
 
 
-def compact(tables: frames.Tables, text: Texts) -> dict[str, Any]:
-    """Tables by column, texts that repeat as numbers into a dictionary; empty tables and columns are left out."""
-    compacted = {}
-    for name, measurement in TABLES.items():
-        table, kinds = tables[name], dict(frames.kinds(name))
-        if table.empty:
+def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
+    """Yields JSON of a table by column, texts that repeat as numbers into a dictionary; empty columns are left out."""
+    measurement, kinds, declared, columns = TABLES[name], dict(frames.kinds(name)), fields(name), []
+    main = measurement.shown.split()
+    yield '{"values":['
+    for column in [*main, *(column for column in table.columns if column not in main)]:
+        cells = table[column]
+        if column not in main and ((cells == "") if kinds[column] is str else cells.isna()).all():
             continue
-        declared, main = fields(name), measurement.shown.split()
-        columns, values = [], []
-        for column in [*main, *(column for column in table.columns if column not in main)]:
-            cells = table[column]
-            if column not in main and ((cells == "") if kinds[column] is str else cells.isna()).all():
-                continue
-            meaning = description(measurement, declared[column]) if column in declared else ""
-            named = {"name": column, "title": text.name("column", column), "description": meaning}
-            entry: dict[str, Any] = {**named, "main": column in main}
-            codes, distinct = pd.factorize(cells)
-            if kinds[column] is str:
-                entry["dictionary"] = list(distinct)
-                values.append(codes.tolist())
-            else:
-                entry["number"] = kinds[column] is float
-                known = np.array([*map(plain, distinct), None], dtype=object)  # the last is what is missing: code -1
-                values.append(known[codes].tolist())
-            columns.append(entry)
-        compacted[name] = {"columns": columns, "values": values, "length": len(table)}
-    return compacted
+        codes, distinct = pd.factorize(cells)
+        if kinds[column] is str:
+            more: dict[str, Any] = {"dictionary": list(distinct)}
+            words = [*map(str, range(len(distinct))), "-1"]  # the last is of what is missing: code -1
+        else:
+            more = {"number": kinds[column] is float}
+            words = [*map(as_json, map(plain, distinct)), "null"]
+        yield f"{',' * bool(columns)}[{','.join(np.array(words, dtype=object)[codes])}]"
+        meaning = description(measurement, declared[column]) if column in declared else ""
+        named = {"name": column, "title": text.name("column", column), "description": meaning}
+        columns.append({**named, "main": column in main, **more})
+    yield f'],"length":{len(table)},"columns":{as_json(columns)}}}'
 
 
 def drawn(rows: pd.DataFrame) -> dict[str, Any]:
@@ -76,7 +81,8 @@ def drawn(rows: pd.DataFrame) -> dict[str, Any]:
 
     The tables have all columns of a run. Empty columns are left out.
     """
-    known = rows.head(DRAWN).drop(columns=[name for name in rows if name in _behind()]).dropna(axis=1, how="all")
+    hidden = _behind() | {"impossible"}
+    known = rows.head(DRAWN).drop(columns=[name for name in rows if name in hidden]).dropna(axis=1, how="all")
     known = known[[name for name in known if not (known[name].astype(str) == "").all()]]
     return {
         "columns": list(known),
