@@ -31,14 +31,8 @@ def table(profile: pd.DataFrame, matmul: pd.DataFrame, width: int = 120) -> Tabl
     for rows, share in zip(own, ("mfu_percent", "share_of_measured_percent"), strict=True):
         for _, row in rows.iterrows():
             time = quantity(row["time_s"], "s") if row["status"] == "ok" else row["status"].replace("_", " ")
-            busy = row.get("utilization_percent")
-            cells = (
-                names.pop(0),
-                time,
-                quantity(row["tflop_s"] * 1e12, ""),
-                quantity(row[share], "%"),
-                quantity(busy, "%"),
-            )
+            busy, speed = quantity(row.get("utilization_percent"), "%"), quantity(row["tflop_s"] * 1e12, "")
+            cells = (names.pop(0), time, speed, quantity(row[share], "%"), busy)
             shown.add_row(*(Text(cell) for cell in cells), style=None if row["status"] == "ok" else "dim")
     return shown
 

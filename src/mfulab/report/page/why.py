@@ -116,9 +116,8 @@ def _phases(row: Mapping[str, Any], text: Texts) -> str:
     whole = sum(known.values())
     if len(known) < 2 or not whole:
         return ""
-    return text(
-        "phases", parts=", ".join(f"{text(name)} {percent(100 * time / whole)} %" for name, time in known.items())
-    )
+    parts = ", ".join(f"{text(name)} {percent(100 * time / whole)} %" for name, time in known.items())
+    return text("phases", parts=parts)
 
 
 def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
@@ -136,27 +135,16 @@ def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
 
 def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
     recommended = answers.batches(rows)
-    cases = pd.DataFrame([each.case for each in recommended])
+    cases, waits = pd.DataFrame([each.case for each in recommended]), answers.waits(rows)
     lines = [_line(each, cases, text) for each in recommended[:LISTED]]
+    head = [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)]
+    code = "" if len(waits) else f"snakemake --cores 1 report --config {remedies.REMEDIES['input_bound'].config}"
     return [
-        {
-            "question": text("batch_question"),
-            "says": _batch_says(recommended, text),
-            "head": _head(text),
-            "lines": lines,
-        },
+        {"question": text("batch_question"), "says": _batch_says(recommended, text), "head": head, "lines": lines},
         {"question": text("fits_question"), "says": _fits_says(recommended, text)},
-        {
-            "question": text("loader_question"),
-            "says": _loader_says(answers.waits(rows), text),
-            "code": _loader_code(rows),
-        },
+        {"question": text("loader_question"), "says": _loader_says(waits, text), "code": code},
         {"question": text("bf16_question"), "says": _bf16_says(answers.bf16(rows), text)},
     ]
-
-
-def _head(text: Texts) -> list[str]:
-    return [*(text(name) for name in HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)]
 
 
 def _line(each: answers.Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
@@ -189,12 +177,9 @@ def _batch_says(recommended: list[answers.Batch], text: Texts) -> str:
         return text("batch_single")
     rising = sum(each.rising for each in known)
     lost = sum(each.too_large is not None for each in known)
-    says = [text("batch_says", share=percent(100 * answers.KNEE))]
-    if rising:
-        says.append(text("batch_rising", count=rising, total=len(known)))
-    if lost:
-        says.append(text("batch_lost", count=lost, total=len(known)))
-    return " ".join(says)
+    counted = {"batch_rising": rising, "batch_lost": lost}
+    says = [text(key, count=count, total=len(known)) for key, count in counted.items() if count]
+    return " ".join([text("batch_says", share=percent(100 * answers.KNEE)), *says])
 
 
 def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
@@ -202,20 +187,14 @@ def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
     known = [each for each in recommended if any(batch is not None for batch in each.fits)]
     if not known:
         return text("fits_unknown")
-    smallest = answers.CARDS_GB[0]
     small = sum(bool(each.fits[0]) for each in known)
     never = [each for each in known if not any(each.fits)]
-    says = text("fits_says", count=small, total=len(known), gigabytes=smallest, usable=percent(100 * answers.USABLE))
+    card = {"gigabytes": answers.CARDS_GB[0], "usable": percent(100 * answers.USABLE)}
+    says = text("fits_says", count=small, total=len(known), **card)
     if never:
         case = never[0].case
         says += " " + text("fits_never", model=case["model"], mode=text.name("mode", case["mode"]), count=len(never))
     return says
-
-
-def _loader_code(rows: pd.DataFrame) -> str:
-    if len(answers.waits(rows)):
-        return ""
-    return f"snakemake --cores 1 report --config {remedies.REMEDIES['input_bound'].config}"
 
 
 def _loader_says(waits: pd.DataFrame, text: Texts) -> str:
