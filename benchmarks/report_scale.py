@@ -16,7 +16,7 @@ from mfulab.cli.main import main as main_command
 
 def main() -> None:
     """Prints a line for each number of rows given."""
-    print(f"{'rows':>8} {'build_s':>8} {'memory_gb':>10} {'page_mb':>8}")
+    print(f"{'rows':>8} {'build_s':>8} {'cpu_s':>6} {'memory_gb':>10} {'page_mb':>8}")
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         manifest = report_rows.lay_out(root)
@@ -24,12 +24,14 @@ def main() -> None:
         for count in sorted(map(int, sys.argv[1:] or ["1000", "10000", "100000"])):
             folder, page = root / f"rows_{count}", root / f"{count}.html"
             report_rows.multiply(root / "small", folder, count)
-            started = time.monotonic()
+            before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
             command = [sys.executable, "-c", "from mfulab.cli.main import main; main()", "page"]
             subprocess.run([*command, "--tables", str(folder), "--out", str(page)], check=True)
             build_s = time.monotonic() - started
-            memory_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
-            print(f"{count:8} {build_s:8.1f} {memory_gb:10.2f} {page.stat().st_size / 1e6:8.1f}")
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+            sizes = f"{used.ru_maxrss / 1e6:10.2f} {page.stat().st_size / 1e6:8.1f}"
+            print(f"{count:8} {build_s:8.1f} {cpu_s:6.1f} {sizes}")
 
 
 if __name__ == "__main__":
