@@ -171,11 +171,12 @@ def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
         problems.append(f"{path.name}: the table is missing")
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
         problems.append(f"{path.name}: the table cannot be read ({str(error).strip()})")
-    for name, cells in frame.items():
-        if expected[name] is str:
+    for name in filter(frame.__contains__, expected):
+        cells, kind = frame[name], expected[name]
+        if kind is str:
             codes, distinct = pd.factorize(cells)
             frame[name] = pd.Series(pd.array([*map(unquoted, distinct)], "str").take(codes), frame.index)
-        elif expected[name] is bool:
+        elif kind is bool:
             frame[name] = cells.map({"True": True, "False": False}).astype("boolean")
         elif is_bool_dtype(cells) or not is_numeric_dtype(cells):
             frame[name] = pd.to_numeric(cells.astype(str), errors="coerce")

@@ -132,8 +132,8 @@ def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
     for name, table in tables.items():
         if "verdict_reason" in table:
             read = table[[name for name in verdicts.READ if name in table]]
-            times = [name for name in ("optimiser_ms", "time_s") if name in read]  # read where an operator is named
-            read = read.assign(**read[times].where(read["verdict_numbers"].str.contains('"name"', regex=False)))
+            named = read["verdict_numbers"].str.contains('"name"', regex=False)  # an operator, told by these two
+            read = read.assign(**{name: read[name].where(named) for name in ("optimiser_ms", "time_s") if name in read})
             alike = read.groupby(list(read), dropna=False, sort=False).ngroup()  # each distinct row is said once
             distinct = read[~alike.duplicated()].to_dict("records")
             rows = [verdicts.columns(row, counts.get(row.get("flops_run")), language) for row in distinct]

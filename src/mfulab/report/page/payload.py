@@ -46,7 +46,8 @@ def as_json(data: object) -> str:
 
 def packed(pieces: Iterable[str]) -> tuple[str, str]:
     """Base64 of the gzipped text, what no page can mistake for its own; and the distinct letters of the text."""
-    compressor, found, letters = zlib.compressobj(6, wbits=31), [], set()
+    found: list[bytes] = []
+    compressor, letters = zlib.compressobj(6, wbits=31), set[str]()
     for piece in pieces:
         found.append(compressor.compress(piece.encode("utf-8", errors="replace")))
         letters.update(piece)
@@ -55,8 +56,8 @@ def packed(pieces: Iterable[str]) -> tuple[str, str]:
 
 def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
     """Yields JSON of a table by column, texts that repeat as numbers into a dictionary; empty columns are left out."""
-    measurement, kinds, declared, columns = TABLES[name], dict(frames.kinds(name)), fields(name), []
-    main = measurement.shown.split()
+    measurement, kinds, declared = TABLES[name], dict(frames.kinds(name)), fields(name)
+    main, columns = measurement.shown.split(), list[dict[str, Any]]()
     yield '{"values":['
     for column in [*main, *(column for column in table.columns if column not in main)]:
         cells = table[column]
