@@ -177,9 +177,10 @@ def _batch_says(recommended: list[answers.Batch], text: Texts) -> str:
         return text("batch_single")
     rising = sum(each.rising for each in known)
     lost = sum(each.too_large is not None for each in known)
-    counted = {"batch_rising": rising, "batch_lost": lost}
-    says = [text(key, count=count, total=len(known)) for key, count in counted.items() if count]
-    return " ".join([text("batch_says", share=percent(100 * answers.KNEE)), *says])
+    says = [text("batch_says", share=percent(100 * answers.KNEE))]
+    says += [text("batch_rising", count=rising, total=len(known))] if rising else []
+    says += [text("batch_lost", count=lost, total=len(known))] if lost else []
+    return " ".join(says)
 
 
 def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
