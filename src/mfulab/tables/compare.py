@@ -235,13 +235,13 @@ def _half_width(old: Mapping[str, object], new: Mapping[str, object], usual: flo
 
     That is so of medians, as on a GPU, of processes that met a disturbed machine, and of few beside many.
     """
-    sets = [replicates.times_of(row) for row in (old, new)]
-    few, many = sorted(map(len, sets))
+    before, after = replicates.times_of(old), replicates.times_of(new)
+    few, many = sorted((len(before), len(after)))
     if few < FEWEST_PROCESSES or (few < many and few < FEWEST_FAST):
         return None
     if any(row.get("machine_cost_percent") is None or row.get("disturbed_replicates") for row in (old, new)):
         return None
-    return replicates.ratio_half_width(*sets, usual)
+    return replicates.ratio_half_width(before, after, usual)
 
 
 def is_recording(folder: Path) -> bool:
