@@ -153,9 +153,7 @@ class ElementWise(MatmulKernel):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if shape[1:] != (1, 1, 1):
-            raise UnsupportedError(
-                f"{self} multiplies element by element, not {shape}; size=16777216x1x1x1 is its kind"
-            )
+            raise UnsupportedError(f"{self} multiplies element by element, not {shape}; try size=16777216x1x1x1")
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -17,9 +17,7 @@ class Python(CpuKernel):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if shape.flops > 2 * LARGEST:
-            raise UnsupportedError(
-                f"{self}: {shape} is {shape.flops:.1e} FLOPs, more than an interpreter should be asked for"
-            )
+            raise UnsupportedError(f"{self}: {shape} is {shape.flops:.1e} FLOPs, too many for an interpreter")
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         return a.tolist(), b.tolist(), c.numpy()

@@ -31,9 +31,7 @@ def thread_block(block: tuple[int, ...] | None) -> tuple[int, int]:
     side = math.isqrt(most_threads())
     first, second = block or (side // WARP * WARP or side,) * 2
     if first * second > most_threads():
-        raise UnsupportedError(
-            f"block={[first, second]}: {first * second} threads; at most {most_threads()} are allowed"
-        )
+        raise UnsupportedError(f"block={[first, second]}: {first * second} threads; at most {most_threads()} fit")
     return first, second
 
 

@@ -34,6 +34,5 @@ def effective_precision(form: Format, relative_error: float, k: int) -> str | No
         name: FORMATS[name].tolerance(k) / FORMATS[name].error * error
         for name, error in _SUSPECTS.get(form.operand, {form.name: form.error}).items()
     }
-    return next(
-        (name for name, most in sorted(candidates.items(), key=lambda item: item[1]) if relative_error <= most), None
-    )
+    fitting = [(most, name) for name, most in candidates.items() if relative_error <= most]
+    return min(fitting)[1] if fitting else None

@@ -63,8 +63,7 @@ def _external_stream(pointer: int) -> Any:
 
 def resources_of(dispatcher: Any) -> Resources:
     """Of the one compiled overload; all None in the simulator and before the first call."""
-    overloads = getattr(dispatcher, "overloads", {})
-    if not overloads:
+    kernel = next(iter(getattr(dispatcher, "overloads", {}).values()), None)
+    if kernel is None:
         return Resources()
-    kernel = next(iter(overloads.values()))
     return Resources(kernel.regs_per_thread, kernel.shared_mem_per_block, kernel.local_mem_per_thread)

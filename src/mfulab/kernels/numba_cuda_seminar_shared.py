@@ -37,10 +37,8 @@ def compiled(tile: int) -> Any:
 class NumbaCudaSeminarShared(NumbaCudaSeminar):
     """Right where the sides are multiples of TILE alone. `block` is (TILE, TILE); `numba_cuda_shared` is corrected."""
 
-    after, adds = (
-        "numba_cuda_seminar_transposed",
-        "as written: tiles in shared memory, each filled by strided reads and without guards",
-    )
+    after = "numba_cuda_seminar_transposed"
+    adds = "as written: tiles in shared memory, each filled by strided reads and without guards"
     is_square = True
 
     def dispatcher(self) -> Any:

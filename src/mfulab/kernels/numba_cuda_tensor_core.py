@@ -97,23 +97,12 @@ def _matmul(a, b, c):
                 part_b[q, 0] = tile_b[at]
                 part_b[q, 1] = tile_b[at + 4 * ROW_B]
             for p in range(4):
+                a0, a1, a2, a3 = part_a[p, 0], part_a[p, 1], part_a[p, 2], part_a[p, 3]
                 for q in range(4):
-                    t0, t1, t2, t3 = product(
-                        part_a[p, 0],
-                        part_a[p, 1],
-                        part_a[p, 2],
-                        part_a[p, 3],
-                        part_b[q, 0],
-                        part_b[q, 1],
-                        total[p, q, 0],
-                        total[p, q, 1],
-                        total[p, q, 2],
-                        total[p, q, 3],
-                    )
-                    total[p, q, 0] = t0
-                    total[p, q, 1] = t1
-                    total[p, q, 2] = t2
-                    total[p, q, 3] = t3
+                    b0, b1 = part_b[q, 0], part_b[q, 1]
+                    t0, t1, t2, t3 = total[p, q, 0], total[p, q, 1], total[p, q, 2], total[p, q, 3]
+                    t0, t1, t2, t3 = product(a0, a1, a2, a3, b0, b1, t0, t1, t2, t3)
+                    total[p, q, 0], total[p, q, 1], total[p, q, 2], total[p, q, 3] = t0, t1, t2, t3
         cuda.syncthreads()
     for p in range(4):
         for q in range(4):

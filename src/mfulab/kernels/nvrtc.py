@@ -44,9 +44,7 @@ def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = 
         code = Program((SOURCES / name).read_text(), "c++", options).compile("cubin", logs=messages).code
     except Exception as error:
         if "could not open source file" in str(error):
-            raise UnsupportedError(
-                f"{name} needs CUDA's headers: pip install nvidia-cuda-crt nvidia-cuda-runtime"
-            ) from error
+            raise UnsupportedError(f"{name} needs headers: pip install nvidia-cuda-crt nvidia-cuda-runtime") from error
         raise
     log = messages.getvalue().replace("\0", "")
     return Compiled(bytes(code), parse_resources(log), log)

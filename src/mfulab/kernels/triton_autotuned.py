@@ -56,8 +56,8 @@ def autotuned(item_bytes: int) -> Any:
     """The plain kernel with its candidates for elements of so many bytes."""
     configs = [
         triton.Config(
-            {"tile_m": m, "tile_n": n, "tile_k": max(16, depth // item_bytes)}, num_warps=warps, num_stages=stages
+            {"tile_m": m, "tile_n": n, "tile_k": max(16, k // item_bytes)}, num_warps=warps, num_stages=stages
         )
-        for m, n, depth, warps, stages in CANDIDATES
+        for m, n, k, warps, stages in CANDIDATES
     ]
     return triton.autotune(configs, key=["batch", "m", "n", "k"])(matmul_tiles)

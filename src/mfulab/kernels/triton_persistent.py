@@ -21,9 +21,7 @@ class TritonPersistent(TritonKernel):
         super().require(device, shape)
         item = FORMATS[self.precision].bytes
         if shape.n * item % 16 or shape.k * item % 16:
-            raise UnsupportedError(
-                f"{self}: rows must be multiples of 16 bytes, not those of {shape} in {self.precision}"
-            )
+            raise UnsupportedError(f"{self}: rows must be multiples of 16 bytes, not {shape} in {self.precision}")
         if shape.batch > 1 and shape.k % self.sides[2]:
             raise UnsupportedError(f"{self}: in a batch k must be a multiple of {self.sides[2]}, not that of {shape}")
 

@@ -19,9 +19,7 @@ class BenchMatmulConfig(StepConfig):
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
-    first_calls: int | None = Field(
-        None, ge=2, le=1000, description="Calls timed together from the first on, as by a script without warm-up."
-    )
+    first_calls: int | None = Field(None, ge=2, le=1000, description="Calls timed together, from the first on.")
     seed: int = SEED
     replicate: int = REPLICATE
 
@@ -53,10 +51,7 @@ class MatmulRow(TimedRow):
     n: int | None = column("Columns of B and C.")
     k: int | None = column("Columns of A, rows of B.")
     effective_precision: str | None = column("The format whose rounding the error shows.")
-    time_s: float | None = column(
-        "Undisturbed launches back to back: on a CPU the 10th percentile, over repetitions and then over processes; "
-        "else the median."
-    )
+    time_s: float | None = column("Undisturbed launches back to back: a CPU's 10th percentile, else the median.")
     median_time_s: float | None = MEDIAN_TIME
     machine_cost_percent: float | None = MACHINE_COST
     time_ci_low_s: float | None = TIME_CI_LOW

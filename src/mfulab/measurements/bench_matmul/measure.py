@@ -142,9 +142,7 @@ def _packages_of(config: KernelConfig) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as missing:
-        raise UnsupportedError(
-            f"kernel={config.name} needs the package {missing.name}, which is not installed"
-        ) from None
+        raise UnsupportedError(f"kernel={config.name} needs the package {missing.name}, not installed here") from None
 
 
 @contextlib.contextmanager
@@ -229,8 +227,7 @@ def _time(
 
 
 def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
-    row.status = "incorrect"
-    row.message = f"{when}: {checked}"
+    row.status, row.message = "incorrect", f"{when}: {checked}"
     row.relative_error, row.max_absolute_error = checked.relative_error, checked.max_absolute_error
     return row
 

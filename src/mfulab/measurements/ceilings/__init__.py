@@ -27,10 +27,7 @@ class CeilingRow(TimedRow):
     measured_tflop_s: float | None = column("Best large matmul found on this device.")
     measured_ci_low_tflop_s: float | None = column("95 % confidence interval of it, from the spread between processes.")
     measured_ci_high_tflop_s: float | None = column("Upper end of that interval.")
-    measured_with: str | None = column(
-        "torch (_nt, _tn: an operand transposed), cast, convolution, attention, on a CPU also numpy and "
-        "onednn; in the tables also a faster kernel or model."
-    )
+    measured_with: str | None = column("torch (_nt, _tn: transposed), another library, a faster kernel or model.")
     burst_tflop_s: float | None = column("That matmul on a GPU in its first moments, at a clock that it cannot hold.")
     measured_shape: str | None = column("The shape that gave it, MxNxK; none of a model.")
     emulated: bool | None = column("The device has no units of this format: fp32's ceiling stands for it.")

@@ -8,14 +8,14 @@ from mfulab.core.measurement import Measurement
 from mfulab.core.rows import Row, column
 from mfulab.measurements.count_flops import CountFlopsConfig
 
+Counter = Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
+
 
 class CompareCountersConfig(CountFlopsConfig):
     """A model's forward pass counted by another tool."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
-    counter: Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"] = Field(
-        "torch", description="The other tool."
-    )
+    counter: Counter = Field("torch", description="The other tool.")
 
 
 class CounterRow(Row):

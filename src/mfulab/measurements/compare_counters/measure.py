@@ -20,9 +20,7 @@ def measure(config: CompareCountersConfig, folder: Path) -> Measured:
     """
     installed = counter_version(config.counter)
     if installed is None:
-        raise UnsupportedError(
-            f"counter={config.counter} is not installed: pip install {config.counter}, or .[counters] for most"
-        )
+        raise UnsupportedError(f"counter={config.counter} is not installed: pip install {config.counter}")
     ours = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
     operations = ours.count.operations
     kinds = kinds_of_layers(ours.model, operations)

@@ -35,9 +35,7 @@ class FlopsRow(Row):
     parameters: int | None = column("Elements of all weights; shared ones once.")
     trainable_parameters: int | None = column("Those that a gradient reaches.")
     looked_up_parameters: int | None = column("Of tables that nothing multiplies by: a pass reads rows of them.")
-    counted_on: Literal["meta", "fake", "cpu"] | None = column(
-        "The meta device; fake tensors or real ones on the CPU where the model needs them."
-    )
+    counted_on: Literal["meta", "fake", "cpu"] | None = column("Meta device; fake or CPU tensors where it must be.")
     forward_flops: int | None = column("Attention counted full.")
     backward_flops: int | None = column("Without recomputation.")
     forward_macs: int | None = column("forward_flops / 2.")
@@ -55,13 +53,9 @@ class FlopsRow(Row):
     backward_bytes: int | None = column("The same of the backward pass.")
     other_bytes: int | None = column("The same of all other operators, forward.")
     other_backward_bytes: int | None = column("The same of the backward pass.")
-    activation_bytes: int | None = column(
-        "Floats saved for the backward pass, 4 bytes each; fused attention: no scores."
-    )
+    activation_bytes: int | None = column("Floats saved for the backward pass, 4 bytes each; no fused scores.")
     activation_fixed_bytes: int | None = column("Integers and masks saved for it, the same in every precision.")
-    cpu_lstm_bytes: int | None = column(
-        "Beyond activation_bytes: what oneDNN's LSTMs save on a CPU in fp32, or in bf16 where it can."
-    )
+    cpu_lstm_bytes: int | None = column("What oneDNN's LSTMs save besides on a CPU, in fp32, or in bf16 where it can.")
     cpu_lstm_fixed_bytes: int | None = column("The same, of what stays fp32 in every precision.")
     checkpointed_activation_bytes: int | None = column("Floats saved with checkpointing, 4 bytes each.")
     logits_bytes: int | None = column("A language model's output, 4 bytes an element.")
@@ -81,10 +75,7 @@ class FlopsRow(Row):
     prefill_bytes: int | None = column("Read and written by its counted operators, 4 bytes each.")
     decoding_flops: int | None = column("Of each sequence's last token, others in a cache; causal transformers only.")
     decoding_bytes: int | None = column("Read and written by its counted operators, 4 bytes each.")
-    intensities: str | None = column(
-        "JSON: pass → [executed FLOPs, bytes of 4 an element] of its operators, those of alike intensity"
-        " summed; all that multiply nothing are one, of 0 FLOPs."
-    )
+    intensities: str | None = column("JSON: pass → [executed FLOPs, bytes of 4 an element], by alike intensity summed.")
 
 
 MEASUREMENT = Measurement(

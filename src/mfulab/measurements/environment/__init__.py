@@ -37,9 +37,7 @@ class EnvironmentRow(Row):
     cpu_governor: str | None = column("Frequency governor; a virtual machine reports none.")
     cpu_turbo: bool | None = column("True if the clock may rise above its nominal rate.")
     huge_pages: str | None = column("Transparent huge pages: always, madvise or never.")
-    thread_settings: str | None = column(
-        "JSON: variables of the environment that place threads or limit a library, as the runs see them."
-    )
+    thread_settings: str | None = column("JSON: variables of the environment that place threads or limit a library.")
     probe_product_s: float | None = column("The probe's matmul at its best, on a CPU.")
     probe_copy_s: float | None = column("The probe's copy at its best, on a CPU.")
 

@@ -1,5 +1,6 @@
 """Describes the machine and the software that every other number was measured with."""
 
+import contextlib
 import json
 import os
 import platform
@@ -74,10 +75,8 @@ def packages() -> dict[str, str]:
     """The installed versions of the packages that matter; those not installed are left out."""
     versions = {}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return versions
 
 
@@ -92,10 +91,9 @@ def operating_system() -> str:
 
 def blas_threads() -> dict[str, int]:
     """Threads of every BLAS and OpenMP pool in this process, by library; torch's own two pools besides."""
-    pools = {
-        f"{pool['internal_api']} ({pool['prefix']})": pool["num_threads"] for pool in threadpoolctl.threadpool_info()
-    }
-    return {**pools, "torch": torch.get_num_threads(), "torch interop": torch.get_num_interop_threads()}
+    pools = threadpoolctl.threadpool_info()
+    threads = {f"{pool['internal_api']} ({pool['prefix']})": pool["num_threads"] for pool in pools}
+    return {**threads, "torch": torch.get_num_threads(), "torch interop": torch.get_num_interop_threads()}
 
 
 def _sms(uuid: str) -> int | None:

@@ -16,9 +16,7 @@ class NumberFormatsConfig(StepConfig):
     axes: ClassVar[tuple[str, ...]] = ("precision",)
     on_device: ClassVar[bool] = False
     precision: PrecisionConfig
-    sum_length: int = Field(
-        4096, ge=2, le=1 << 24, description="Numbers a sum; fewer where their sum would leave the format's range."
-    )
+    sum_length: int = Field(4096, ge=2, le=1 << 24, description="Numbers a sum; fewer where it would leave the range.")
     seed: int = SEED
 
 
@@ -55,9 +53,7 @@ class NumberFormatsRow(Row):
     stable_sigmoid_error: float | None = column("Of the form that never fails, the greatest.")
     relative_tolerance: float | None = column("The least that accepts x · 1.5 / 1.5 for every x.")
     absolute_refuses_percent: Percent | None = column("Of these, refused by a tolerance of 1e-8.")
-    absolute_accepts_percent: Percent | None = column(
-        "Of results eight units in the last place off, accepted by a tolerance of 1e-8."
-    )
+    absolute_accepts_percent: Percent | None = column("Of results eight last places off, accepted by 1e-8.")
     gradient_difference_error: float | None = column("Of a sigmoid's central difference with gradcheck's step, 1e-6.")
     gradcheck_passes: bool | None = column("For a sigmoid; empty if torch has no such arithmetic.")
     special_values: str | None = column("JSON: value → bits of sign, exponent, mantissa.")

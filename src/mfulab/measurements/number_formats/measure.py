@@ -9,15 +9,12 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
 from mfulab.kernels.formats import format_of
-from mfulab.measurements.number_formats import (
-    NumberFormatsConfig,
-    NumberFormatsRow,
-    rounding,
-    rounding_modes,
-    tolerances,
-)
+from mfulab.measurements.number_formats import NumberFormatsConfig, NumberFormatsRow, rounding, tolerances
+from mfulab.measurements.number_formats import rounding_modes as modes
 
 SCATTERED = 2000  # numbers that are written as text and read back
+# Columns that are called as the functions that give them.
+PARTS = ("exponent_bits", "mantissa_bits", "bias", "epsilon", "largest", "smallest_normal", "smallest_subnormal")
 
 
 def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
@@ -31,47 +28,38 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     exact = rounding.exact_sum(values)
     ascending = values.sort(dim=1).values
     squared, factored = rounding.difference_of_squares(form, config.seed)
-    scattered = rounding_modes.across_binades(form, SCATTERED, config.seed)
-    accepted = tolerances.tolerances(form, scattered)
-    from_left, from_right = rounding_modes.tenths(form)
+    scattered = modes.across_binades(form, SCATTERED, config.seed)
+    from_left, from_right = modes.tenths(form)
+    sums = {
+        "naive": rounding.naive_sum(form, values),
+        "ascending": rounding.naive_sum(form, ascending),
+        "descending": rounding.naive_sum(form, ascending.flip(1)),
+        "pairwise": rounding.pairwise_sum(form, values),
+        "kahan": rounding.kahan_sum(form, values),
+        "neumaier": modes.neumaier_sum(form, values),
+        **modes.sums(form, values, modes.MODES[1:]),  # nearest_even is naive
+    }
     steps = form.round(torch.linspace(-8, 8, 129, dtype=torch.float64))
-    stable = rounding_modes.sigmoid(form, steps, stable=True)
+    stable = modes.sigmoid(form, steps, stable=True)
     row = NumberFormatsRow.of(
         config,
         bits=form.bits,
-        exponent_bits=rounding.exponent_bits(form),
-        mantissa_bits=rounding.mantissa_bits(form),
-        bias=rounding.bias(form),
-        epsilon=rounding.epsilon(form),
-        largest=rounding.largest(form),
-        smallest_normal=rounding.smallest_normal(form),
-        smallest_subnormal=rounding.smallest_subnormal(form),
+        **{name: getattr(rounding, name)(form) for name in PARTS},
         tenths_add_up=form.of(form.of(0.1) + form.of(0.2)) == form.of(0.3),
         last_counted=rounding.last_counted(form),
         sum_length=length,
-        naive_sum_error=_error(rounding.naive_sum(form, values), exact),
-        ascending_sum_error=_error(rounding.naive_sum(form, ascending), exact),
-        descending_sum_error=_error(rounding.naive_sum(form, ascending.flip(1)), exact),
-        pairwise_sum_error=_error(rounding.pairwise_sum(form, values), exact),
-        kahan_sum_error=_error(rounding.kahan_sum(form, values), exact),
-        neumaier_sum_error=_error(rounding_modes.neumaier_sum(form, values), exact),
-        **{
-            f"{mode}_sum_error": _error(total, exact)
-            for mode, total in rounding_modes.sums(form, values, rounding_modes.MODES[1:]).items()  # nearest: naive
-        },
-        not_associative_percent=rounding_modes.not_associative_percent(form, values),
+        **{f"{name}_sum_error": _error(total, exact) for name, total in sums.items()},
+        not_associative_percent=modes.not_associative_percent(form, values),
         tenths_from_left=from_left,
         tenths_from_right=from_right,
-        round_trip_digits=rounding_modes.round_trip_digits(form, scattered),
-        sigmoid_fails_at=rounding_modes.sigmoid_fails_at(form),
+        round_trip_digits=modes.round_trip_digits(form, scattered),
+        sigmoid_fails_at=modes.sigmoid_fails_at(form),
         stable_sigmoid_error=float(((stable - torch.sigmoid(steps)).abs() / torch.sigmoid(steps)).max()),
-        relative_tolerance=accepted.relative,
-        absolute_refuses_percent=accepted.refused_percent,
-        absolute_accepts_percent=accepted.accepted_percent,
+        **tolerances.tolerances(form, scattered),
         gradient_difference_error=tolerances.difference_error(form, form.round(torch.linspace(-4, 4, 9).double())),
         gradcheck_passes=tolerances.gradcheck_passes(form),
-        special_values=json.dumps(rounding_modes.special_values(form)),
-        nan_patterns=rounding_modes.nan_patterns(form),
+        special_values=json.dumps(modes.special_values(form)),
+        nan_patterns=modes.nan_patterns(form),
         squares_difference_error=squared,
         factored_difference_error=factored,
         **_dot_errors(form, length, config.seed),

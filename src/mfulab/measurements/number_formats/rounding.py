@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, reduce
 
 import torch
 
@@ -122,10 +122,7 @@ def terms(form: NumberFormat, length: int, seed: int) -> torch.Tensor:
 
 def naive_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
     """One after the other, rounded each time; values[trials, length] → [trials]."""
-    total = torch.zeros(len(values), dtype=torch.float64)
-    for column in values.T:
-        total = form.round(total + column)
-    return total
+    return reduce(lambda total, column: form.round(total + column), values.T)
 
 
 def pairwise_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
@@ -169,14 +166,10 @@ def exact_sum(values: torch.Tensor) -> torch.Tensor:
 
 def difference_of_squares(form: NumberFormat, seed: int) -> tuple[float, float]:
     """Median relative errors of a·a − b·b and of (a − b)·(a + b) for a and b within √epsilon above 1: cancellation."""
-    near = 1 + math.sqrt(epsilon(form)) * terms(form, 2, seed)
-    a, b = form.round(near).T
-    exact = torch.tensor(
-        [float(Fraction(x) ** 2 - Fraction(y) ** 2) for x, y in zip(a.tolist(), b.tolist(), strict=True)],
-        dtype=torch.float64,
-    )
-    apart = a != b
+    near = form.round(1 + math.sqrt(epsilon(form)) * terms(form, 2, seed))
+    a, b = near[near[:, 0] != near[:, 1]].T
+    pairs = zip(a.tolist(), b.tolist(), strict=True)
+    exact = torch.tensor([float(Fraction(x) ** 2 - Fraction(y) ** 2) for x, y in pairs], dtype=torch.float64)
     squared = form.round(form.round(a * a) - form.round(b * b))
     factored = form.round(form.round(a - b) * form.round(a + b))
-    exact = exact[apart]
-    return relative_error(squared[apart], exact), relative_error(factored[apart], exact)
+    return relative_error(squared, exact), relative_error(factored, exact)

@@ -30,9 +30,7 @@ class PeaksAuditConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("library",)
     on_device: ClassVar[bool] = False
-    library: Literal["torch_inductor", "lightning", "triton_proton"] = Field(
-        "torch_inductor", description="The other library."
-    )
+    library: Literal[tuple(AUDITED)] = Field("torch_inductor", description="The other one.")  # type: ignore[valid-type]
     installed: str = Field("", description="Its version, so that the next release is audited anew.")
 
     @model_validator(mode="after")

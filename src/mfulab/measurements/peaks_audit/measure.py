@@ -67,20 +67,18 @@ def _verdict(
         return "agreed", ""
     if library.by_name and library.ask(NOBODY, sheet, precision) == theirs:
         return "guessed", "what it takes for every device that it does not know"
-    if precision == MEMORY:
-        other = _whose(theirs, MEMORY, sheet)
-        return ("another device", f"that of {other}") if other else ("different", "")
-    factor = peak(sheet.device, precision, sheet.units).sparse_factor
-    if factor != 1 and _same(theirs, factor * own):
-        return "sparse for dense", f"{factor:g} times the dense peak"
-    formats = [name for name, value in ours.items() if name != MEMORY and value and _same(theirs, value)]
-    vector = computed(sheet, UNITS[precision][-1]) if len(UNITS[precision]) > 1 else None
-    if vector and _same(theirs, vector):
-        return "another format", f"that of {precision} without tensor cores"
-    if formats:
-        return "another format", f"that of {formats[0]}"
-    if _same(theirs, own / 2):
-        return "halved", "half of the dense peak"
+    if precision != MEMORY:
+        factor = peak(sheet.device, precision, sheet.units).sparse_factor
+        if factor != 1 and _same(theirs, factor * own):
+            return "sparse for dense", f"{factor:g} times the dense peak"
+        vector = computed(sheet, UNITS[precision][-1]) if len(UNITS[precision]) > 1 else None
+        if vector and _same(theirs, vector):
+            return "another format", f"that of {precision} without tensor cores"
+        for name, value in ours.items():
+            if name != MEMORY and value and _same(theirs, value):
+                return "another format", f"that of {name}"
+        if _same(theirs, own / 2):
+            return "halved", "half of the dense peak"
     other = _whose(theirs, precision, sheet)
     return ("another device", f"that of {other}") if other else ("different", "")
 

@@ -6,16 +6,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from mfulab.core import groups
 from mfulab.core.configs import REPLICATE, SEED
-from mfulab.core.groups import (
-    DeviceConfig,
-    ExecutionConfig,
-    ParallelConfig,
-    PrecisionConfig,
-    ProfileConfig,
-    TimingConfig,
-    WorkloadConfig,
-)
 from mfulab.core.measurement import Measurement
 from mfulab.core.rows import MACHINE_COST, MEDIAN_TIME, TIME_CI_LOW, Percent, TimedRow, column
 from mfulab.measurements.count_flops import CountFlopsConfig
@@ -26,25 +18,23 @@ class ProfileStepConfig(CountFlopsConfig):
 
     on_device: ClassVar[bool] = True
     axes: ClassVar[tuple[str, ...]] = ("model", "workload", "batch_size", "sequence_length", "precision", "execution")
-    workload: WorkloadConfig
-    precision: PrecisionConfig
-    execution: ExecutionConfig
-    device: DeviceConfig = DeviceConfig()
-    timing: TimingConfig = TimingConfig()
-    profile: ProfileConfig = ProfileConfig()
-    parallel: ParallelConfig = ParallelConfig()
+    workload: groups.WorkloadConfig
+    precision: groups.PrecisionConfig
+    execution: groups.ExecutionConfig
+    device: groups.DeviceConfig = groups.DeviceConfig()
+    timing: groups.TimingConfig = groups.TimingConfig()
+    profile: groups.ProfileConfig = groups.ProfileConfig()
+    parallel: groups.ParallelConfig = groups.ParallelConfig()
     seed: int = SEED
     replicate: int = REPLICATE
 
     def conflicts(self) -> Iterator[str]:
         """Yields why the values do not go together."""
-        if self.parallel.processes > 1 and self.workload.mode != "training":
-            yield (f"parallel.processes={self.parallel.processes} with mode={self.workload.mode}: only training")
-        if self.parallel.processes > 1 and self.workload.loader_workers:
-            yield (
-                f"parallel.processes={self.parallel.processes} with workload.loader_workers="
-                f"{self.workload.loader_workers}: ranks start no processes of their own"
-            )
+        several = f"parallel.processes={self.parallel.processes}" if self.parallel.processes > 1 else ""
+        if several and self.workload.mode != "training":
+            yield f"{several} with mode={self.workload.mode}: only training"
+        if several and (workers := self.workload.loader_workers):
+            yield f"{several} with workload.loader_workers={workers}: ranks start no processes of their own"
         if self.execution.quantisation != "none" and self.workload.mode == "training":
             yield f"execution.quantisation={self.execution.quantisation} with mode=training: only inference"
         if self.model.pruning != "none" and self.workload.mode == "training":
@@ -69,9 +59,7 @@ class ProfileRow(TimedRow):
     precision: str = Field("", description="Name of its config: the format that was asked for.")
     execution: str = Field("", description="Name of its config.")
     effective_precision: str | None = column("The format that matmuls really used.")
-    time_s: float | None = column(
-        "The undisturbed step: on a CPU the 10th percentile over processes of their fastest windows, else the median."
-    )
+    time_s: float | None = column("Undisturbed step: a CPU's 10th percentile of fastest windows, else the median.")
     time_p5_s: float | None = column("5th percentile of the steps.")
     time_p95_s: float | None = column("95th percentile of the steps.")
     median_time_s: float | None = MEDIAN_TIME
@@ -94,9 +82,7 @@ class ProfileRow(TimedRow):
     sent_bytes: float | None = column("By each of several processes in a step, as the network counted.")
     predicted_sent_bytes: float | None = column("The same by the formulas of ring collectives.")
     exposed_communication_ms: float | None = column("Traced pass: communication not hidden, of the rank with most.")
-    transfer_percent: Percent | None = column(
-        "Traced pass: collectives as long as the shortest rank's, of who waits most."
-    )
+    transfer_percent: Percent | None = column("Collectives as long as the shortest rank's, traced, of who waits most.")
     waiting_percent: Percent | None = column("What its collectives take beyond that: waiting for others.")
     slowest_rank: int | None = column("The rank for which the others wait: it waits least itself.")
     ranks: str | None = column("JSON: a mapping a rank: its step, communication, memory.")
@@ -145,15 +131,11 @@ class ProfileRow(TimedRow):
     launch_gaps_per_step: float | None = column("Gaps between kernels in a step, traced pass.")
     launch_gap_s: float | None = column("Median gap in which the GPU had nothing to do.")
     top_kernels: str | None = column("JSON: the five kernels with most time → share of device time, %.")
-    matmul_percent: Percent | None = column(
-        "Traced: operators that multiply ÷ wall time; a GPU's kernels, a CPU's calls."
-    )
+    matmul_percent: Percent | None = column("Traced: operators that multiply (kernels, on a CPU calls) ÷ wall time.")
     other_operators_percent: Percent | None = column("The same of all other operators.")
     uncounted_operators: str | None = column("JSON: operator with no formula → % of operators' own time, from 1 % on.")
     top_other_operators: str | None = column("JSON: the five other operators with most time → share of wall time, %.")
-    modules: str | None = column(
-        "JSON: a traced step's modules by class: path, calls, ns and FLOPs of each with all below it."
-    )
+    modules: str | None = column("JSON: a traced step's modules by class: path, calls, ns, FLOPs, with all below it.")
     spent: str | None = column("JSON: traced pass: kind of time → ns of all traced steps, each nanosecond once.")
     throttled_percent: Percent | None = column("Held back: share of windows (a GPU's clock), of CPU time (a quota).")
     power_capped_percent: Percent | None = column("Of that, by the power limit.")
@@ -175,17 +157,10 @@ class ProfileRow(TimedRow):
     voluntary_switches_per_s: float | None = column("This process's threads gave up their CPU.")
     involuntary_switches_per_s: float | None = column("This process's threads were taken off their CPU.")
     page_faults_per_s: float | None = column("Pages touched that the system had to give: of memory just asked for.")
-    page_fault_s: float | None = column(
-        "Wall time of one: a page's arrival, clearing and return, all threads writing to new pages after"
-        " the windows. Empty where faults take under 1 % of the step."
-    )
+    page_fault_s: float | None = column("Wall time of one, all threads writing; empty under 1 % of the step.")
     default_state_page_faults: float | None = column("A step, before the allocator was brought to its declared state.")
-    default_state_time_s: float | None = column(
-        "A step then; empty where these faults take under 1 % of it, so that the state is the same."
-    )
-    kept_memory_time_s: float | None = column(
-        "A step while the allocator returns nothing to the system; empty where faults take under 1 %."
-    )
+    default_state_time_s: float | None = column("A step then; empty where these faults take under 1 % of it.")
+    kept_memory_time_s: float | None = column("A step while the allocator keeps its memory; empty as page_fault_s is.")
     sources: str | None = column("JSON: column → where its value comes from, over how many seconds.")
     reasons: str | None = column("JSON: column → why it is empty.")
 

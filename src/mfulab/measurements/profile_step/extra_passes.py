@@ -20,9 +20,7 @@ from mfulab.models.build import Batch, first_tensor, make_batch
 def require(config: ProfileStepConfig) -> None:
     """Raises UnsupportedError for a pass that this execution cannot have, before anything is timed."""
     if config.profile.varied_batches and config.execution.mode not in ("eager", "compile"):
-        raise UnsupportedError(
-            f"profile.varied_batches: execution={config.execution.name} is neither eager nor compile"
-        )
+        raise UnsupportedError(f"profile.varied_batches: execution={config.execution.name}: neither eager nor compile")
     if config.device.type == APPLE and (config.profile.exact or config.profile.losses):
         raise UnsupportedError("profile.exact and profile.losses: torch.mps has no float64 to compare with")
 

@@ -52,14 +52,10 @@ class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
     samples_per_s: float | None = column("Samples of all processes ÷ time.")
     tokens_per_s: float | None = column("Tokens of all processes ÷ time.")
     key_value_cache_bytes: float | None = column("Keys and values that generation reads or makes.")
-    bytes_moved: float | None = column(
-        "Operands of the counted operators, each once, in its format; quantised weights as they lie."
-    )
+    bytes_moved: float | None = column("Operands of counted operators, once each; quantised weights as stored.")
     peak_precision: str | None = column("The format whose ceiling MFU divides by.")
     ceiling_raised_percent: float | None = column("This run's speed ÷ the measured ceiling, where it was faster.")
-    ceiling_slowdown: float | None = column(
-        "The probe ÷ its best while the ceiling was measured, where all its processes were disturbed."
-    )
+    ceiling_slowdown: float | None = column("The probe ÷ its best, where all the ceiling's processes were disturbed.")
     slower_than_fp32: float | None = column("Time ÷ that of the same step in fp32, of an emulated format.")
     ceiling_tflop_s: float | None = column("Best matmul measured in that format, of all its devices.")
     peak_clock_mhz: float | None = column("The clock in the computed peak.")
@@ -69,7 +65,5 @@ class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
     flops_per_j: float | None = column("FLOPs that the model needs ÷ energy.")
     module_times: str | None = column("JSON: of each module by class its depth, calls, ms and FLOPs a step, MFU in %.")
     predicted_memory_bytes: float | None = column("Peak of a pretended allocator; empty if uncounted.")
-    roofline_time_s: float | None = column(
-        "Least time of the matmuls by measured roofline; not with checkpointing or quantised weights."
-    )
+    roofline_time_s: float | None = column("Least time of the matmuls by measured roofline, where it is known.")
     unfused_roofline_time_s: float | None = column("The same with every other operator reading and writing memory.")

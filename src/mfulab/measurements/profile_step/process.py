@@ -29,18 +29,9 @@ from mfulab.timing.phases import phase_readings
 from mfulab.timing.probe import UNKNOWN, Probe, known_best, packed
 from mfulab.timing.statistics import Stats
 from mfulab.timing.windows import are_noticed, measure_window, observe
+from mfulab.tracing import operators
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.modules import column_of
-from mfulab.tracing.operators import (
-    KERNEL_COLUMNS,
-    OPERATOR_COLUMNS,
-    modules_of,
-    operator_table,
-    trace_readings,
-    trace_steps,
-    uncounted_operators,
-    untraced,
-)
 
 TRACED_S = 0.3
 KEPT_S = 0.2  # of the window in which memory is kept
@@ -116,22 +107,22 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     traced_steps = max(1, min(10 if on_gpu else 3, round(TRACED_S / seen.agreed_s)))
     if several:
         readings["sent_bytes"] = sent_bytes(step.call, traced_steps)
-    kernels, analysis = untraced(), None
+    kernels, analysis = operators.untraced(), None
     if config.execution.mode in frameworks.PACKAGES:
-        kernels = untraced(f"execution={config.execution.name}: torch's profiler does not see it")
+        kernels = operators.untraced(f"execution={config.execution.name}: torch's profiler does not see it")
     elif config.replicate == 1 and (config.profile.operators or config.profile.trace):
-        traced = trace_steps(step.call, device, traced_steps)
-        kernels, analysis = trace_readings(traced, device, seen.time_s)
-        operators, row.uncounted_operators = operator_table(traced), uncounted_operators(traced)
+        traced = operators.trace_steps(step.call, device, traced_steps)
+        kernels, analysis = operators.trace_readings(traced, device, seen.time_s)
+        row.uncounted_operators = operators.uncounted_operators(traced)
         if analysis is not None:
             row.top_kernels, row.top_other_operators = analysis.top_kernels(), analysis.top_other_operators()
             row.spent = json.dumps(analysis.spent)
         if config.profile.operators and config.execution.mode == "eager" and not several:
-            row.modules = column_of(modules_of(step.call, device, 1))
+            row.modules = column_of(operators.modules_of(step.call, device, 1))
         if config.profile.operators:
-            write_csv(folder / "operators.csv", operators, OPERATOR_COLUMNS)
+            write_csv(folder / "operators.csv", operators.operator_table(traced), operators.OPERATOR_COLUMNS)
             if analysis is not None and analysis.kernels:
-                write_csv(folder / "kernels.csv", analysis.kernels, KERNEL_COLUMNS)
+                write_csv(folder / "kernels.csv", analysis.kernels, operators.KERNEL_COLUMNS)
         if config.profile.trace:
             traced.export(folder / "trace.json.gz")
     set_readings(row, {**readings, **kernels}, seen.steps)

@@ -3,7 +3,7 @@
 import copy
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from mfulab.core.measurement import Measured
 from mfulab.device.compute import prepare
 from mfulab.device.cpu import cpu
 from mfulab.flops.count import count
-from mfulab.measurements.quality import Compression, QualityConfig, QualityRow
+from mfulab.measurements.quality import Compression, Pruned, QualityConfig, QualityRow
 from mfulab.measurements.quality.training import BATCH_SIZE, accuracy_percent, digits, train
 from mfulab.models.build import Batch
 from mfulab.models.convolutional import small_digits
@@ -99,7 +99,7 @@ def _architecture(way: Compression, whole: nn.Module) -> nn.Module:
     if way in ARGUMENTS:
         return small_digits(**ARGUMENTS[way]).to(next(whole.parameters()).device)
     model = copy.deepcopy(whole)
-    if way in ("masked", "structured", "two_of_four"):
+    if way in get_args(Pruned):
         config = {"name": way, "_target_": "", "input_shape": [1, 8, 8], "pruning": way, "pruned_share": 0.5}
         prune(model, ModelConfig.model_validate(config))
     return model
@@ -108,11 +108,8 @@ def _architecture(way: Compression, whole: nn.Module) -> nn.Module:
 def _flops(model: nn.Module) -> int:
     """Of an image forward."""
     model = copy.deepcopy(model).to("meta")
-    return (
-        count(model, lambda: model(torch.empty(1, 1, 8, 8, device="meta")), backward=False)
-        .operations.sum("forward")
-        .flops
-    )
+    counted = count(model, lambda: model(torch.empty(1, 1, 8, 8, device="meta")), backward=False)
+    return counted.operations.sum("forward").flops
 
 
 def _times(whole: nn.Module, inputs: torch.Tensor, cheaper: nn.Module, seen: torch.Tensor) -> list[list[float]]:

@@ -56,18 +56,10 @@ class TraceRow(Row):
     effective_precision: str | None = column("The format of most FLOPs.")
     uncounted_percent: Percent | None = column("Of the time of all matmuls, that of those whose FLOPs are unknown.")
     uncounted_operators: str | None = column("JSON: operator or kernel → [% of the window, {reason: numbers}].")
-    products: str | None = column(
-        "JSON: of each shape its format, (batch, m, n, k), FLOPs, ns of a window, ns at its fastest call."
-    )
-    operators: str | None = column(
-        "JSON: of each operator and shapes its ns of a window, executed FLOPs and least bytes, or why they are unknown."
-    )
-    modules: str | None = column(
-        "JSON: of each module or marked range its path, calls, ns a window in kernels, and FLOPs, with all below it."
-    )
-    timeline: str | None = column(
-        "JSON: what took most of each of 240 equal parts of the first step: [kind, how many]."
-    )
+    products: str | None = column("JSON: of each shape its format, (batch, m, n, k), FLOPs, ns, ns of its fastest.")
+    operators: str | None = column("JSON: of each operator and shapes its ns, executed FLOPs, least bytes, or why not.")
+    modules: str | None = column("JSON: of each module or marked range its path, calls, ns in kernels and FLOPs.")
+    timeline: str | None = column("JSON: what took most of each 240th of the first step: [kind, how many].")
     spent: str | None = column("JSON: kind of time → ns a window, exclusive.")
     idle_causes: str | None = column("JSON: why the device was idle → ns a window; together the idle part.")
     utilization_percent: Percent | None = column("Time with a kernel running: kernel-busy.")
@@ -91,9 +83,7 @@ class TraceRow(Row):
     top_other_operators: str | None = column("JSON: five longest other operators → % of the window.")
     job: str | None = column("Names the files of one job: their folder and world size.")
     collectives: str | None = column("JSON: collective → ns of each of its kernels in order, as other ranks have them.")
-    collective_sizes: str | None = column(
-        "JSON: kind, bytes and processes of collectives, and ns of each of their kernels."
-    )
+    collective_sizes: str | None = column("JSON: kind, bytes and processes of collectives, and ns of their kernels.")
     given_peaks: str | None = column("JSON: format → TFLOP/s, stated by the user.")
     flops_source: str | None = column("Recorded shapes, or the counter where a model was given.")
     source: str | None = column("Where a shipped row's trace came from: repository, commit, licence.")

@@ -14,17 +14,11 @@ class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
     mfu_causal_percent: float | None = column("MFU with causal attention counted by its half.")
     hfu_percent: float | None = column("HFU: FLOPs that ran ÷ time ÷ peak.")
     best_basis: str | None = column("Whose best matmuls: `trace`, `matmul_runs` or `both`.")
-    operator_roofline: str | None = column(
-        "JSON: of each operator its ms a step, bound, best time and headroom in ms, the most to gain first."
-    )
-    module_times: str | None = column(
-        "JSON: of each module or marked range its depth in the tree, calls, ms and FLOPs a step, and MFU in %."
-    )
+    operator_roofline: str | None = column("JSON: of each operator its ms a step, bound, best time and headroom in ms.")
+    module_times: str | None = column("JSON: of each module or range its depth, calls, ms and FLOPs a step, MFU in %.")
     peak_gb_s: float | None = column("Memory bandwidth by the datasheet.")
     mfu_reason: str | None = column("JSON: why there is no MFU: keys and numbers.")
-    collective_bandwidth: str | None = column(
-        "JSON: of each kind and size of collective calls, ms, algorithm and bus bandwidth in GB/s, ms of waiting."
-    )
+    collective_bandwidth: str | None = column("JSON: of collectives by kind and size: calls, ms, GB/s, ms of waiting.")
     job_ranks: int | None = column("Ranks of the same job among the traces.")
     job_time_s: float | None = column("Step of the slowest rank.")
     job_mfu_percent: float | None = column("FLOPs of all ranks ÷ (the slowest rank's step × the sum of their peaks).")

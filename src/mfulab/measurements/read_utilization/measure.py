@@ -161,10 +161,8 @@ def polled(lines: Sequence[Line], began: float, ended: float, period: float, tic
         values = [value for _, value in inside]
         inner["during"] = min(inside, key=lambda each: abs(each[0] - (began + ended) / 2))[1]
         inner |= {"polled_mean": statistics.fmean(values), "polled_low": min(values), "polled_high": max(values)}
-    why_outer, why_inner = (
-        "no reading fell there",
-        f"no period of {period:g} s lies inside the loop of {ended - began:.2g} s",
-    )
+    why_outer = "no reading fell there"
+    why_inner = f"no period of {period:g} s lies inside the loop of {ended - began:.2g} s"
     if period < tick:
         why_outer = why_inner = f"the period of {period:g} s is shorter than the counter's own, {tick:g} s"
     readings = {"polls": Reading(len(inside), "", source)}
