@@ -7,7 +7,7 @@ from typing import ClassVar
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape
 from mfulab.kernels.cuda_c import CudaC
-from mfulab.kernels.devices import require_shared_memory, require_shares, require_threads
+from mfulab.kernels.devices import require_block
 
 
 class Tiled(CudaC):
@@ -27,12 +27,11 @@ class Tiled(CudaC):
         name = f"{self}: block={[tile_m, tile_n, tile_k]}"
         if tile_m % self.run_m or tile_n % self.run_n:
             raise UnsupportedError(f"{name} is no multiple of the {self.run_m}×{self.run_n} that a thread computes")
-        require_threads(name, self.threads)
         if tile_k % self.load or tile_n % self.load:
             raise UnsupportedError(f"{name}: rows of its tiles are no multiple of the {self.load} elements of a load")
-        require_shares(name, self.threads, tile_m * tile_k // self.load, tile_k * tile_n // self.load)
-        item = 8 if precision == "fp64" else 4
-        require_shared_memory(name, self.stages * (tile_m + self.pad + tile_n) * tile_k * item)
+        loads = (tile_m * tile_k // self.load, tile_k * tile_n // self.load)
+        elements = self.stages * (tile_m + self.pad + tile_n) * tile_k
+        require_block(name, self.threads, loads, elements * (8 if precision == "fp64" else 4))
 
     @property
     def threads(self) -> int:

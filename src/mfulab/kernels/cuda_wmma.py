@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape
 from mfulab.kernels.cuda_c import CudaC
-from mfulab.kernels.devices import require_shared_memory, require_shares, require_threads
+from mfulab.kernels.devices import require_block
 
 _MACROS = ("OPERAND", "FRAGMENT", "SUM", "RESULT", "DEPTH")
 _TYPES = {
@@ -41,10 +41,9 @@ class CudaWmma(CudaC):
         name = f"{self}: block={[tile_m, tile_n]}"
         if tile_m % 64 or tile_n % 32:
             raise UnsupportedError(f"{name} is no multiple of a warp's 64×32")
-        require_threads(name, self.threads)
-        require_shares(name, self.threads, tile_m * self.depth // self.pack, self.depth * tile_n // self.pack)
+        loads = (tile_m * self.depth // self.pack, self.depth * tile_n // self.pack)
         tiles = tile_m * (self.depth + self.pack) + self.depth * (tile_n + self.pack)
-        require_shared_memory(name, 2 * tiles * _ITEM_BYTES[precision])
+        require_block(name, self.threads, loads, 2 * tiles * _ITEM_BYTES[precision])
 
     @property
     def threads(self) -> int:

@@ -60,19 +60,11 @@ def require_grid(name: str, grid: tuple[int, ...]) -> None:
         raise UnsupportedError(f"{name} needs a grid of {grid}; {LARGEST_GRID} is the largest")
 
 
-def require_shares(name: str, threads: int, *loads: int) -> None:
-    """Raises UnsupportedError if so many loads, tile by tile, are not the same number for every thread."""
-    if any(count % threads for count in loads):
-        raise UnsupportedError(f"{name}: {threads} threads cannot share the loads of its tiles evenly, {loads}")
-
-
-def require_shared_memory(name: str, needed: int) -> None:
-    """Raises UnsupportedError for more bytes than a block may have unasked."""
-    if needed > STATIC_SHARED_BYTES:
-        raise UnsupportedError(f"{name} needs {needed} B of shared memory; {STATIC_SHARED_BYTES} B are there")
-
-
-def require_threads(name: str, threads: int) -> None:
-    """Raises UnsupportedError for a block of more threads than the GPU allows, or not in whole warps."""
+def require_block(name: str, threads: int, loads: tuple[int, int], shared_bytes: int) -> None:
+    """Raises UnsupportedError for a tiled block that cannot be: its threads, their loads of each tile, its bytes."""
     if not 0 < threads <= most_threads() or threads % WARP:
         raise UnsupportedError(f"{name}: {threads} threads a block; at most {most_threads()}, in whole warps of {WARP}")
+    if any(count % threads for count in loads):
+        raise UnsupportedError(f"{name}: {threads} threads cannot share the loads of its tiles evenly, {loads}")
+    if shared_bytes > STATIC_SHARED_BYTES:
+        raise UnsupportedError(f"{name} needs {shared_bytes} B of shared memory; {STATIC_SHARED_BYTES} B are there")

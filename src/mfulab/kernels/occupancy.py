@@ -41,15 +41,12 @@ def occupancy_percent(resources: Resources, launch: Launch, sm: Multiprocessor |
     """Percent of an SM's warps that can be resident at once; None if the compiler reports no registers."""
     if resources.registers is None or not (launch.block or resources.threads):
         return None
-    sm = sm or multiprocessor()
-    return None if sm is None else 100 * resident_warps(resources, launch, sm) / (sm.threads // WARP)
-
-
-def resident_warps(resources: Resources, launch: Launch, sm: Multiprocessor) -> int:
-    """Warps of as many blocks as fit by threads, blocks, registers and shared memory."""
+    if (sm := sm or multiprocessor()) is None:
+        return None
+    # Warps of as many blocks as fit by threads, blocks, registers and shared memory.
     warps = ceil_div(resources.threads or prod(launch.block), WARP)
-    registers = ceil_div((resources.registers or 1) * WARP, REGISTER_UNIT) * REGISTER_UNIT * warps
+    registers = ceil_div(max(1, resources.registers) * WARP, REGISTER_UNIT) * REGISTER_UNIT * warps
     needed = (resources.shared_memory_bytes or 0) + launch.shared_memory_bytes + SHARED_RESERVED
     shared = ceil_div(needed, SHARED_UNIT) * SHARED_UNIT
     blocks = min(sm.threads // WARP // warps, sm.blocks, sm.registers // registers, sm.shared_memory_bytes // shared)
-    return blocks * warps
+    return 100 * blocks * warps / (sm.threads // WARP)

@@ -12,6 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numba
+import threadpoolctl
 import torch
 
 from mfulab.core.errors import UnsupportedError
@@ -26,7 +28,6 @@ from mfulab.kernels.base import Launch, MatmulKernel, Shape
 from mfulab.kernels.formats import Format, format_of
 from mfulab.kernels.occupancy import occupancy_percent
 from mfulab.kernels.reference import reference_for
-from mfulab.kernels.threads import use_threads
 from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
 from mfulab.measurements.bench_matmul import BenchMatmulConfig, MatmulRow
 from mfulab.timing.device_timer import DeviceTimer
@@ -56,7 +57,9 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     kernel.require(device, shape)
     threads = (config.device.threads or usable_cores()) if device == "cpu" else None
     if threads is not None:
-        use_threads(threads)
+        torch.set_num_threads(threads)
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        threadpoolctl.threadpool_limits(threads)  # NumPy's BLAS
 
     is_first = config.replicate == 1  # later processes repeat what the interval is of, and nothing around it
     allocation_s = median_wall_s(lambda: _allocate(shape, form, device), 3, AROUND_S[device]) if is_first else None

@@ -35,7 +35,11 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
         walk = file_walk(config.pattern, size, folder, config.seed)
     else:
         walk = (device_walk if is_gpu(device) else host_walk)(config.pattern, size, config.seed)
-    found = device_caches(device) if is_gpu(device) else caches()
+    if is_gpu(device):  # L1 shares its memory with shared memory
+        properties = torch.cuda.get_device_properties(device)
+        found = {"L1": properties.shared_memory_per_multiprocessor, "L2": properties.L2_cache_size}
+    else:
+        found = caches()
     times, clock = _times(walk, device)
     level = config.pattern if config.pattern in ("host", *FILES) else level_of(size, found)
     row = MemoryRow.of(
@@ -68,12 +72,6 @@ def level_of(size: int, found: dict[str, int]) -> str:
     """The smallest cache that holds `size` bytes, or memory."""
     fitting = {name: held for name, held in found.items() if size <= held}
     return min(fitting, key=fitting.__getitem__) if fitting else MEMORY
-
-
-def device_caches(device: torch.device) -> dict[str, int]:
-    """Bytes of a GPU's caches as torch reports them; L1 shares its memory with shared memory."""
-    properties = torch.cuda.get_device_properties(device)
-    return {"L1": properties.shared_memory_per_multiprocessor, "L2": properties.L2_cache_size}
 
 
 def _times(walk: Walk, device: torch.device) -> tuple[list[float], float | None]:
