@@ -71,11 +71,8 @@ def _dot_errors(form: rounding.NumberFormat, length: int, seed: int) -> dict[str
     """Of the same dot products accumulated in the format itself, in fp16 and in fp32."""
     x, y = (rounding.terms(form, length, seed + step) for step in (1, 2))
     exact = rounding.exact_sum(x * y)
-    own, half, single = form, rounding.ROUNDED["fp16"], rounding.ROUNDED["fp32"]
-    return {
-        f"dot_error_{label}": _error(rounding.dot(form, accumulator, x, y), exact)
-        for label, accumulator in (("own", own), ("fp16", half), ("fp32", single))
-    }
+    sums = {"own": form, "fp16": rounding.ROUNDED["fp16"], "fp32": rounding.ROUNDED["fp32"]}
+    return {f"dot_error_{name}": _error(rounding.dot(form, each, x, y), exact) for name, each in sums.items()}
 
 
 def _error(computed: torch.Tensor, exact: torch.Tensor) -> float | None:

@@ -99,12 +99,6 @@ def _over_nodes(job: ParallelConfig, place: Path) -> None:
         raise RuntimeError(f"a rank failed: {first or errors[0]}")
 
 
-def main(arguments: Sequence[str]) -> None:
-    """A task of srun: the rank that SLURM names, of the job that `arguments` name."""
-    meeting, place = arguments
-    _rank(int(os.environ["SLURM_PROCID"]), meeting, Path(place), int(os.environ["SLURM_LOCALID"]))
-
-
 def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> None:
     config = ProfileStepConfig.model_validate_json((place / CONFIG).read_text(encoding="utf-8"))
     own = place / str(rank)
@@ -204,5 +198,5 @@ def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
     return job
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+if __name__ == "__main__":  # a task of srun: the rank that SLURM names, of the job that the arguments name
+    _rank(int(os.environ["SLURM_PROCID"]), sys.argv[1], Path(sys.argv[2]), int(os.environ["SLURM_LOCALID"]))
