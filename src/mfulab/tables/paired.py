@@ -78,7 +78,7 @@ def ratio_of(ratios: Sequence[float], usual: float | None = None) -> tuple[float
 
 @cache
 def _outside(count: int) -> int:
-    """How many means lie outside of the interval on either side: the signed ranks' 2.5 % quantile under no change."""
+    """The number of means outside of the interval on either side: the signed ranks' 2.5 % quantile under no change."""
     sums = np.ones(1)
     for rank in range(1, count + 1):
         sums = np.pad(sums, (0, rank)) + np.pad(sums, (rank, 0))
