@@ -86,7 +86,7 @@ def _take(recorder: Recorder, event: dict[str, Any]) -> bool:
 
 
 def _collective(args: dict[str, Any]) -> Collective | None:
-    """What a kernel sends that torch describes as a collective."""
+    """Bytes that a kernel sends, where torch describes it as a collective."""
     counts = [args.get(name) for name in ("In msg nelems", "Out msg nelems", "Group size")]
     known = [one for one in counts if isinstance(one, int) and one >= 0]
     if args.get("dtype") not in BYTES or len(known) < len(counts):
