@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 
 import torch
+from mfulab.kernels.threads import use_threads
 
 from mfulab.device.cpu import usable_cores
-from mfulab.kernels.threads import use_threads
 
 PAUSES_S = (0, 0.02, 0.05, 0.08, 0.1, 0.12, 0.15, 0.2)
 TRIES = 15

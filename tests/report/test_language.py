@@ -40,7 +40,7 @@ CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
     *("PRODUCTS", "OPERATORS", "COLLECTIVES", "MODULES", "KERNELS", "OVERVIEW", "RANKS"),
     *("GAPS", "CAUSES", "COMPARED"),
-    *("SINGLE", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
+    *("SINGLE", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE", "_SAME", "_OF_PRODUCTS"),
 )
 REASONS = {"no_clock", "no_bytes", "no_roof", "no_device_name", "no_cpu_name", "one_of_several"}
 JOB = {"torn", "clock", "ranks"}
@@ -253,10 +253,13 @@ def test_reasons_of_readings_are_korean_in_korean(folder):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "missing" and len(node.args) == 3:
                 said += literals(node.args[2])
-            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Reading":
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("Reading", "readings")):
                 said += [word for each in node.keywords if each.arg == "reason" for word in literals(each.value)]
             elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("reason", "NO_KERNELS"):
                 said += literals(node.value)
+            elif isinstance(node, ast.FunctionDef) and node.name == "_without_operators":
+                returned = (each.value for each in ast.walk(node) if isinstance(each, ast.Return))
+                said += [word for value in returned for word in literals(value)]
     # What the driver answers is its own: an error's name and number, a field, a metric.
     said = [text for text in said if text and not re.match(r"1[;:] (1$|see )|metric 1", text)]
     assert len(said) > 3

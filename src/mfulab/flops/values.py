@@ -22,6 +22,7 @@ LARGEST_MASK = 2**26
 """The same for tensors of true and false, which say who attends to whom: 64 MiB."""
 
 _VALUES = WeakIdKeyDictionary()
+_aten = torch.ops.aten
 
 
 def value_of(tensor: Any) -> torch.Tensor | None:
@@ -38,11 +39,11 @@ class KnownValues(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if operator is torch.ops.aten._local_scalar_dense.default and args[0] in _VALUES:
+        if operator is _aten._local_scalar_dense.default and args[0] in _VALUES:
             return _VALUES[args[0]].item()
         device = kwargs.get("device")
         leaves_meta = device is not None and torch.device(device).type != "meta"
-        if leaves_meta and operator is torch.ops.aten._to_copy.default and args[0] in _VALUES:
+        if leaves_meta and operator is _aten._to_copy.default and args[0] in _VALUES:
             return operator(_VALUES[args[0]], **kwargs)
         out = operator(*args, **kwargs)
         results = [leaf for leaf in tree_flatten(out)[0] if isinstance(leaf, torch.Tensor)]

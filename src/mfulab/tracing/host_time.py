@@ -53,12 +53,13 @@ class HostTime:
     def readings(self) -> Readings:
         """Shares of the window by column; the reason where one is not told."""
         columns = (*shares.OF_KERNELS, "graph_percent", "communication_total_percent", "idle_input_percent")
-        why = "a CPU runs operators, not kernels: see operators.csv"
-        found = shares.readings(dict.fromkeys((*columns, *shares.OF_LAUNCHES)), reason=why)
+        absent = dict.fromkeys((*columns, *shares.OF_LAUNCHES))
+        found = shares.readings(absent, reason="a CPU runs operators, not kernels: see operators.csv")
         source, multiplied, others = "operators on the host", shares.multiplying(self.spent), self.spent["others"]
         if not multiplied and (not others or self.others().get(FUSED)):
-            told = "compiled code holds its matmuls itself, and no operator tells them apart"
-            reason = told if others else "the trace holds no time of any operator"
+            reason = "the trace holds no time of any operator"
+            if others:
+                reason = "compiled code holds its matmuls itself, and no operator tells them apart"
             return found | shares.readings(dict.fromkeys(shares.OF_OPERATORS), source, reason=reason)
         times = {
             "matmul_percent": multiplied,
