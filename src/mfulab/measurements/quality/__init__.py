@@ -9,9 +9,9 @@ from mfulab.core.groups import DeviceConfig
 from mfulab.core.measurement import Measurement
 from mfulab.core.rows import Percent, Row, column
 
-Smaller = Literal["pooled", "separable", "student", "distilled"]
 Pruned = Literal["masked", "structured", "two_of_four"]
-Compression = Literal["none", Smaller, Pruned, "bf16", "dynamic_int8", "static_int8", "weight_int8"]
+Bits = Literal["bf16", "dynamic_int8", "static_int8", "weight_int8"]
+Compression = Literal["none", "pooled", "separable", Pruned, Bits, "student", "distilled"]
 
 
 class QualityConfig(StepConfig):
