@@ -14,7 +14,10 @@ from mfulab.measurements.number_formats import rounding_modes as modes
 
 SCATTERED = 2000  # numbers that are written as text and read back
 # Columns that are called as the functions that give them.
-PARTS = ("exponent_bits", "mantissa_bits", "bias", "epsilon", "largest", "smallest_normal", "smallest_subnormal")
+PARTS = (
+    *(rounding.exponent_bits, rounding.mantissa_bits, rounding.bias, rounding.epsilon),
+    *(rounding.largest, rounding.smallest_normal, rounding.smallest_subnormal),
+)
 
 
 def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
@@ -44,7 +47,7 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     row = NumberFormatsRow.of(
         config,
         bits=form.bits,
-        **{name: getattr(rounding, name)(form) for name in PARTS},
+        **{part.__name__: part(form) for part in PARTS},
         tenths_add_up=form.of(form.of(0.1) + form.of(0.2)) == form.of(0.3),
         last_counted=rounding.last_counted(form),
         sum_length=length,
