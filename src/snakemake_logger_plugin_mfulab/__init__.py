@@ -134,7 +134,8 @@ class Progress:
         self.finished += 1
         run = self._runs.pop(job_id, None)
         if run:
-            self._remaining[run.rule if self._remaining[run.rule] > 0 else UNTOLD] -= 1
+            rule = run.rule if self._remaining[run.rule] > 0 else UNTOLD
+            self._remaining[rule] -= self._remaining[rule] > 0
             self._took.setdefault(run.rule, []).append(now - run.started)
         return run
 

@@ -22,6 +22,14 @@ CALLS = {
         (X, W, None), ("", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"),
         functional.conv2d(X, W, stride=2, padding=1), (X, W),
     ),
+    "aten::mkldnn_convolution": (
+        (X, W, None), ("", "", "", "[1, 1]", "[2, 2]", "[1, 1]", "1"),
+        functional.conv2d(X, W, stride=2, padding=1), (X, W),
+    ),
+    "aten::cudnn_convolution": (
+        (X, W), ("", "", "[1, 1]", "[2, 2]", "[1, 1]", "1", "False", "False", "True"),
+        functional.conv2d(X, W, stride=2, padding=1), (X, W),
+    ),
 }  # fmt: skip
 
 

@@ -158,6 +158,13 @@ def test_jobs_side_by_side_halve_the_time_left() -> None:
     assert progress.left_s(10.0) == pytest.approx(10.0)
 
 
+def test_a_job_that_no_plan_announced_counts_once() -> None:
+    progress = Progress()
+    progress.start(1, Run("measure", "a", started=0.0))
+    progress.finish(1, now=1.0)
+    assert (progress.finished, progress.total) == (1, 1)
+
+
 def test_a_job_that_is_tried_again_keeps_its_number() -> None:
     progress = Progress()
     progress.plan({"measure": 2})

@@ -133,6 +133,14 @@ def test_two_halves_of_a_plan_become_one(tmp_path: Path) -> None:
     assert (plans / "quickstart.json").read_bytes() == ours
 
 
+def test_a_plan_whose_excluded_run_has_no_name_is_a_problem(tmp_path: Path) -> None:
+    make(tmp_path / "there", "environment", "a", "nvidia-a")
+    path = make_plan(tmp_path / "there", "nvidia-a", "a")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "excluded": [{"step": "environment"}]}))
+    merged = collect([tmp_path / "there"], tmp_path / "here")
+    assert "excluded.0.run" in merged.problems[0]
+
+
 @pytest.mark.parametrize("step", [step for step, each in MEASUREMENTS.items() if not each.on_device])
 def test_every_step_that_needs_no_device_is_collected(tmp_path: Path, step: str) -> None:
     make(tmp_path / "there", step, "one")

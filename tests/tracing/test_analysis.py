@@ -263,6 +263,17 @@ def test_a_cpu_is_told_by_its_operators(told):
     assert "a CPU runs operators" in analysis.readings["kernel_busy_percent"].reason
 
 
+def test_a_product_of_unknown_flops_around_a_known_one_takes_no_time_from_the_others(told):
+    content = trace(
+        event("user_annotation", annotation(1), 0, 100, 1),
+        operator("aten::linear", 0, 40),
+        operator("aten::addmm", 5, 30, MM),
+        operator("aten::relu", 50, 20),
+        deviceProperties=[],
+    )
+    assert told(content).others == {"aten::relu": 20_000}
+
+
 def test_gloo_s_threads_communicate_and_what_compute_hides_is_not_exposed(told):
     """Steps of 100 µs: a product until 40, gloo from 20 to 60 and, in another thread, from 50 to 70."""
     content = trace(

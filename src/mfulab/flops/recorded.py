@@ -177,7 +177,7 @@ def _convolution(name: str, arguments: list[Any]) -> Recorded:
         first = 3 if name in _CONVOLUTIONS else 4  # behind bias; kernel size, bias
         stride, padding, dilation = arguments[first : first + 3]
     else:
-        first = 2 + isinstance(arguments[2], Shaped)  # mkldnn and miopen take a bias before
+        first = 3 - isinstance(arguments[2], list)  # mkldnn and miopen take a bias before, which may be None
         padding, stride, dilation = arguments[first : first + 3]
     if not isinstance(stride, list) or not isinstance(padding, list):
         return Recorded(None, reason=NO_VALUES)

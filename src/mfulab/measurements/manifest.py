@@ -24,6 +24,14 @@ class PlannedRun(BaseModel):
     ceilings: dict[Literal["compute", "memory"], str] = {}
 
 
+class Excluded(BaseModel):
+    """A run that the experiment leaves out, and why."""
+
+    step: Text
+    run: Text
+    because: str = ""
+
+
 class Manifest(BaseModel):
     """Every run of one experiment on one device. Keys of later versions are passed over."""
 
@@ -31,7 +39,7 @@ class Manifest(BaseModel):
     hardware: Slug
     runs: list[PlannedRun]
     overrides: list[str] = []
-    excluded: list[dict[str, str]] = []
+    excluded: list[Excluded] = []
 
     @model_validator(mode="after")
     def _stays_in_the_results(self) -> "Manifest":

@@ -124,7 +124,7 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
     except (FileNotFoundError, UnreadableError) as error:
         collected.problems.append(f"{error}. Its experiment is not shown: plan it again, or remove the file.")
         return collected
-    collected.excluded = [{"experiment": plan.experiment, **run} for run in plan.excluded]
+    collected.excluded = [{"experiment": plan.experiment, **dict(run)} for run in plan.excluded]
     seen, planned = set[str](), {run.folder for run in plan.runs}
     for run in plan.runs:
         if finished and _changed(root / run.folder, run.config_digest):

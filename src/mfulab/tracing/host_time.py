@@ -84,7 +84,7 @@ class HostTime:
             if one not in self.roots:
                 found[called(self.recording.names[host.name[one]])] += int(host.end[one] - host.begin[one])
         for root in self.roots:
-            above = int(self.attribution.outermost[root])
-            if above not in (root, -1):
+            above, around = int(self.attribution.outermost[root]), self.attribution.around[root]
+            if above not in (root, -1) and around < 0:  # what lies in another product is that one's time
                 found[called(self.recording.names[host.name[above]])] -= int(host.end[root] - host.begin[root])
         return dict(found)
