@@ -10,7 +10,7 @@ import numpy as np
 from mfulab.tables import compare, replicates
 from mfulab.timing.statistics import relative_half_width
 
-Run = tuple[str, str]  # step, name
+Run = compare.Run
 Pair = tuple[float | None, float | None]  # seconds of the old and of the new; None where a process had none
 FEWEST_PAIRS = 2
 RANKED = 8  # pairs from which on the interval needs no normal distribution
