@@ -142,7 +142,7 @@ def interval(row: Row) -> Interval | None:
 
 
 def compare(old: Path, new: Path, noticeable: float = NOTICEABLE, drift: float = 0.0) -> list[Compared]:
-    """Every run of two folders of one machine each, by step and name; each interval holds the `drift` between sweeps."""
+    """Every run of two folders of one machine each, by step and name; intervals hold the `drift` between sweeps."""
     return verdicts(merged(old), merged(new), noticeable, drift)
 
 
