@@ -194,9 +194,8 @@ class LogHandler(LogHandlerBase):
             message = self._message(record)
             if message.startswith("This was a dry-run"):
                 order, lines = list(self.counts), []
-                for (_, what), (times, reason) in sorted(
-                    self.planned.items(), key=lambda each: order.index(each[0][0])
-                ):
+                planned = sorted(self.planned.items(), key=lambda each: order.index(each[0][0]))
+                for (_, what), (times, reason) in planned:
                     why = "" if reason.startswith(OBVIOUS) else f"  ({shorten(reason, 90, placeholder=' …')})"
                     lines.append(what + (f" × {times}" if times > 1 else "") + why)
                 return "\n".join([*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())])

@@ -22,8 +22,6 @@ from mfulab.planning.overrides import OPEN, put
 MOST = 100_000  # values of one key, and runs of one step: more is a mistake
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 SHOWN = 80  # characters of a value in a message
-
-
 # Keys with one value for all runs.
 ONE = {"steps", "replicates", "ceiling_replicates", "short_processes", "budget_min", "hardware", "exclude"}
 ONE |= {"device", "device.name", "device.type", "report.language", "report.rows"}
@@ -76,9 +74,8 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
                 break
             beside = node if isinstance(node, Mapping) else {}
             if part not in beside:
-                raise unknown(
-                    f"{where}key", key, [f"{parents}{name}" for name in {*beside, *(() if parents else known)}]
-                )
+                names = {*beside, *(() if parents else known)}
+                raise unknown(f"{where}key", key, [f"{parents}{name}" for name in names])
             node = node[part]
             parents += f"{part}."
         if not override.is_sweep_override() and "${" not in override.get_value_element_as_str():

@@ -55,10 +55,7 @@ def compose_experiments(overrides: Sequence[str], folder: Path) -> list[Composit
 
 
 def check(overrides: Sequence[str], folder: Path, *, sweeps: bool) -> None:
-    """Raises ConfigurationError for the first override that names no key or no option, or several where not `sweeps`.
-
-    Composes only the base.
-    """
+    """Raises ConfigurationError for the first override that names no key or option, or several where not `sweeps`."""
     with _hydra(folder):
         parsed = _parse(overrides)
         for override in parsed:
@@ -89,10 +86,8 @@ def composed_by_hydra(config: DictConfig) -> Composition:
 
 def _fixed(overrides: Iterable[Override]) -> dict[str, Any]:
     """The nested keys that are set once for all runs."""
-    single = {
-        override.get_key_element().lstrip("+"): override for override in overrides if not override.is_sweep_override()
-    }
-    return {key: checks.plain(each.get_value_element_as_str()) for key, each in single.items() if "." in key}
+    single = ((each.get_key_element().lstrip("+"), each) for each in overrides if not each.is_sweep_override())
+    return {key: checks.plain(each.get_value_element_as_str()) for key, each in single if "." in key}
 
 
 @contextmanager

@@ -40,10 +40,7 @@ THREADS = tuple(f"{library}_THREADS" for library in LIBRARIES)
 
 
 def main(command: list[str]) -> int:
-    """Runs `command` (a script and its arguments) and returns the exit status.
-
-    After `--killed` it measures nothing: it writes the row of a run whose client was killed.
-    """
+    """Runs `command`, a script and its arguments, or after `--killed` writes its row; returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # this process ends at once, and with it the run
     environment = {key: value for key, value in os.environ.items() if key not in THREADS}
     try:

@@ -190,7 +190,7 @@ def about(
 
 
 def rejoin(folder: Path) -> None:
-    """Computes a recording's joined columns anew. Raises ConfigurationError, and writes nothing, if it is unreadable."""
+    """Computes a recording's joined columns anew. Raises ConfigurationError, writing nothing, if it is unreadable."""
     found = from_recorded(folder)
     if found.problems:
         raise ConfigurationError(found.problems[0])
