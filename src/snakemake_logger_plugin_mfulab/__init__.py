@@ -144,13 +144,11 @@ class Progress:
         return self._runs.pop(job_id, None)
 
     def left_s(self, now: float) -> float | None:
-        """Seconds left if every rule goes on as it went and as many jobs run at a time; None before the first end.
-
-        A rule of which no job has ended is taken to cost what the mean job did.
-        """
+        """Seconds left if every rule goes on as it went and as many jobs run at a time; None before the first end."""
         took = [seconds for each in self._took.values() for seconds in each]
         if not sum(took):
             return None
+        # A rule of which no job has ended is taken to cost what the mean job did.
         work_left = sum(count * fmean(self._took.get(rule, took)) for rule, count in self._remaining.items())
         return (now - self.started) * work_left / sum(took)
 

@@ -145,10 +145,7 @@ def explained(
 
 
 def denominators_of(device: str, precision: str, given: float | None = None) -> tuple[str, list[Denominator]]:
-    """The device's name and every peak that could be meant, its dense one in `precision` first.
-
-    Raises ConfigurationError if the device, the precision or the peak is unknown.
-    """
+    """The device's name and every peak that could be meant, its dense one first. Raises ConfigurationError for none."""
     if given is not None:
         if precision not in UNITS:
             raise unknown("precision", precision, UNITS)

@@ -60,9 +60,8 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
         if key in ONE and override.is_sweep_override():
             raise ConfigurationError(f"{line}: one value for all runs. Give the command again for another.")
         if key == "steps" and override.value() == []:
-            raise ConfigurationError(
-                f"{line}: nothing to measure. Choices: {', '.join(MEASUREMENTS)}; experiment=recorded needs none."
-            )
+            names = ", ".join(MEASUREMENTS)
+            raise ConfigurationError(f"{line}: nothing to measure. Choices: {names}; experiment=recorded needs none.")
         if key in known:
             for choice in values_of(override):
                 check_choice(key, choice, folder, where)
@@ -74,8 +73,8 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
                 break
             beside = node if isinstance(node, Mapping) else {}
             if part not in beside:
-                names = {*beside, *(() if parents else known)}
-                raise unknown(f"{where}key", key, [f"{parents}{name}" for name in names])
+                there = {*beside, *(() if parents else known)}
+                raise unknown(f"{where}key", key, [f"{parents}{name}" for name in there])
             node = node[part]
             parents += f"{part}."
         if not override.is_sweep_override() and "${" not in override.get_value_element_as_str():
@@ -87,9 +86,8 @@ def values_of(override: Override) -> list[str]:
     if not override.is_sweep_override():
         return [override.get_value_element_as_str()]
     if not override.is_discrete_sweep():
-        raise ConfigurationError(
-            f"{override.input_line}: an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
-        )
+        says = "an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
+        raise ConfigurationError(f"{override.input_line}: {says}")
     found = override.value()
     is_endless = isinstance(found, RangeSweep) and not (
         found.step and abs((found.stop - found.start) / found.step) <= MOST  # type: ignore[operator]

@@ -110,9 +110,8 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     except OverrideParseException as error:
-        raise ConfigurationError(
-            f"{error.override}: cannot be read. Give key=value, several values as key=a,b and a list as key=[a,b]."
-        ) from error
+        says = "cannot be read. Give key=value, several values as key=a,b and a list as key=[a,b]."
+        raise ConfigurationError(f"{error.override}: {says}") from error
 
 
 def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: Path) -> Composition:
@@ -146,10 +145,7 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
 
 
 def _options(group: str, names: Sequence[str], overrides: Sequence[str], experiment: str, folder: Path) -> list[Value]:
-    """Contents of a group's choices: by Hydra, but for a group that nothing else touches by its lines and files alone.
-
-    Hydra composes the whole config for each choice, which is seconds for all kernels.
-    """
+    """Contents of a group's choices: by Hydra, but of a group that nothing else touches by lines and files alone."""
     shared: Any = None  # by the group's choices, where a choice is nothing but that and its own line or file
     lines = derived(folder, group)
     with suppress(Exception):  # of a file that cannot be read: Hydra says why

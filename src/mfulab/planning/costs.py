@@ -117,7 +117,7 @@ def finish_s(plans: Iterable[Plan]) -> float:
 
 
 def headline(plan: Plan) -> list[str]:
-    """Folders of what the page's first sentence needs: first step and precision, what they are joined with, environment."""
+    """Folders for the page's first sentence: the environment, the first step in its first precision, what it joins."""
     joined = [run for run in plan.runs if "compute" in run.needs and replicate_of(run.name) == 1]
     first = [run for run in joined if (run.step, run.needs["compute"]) == (joined[0].step, joined[0].needs["compute"])]
     needed = [folder for run in first for folder in (*run.needs.values(), run.folder)]

@@ -70,14 +70,11 @@ def keep_no_default_rate(scheduler: Any) -> None:
 
 
 def leave_at_once(number: int, frame: Any) -> None:
-    """Ends the process for SIGINT or SIGTERM with one line: before a sweep, or while its end was asked for already.
-
-    Runs that were started end with it: their clients see that it is gone.
-    """
+    """Ends the process for SIGINT or SIGTERM with one line: before a sweep, or while its end was asked for already."""
     says = "left at once" if lifetime.interrupted else "interrupted before anything was measured"
     sys.stderr.write(f"\nmfulab: {says}; finished rows are kept, the same command goes on.\n")
     sys.stderr.flush()
-    os._exit(128 + number)
+    os._exit(128 + number)  # runs that were started end with it: their clients see that it is gone
 
 
 def catch_signals(handler: Any) -> None:

@@ -102,10 +102,7 @@ class Workflow:
         print(f"about {duration(seconds)}{words}", file=sys.stderr)
 
     def last_page(self, jobs: Iterable[Any]) -> str:
-        """A shell command for the end of a sweep that was interrupted or failed: the page of what there is.
-
-        It does nothing where no page was asked for. What this process says last is what is kept and how to go on.
-        """
+        """A shell command after a sweep that was interrupted or failed: the page of what there is, if it was to be."""
         try:
             store.check_writable(RESULTS)
         except ConfigurationError as error:

@@ -243,10 +243,8 @@ def machine_folder(path: Path) -> Path:
     """The folder results/<hardware> that `path` is or holds. Raises ConfigurationError if there is none, or several."""
     if any((path / step).is_dir() for step in STEPS) or is_recording(path):
         return path
-    found = sorted(
-        {each.parent for pattern in ("*/", "results/*/") for step in STEPS for each in path.glob(pattern + step)}
-    )
-    found = [each for each in found if each.name != "superseded"]
+    places = (each.parent for pattern in ("*/", "results/*/") for step in STEPS for each in path.glob(pattern + step))
+    found = sorted({place for place in places if place.name != "superseded"})
     if not found:
         raise ConfigurationError(f"{path}: no results here (no <hardware>/{STEPS[0]}/<run>/row.csv).")
     if len(found) > 1:

@@ -18,6 +18,7 @@ from mfulab.core.rows import NOT_MEASURED
 from mfulab.device import is_gpu
 from mfulab.tables import states
 from mfulab.tables.columns import Record, Records
+from mfulab.timing.probe import DISTURBED
 from mfulab.timing.statistics import (
     QUANTILE_ERROR,
     UNDISTURBED,
@@ -145,7 +146,7 @@ def counting(group: Sequence[Record], best: states.Bests) -> list[Record]:
 
     The probe decides, never the time that was measured, so that nothing is left out for being slow.
     """
-    quiet = [row for row in group if row["status"] == "ok" and states.slowdown(row, best) < states.DISTURBED]
+    quiet = [row for row in group if row["status"] == "ok" and states.slowdown(row, best) < DISTURBED]
     return quiet if len(quiet) > 1 else list(group)
 
 
@@ -161,7 +162,7 @@ def interval_columns(
             that much faster elsewhere, at most: the interval holds both.
         quantity: names of the columns.
     """
-    disturbed = [slowdown >= states.DISTURBED for slowdown in slowdowns]
+    disturbed = [slowdown >= DISTURBED for slowdown in slowdowns]
     columns: dict[str, float | None] = {
         "replicates": len(times) or None,
         "disturbed_replicates": sum(disturbed) if slowdowns else None,
