@@ -141,13 +141,8 @@ def interval(row: Row) -> Interval | None:
     return Interval(time, time, time, False)
 
 
-def compare(old: Path, new: Path, noticeable: float = NOTICEABLE, drift: float = 0.0) -> list[Compared]:
-    """Every run of two folders of one machine each, by step and name; intervals hold the `drift` between sweeps."""
-    return verdicts(merged(old), merged(new), noticeable, drift)
-
-
 def verdicts(before: Rows, after: Rows, noticeable: float = NOTICEABLE, drift: float = 0.0) -> list[Compared]:
-    """A verdict on each run of two sets of merged rows, as `compare`."""
+    """A verdict on each run of two machines' merged rows, by step and name; `drift` between sweeps widens intervals."""
     runs = sorted(dict.fromkeys([*before, *after]), key=lambda run: STEPS.index(run[0]))
     processes = [replicates.times_of(row) for row in (*before.values(), *after.values())]
     spreads = [replicates.jackknife_variance(times) for times in processes if len(times) >= FEWEST_PROCESSES]
@@ -155,10 +150,9 @@ def verdicts(before: Rows, after: Rows, noticeable: float = NOTICEABLE, drift: f
     return [_one(run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs]
 
 
-def drift_between(old: Path, new: Path) -> float | None:
-    """The machine's spread between sweeps, of runs that either folder has measured often enough; None without."""
-    rows = [row for folder in (old, new) for row in merged(folder).values()]
-    return replicates.drift(map(replicates.times_of, rows))
+def drift_between(before: Rows, after: Rows) -> float | None:
+    """The machine's spread between sweeps, of runs that either set has measured often enough; None without."""
+    return replicates.drift(map(replicates.times_of, (*before.values(), *after.values())))
 
 
 def widened(found: Interval, drift: float) -> Interval:
@@ -300,8 +294,9 @@ def read(path: Path) -> pd.DataFrame:
 def show(old: Path, new: Path, noticeable: float, gate: float | None, out: Path | None, as_json: bool) -> int:
     """Compares two folders of results; the status is that of `tell`."""
     old, new = machine_folder(old), machine_folder(new)
-    drift = drift_between(old, new)
-    compared = compare(old, new, noticeable if gate is None else gate, drift or 0.0)
+    both = merged(old), merged(new)
+    drift = drift_between(*both)
+    compared = verdicts(*both, noticeable if gate is None else gate, drift or 0.0)
     known = UNKNOWN_DRIFT if drift is None else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
     if out:
         write(compared, out, old, new)
