@@ -61,21 +61,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Compared:
-    """One run in both sets. `ratio` is new ÷ old: below 1 is faster; its bounds are the intervals' at their worst.
-
-    Times are None if a set lacks them, bounds also if a time has no interval. `detects_percent` is the smallest
-    slowdown that would have been called one, with intervals as wide as these.
-    """
+    """One run in both sets; times are None if a set lacks them, bounds also if a time has no interval."""
 
     step: str
     run: str
     verdict: str
     old_s: float | None = None
     new_s: float | None = None
-    ratio: float | None = None
-    ratio_low: float | None = None
+    ratio: float | None = None  # new ÷ old: below 1 is faster
+    ratio_low: float | None = None  # of its 95 % interval
     ratio_high: float | None = None
-    detects_percent: float | None = None
+    detects_percent: float | None = None  # smallest slowdown that would have been called one, with bounds as wide
     because: str = ""
 
 

@@ -28,10 +28,8 @@ def judge(
 ) -> list[compare.Compared]:
     """A verdict on each run from its ratio new ÷ old and the 95 % confidence interval of that (`ratio_of`).
 
-    Pairs of which one has no time do not count.
-
     Args:
-        pairs: both times of each pair, measured one after the other.
+        pairs: both times of each pair, measured one after the other; a pair that lacks one does not count.
         reasons: why runs have no time, in words.
         noticeable: the relative difference that matters.
     """
