@@ -241,9 +241,8 @@ def _samples_per_s(
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
     if name == "time_s":
         if batch_size is None and devices > 1:
-            raise ConfigurationError(
-                f"time_s={value}: give batch_size, the samples of a step on each of {devices} devices"
-            )
+            says = f"give batch_size, the samples of a step on each of {devices} devices"
+            raise ConfigurationError(f"time_s={value}: {says}")
         return (batch_size or 1) / value
     if batch_size is not None:
         raise ConfigurationError(f"batch_size={batch_size}: says nothing beside {name}; it belongs to time_s")
