@@ -31,17 +31,9 @@ from mfulab.planning.runs import Plan, Run
 
 
 def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None) -> None:
-    """Measures `step` for Hydra's overrides `words`, after what its numbers are joined with where that is not there yet.
+    """Measures `step` for Hydra's overrides, and before it what its numbers are joined with and is not there yet.
 
     Raises ConfigurationError for a mistake in them.
-
-    Args:
-        step: a measurement's name.
-        words: its overrides, or a word for help.
-        multirun: sweep over several values, and print one table at the end.
-        whole: show every column of a row instead of its summary.
-        as_json: print each row as a line of JSON instead; progress goes to the standard error.
-        cfg: `job` to show what is composed, and to measure nothing.
     """
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     if {"-h", "--help"} & set(words):
