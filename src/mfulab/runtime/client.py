@@ -25,7 +25,6 @@ from mfulab.runtime.processes import WorkflowEndedError
 SOCKET = "MFULAB_WORKER"
 STARTED, WORKFLOW_ENDED = b"started\n", b"ended\n"  # what the worker says, beside an exit status
 REFUSED = 113  # a script's exit status for a run that must not become a row: none that argparse or Python gives
-USAGE = 2  # a script's exit status for a mistake on its command line
 KILLED = "--killed"  # instead of a script: the client of the command behind it was killed
 TIME_LIMIT = "MFULAB_TIME_LIMIT_S"  # of runs of whose config timing is no part: ceilings, loads, counting
 LONGEST_LOG = 16 << 20  # bytes
