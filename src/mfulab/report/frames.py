@@ -24,7 +24,7 @@ TEXTS = {
     "seminar": ["source", "case", "printed", "formula", "value", "answer", "agrees", "note"],
 }
 ABSENT = {str: "", bool: False, float: float("nan")}
-JUDGED = ("doubtful", "impossible")  # columns that `trust.judged` adds
+JUDGED = ("doubtful", "impossible", "doubts")  # columns that `trust.judged` adds
 
 
 def read(folder: Path, wanted: Collection[str] = (*TABLES, "series")) -> tuple[Tables, list[str]]:

@@ -82,7 +82,7 @@ def drawn(rows: pd.DataFrame) -> dict[str, Any]:
 
     The tables have all columns of a run. Empty columns are left out.
     """
-    hidden = _behind() | {"impossible"}
+    hidden = _behind() | {"impossible", "doubts"}
     known = rows.head(DRAWN).drop(columns=[name for name in rows if name in hidden]).dropna(axis=1, how="all")
     known = known[[name for name in known if not (known[name].astype(str) == "").all()]]
     return {
