@@ -34,8 +34,8 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     if paired.empty:
         return paired.assign(**dict.fromkeys(("speedup", "speedup_low", "speedup_high"), pd.Series(dtype=float)))
     paired["speedup"] = paired["samples_per_s"] / paired["samples_per_s_base"]
-    measures = paired[["speedup", *(f"{name}_base" for name in trust.INTERVAL), *trust.INTERVAL]].itertuples(index=False)
-    own = [quotient_interval(speedup, [measured[:3]], [measured[3:]]) for speedup, *measured in measures]
+    each = paired[["speedup", *(f"{name}_base" for name in trust.INTERVAL), *trust.INTERVAL]].itertuples(index=False)
+    own = [quotient_interval(speedup, [measured[:3]], [measured[3:]]) for speedup, *measured in each]
     paired[["speedup_low", "speedup_high"]] = pd.DataFrame(own, index=paired.index, dtype=float)
     # A format saves time by faster arithmetic or by fewer bytes: beyond both it cannot be faster.
     faster = paired["ceiling_tflop_s"] / paired["ceiling_tflop_s_base"]

@@ -38,10 +38,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 def theme() -> rc_context:
     """A context in which figures are drawn; nothing leaks into the caller's matplotlib."""
-    sns_style = sns.axes_style("whitegrid")
     return rc_context(
         {
-            **sns_style,
+            **sns.axes_style("whitegrid"),
             "font.family": fonts.families(),
             "font.size": 12,
             "axes.titlesize": 12,
@@ -53,7 +52,6 @@ def theme() -> rc_context:
             "axes.linewidth": 0.8,
             "axes.spines.top": False,
             "axes.spines.right": False,
-            "axes.axisbelow": True,
             "grid.color": GRID,
             "grid.linewidth": 0.8,
             "text.color": INK,
@@ -68,7 +66,6 @@ def theme() -> rc_context:
             "lines.linewidth": 2,
             "lines.markersize": 7,
             "figure.facecolor": PAPER,
-            "savefig.facecolor": PAPER,
             "svg.fonttype": "path",
             "svg.hashsalt": "mfulab",
             "pdf.fonttype": 42,

@@ -101,9 +101,7 @@ def _behind() -> set[str]:
 
 def plain(value: object) -> object:
     """A cell as JSON can say it: whole numbers without a fraction, what is missing or infinite as None."""
-    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
-        return None
     value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, float) and not math.isfinite(value):
+    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
