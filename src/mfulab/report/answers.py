@@ -39,6 +39,7 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
     """
     rows = rows[["status", *curves.KEYS, "batch_size", "samples_per_s", "predicted_memory_bytes"]]
     lost = rows[rows["status"] == OUT_OF_MEMORY].drop_duplicates()
+    lost_cases = lost[curves.KEYS].map(str)
     known = frames.ok(rows, "samples_per_s", "batch_size")
     known = frames.one_each(known, [*curves.KEYS, "batch_size"]) if len(known) else known
     found = []
@@ -47,7 +48,7 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
         best, last = case["samples_per_s"].max(), case.iloc[-1]
         knee = case[case["samples_per_s"] >= KNEE * best].iloc[0]
         chosen = int(knee["batch_size"]) if len(case) > 1 else None
-        alike = (lost[curves.KEYS].map(str) == last[curves.KEYS].map(str)).all(axis=1)
+        alike = (lost_cases == last[curves.KEYS].map(str)).all(axis=1)
         beyond = lost.loc[alike & (lost["batch_size"] > last["batch_size"]), "batch_size"]
         found.append(
             Batch(

@@ -45,7 +45,7 @@ def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size
     to_fraction = axes.transData + axes.transAxes.inverted()
     wanted = sorted(((to_fraction.transform((x, y))[1], (x, y), name, color) for x, y, name, color in ends))
     top = 1 - height / 2  # a label's centre: its upper half stays under the panel's title
-    placed = [top * place for place in _apart([want / top for want, *_ in wanted], height / top)]
+    placed = top * _apart([want / top for want, *_ in wanted], height / top)
     look: Look = {"textcoords": "axes fraction", "annotation_clip": False}
     look |= {"fontsize": size, "color": INK, "va": "center"}
     leader = LEADER | {"linewidth": 0.8, "shrinkA": 1, "relpos": (0, 0.5)}
@@ -55,7 +55,7 @@ def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size
     ]
 
 
-def _apart(wanted: Sequence[float], height: float) -> list[float]:
+def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
     """Positions near the wanted ones (ascending), `height` apart or more and within [0, 1] where that many fit.
 
     Neighbours that touch become a block centred on the mean of what its members want (pool adjacent violators).
@@ -69,13 +69,8 @@ def _apart(wanted: Sequence[float], height: float) -> list[float]:
             block = ((start * members + (block[0] - members * height) * block[1]) / count, count)
         blocks.append(block)
     positions = [start + index * height for start, members in blocks for index in range(members)]
-    for index in range(len(positions) - 1, -1, -1):
-        limit = positions[index + 1] - height if index + 1 < len(positions) else 1.0
-        positions[index] = min(positions[index], limit)
-    for index, position in enumerate(positions):
-        limit = positions[index - 1] + height if index else 0.0
-        positions[index] = max(position, limit)
-    return positions
+    least = height * np.arange(len(positions))  # leave room for those below, and for those above
+    return np.maximum(np.minimum(positions, 1 - least[::-1]), least)
 
 
 def beside_points(
