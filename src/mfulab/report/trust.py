@@ -160,15 +160,17 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
 def precision(tables: frames.Tables, language: str = "en") -> str:
     """Sentences on how precise the times are, and on what the machine cost; empty where nothing was measured twice."""
     text = Texts(language, "trust")
-    rows = pd.concat([frames.own(frames.ok(tables[table], "time_s")) for table in STEPS])
-    known = [_typical(rows, column) for column in ("precision_percent", "machine_cost_percent")]
+    columns = ["precision_percent", "machine_cost_percent"]
+    timed = [frames.own(frames.ok(tables[table], "time_s")) for table in STEPS]
+    rows = pd.concat([each.reindex(columns=["run", *columns]) for each in timed])  # not of all columns, which are many
+    known = [_typical(rows, column) for column in columns]
     words = text("precision", **known[0]) if known[0] else "", text("machine_cost", **known[1]) if known[1] else ""
     return " ".join(filter(None, words))
 
 
 def _typical(rows: pd.DataFrame, column: str) -> dict[str, Any]:
     """The median of a column, its largest value and that run's name; empty without a value."""
-    found = rows.dropna(subset=[column]) if column in rows else rows.head(0)
+    found = rows.dropna(subset=[column])
     if found.empty:
         return {}
     worst = found.loc[found[column] == found[column].max()].iloc[0]

@@ -9,9 +9,9 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.mfu.utilization import quotient_interval
 from mfulab.report import frames, trust
-from mfulab.report.drawing import kinds, runs, style, ticks
+from mfulab.report.drawing import curves, kinds, runs, style, ticks
 
-KEYS = ("machine", "model", "workload", "mode", "precision", "execution", "sequence_length", "batch_size")
+KEYS = (*curves.KEYS, "batch_size")
 READ = ("samples_per_s", "mfu_percent", "ceiling_tflop_s", "effective_precision", "page_faults_ms")
 MOST = 24  # models a panel
 MARGIN = 1.1  # by which two measured ceilings may err

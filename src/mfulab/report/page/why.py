@@ -70,9 +70,8 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
     cost = {"ms": significant(lost.ms), "step": step, "points": percent(lost.points)} if lost else {}
     remedy = remedies.REMEDIES.get(cause)
     experiment = f"snakemake --cores 1 report --config {remedy.config}" if remedy else ""
-    mode = text.name("mode", row["mode"])
     return {
-        "title": f"{row['model']} · {mode}",
+        "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
         "verdict": words["verdict"],
         "reason": words["verdict_reason"],
@@ -82,7 +81,6 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
         ),
         "parts": [
             {
-                "name": parts(part),
                 "width": f"{max(0.0, each.points):.2f}",
                 "color": headroom.COLORS[part],
                 "says": f"{parts(part)}: {significant(each.ms)} ms, {percent(each.points)} %",
