@@ -33,7 +33,7 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     paired = paired[paired["batch_size"] == largest]
     if paired.empty:
         return paired.assign(**dict.fromkeys(("speedup", "speedup_low", "speedup_high"), pd.Series(dtype=float)))
-    paired["speedup"] = paired["samples_per_s"] / paired["samples_per_s_base"]
+    paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])
     each = paired[["speedup", *(f"{name}_base" for name in trust.INTERVAL), *trust.INTERVAL]].itertuples(index=False)
     own = [quotient_interval(speedup, [measured[:3]], [measured[3:]]) for speedup, *measured in each]
     paired[["speedup_low", "speedup_high"]] = pd.DataFrame(own, index=paired.index, dtype=float)
