@@ -29,7 +29,7 @@ def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor, repetit
 
 
 def median_wall_s(call: Callable[[], object], least: int, time_s: float = 0.0) -> float:
-    """Median seconds until the device is done, of `least` calls and those that fill `time_s`, after an uncounted one."""
+    """Median seconds until the device is done, of `least` calls and all that fit `time_s`, after an uncounted one."""
     times: list[float] = []
     began = time.perf_counter()
     while len(times) <= least or time.perf_counter() - began < time_s:

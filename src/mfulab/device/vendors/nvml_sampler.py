@@ -122,7 +122,7 @@ def energy_of(before: Counter, after: Counter, window_s: float) -> Readings:
 
 
 def throttling(before: Sequence[Counter], after: Sequence[Counter], window_s: float) -> Readings:
-    """Exact shares of the window that each cause held the clock back; of power or heat the larger, as they overlap."""
+    """Exact shares of the window that each cause held the clock back, and the largest of them, as causes overlap."""
     readings = {}
     for (field, name), start, end in zip(THROTTLE_FIELDS.items(), before, after, strict=True):
         held_ns, reason = difference(start, end)
