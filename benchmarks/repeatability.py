@@ -127,9 +127,9 @@ def duty_percent(sweep: Sweep) -> float:
 
 def pairs(sweeps: Sequence[Sweep]) -> list[list[compare.Compared]]:
     """Verdicts of compare.py of each sweep and the next."""
+    rows = [compare.merged(sweep.folder) for sweep in sweeps]
     return [
-        compare.compare(old.folder, new.folder, NOTICEABLE, compare.drift_between(old.folder, new.folder) or 0.0)
-        for old, new in itertools.pairwise(sweeps)
+        compare.verdicts(*both, NOTICEABLE, compare.drift_between(*both) or 0.0) for both in itertools.pairwise(rows)
     ]
 
 

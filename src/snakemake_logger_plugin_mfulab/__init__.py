@@ -144,13 +144,11 @@ class Progress:
         return self._runs.pop(job_id, None)
 
     def left_s(self, now: float) -> float | None:
-        """Seconds left if every rule goes on as it went and as many jobs run at a time; None before the first end.
-
-        A rule of which no job has ended is taken to cost what the mean job did.
-        """
+        """Seconds left if every rule goes on as it went and as many jobs run at a time; None before the first end."""
         took = [seconds for each in self._took.values() for seconds in each]
         if not sum(took):
             return None
+        # A rule of which no job has ended is taken to cost what the mean job did.
         work_left = sum(count * fmean(self._took.get(rule, took)) for rule, count in self._remaining.items())
         return (now - self.started) * work_left / sum(took)
 
@@ -194,9 +192,8 @@ class LogHandler(LogHandlerBase):
             message = self._message(record)
             if message.startswith("This was a dry-run"):
                 order, lines = list(self.counts), []
-                for (_, what), (times, reason) in sorted(
-                    self.planned.items(), key=lambda each: order.index(each[0][0])
-                ):
+                planned = sorted(self.planned.items(), key=lambda each: order.index(each[0][0]))
+                for (_, what), (times, reason) in planned:
                     why = "" if reason.startswith(OBVIOUS) else f"  ({shorten(reason, 90, placeholder=' …')})"
                     lines.append(what + (f" × {times}" if times > 1 else "") + why)
                 return "\n".join([*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())])

@@ -1,26 +1,15 @@
-"""`mfulab run STEP`: Hydra's flags, help, units, and one table of a sweep."""
+"""`mfulab run STEP`: its help, what it composes, units, and one table of a sweep."""
 
 import io
 
 import pytest
+import yaml
 from rich.console import Console
+from support.workflow_copy import ROOT
 
 from mfulab.cli import standalone
+from mfulab.cli.main import main
 from mfulab.planning.overrides import complete
-
-
-@pytest.mark.parametrize(
-    ("words", "flags", "overrides"),
-    [
-        (["--cfg", "job", "model=gpt2"], ["--cfg", "job"], ["model=gpt2"]),
-        (["model=gpt2", "--info", "defaults"], ["--info", "defaults"], ["model=gpt2"]),
-        (["--info", "model=gpt2"], ["--info"], ["model=gpt2"]),
-        (["--json", "model=gpt2"], ["--json"], ["model=gpt2"]),
-        (["-m", "size=1,2", "--row"], ["-m", "--row"], ["size=1,2"]),
-    ],
-)
-def test_hydras_flags_keep_their_values(words, flags, overrides):
-    assert standalone.split(words) == (flags, overrides)
 
 
 def test_one_step_is_a_list_of_one():
@@ -29,13 +18,23 @@ def test_one_step_is_a_list_of_one():
     assert complete(["steps=[ceilings]"]) == ["steps=[ceilings]"]
 
 
-@pytest.mark.parametrize("step", ["profile_step", "count_flops", "bench_matmul"])
-def test_help_says_what_the_script_does_and_its_choices(step):
-    told = standalone.help_of(step)
-    assert "--cfg job" in told
-    assert "--row" in told
-    groups = {"profile_step": "resnet18", "count_flops": "resnet18", "bench_matmul": "numpy"}
-    assert groups[step] in told
+@pytest.mark.parametrize(
+    ("step", "choice"), [("profile_step", "resnet18"), ("count_flops", "resnet18"), ("bench_matmul", "numpy")]
+)
+def test_help_says_what_the_step_does_its_choices_and_flags(step, choice, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert main(["run", step, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(word in told for word in ("--cfg [job]", "--row", "-m, --multirun", choice))
+
+
+def test_a_run_alone_has_its_own_values_and_no_sweep(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert main(["run", "profile_step", "--cfg", "job", "batch_size=3"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert (shown["model"]["name"], shown["batch_size"]) == ("resnet18", 3)
+    assert main(["run", "profile_step", "batch_size=3,4"]) == 2
+    assert "batch_size=3,4: several values. Add -m" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,9 @@ def gpu(monkeypatch):
     nvml.why_absent.cache_clear()
 
 
-def test_this_cpu():
-    shown = console()
-    assert watch.run("cpu", interval_s=0.05, count=2, console=shown) == 0
-    text = shown.file.getvalue()
+def test_this_cpu(capsys):
+    assert main(["watch", "--device", "cpu", "--interval", "0.05", "--count", "2"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
     assert "utilization" in text
     assert "context switches/s" in text
 

@@ -125,7 +125,7 @@ def test_what_is_no_file_of_the_config_is_named(tmp_path, what, place):
     PLANTED[what](folder / place)
     for read in (
         lambda: load({"experiment": "miniature"}, folder, tmp_path / "results"),
-        lambda: composition.check(["experiment=miniature"], folder, sweeps=False),
+        lambda: compose_experiments(["experiment=miniature"], folder, sweeps=False),
     ):
         with pytest.raises(ConfigurationError, match=place):
             read()

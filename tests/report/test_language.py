@@ -44,6 +44,10 @@ CONSTANTS = (
 )
 REASONS = {"no_clock", "no_bytes", "no_roof", "no_device_name", "no_cpu_name", "one_of_several"}
 JOB = {"torn", "clock", "ranks"}
+# Of traces: titles of tables, what bounds an operator, where its best is from, and how two traces differ.
+TRACES = {"products", "operators", "modules", "collectives", "kernels", "gaps", "overview", "ranks", "differences"}
+TRACES |= {"compute", "memory", "launch", "best_trace", "best_matmul_runs", "best_both"}
+TRACES |= {"kind", "slower", "faster", "same"}
 NOTES = {"imprecise", "update", "uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
 
 
@@ -98,7 +102,7 @@ def used() -> frozenset[str]:
     said = (asked_in(path, ("Said", "_reached"), ()) for path in (*SAYING, *TRACING.glob("*.py")))
     ladders = (asked_in(path) for path in (*GOODPUT.glob("*.py"), *CLI.glob("*.py")))
     modules = (asked_in(path) for path in (*PACKAGE.rglob("*.py"), SHOW, HEADROOM, TRACING / "device_time.py"))
-    return frozenset(asked.union(*modules, *ladders, *said, REASONS, JOB))
+    return frozenset(asked.union(*modules, *ladders, *said, REASONS, JOB, TRACES))
 
 
 def test_all_languages_have_the_same_texts():

@@ -185,7 +185,7 @@ def test_a_batch_out_of_memory_is_beyond_the_largest_that_fits():
     case = profile(0.1, 0.11, 0.12, 0.2)
     lost = case.assign(status=["ok", "ok", "ok", "out_of_memory"])
     (found,) = answers.batches(lost)
-    assert (found.batch_size, found.largest, found.rising, found.too_large) == (4, 4, False, 8)
+    assert (found.batch_size, found.rising, found.too_large) == (4, False, 8)
     (other,) = answers.batches(pd.concat([case.head(3), lost.tail(1).assign(precision="bf16")], ignore_index=True))
     assert (other.rising, other.too_large) == (True, None), "another case's"
     (first, *_) = answered(lost)

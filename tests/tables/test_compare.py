@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from support import report_rows
 
 from mfulab.cli.main import main
-from mfulab.tables.compare import STYLES, Compared, Interval, compare, interval, ratio_interval, read, verdict, write
+from mfulab.tables import compare
+from mfulab.tables.compare import STYLES, Compared, Interval, interval, ratio_interval, read, verdict, write
 
 
 def known(time: float, half: float) -> Interval:
@@ -105,7 +106,8 @@ def slow_down(
 
 def test_equal_results_are_not_slower(two):
     assert main(["compare", *(str(folder) for folder in two)]) == 0
-    assert {each.verdict for each in compare(*two)} <= {"same", "ambiguous", "not comparable"}
+    found = compare.verdicts(*map(compare.merged, two))
+    assert {each.verdict for each in found} <= {"same", "ambiguous", "not comparable"}
 
 
 def test_a_matmul_faster_than_its_gpu_allows_is_not_called_faster(tmp_path):
@@ -115,7 +117,7 @@ def test_a_matmul_faster_than_its_gpu_allows_is_not_called_faster(tmp_path):
     run = slow_down(new, 1e-3, step="bench_matmul", named="size=1024,precision=fp32")
     (ceiling,) = (new / "ceilings").glob("ceiling=fp32*/row.csv")
     rewrite(ceiling, max_clock_tflop_s="67")
-    found = {each.run: each for each in compare(old, new)}
+    found = {each.run: each for each in compare.verdicts(*map(compare.merged, (old, new)))}
     assert found[run].verdict == "not comparable"
     assert re.match(r"new is incorrect: .* TFLOP/s: more than the 67", found[run].because)
     assert {each.verdict for name, each in found.items() if name != run} <= {"same", "ambiguous"}
@@ -169,7 +171,7 @@ def test_what_was_written_is_read_in_the_terminals_order(tmp_path):
 def test_a_run_of_one_set_alone_and_a_failed_one_say_so(two):
     missing = slow_down(two[1], 1.0)
     (two[1] / "profile_step" / missing / "row.csv").unlink()
-    found = {each.run: each for each in compare(*two)}
+    found = {each.run: each for each in compare.verdicts(*map(compare.merged, two))}
     assert (found[missing].verdict, found[missing].because) == ("not comparable", "only in old")
     out_of_memory = [each for each in found.values() if "out_of_memory" in each.because]
     assert len(out_of_memory) == 2
@@ -190,7 +192,7 @@ def test_a_results_folder_or_a_project_will_do_where_it_holds_one_machine(two, t
 
 def test_a_time_without_an_interval_decides_nothing_and_shows_none(two):
     run = slow_down(two[1], 3, known=False)
-    found = next(each for each in compare(*two) if each.run == run)
+    found = next(each for each in compare.verdicts(*map(compare.merged, two)) if each.run == run)
     assert (found.verdict, found.ratio) == ("ambiguous", pytest.approx(3))
     assert found.because == "no confidence interval (new): measured by one process only; replicates=3 is enough"
     assert found.ratio_low is found.ratio_high is None

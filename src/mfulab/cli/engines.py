@@ -20,15 +20,7 @@ from mfulab.goodput.engines import COLUMNS, Page, read, sample_of
 def frames(
     urls: Sequence[str], interval_s: float, model: str | None, precision: str, gpu: str | None, devices: int
 ) -> Iterator[tuple[dict[str, Any], Group]]:
-    """Samples of engines over each interval, for ever.
-
-    Args:
-        urls: of their pages.
-        interval_s: seconds between two readings.
-        model: what they serve, as `mfulab flops` takes it.
-        precision: the format of its weights and matmuls.
-        gpu: the device whose peaks to divide by, by name; without it this machine's.
-        devices: how many of them share the model.
+    """Samples of engines over each interval, in seconds, for ever; the parameters are those of `mfulab watch`.
 
     Raises ConfigurationError if a page cannot be read at first.
     """

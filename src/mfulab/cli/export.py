@@ -13,8 +13,6 @@ from mfulab.core.errors import ConfigurationError
 
 Sample = Mapping[str, Any]
 """Numbers by column name, `name` and `uuid` of the device; `processes` and `engines`, each a mapping of its own."""
-
-
 LABELS = {  # of a sample: the prefix of their gauges, and their labels
     "processes": ("mfulab_process_", ("pid", "name", "precision")),
     "engines": ("mfulab_engine_", ("page", "engine", "model", "precision")),

@@ -17,6 +17,7 @@ from mfulab.mfu.decoders import computed, missing
 from mfulab.mfu.models import FOLDERS, model_config, read_yaml
 
 DEFAULT_TOKENS = 1024  # of a sequence where a published config.json is given and no length
+SMALLEST_PERCENT = 0.1  # of the FLOPs, below which a layer is not drawn
 
 
 def show(
@@ -129,16 +130,13 @@ def _totals(
     yield from notes
 
 
-def render(rows: list[dict[str, object]], depth: int = 3, smallest_percent: float = 0.1) -> Tree:
-    """Draws `layer_rows` as a tree of shares, `depth` levels below the model.
-
-    Layers with less than `smallest_percent` of the FLOPs are left out.
-    """
+def render(rows: list[dict[str, object]], depth: int = 3) -> Tree:
+    """Draws `layer_rows` as a tree of shares, `depth` levels below the model; layers below 0.1 % are left out."""
     drawn = {"": Tree(_label(rows[0], str(rows[0]["module"])))}
     for row in rows[1:]:
         name, share = str(row["layer"]), row["share_percent"]
         parent, _, own = name.rpartition(".")
-        if name.count(".") < depth and parent in drawn and isinstance(share, float) and share >= smallest_percent:
+        if name.count(".") < depth and parent in drawn and isinstance(share, float) and share >= SMALLEST_PERCENT:
             drawn[name] = drawn[parent].add(_label(row, f"{own}: {row['module']}".removesuffix(": ")))
     return drawn[""]
 

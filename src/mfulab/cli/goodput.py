@@ -1,5 +1,6 @@
 """`mfulab goodput FOLDER`: the ladder of a job, from wall time to useful tokens, and where the rest went."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ def show(
             row = job.row()
             columns = {f"goodput_{name}" if name != "job" else "name": value for name, value in row.items()}
             yield columns | {"notes": _notes(job, Texts("en", "goodput"))}, _picture(job, row, language)
+            time.sleep(interval_s)
 
-    return follow(frames(), interval_s, None if prometheus is not None else 1, as_json, prometheus)
+    return follow(frames(), None if prometheus is not None else 1, as_json, prometheus)
 
 
 def _notes(job: Job, text: Texts) -> list[str]:

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,7 +71,7 @@ def run(
         raise ConfigurationError(f"--rounds={rounds}: from {few}, which give an interval, to {most}.")
     if not minutes > 0:
         raise ConfigurationError(f"--minutes={minutes:g}: more than 0.")
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         old = Side(stack.enter_context(checkout(base)), PLACE / "old")
         new = Side(Path.cwd(), PLACE / "new")
         both = [planned(side, config) for side in (old, new)]

@@ -17,7 +17,7 @@ from mfulab.tables.columns import dictionary
 
 CONFIG = Path("config")
 README = CONFIG / "README.md"
-KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"  # in config.yaml, up to Hydra's own
+KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"  # in config.yaml, up to its end
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}"}
 EXPERIMENTS = "## Experiments, by question\n"  # in config/README.md, up to the next heading: tables of experiments
 
@@ -63,7 +63,7 @@ def generated() -> dict[Path, str]:
     config = (CONFIG / "config.yaml").read_text(encoding="utf-8")
     readme = README.read_text(encoding="utf-8")
     return {
-        CONFIG / "config.yaml": _put(config, KEYS, "\nhydra:\n", "".join(_yaml(Experiment, defaults()))),
+        CONFIG / "config.yaml": _put(config, KEYS, "", "".join(_yaml(Experiment, defaults()))),
         CONFIG / "KEYS.md": table_of_keys() + "\n",
         CONFIG / "schema.json": json.dumps(_of_experiments(), indent=1) + "\n",
         README: _put(readme, EXPERIMENTS, "\n## ", "".join(f"{line}\n" for line in _experiments(readme))),
@@ -71,11 +71,11 @@ def generated() -> dict[Path, str]:
 
 
 def _put(text: str, after: str, before: str, made: str) -> str:
-    """`text` with `made` between the first `after` and the next `before`."""
+    """`text` with `made` between the first `after` and the next `before`, or the end where that is empty."""
     head, begin, rest = text.partition(after)
     if not begin or before not in rest:
         raise click.UsageError(f"{after.strip()!r}: not found, or not followed by {before.strip()!r}.")
-    return head + begin + made + rest[rest.index(before) :]
+    return head + begin + made + (rest[rest.index(before) :] if before else "")
 
 
 def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -> Iterator[str]:

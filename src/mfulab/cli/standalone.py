@@ -1,4 +1,4 @@
-"""One step without Snakemake: Hydra composes, the run is measured in a separate process, and its row is shown."""
+"""`mfulab run STEP`: one step without Snakemake, each run measured in a separate process, and its row shown."""
 
 import itertools
 import json
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,126 +15,91 @@ from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
-import hydra
-from omegaconf import DictConfig
+import click
+import yaml
 from rich.console import Console, Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, write_text
 from mfulab.core.language.quantities import duration, quantity
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning import keys, lock, runs, store
-from mfulab.planning.composition import Composition, check, composed_by_hydra
+from mfulab.planning.composition import compose_experiments
 from mfulab.planning.load import CONFIG, RESULTS, emulated, place
-from mfulab.planning.overrides import complete
 from mfulab.planning.runs import Plan, Run
-from mfulab.runtime.client import USAGE
-
-# Hydra's flags that show something and measure nothing.
-SHOWING = {"--cfg", "-c", "--info", "-i", "--hydra-help"}
-SWEEPING, OWN = {"-m", "--multirun"}, {"--row", "--json"}  # flags that Hydra does not know are our own
-FLAGS = """
-  -m               sweep over values with commas; one table at the end
-  --row            every column of the row instead of its summary
-  --json           the row as a line of JSON; progress goes to the standard error
-  --cfg job        show the composed config and measure nothing
-  --info defaults  show how it was composed
-  --hydra-help     Hydra's own flags"""
 
 
-def main(step: str, arguments: Sequence[str]) -> None:
-    """Runs `step` for Hydra's command line `arguments`. Raises ConfigurationError for a mistake in them."""
-    if {"-h", "--help"} & set(arguments):
-        print(help_of(step))
+def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None) -> None:
+    """Measures `step` for Hydra's overrides, and before it what its numbers are joined with and is not there yet.
+
+    Raises ConfigurationError for a mistake in them.
+    """
+    sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
+    if {"-h", "--help"} & set(words):
+        print(click.get_current_context().get_help(), help_of(step), sep="\n\n")
         return
-    flags, given = split(arguments)
-    overrides = complete(given)
-    many = bool(SWEEPING & set(flags))
-    style = next((flag for flag in flags if flag in OWN), "")
-    if not SHOWING & set(flags):
-        check(overrides, CONFIG, sweeps=many)
-    keys.register(CONFIG)
-    sys.argv[1:] = [*(flag for flag in flags if flag not in OWN), *overrides]
-    # Combinations that differ only in what this step does not read are one run.
-    done: dict[str, Mapping[str, Any]] = {}
-
-    def task(config: DictConfig) -> None:
-        try:
-            _measure(step, composed_by_hydra(config), done, None if many and style != "--json" else style)
-        except ConfigurationError as error:
-            print(f"mfulab: {error}", file=sys.stderr)
-            sys.exit(USAGE)
-
-    hydra.main(version_base="1.3", config_path=str(CONFIG.resolve()), config_name="config")(task)()
-    if many and any(done.values()) and style != "--json":
+    compositions = compose_experiments(words, CONFIG, sweeps=multirun)
+    if cfg:
+        for composition in compositions:
+            print(yaml.safe_dump(dict(composition.base), sort_keys=False, allow_unicode=True), end="")
+        return
+    say = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
+    alone: dict[str, Any] = {"steps": [step], "replicates": 1, "ceiling_replicates": 1}
+    if not multirun:
+        alone["exclude"] = []  # of a sweep's combinations; this one was asked for
+    done, rows = set[str](), list[Mapping[str, Any]]()
+    for composition in compositions:
+        base = {**composition.base, **alone}
+        plan = runs.plan(replace(composition, base=base), *place(base), emulated(base))
+        for excluded in plan.excluded:
+            say(f"left out: {excluded['run']}: {excluded['because']}")
+        wanted = [
+            each
+            for each in plan.runs
+            if each.folder not in done and (each.step == step or not (RESULTS / each.folder / "row.csv").exists())
+        ]
+        for number, each in enumerate(wanted, start=1):
+            done.add(each.folder)
+            _measure(each, f"{number}/{len(wanted)} " if len(wanted) > 1 else "", say)
+            if each.step != step:
+                continue
+            rows.append(_joined(plan, each))
+            if as_json:
+                print(json.dumps(rows[-1], ensure_ascii=False, default=str))
+            elif not multirun:
+                _show(each, rows[-1], whole)
+    if multirun and rows and not as_json:
         console = Console()
-        console.print(table_of(step, [row for row in done.values() if row], console.width))
-
-
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(flags with their values, overrides) of a command line in Hydra's words."""
-    flags, overrides = list[str](), list[str]()
-    for before, word in itertools.pairwise(["", *arguments]):
-        # A flag's value has no sign, which overrides have.
-        is_value = before.startswith("-") and before not in SWEEPING | OWN and "=" not in word
-        (flags if word.startswith("-") or is_value else overrides).append(word)
-    return flags, overrides
+        console.print(table_of(step, rows, console.width))
 
 
 def help_of(step: str) -> str:
-    """Usage of `mfulab run <step>`: what it measures, the choices of its groups, and its flags."""
+    """What a step measures, the choices of its groups, and its other keys."""
     does = (sys.modules[MEASUREMENTS[step].config.__module__].__doc__ or "").strip()
     fields = MEASUREMENTS[step].config.model_fields
     groups = sorted(keys.groups(CONFIG) & set(fields))
     choices = "\n".join(f"  {group}={'|'.join(keys.choices(CONFIG, group))}" for group in groups)
     others = ", ".join(name for name in fields if name not in groups)
-    usage = f"mfulab run {step} [KEY=VALUE]…\n\n{does}\n\nGroups, one option of each:\n{choices}\n\n"
-    return f"{usage}Keys: {others} (config/README.md)\n{FLAGS}"
+    return f"{does}\n\nGroups, one option of each:\n{choices}\n\nKeys: {others} (config/README.md)"
 
 
-def _measure(step: str, composition: Composition, done: dict[str, Mapping[str, Any]], style: str | None) -> None:
-    """Measures one composed run of `step`, after what its numbers are joined with where that is not there yet.
-
-    Shows the row's summary, or the row in one `style` of `OWN`; with None nothing, as in a sweep.
-    """
-    say = partial(print, file=sys.stderr if style == "--json" else sys.stdout, flush=True)
-    alone = {"steps": [step], "replicates": 1, "ceiling_replicates": 1}
-    composition = replace(composition, base={**composition.base, **alone})
-    plan = runs.plan(composition, *place(composition.base), emulated(composition.base))
-    for excluded in plan.excluded:
-        if excluded["run"] not in done:
-            say(f"left out: {excluded['run']}: {excluded['because']}")
-        done[excluded["run"]] = {}
-    wanted = [
-        run
-        for run in plan.runs
-        if run.folder not in done and (run.step == step or not (RESULTS / run.folder / "row.csv").exists())
-    ]
-    for number, run in enumerate(wanted, start=1):
-        done[run.folder] = {}
-        config = RESULTS / run.folder / "config.json"
-        if config.exists() and store.state(run, RESULTS) is not store.State.KEPT:
-            lock.take(RESULTS)  # what a running sweep has planned is not planned anew
-        store.write_run(run, RESULTS)
-        about = f" · about {duration(expected)}" if (expected := expected_s(run)) else ""
-        counted = f"{number}/{len(wanted)} " if len(wanted) > 1 else ""
-        say(f"{counted}{run.step}: {run.name}{about}")
-        log, began = config.with_name("log"), time.monotonic()
-        with log.open("w") as file:
-            command = [sys.executable, "scripts/run.py", run.step, "--config", str(config)]
-            ended = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
-        if ended:
-            print(log.read_text(), file=sys.stderr)
-            sys.exit(ended)
-        say(f"    done in {duration(time.monotonic() - began)}")
-        if run.step == step:
-            done[run.folder] = row = _joined(plan, run)
-            if style == "--json":
-                print(json.dumps(row, ensure_ascii=False, default=str))
-            elif style is not None:
-                _show(run, row, bool(style))
+def _measure(run: Run, counted: str, say: Callable[[str], None]) -> None:
+    """Measures one run in a process of its own; if that fails, prints its log and ends with its status."""
+    config = RESULTS / run.folder / "config.json"
+    if config.exists() and store.state(run, RESULTS) is not store.State.KEPT:
+        lock.take(RESULTS)  # what a running sweep has planned is not planned anew
+    store.write_run(run, RESULTS)
+    about = f" · about {duration(expected)}" if (expected := expected_s(run)) else ""
+    say(f"{counted}{run.step}: {run.name}{about}")
+    log, began = config.with_name("log"), time.monotonic()
+    with log.open("w") as file:
+        command = [sys.executable, "scripts/run.py", run.step, "--config", str(config)]
+        ended = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
+    if ended:
+        print(log.read_text(), file=sys.stderr)
+        sys.exit(ended)
+    say(f"    done in {duration(time.monotonic() - began)}")
 
 
 def expected_s(run: Run) -> float | None:
@@ -151,9 +116,10 @@ def _joined(plan: Plan, run: Run) -> Mapping[str, Any]:
     """A run's row, joined with its counts and ceilings."""
     from mfulab.tables import build
 
+    alone = replace(plan, runs=[each for each in plan.runs if each is run or each.step != run.step])
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder, "plan.json")
-        write_text(manifest, plan.manifest)
+        write_text(manifest, alone.manifest)
         records = build.collect([manifest]).records[MEASUREMENTS[run.step].table]
     return next(record for record in records if record["run"] == run.name)
 

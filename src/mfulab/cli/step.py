@@ -1,48 +1,31 @@
-"""One run of a step: a planned one by its config, or any by Hydra overrides.
+"""A planned run of a step, as the workflow starts it without importing click.
 
-mfulab run profile_step model=resnet18 batch_size=4            one run, and what its numbers are joined with
-mfulab run bench_matmul -m experiment=kernels                  a sweep, without Snakemake
-scripts/run.py profile_step --config results/…/config.json     what the workflow runs, without importing click
+scripts/run.py profile_step --config results/…/config.json
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.runtime.client import REFUSED, USAGE
+from mfulab.runtime.client import REFUSED
 
 
 def main(step: str) -> None:
-    """Runs `step` as the arguments of this process say, and ends it with the run's status."""
-    sys.exit(run(step, sys.argv[1:]))
+    """Measures the run of `--config FILE`; `--failed MESSAGE --after SECONDS` writes the row of one that ended so.
 
-
-def run(step: str, words: Sequence[str]) -> int:
-    """Runs `step`; returns the exit status, after one message `USAGE` or, of a planned run, `REFUSED`.
-
-    Args:
-        step: a measurement's name.
-        words: `--config FILE`, then `--failed MESSAGE --after SECONDS` to write the row of a run that ended so; or
-            Hydra's overrides and flags.
+    Ends the process with `REFUSED`, after one message, where the run must not become a row.
     """
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     try:
-        if "--config" in words:
-            from mfulab.runtime import run as runs
+        from mfulab.runtime import run as runs
 
-            given = dict(zip(words[::2], words[1::2], strict=True))
-            if failed := given.get("--failed"):
-                after = float(given.get("--after") or 0) or None
-                row = runs.record_failure(step, Path(given["--config"]), failed, after)
-            else:
-                row = runs.measure(step, Path(given["--config"]))
-            print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))
+        given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+        config = Path(given["--config"])
+        if failed := given.get("--failed"):
+            row = runs.record_failure(step, config, failed, float(given.get("--after") or 0) or None)
         else:
-            from mfulab.cli import standalone
-
-            standalone.main(step, words)
+            row = runs.measure(step, config)
     except ConfigurationError as error:
         print(f"mfulab: {error}", file=sys.stderr)
-        return REFUSED if "--config" in words else USAGE
-    return 0
+        sys.exit(REFUSED)
+    print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))

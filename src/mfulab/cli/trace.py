@@ -11,6 +11,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent
+from mfulab.device.peaks import UNITS
 from mfulab.mfu import job as jobs
 from mfulab.tables.trace_join import trace_columns
 from mfulab.tracing.chrome import TraceError
@@ -26,7 +27,6 @@ _LEFT_OUT = (
     *("collectives", "collective_sizes", "operators", "modules", "timeline", "hardware", "run", "commit"),
     *("started_at", "process_s", "measured_s", "recorded"),
 )
-_PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 
 
 def run(
@@ -52,8 +52,8 @@ def run(
         name, _, figure = text.partition("=")
         with suppress(ValueError):
             stated[name] = float(figure)
-        if name not in _PRECISIONS or not 0 < stated.get(name, 0) < 1e7:
-            raise ConfigurationError(f"--peak {text}: give {', '.join(_PRECISIONS)} and TFLOP/s, as in bf16=1307")
+        if name not in UNITS or not 0 < stated.get(name, 0) < 1e7:
+            raise ConfigurationError(f"--peak {text}: give {', '.join(UNITS)} and TFLOP/s, as in bf16=1307")
     if compare or gate:
         from mfulab.cli.trace_compare import compare as compared
 
@@ -67,8 +67,8 @@ def run(
     if model is not None:
         from mfulab.tracing.model_flops import count
 
-        if batch_size is None or precision not in _PRECISIONS:
-            formats = ", ".join(_PRECISIONS)
+        if batch_size is None or precision not in UNITS:
+            formats = ", ".join(UNITS)
             raise ConfigurationError(f"--model needs --batch-size, the samples of one step, and --precision: {formats}")
         counted = count(model, batch_size, sequence_length, precision)
     found: list[Read] = []

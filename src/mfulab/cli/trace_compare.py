@@ -17,8 +17,6 @@ from mfulab.tracing.device_time import CAUSES
 from mfulab.tracing.difference import Difference, Part, difference
 from mfulab.tracing.reader import read_file
 
-# Titles and verdicts as the catalogues name them.
-WORDS = ("differences", "slower", "faster", "same", "kind", "matmuls")
 COMPARED = ("operator", "shapes", "before", "after", "change")
 LONGEST = 15
 

@@ -26,11 +26,6 @@ DEEPEST, LEAST_PERCENT = 5, 2.0  # modules shown: levels, and share of the longe
 GAPS = ("ended_by", "cause", "ms")
 OVERVIEW = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
 RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
-# The titles of these tables, and of the best that matmuls are compared with, as the catalogues name them.
-WORDS = (
-    *("products", "operators", "modules", "collectives", "compute", "memory", "launch", "doubtful", "kernels", "gaps"),
-    *("overview", "ranks", "best_trace", "best_matmul_runs", "best_both"),
-)
 KINDS = {"products": "matmuls", "recomputed": "recomputation", "others": "other_operators"}  # of time, as named there
 LONGEST = 5
 OF_KERNELS = ("products", "recomputed", "uncounted", "others")
@@ -41,9 +36,9 @@ NAME = 64  # characters of a kernel's name
 TITLED: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "title_justify": "left", "title_style": "bold"}
 
 
-def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str = "en", console: Console | None = None) -> None:
+def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
     """Prints every file that was read; of several, then a line each, and the jobs that their ranks make."""
-    console, text = console or Console(highlight=False), Texts(language, "trace")
+    console, text = Console(highlight=False), Texts(language, "trace")
     for read, row in found:
         if read.analysis is not None:
             _file(console, text, read.analysis, row, language)

@@ -99,32 +99,19 @@ def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
 
 
 def run(
-    device: Any = "auto",
-    *,
-    interval_s: float = 1.0,
-    count: int | None = None,
-    as_json: bool = False,
-    prometheus: int | None = None,
-    engines: Sequence[str] = (),
-    console: Console | None = None,
+    device: Any,
+    interval_s: float,
+    count: int | None,
+    as_json: bool,
+    prometheus: int | None,
+    engines: Sequence[str],
     **of_engines: Any,
 ) -> int:
-    """Runs until interrupted, or for `count` refreshes; returns the exit status.
-
-    Args:
-        device: cpu, cuda or auto.
-        interval_s: seconds between refreshes.
-        count: refreshes, or for ever.
-        as_json: print a line of JSON each time instead of the ladder.
-        prometheus: port of a page for Prometheus on this machine's loopback.
-        engines: addresses of pages for Prometheus to watch instead: of vLLM, SGLang, or another `mfulab watch`.
-        console: where the ladder is drawn.
-        of_engines: further arguments of `mfulab.cli.engines.frames`.
-    """
+    """Watches the device, or `engines` instead, every `interval_s` seconds; returns the exit status."""
     if engines:
         from mfulab.cli import engines as serving
 
-        return follow(serving.frames(engines, interval_s, **of_engines), 0, count, as_json, prometheus, console)
+        return follow(serving.frames(engines, interval_s, **of_engines), count, as_json, prometheus)
     try:
         kind = identity.resolve(device)
     except identity.NoDeviceError as error:
@@ -137,25 +124,18 @@ def run(
             sample = sample_of(name, uuid, readings, rates(), time.time())
             yield sample, picture(sample, readings, facts)
 
-    return follow(of_device(), 0, count, as_json, prometheus, console)
+    return follow(of_device(), count, as_json, prometheus)
 
 
-def follow(
-    source: Iterator[Frame],
-    interval_s: float,
-    count: int | None,
-    as_json: bool,
-    prometheus: int | None,
-    console: Console | None = None,
-) -> int:
-    """Shows what `source` gives, every `interval_s` seconds, until interrupted or for `count` times; returns 0."""
+def follow(source: Iterator[Frame], count: int | None, as_json: bool, prometheus: int | None) -> int:
+    """Shows what `source` gives, as it gives it, until interrupted or for `count` times; returns 0."""
     with ExitStack() as stack:
         page = None
         if prometheus is not None:
             from mfulab.cli.export import prometheus_page
 
             page = stack.enter_context(prometheus_page(prometheus))
-        console, live = console or Console(), None
+        console, live = Console(), None
         with suppress(KeyboardInterrupt):
             for number, (sample, shown) in enumerate(source, start=1):
                 if page:
@@ -169,5 +149,4 @@ def follow(
                     live.update(shown, refresh=True)
                 if number == count:
                     break
-                time.sleep(interval_s)
     return 0

@@ -1,8 +1,4 @@
-"""Configs of runs: closed and typed, every field with its unit and meaning.
-
-A run's config is the part of the composed Hydra config that its step reads, so that runs which differ only in what a
-step does not read share one measurement.
-"""
+"""Configs of runs, closed and typed, of what a step reads: runs that differ in the rest share one measurement."""
 
 from typing import ClassVar
 

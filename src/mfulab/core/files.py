@@ -185,10 +185,7 @@ def write_json(path: Path, value: object, indent: int | None = None) -> None:
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Iterable[str] | None = None) -> None:
-    """Writes a CSV file as `write_text`; None becomes an empty cell, lists and mappings JSON.
-
-    Without `columns` they are those of the first row.
-    """
+    """Writes a CSV file as `write_text`: None empty, lists and mappings JSON; `columns` default to the first row's."""
     rows = list(rows)
     names = list(columns if columns is not None else rows[0] if rows else ())
 

@@ -38,9 +38,6 @@ def replicate_of(run: str) -> int:
 
 
 def turn(run: str, seed: int) -> float:
-    """A priority between 0 and 1, exclusive: replicates in rounds, each round in an order that the seed decides.
-
-    So a run's processes lie a round apart, and the runs beside it differ from round to round.
-    """
+    """A priority in (0, 1): replicates in rounds, each in an order by the seed, so that a run's processes lie apart."""
     drawn = int.from_bytes(hashlib.sha256(f"{seed},{run}".encode()).digest()[:6], "big") / 2**48
     return (1 - (replicate_of(run) - drawn) / (MOST_REPLICATES + 1)) / 2

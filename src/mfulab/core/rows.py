@@ -1,7 +1,4 @@
-"""Rows of runs: closed and typed, every column with its unit and meaning.
-
-A row is what a step measured; None stands for "not measured" and becomes an empty cell.
-"""
+"""Rows of runs: closed and typed, every column with its unit and meaning; None is "not measured", an empty cell."""
 
 import json
 import math

@@ -33,10 +33,7 @@ def settle() -> None:
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[bool]:
-    """The state of the remedy: every block from the heap, none given back; afterwards the declared one.
-
-    Gives False, and changes nothing, where the C library has no mallopt.
-    """
+    """Serves every block from the heap and gives none back; afterwards as declared. Gives False without mallopt."""
     library = ctypes.CDLL(None)
     mallopt, malloc_trim = (getattr(library, name, None) for name in ("mallopt", "malloc_trim"))
     if mallopt is None:

@@ -81,10 +81,7 @@ def allow_tf32(allowed: bool) -> None:
 
 @contextlib.contextmanager
 def matmuls_in(precision: str) -> Iterator[None]:
-    """float32 matmuls are TF32 or not, as `precision` says; afterwards as somebody else's code had set it.
-
-    A network's convolutions may round to TF32, by a switch of their own, where its matmuls do not.
-    """
+    """float32 matmuls are TF32 or not, as `precision` says, convolutions untouched; afterwards as somebody set it."""
     switch = torch.backends.cuda.matmul
     before, switch.fp32_precision = switch.fp32_precision, "tf32" if precision == "tf32" else "ieee"
     try:

@@ -40,14 +40,10 @@ class Datasheet:
 
 
 def find(device: str, units: int | None = None, pci_id: str | None = None) -> Datasheet:
-    """Finds the datasheet of exactly this device.
+    """Finds the datasheet of exactly this device; raises UnknownDeviceError if no product, or more than one, answers.
 
-    Args:
-        device: the name that a driver or framework tells (`NVIDIA H100 80GB HBM3`), or a PCI id (`10de:2330`).
-        units: its SMs or compute units, where known: they tell products of one name apart.
-        pci_id: its PCI id, where known, for the same purpose.
-
-    Raises UnknownDeviceError if no product, or more than one, answers to it.
+    `device` is the name that a driver or framework tells (`NVIDIA H100 80GB HBM3`), or a PCI id (`10de:2330`). Its
+    SMs or compute units, and its PCI id, tell products of one name apart.
     """
     is_id = _PCI_ID.fullmatch(asked := device.strip().lower())
     named = _by_name().get(normalised(_SLICE.sub("", device)), ())

@@ -29,10 +29,7 @@ class CudaDevice:
 
 
 def resolve(device_type: DeviceType) -> Literal["cpu", "cuda", "mps"]:
-    """The device to measure: `auto` is the GPU if torch can use one, but for Apple's, which is asked for by name.
-
-    Raises NoDeviceError for `cuda` or `mps` without one.
-    """
+    """The device to measure: `auto` is any usable GPU but Apple's; raises NoDeviceError for `cuda` or `mps` without."""
     if device_type == "cpu":
         return "cpu"
     if device_type == APPLE:

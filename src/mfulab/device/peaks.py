@@ -3,9 +3,7 @@
 FLOP/s = units × FMA per clock and unit × 2 × clock, for fp32 accumulation. FMA per clock and unit:
 `fma_per_clock_per_unit.csv`, by architecture; units, clocks and printed figures: `datasheets.csv`. Where the product is
 more than 1 % off the printed figure, and no rounding explains it, the printed one counts and `Peak.note` says why.
-A device without a datasheet here has no peak: it is None with a reason, never that of a similar product.
-
-Needs no torch, and no device.
+A device without a datasheet here has no peak, but a reason, never that of a similar product. Needs no torch.
 """
 
 from dataclasses import dataclass
@@ -29,26 +27,20 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Peak:
-    """One dense peak with its origin, in TFLOP/s (TOP/s for int8); None if it is unknown, and `reason` says why.
+    """One dense peak with its origin, in TFLOP/s (TOP/s for int8); None if it is unknown, and `reason` says why."""
 
-    `spec` is at the datasheet's clock for these units, `max_clock` at the highest clock that the device at hand allows,
-    `datasheet` the printed figure; `sparse_factor` is what 2:4 sparsity multiplies it by in the vendor's marketing.
-    `memory_gb_s` is the datasheet's bandwidth in 10⁹ byte/s, `device` the product whose datasheet was used; `checked`
-    says which texts were read for its figures.
-    """
-
-    spec: float | None
-    max_clock: float | None = None
-    datasheet: float | None = None
+    spec: float | None  # at the datasheet's clock for these units
+    max_clock: float | None = None  # at the highest clock that the device at hand allows
+    datasheet: float | None = None  # the printed figure
     formula: str = ""
     source: str = ""
     spec_clock_mhz: float | None = None
     reason: str = ""
-    device: str = ""
-    memory_gb_s: float | None = None
-    sparse_factor: float = 1.0
+    device: str = ""  # the product whose datasheet was used
+    memory_gb_s: float | None = None  # the datasheet's bandwidth in 10⁹ byte/s
+    sparse_factor: float = 1.0  # what 2:4 sparsity multiplies it by in the vendor's marketing
     note: str = ""
-    checked: str = ""
+    checked: str = ""  # which texts were read for its figures
 
     @property
     def tflop_s(self) -> float | None:
@@ -129,10 +121,7 @@ def peak(
 
 
 def gpu_peak(gpu: "GpuProperties", precision: str) -> Peak:
-    """The dense peak of the GPU at hand in the *effective* precision of an operation, not its parameters' dtype.
-
-    Fewer SMs than the datasheet's are a slice of it.
-    """
+    """The dense peak of this GPU (with fewer SMs a slice) in the *effective* precision, not the parameters' dtype."""
     return peak(gpu.name, precision, gpu.sms, gpu.pci_id, gpu.max_sm_clock_mhz)
 
 

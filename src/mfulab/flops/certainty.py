@@ -20,23 +20,14 @@ Kind = Literal["matmul", "convolution", "attention", "recurrent", "registered"]
 
 @dataclass(frozen=True)
 class Certainty:
-    """Basis of a count.
+    """Basis of a count."""
 
-    Attributes:
-        shares: part of the FLOPs of forward and backward by kind of formula.
-        bound_share: part that is an upper bound: attention whose mask or lengths had no data.
-        uncounted: calls of operators without a formula, which may hide FLOPs.
-        second_share: part of the forward FLOPs that the second count knows as well.
-        deviation: of the second count from the first, over the layers that both know; None without one.
-        worst_layer: where it is largest; empty if the two agree.
-    """
-
-    shares: dict[Kind, float]
-    bound_share: float
-    uncounted: dict[str, int]
-    second_share: float
-    deviation: float | None
-    worst_layer: str
+    shares: dict[Kind, float]  # part of the FLOPs of forward and backward by kind of formula
+    bound_share: float  # part that is an upper bound: attention whose mask or lengths had no data
+    uncounted: dict[str, int]  # calls of operators without a formula, which may hide FLOPs
+    second_share: float  # part of the forward FLOPs that the second count knows as well
+    deviation: float | None  # of the second count from the first, over layers that both know; None without one
+    worst_layer: str  # where it is largest; empty if the two agree
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {share:.1%}" for kind, share in self.shares.items() if share)

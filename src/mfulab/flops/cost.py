@@ -16,27 +16,16 @@ FLOPS = ("flops", "causal_flops", "executed_flops", "attention_flops", "rectangl
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of one call.
+    """FLOPs of one call."""
 
-    Attributes:
-        flops: what the mathematics of the model needs, attention counted full. MFU.
-        causal_flops: the same with attention counted by the pairs that it attends to.
-        executed_flops: what the kernel does, flash attention's recomputation included. HFU.
-        attention_flops: the part of `flops` that grows with pairs of tokens.
-        rectangle_flops: that part if every query met every key, padding and other documents' included.
-        padding_flops: of `attention_flops`, those that serve padding, as far as a mask shows it.
-        side: of the square that a plain product makes or takes; it holds pairs of tokens if it is as wide as a row.
-        bound: whether the true numbers may be smaller, since a mask or lengths had no data to look into.
-    """
-
-    flops: int
-    causal_flops: int
-    executed_flops: int
-    attention_flops: int = 0
-    rectangle_flops: int = 0
-    padding_flops: int = 0
-    bound: bool = False
-    side: int = 0
+    flops: int  # what the mathematics of the model needs, attention counted full. MFU
+    causal_flops: int  # the same with attention counted by the pairs that it attends to
+    executed_flops: int  # what the kernel does, flash attention's recomputation included. HFU
+    attention_flops: int = 0  # the part of `flops` that grows with pairs of tokens
+    rectangle_flops: int = 0  # that part if every query met every key, padding and other documents' included
+    padding_flops: int = 0  # of `attention_flops`, those that serve padding, as far as a mask shows it
+    bound: bool = False  # whether the true numbers may be smaller: a mask or lengths had no data to look into
+    side: int = 0  # of the square that a plain product makes or takes; pairs of tokens if it is as wide as a row
 
     @classmethod
     def of(cls, flops: int | Cost) -> Cost:
@@ -46,23 +35,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of query and key of one head, summed over the sequences of a batch.
+    """Pairs of query and key of one head, summed over the sequences of a batch."""
 
-    Attributes:
-        full: of each document's queries with all its keys, a window's width at most.
-        attended: those that the mask leaves.
-        executed: those that the kernel goes through.
-        rectangle: of all queries with all keys, padding and other documents' included; 0 without one.
-        bound: above 0 if the true numbers may be smaller: a mask or lengths without data.
-        padding: of `full`, those that meet a token which nobody sees, as far as a mask shows it.
-    """
-
-    full: float
-    attended: float
-    executed: float
-    rectangle: float = 0
-    bound: float = 0
-    padding: float = 0
+    full: float  # of each document's queries with all its keys, a window's width at most
+    attended: float  # those that the mask leaves
+    executed: float  # those that the kernel goes through
+    rectangle: float = 0  # of all queries with all keys, padding and other documents' included; 0 without one
+    bound: float = 0  # above 0 if the true numbers may be smaller: a mask or lengths without data
+    padding: float = 0  # of `full`, those that meet a token which nobody sees, as far as a mask shows it
 
     def __add__(self, other: Pairs) -> Pairs:
         return Pairs(*map(add, astuple(self), astuple(other)))

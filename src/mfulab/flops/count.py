@@ -22,25 +22,15 @@ class CountError(RuntimeError):
 
 @dataclass(frozen=True)
 class Count:
-    """One forward and backward pass of a model.
+    """One forward and backward pass of a model."""
 
-    Attributes:
-        operations: FLOPs and elements by layer, operator and pass.
-        saved: kept by the forward pass for the backward pass, parameters and buffers left out: the activations.
-        peak: largest memory alive at once beside parameters and inputs: activations, gradients, what is in passing.
-        by_layers: forward FLOPs of the layers that have formulas of their own: a second count.
-        real: the batch's documents, from the first layer's call that shows them; None if none does.
-        saved_in_part: whether gradients of torch.func saved tensors, which no hook sees: `saved` is without these.
-        more_on_cpu: what LSTMs would save on a CPU beyond `saved`, where the count ran on the meta device.
-    """
-
-    operations: Operations
-    saved: Held
-    peak: Held
-    by_layers: dict[str, int]
-    real: RealTokens | None = None
-    saved_in_part: bool = False
-    more_on_cpu: Held = field(default_factory=Held)
+    operations: Operations  # FLOPs and elements by layer, operator and pass
+    saved: Held  # by the forward pass for the backward pass, without parameters and buffers: the activations
+    peak: Held  # the most alive at once beside parameters and inputs: activations, gradients, what is in passing
+    by_layers: dict[str, int]  # forward FLOPs of the layers that have formulas of their own: a second count
+    real: RealTokens | None = None  # documents, from the first layer's call that shows them; None if none does
+    saved_in_part: bool = False  # whether torch.func's gradients saved tensors, which no hook sees and `saved` lacks
+    more_on_cpu: Held = field(default_factory=Held)  # what LSTMs save beyond `saved` on a CPU, from the meta device
 
     @property
     def useful_percent(self) -> float | None:

@@ -11,19 +11,12 @@ from mfulab.flops.counter import Operations
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explanation of a difference.
+    """Explanation of a difference."""
 
-    Attributes:
-        left_out: kinds of layers, each with its FLOPs, whose absence explains the number.
-        twice: kinds that must have been counted twice: in a layer and again in its function, or on another rank.
-        other_flops: what remains beside them: elementwise operators that the tool counts too.
-        holds: whether the rest is small enough to be elementwise operators.
-    """
-
-    left_out: Mapping[str, int]
-    other_flops: float
-    holds: bool
-    twice: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int]  # kinds of layers, each with its FLOPs, whose absence explains the number
+    other_flops: float  # what remains beside them: elementwise operators that the tool counts too
+    holds: bool  # whether the rest is small enough to be elementwise operators
+    twice: Mapping[str, int] = field(default_factory=dict)  # in a layer and again in its function, or on another rank
 
     def __str__(self) -> str:
         if not self.holds:

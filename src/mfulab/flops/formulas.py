@@ -14,29 +14,17 @@ def matmul_flops(m: int, n: int, k: int) -> int:
 
 @dataclass(frozen=True)
 class TransformerShape:
-    """Shape of a decoder, as the formulas need it.
+    """Shape of a decoder, as the formulas need it."""
 
-    Attributes:
-        parameters: N, as each formula's source defines it.
-        layers: L.
-        heads: H.
-        head_width: Q.
-        width: of the residual stream.
-        vocabulary_size: V.
-        key_value_heads: heads of keys and values, fewer than H where they are grouped.
-        causal: whether each token attends to earlier ones alone, so that their keys and values can be kept.
-        latent_width: elements of a token that multi-head latent attention keeps for keys and values; 0 for all other.
-    """
-
-    parameters: int
-    layers: int
-    heads: int
-    head_width: int
-    width: int
-    vocabulary_size: int
-    key_value_heads: int
-    causal: bool
-    latent_width: int = 0
+    parameters: int  # N, as each formula's source defines it
+    layers: int  # L
+    heads: int  # H
+    head_width: int  # Q
+    width: int  # of the residual stream
+    vocabulary_size: int  # V
+    key_value_heads: int  # heads of keys and values, fewer than H where they are grouped
+    causal: bool  # whether each token attends to earlier ones alone, so that keys and values can be kept
+    latent_width: int = 0  # elements a token that multi-head latent attention keeps for keys and values; else 0
 
     def cache_elements(self, tokens: int) -> int:
         """Elements that `tokens` tokens leave in the cache: 2·L·heads·width each, or L latent vectors; 0 if not causal.

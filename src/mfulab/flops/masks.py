@@ -64,11 +64,7 @@ def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
 
 
 def documents_of(mask: Any) -> list[list[int]]:
-    """Real tokens of each document of each sequence; a token that nobody sees is padding.
-
-    Args:
-        mask: [sequences, heads, tokens, tokens], true where a query sees a key in one of the heads.
-    """
+    """Real tokens of each document by `mask` [sequences, heads, tokens, tokens]; what no token sees is padding."""
     return [_one_sequence(sequence)[1] for sequence in mask.any(1)]
 
 

@@ -12,23 +12,14 @@ STATE_BYTES: dict[Optimizer, float] = {"adam": 8, "adamw": 8, "adam_8bit": 2 * (
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes that a step holds.
+    """Bytes that a step holds."""
 
-    Attributes:
-        weights: in the number format that they are multiplied in; under autocast also the fp32 ones that it casts.
-        master_weights: the fp32 copy that the optimiser updates in mixed precision.
-        gradients: one for each trained parameter.
-        optimizer_state: moments.
-        activations: saved for the backward pass; the logits are among them.
-        cache: keys and values of generation.
-    """
-
-    weights: int
-    master_weights: int
-    gradients: int
-    optimizer_state: int
-    activations: int
-    cache: int = 0
+    weights: int  # as they are multiplied; under autocast also the fp32 ones that it casts
+    master_weights: int  # the fp32 copy that the optimiser updates in mixed precision
+    gradients: int  # one for each trained parameter
+    optimizer_state: int  # moments
+    activations: int  # saved for the backward pass; the logits are among them
+    cache: int = 0  # keys and values of generation
 
     @property
     def total(self) -> int:

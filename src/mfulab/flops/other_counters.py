@@ -14,19 +14,12 @@ OtherCounter = Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepsp
 
 @dataclass(frozen=True)
 class OtherCount:
-    """Result of a tool for one forward pass.
+    """Result of a tool for one forward pass."""
 
-    Attributes:
-        printed: its own number.
-        unit: what that number is: `FLOP`, `MAC`, `MAC a sample`, or `MAC, called FLOP`.
-        flops: the same in FLOPs of two a multiply-add.
-        uncounted: operators that the tool itself says it passed over, with their calls.
-    """
-
-    printed: float
-    unit: str
-    flops: float
-    uncounted: dict[str, int]
+    printed: float  # the tool's own number
+    unit: str  # of that number: `FLOP`, `MAC`, `MAC a sample`, or `MAC, called FLOP`
+    flops: float  # the same, two a multiply-add
+    uncounted: dict[str, int]  # operators that the tool itself says it passed over, with their calls
 
 
 def counter_version(counter: OtherCounter) -> str | None:

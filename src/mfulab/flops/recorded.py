@@ -69,17 +69,13 @@ class Shaped:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Cost of one call. `cost` is None if the record does not hold it, and `reason` says why.
+    """Cost of one call, as far as its record holds it."""
 
-    `matmul` is (batch, m, n, k) where the call is one matmul; `elements` how many it reads and writes,
-    each operand and result once, where that is told; `bytes_moved` the same where the record says it in bytes.
-    """
-
-    cost: Cost | None
-    matmul: tuple[int, int, int, int] | None = None
-    reason: Said | None = None
-    elements: int | None = None
-    bytes_moved: int | None = None
+    cost: Cost | None  # None if the record does not hold it
+    matmul: tuple[int, int, int, int] | None = None  # (batch, m, n, k) where the call is one matmul
+    reason: Said | None = None  # why there is no cost
+    elements: int | None = None  # read and written, each operand and result once, where that is told
+    bytes_moved: int | None = None  # the same where the record says it in bytes
 
 
 NO_SHAPES, NO_VALUES = Said("no_shapes"), Said("no_argument_values")

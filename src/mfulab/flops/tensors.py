@@ -16,15 +16,10 @@ from mfulab.flops.memory import onednn_lstm_workspace
 
 @dataclass(frozen=True)
 class Held:
-    """Memory that depends on the number format, and memory that does not.
+    """Memory that depends on the number format, and memory that does not."""
 
-    Attributes:
-        elements: floats.
-        fixed_bytes: integers and masks.
-    """
-
-    elements: int = 0
-    fixed_bytes: int = 0
+    elements: int = 0  # floats
+    fixed_bytes: int = 0  # integers and masks
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "Held":

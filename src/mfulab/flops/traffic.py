@@ -33,11 +33,8 @@ _KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()
 def recorded_bytes(name: str, shapes: Sequence[Any], types: Sequence[str], values: Sequence[Any]) -> float | Said:
     """Bytes of one call that multiplies nothing, or why its record does not tell them.
 
-    Args:
-        name: the operator's.
-        shapes: of its inputs (`Input Dims`); those of a fused Triton kernel are of its results, too.
-        types: of its inputs (`Input type`).
-        values: of its scalars (`Concrete Inputs`).
+    `shapes` (`Input Dims`) and `types` (`Input type`) are those of its inputs, shapes of a fused Triton kernel also of
+    its results; `values` are of its scalars (`Concrete Inputs`).
     """
     held = [(shape, kind) for shape, kind in zip(shapes, types, strict=False) if shape]
     if not held:

@@ -21,19 +21,12 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class RealTokens:
-    """A batch's documents.
+    """A batch's documents."""
 
-    Attributes:
-        lengths: tokens of each document.
-        rows: rows of the batch.
-        width: tokens of each row, padding included.
-        source: which of the model's arguments says so.
-    """
-
-    lengths: tuple[int, ...]
-    rows: int
-    width: int
-    source: str
+    lengths: tuple[int, ...]  # tokens of each document
+    rows: int  # of the batch
+    width: int  # tokens of each row, padding included
+    source: str  # which of the model's arguments says so
 
     @property
     def fraction(self) -> float:

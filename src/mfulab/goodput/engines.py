@@ -4,7 +4,7 @@ import http.client
 import math
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -46,7 +46,7 @@ class Page:
     values: Reading
 
 
-def read(url: str, now: Callable[[], float] = time.monotonic) -> Page:
+def read(url: str) -> Page:
     """Reads a page. Raises ConfigurationError, in one sentence, if none answers, or with a page of something else."""
     where = url if "://" in url else f"http://{url}"
     where = where if where.count("/") > 2 else f"{where}/metrics"
@@ -55,7 +55,7 @@ def read(url: str, now: Callable[[], float] = time.monotonic) -> Page:
             text = answer.read(MOST_BYTES).decode(errors="replace")
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise ConfigurationError(f"--engine {url}: {getattr(error, 'reason', None) or error}") from error
-    return parse(text, url, now())
+    return parse(text, url, time.monotonic())
 
 
 def parse(text: str, url: str, seconds: float) -> Page:
@@ -92,16 +92,8 @@ def sample_of(
     """The columns of an engine between two readings of its page, and in `missing` why some of them are empty.
 
     FLOPs are the engine's own where it exports them, and those of `config` counted here as `counted_tflop_s`; both are
-    of one device. The halves of MFU are of the whole time, so that they sum to it.
-
-    Args:
-        url: of the page.
-        before: the earlier reading.
-        after: the later one.
-        config: the model that it serves; None leaves out what needs its FLOPs.
-        precision: the format of its matmuls and weights.
-        peak: of one device in this format.
-        devices: how many share the model.
+    of one device, as `peak` is, of the `devices` that share the model. `precision` is that of matmuls and weights. The
+    halves of MFU are of the whole time, so that they sum to it.
     """
     passed, now = after.seconds - before.seconds, after.values
     anew = any(now[each] < before.values.get(each, 0) for each in METRICS["counters"] if each in now)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.files import cannot_be_written
+from mfulab.device.system import boot
 
 # A line is written once this share of the process's life has passed since the last one, or after so many seconds: what
 # a kill can hide is as small a share, and a week has some thousand lines.
@@ -75,11 +76,8 @@ class Journal:
         except OSError as error:
             raise cannot_be_written(file, error) from error
         unix_ns = time.time_ns() - (now - self._began)
-        boot = None
-        with suppress(OSError):  # only Linux has one
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         head = {"format": 1, "rank": rank, "world": world, "host": host, "pid": self._pid, "unix_ns": unix_ns}
-        self._write({**head, "boot": boot, "boot_ns": self._began})
+        self._write({**head, "boot": boot() or None, "boot_ns": self._began})
         self.mark("import")
         atexit.register(self.close)
 

@@ -94,13 +94,8 @@ def peaks_of(
 ) -> WeightedPeaks:
     """Looks up the peak of each format in use, and measures its best matmul, sharing `ceiling_s` seconds among them.
 
-    Args:
-        device: what ran the matmuls.
-        formats: FLOPs that the model needs by what was multiplied; not empty.
-        executed: the same, executed.
-        given: peaks that the user gave.
-        ceiling_s: seconds to spend on matmuls, 0 for none.
-        anew: whether to measure a ceiling again that others disturbed.
+    `formats`, which are not empty, are FLOPs that the model needs by what was multiplied, `executed` those executed.
+    The peaks that the user has `given` go first; `anew` measures a ceiling again that others disturbed.
     """
     needed, done = by_precision(device, formats), by_precision(device, executed)
     under = {  # the format whose peak stands under each: fp32 where the device emulates it and no peak is given

@@ -154,13 +154,8 @@ def shares(
 ) -> tuple[dict[str, Any], Readings]:
     """Columns of FLOPs, MFU and HFU, and why some are missing. They take the mean step, since all FLOPs count.
 
-    Args:
-        work: of the steps.
-        dtype: of the model's parameters.
-        device: what is watched.
-        lies_on: devices that hold the model.
-        clock_mhz: the mean clock, None if it is not reported.
-        peaks: gives the peaks of FLOPs by format, needed and executed.
+    `dtype` is that of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not
+    reported; `peaks` gives the peaks of FLOPs by format, needed and executed.
     """
     readings = {"flops": work.reading}
     if work.total is None:

@@ -19,8 +19,6 @@ BAR = 24
 MEAN_APART = 0.02
 # Flags that say that something else was measured too.
 DISTURBING = frozenset({"other_processes", "beside", "held_back", "stolen"})
-
-
 # What MFU is divided by, as the catalogues name it.
 WORDS = ("of_spec", "of_max_clock", "of_actual_clock", "of_measured")
 

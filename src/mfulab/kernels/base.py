@@ -107,10 +107,7 @@ class MatmulKernel(ABC):
             require_grid(f"{self}: {shape}", self.launch(shape).grid)
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        """The arrays as `run` takes them, from C-contiguous torch tensors on the device. Not timed.
-
-        c must be written in place: it is what the result is read from.
-        """
+        """Arrays for `run` from C-contiguous torch tensors on the device, untimed; c must be written in place."""
         return a, b, c
 
     def launch(self, shape: Shape) -> Launch:
@@ -119,10 +116,7 @@ class MatmulKernel(ABC):
 
     @abstractmethod
     def run(self, *operands: Any, launch: Launch) -> Any:
-        """Writes A·B into C, or returns it where the library gives no choice.
-
-        On a GPU it only enqueues the matmul on the current stream.
-        """
+        """Writes A·B into C, or returns it where the library must; on a GPU only enqueues it on the current stream."""
 
     def resources(self) -> Resources:
         """Resources that the compiler reported; read after the first run."""

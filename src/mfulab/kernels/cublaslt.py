@@ -44,10 +44,7 @@ class CublasLt(MatmulKernel):
 
 
 class CublasLtBias(CublasLt):
-    """The same with a bias added to each column in the matmul's epilogue.
-
-    The bias is zero, so that the result is still A·B: what it shows is the price of fusing.
-    """
+    """The same with a bias in the matmul's epilogue: zero, so the result is still A·B and shows what fusing costs."""
 
     after, adds = "cublaslt", "a bias added in the matmul's own epilogue: what fusing costs"
     precisions = ("fp16", "bf16", "fp8")

@@ -35,10 +35,7 @@ class TorchScaled(MatmulKernel):
 
 
 class TorchScaledFast(TorchScaled):
-    """The same with fast accumulation: sums stay in the tensor cores, which keep fewer of their bits.
-
-    The peer of kernels whose `wgmma` adds up all of k in its own accumulators.
-    """
+    """The same with fast accumulation: the peer of kernels whose `wgmma` adds up all of k in its own accumulators."""
 
     after, adds = "torch_scaled", "sums that stay in the tensor cores, with fewer bits"
     accumulates_fast = True

@@ -84,9 +84,8 @@ def computed(
         raise ConfigurationError(f"model={config.name}: {lacks('counting it', missing(config) or 'torch')}")
     keys = sequence_length or config.sequence_length or 1
     if found.positions and keys > found.positions:
-        raise ConfigurationError(
-            f"sequence_length={keys}: model={config.name} has positions for {found.positions} tokens"
-        )
+        says = f"model={config.name} has positions for {found.positions} tokens"
+        raise ConfigurationError(f"sequence_length={keys}: {says}")
     tokens = batch_size * (1 if mode == "decoding" else keys)
     blocks = found.layers * sum(each.weights + each.bias * each.outputs for each in found.matrices)
     norms = found.norm * (2 * found.layers + 1)

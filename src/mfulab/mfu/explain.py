@@ -100,9 +100,8 @@ def explain(
         mode: training, inference or decoding.
         peak_tflop_s: the device's dense peak, where no datasheet is known here.
 
-    Raises:
-        ConfigurationError: an unknown model, device or precision, a length that the model does not take, or not exactly
-            one speed above 0.
+    Raises ConfigurationError for an unknown model, device or precision, for a length that the model does not take, and
+    where there is not exactly one speed above 0.
     """
     config = model_config(model)
     sheet_name, denominators = denominators_of(device, precision, peak_tflop_s)
@@ -146,10 +145,7 @@ def explained(
 
 
 def denominators_of(device: str, precision: str, given: float | None = None) -> tuple[str, list[Denominator]]:
-    """The device's name and every peak that could be meant, its dense one in `precision` first.
-
-    Raises ConfigurationError if the device, the precision or the peak is unknown.
-    """
+    """The device's name and every peak that could be meant, its dense one first. Raises ConfigurationError for none."""
     if given is not None:
         if precision not in UNITS:
             raise unknown("precision", precision, UNITS)
@@ -245,9 +241,8 @@ def _samples_per_s(
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
     if name == "time_s":
         if batch_size is None and devices > 1:
-            raise ConfigurationError(
-                f"time_s={value}: give batch_size, the samples of a step on each of {devices} devices"
-            )
+            says = f"give batch_size, the samples of a step on each of {devices} devices"
+            raise ConfigurationError(f"time_s={value}: {says}")
         return (batch_size or 1) / value
     if batch_size is not None:
         raise ConfigurationError(f"batch_size={batch_size}: says nothing beside {name}; it belongs to time_s")

@@ -144,10 +144,7 @@ def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
 
 
 def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
-    """The same times with `page_faults` taken out of all operators, at most all of their time.
-
-    In proportion to their times, since a trace does not say in which of them a page was new.
-    """
+    """The same times with `page_faults` taken out of operators, by their times: a trace does not say out of which."""
     found, before, taken = dict(spent_ns), 0, 0
     whole = sum(spent_ns.get(name, 0) for name in _OF_OPERATORS)
     wanted = min(round(faults_ns), whole)
@@ -161,10 +158,8 @@ def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
 def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
     """The columns of a measured step, whose shares come from its traced pass and whose FLOPs from a count.
 
-    Args:
-        row: `spent`, `time_s`, `flops`, `mfu_basis`, `peak_tflop_s`, `ceiling_tflop_s`,
-            `clock_mhz`, `peak_clock_mhz`, `page_faults_per_s`, `page_fault_s`; all columns are None where the shares
-            are not told.
+    `row` has `spent` (without it all columns are None), `time_s`, `flops`, `mfu_basis`, `peak_tflop_s`,
+    `ceiling_tflop_s`, `clock_mhz`, `peak_clock_mhz`, `page_faults_per_s`, `page_fault_s`.
     """
     time, basis = row.get("time_s"), row.get("mfu_basis")
     told = json.loads(row.get("spent") or "{}")

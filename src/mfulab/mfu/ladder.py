@@ -45,8 +45,6 @@ RUNGS = (
     Rung("mfu_percent"),
     Rung("useful_mfu_percent", only_below="mfu_percent"),
 )
-
-
 COLUMNS = ("effective_precision", *(rung.column for rung in RUNGS))
 """All that a row's ladder is read from."""
 

@@ -23,15 +23,10 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs of one step.
+    """Inputs of one step."""
 
-    Attributes:
-        inputs: [batch, *input_shape] of floats, or [batch, sequence_length] of token ids.
-        targets: [batch] class labels, or [batch, sequence_length] token ids.
-    """
-
-    inputs: torch.Tensor
-    targets: torch.Tensor
+    inputs: torch.Tensor  # [batch, *input_shape] of floats, or [batch, sequence_length] of token ids
+    targets: torch.Tensor  # [batch] class labels, or [batch, sequence_length] token ids
 
 
 def resolve(target: str) -> Callable[..., Any]:

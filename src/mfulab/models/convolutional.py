@@ -86,13 +86,9 @@ class ThreeConvolutions(nn.Module):
 class OneConvolution(nn.Module):
     """A 3×3 convolution with padding 1, without a bias: [batch, channels, height, width] → [batch, out, height, width].
 
-    2·9·channels·out·height·width FLOPs an image, whichever way:
-
-    Args:
-        channels: of the images.
-        out: channels of the result.
-        way: by the library (oneDNN, cuDNN); as one matmul of filters and unfolded images (im2col: Chellapilla et al.
-            2006), which copies each pixel nine times; or directly, by loops of ours that Numba compiles.
+    2·9·channels·out·height·width FLOPs an image, whichever `way`: by the library (oneDNN, cuDNN); as one matmul of
+    filters and unfolded images (im2col: Chellapilla et al. 2006), which copies each pixel nine times; or directly, by
+    loops of ours that Numba compiles.
     """
 
     def __init__(

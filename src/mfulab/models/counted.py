@@ -31,21 +31,13 @@ Mode = Literal["training", "inference", "prefill", "decoding"]
 
 @dataclass(frozen=True)
 class ModelCount:
-    """A counted model.
-
-    Attributes:
-        count: one forward and backward pass.
-        model: the model, its parameters on the meta device, fake, or real.
-        means: what it was counted on.
-        message: why not on the meta device; empty if it was.
-        ends: floats of the input and of the output's first tensor.
-    """
+    """A counted model."""
 
     count: Count
-    model: torch.nn.Module
-    means: Means
-    message: str
-    ends: int
+    model: torch.nn.Module  # its parameters on the meta device, fake, or real
+    means: Means  # what it was counted on
+    message: str  # why not on the meta device; empty if it was
+    ends: int  # floats of the input and of the output's first tensor
 
 
 def count_model(

@@ -20,10 +20,8 @@ def generating(mode: str, model: torch.nn.Module, tokens: torch.Tensor, call: Ca
         tokens: [batch, sequence_length] token ids; decoding attends to sequence_length positions.
         call: what the step calls: the model, or what it was compiled to.
 
-    The step returns the model's output, whose logits are [batch, 1, vocabulary_size].
-
-    Raises:
-        UnsupportedError: the model keeps no cache, or decoding has no token before the last.
+    The step returns the model's output, whose logits are [batch, 1, vocabulary_size]. Raises UnsupportedError if the
+    model keeps no cache, or decoding has no token before the last.
     """
     accepted, reason = signature(model.forward).parameters, f"{type(model).__name__} keeps no cache of keys and values"
     if not {"past_key_values", "use_cache"} <= accepted.keys():

@@ -1,7 +1,4 @@
-"""Direct convolution, without a library and without an unfolded copy: an operator with a gradient and a FLOP formula.
-
-Numba compiles it for the CPU's cores. Square filters, stride 1.
-"""
+"""Direct convolution by Numba on a CPU, without an unfolded copy: an operator with a gradient and a FLOP formula."""
 
 from typing import Any
 
@@ -18,7 +15,7 @@ DTYPES = (torch.float32, torch.float64)
 
 @torch.library.custom_op("mfulab::direct_convolution", mutates_args=())
 def direct_convolution(images: torch.Tensor, filters: torch.Tensor, padding: int) -> torch.Tensor:
-    """images[batch, in, height, width], filters[out, in, side, side] → [batch, out, height', width'].
+    """images[batch, in, height, width], filters[out, in, side, side] → [batch, out, height', width'], stride 1.
 
     Raises UnsupportedError on a GPU, and for a format other than fp32 and fp64.
     """

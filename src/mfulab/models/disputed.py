@@ -17,13 +17,7 @@ class Attention(nn.Module):
 
     FLOPs of a sequence forward: 2·tokens·4·width² + 4·pairs·width + 2·width·classes. `packed` and `flex` hold documents
     of `document` tokens, so pairs are tokens·document; `window` lets each token see the `document` tokens up to itself.
-
-    Args:
-        form: of attention; `two_dimensional` attends in each head by itself, [tokens, width of a head].
-        width: of tokens.
-        heads: of attention.
-        document: tokens of each document, or of the window.
-        classes: of the output.
+    `two_dimensional` attends in each head by itself, [tokens, width of a head].
     """
 
     def __init__(self, form: Form, width: int = 256, heads: int = 4, document: int = 32, classes: int = 10) -> None:

@@ -13,21 +13,13 @@ from mfulab.core.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer, channels last.
-
-    Attributes:
-        kind: of the layer.
-        weight: of a convolution [height, width, in, out], of a linear layer [in, out].
-        bias: [out], or None.
-        stride: of a convolution, (down, right).
-        padding: of a convolution on both sides, (rows, columns).
-    """
+    """One layer, channels last."""
 
     kind: Literal["convolution", "linear", "relu", "flatten"]
-    weight: np.ndarray | None = None
-    bias: np.ndarray | None = None
-    stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)
+    weight: np.ndarray | None = None  # of a convolution [height, width, in, out], of a linear layer [in, out]
+    bias: np.ndarray | None = None  # [out], or None
+    stride: tuple[int, int] = (1, 1)  # of a convolution, (down, right)
+    padding: tuple[int, int] = (0, 0)  # of a convolution on both sides, (rows, columns)
 
 
 def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:

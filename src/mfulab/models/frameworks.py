@@ -27,10 +27,7 @@ PACKAGES = {
 
 
 def load(mode: str) -> None:
-    """Imports what a mode of execution needs, so that no clock sees it; torch's own modes need nothing.
-
-    Raises UnsupportedError with the command that installs a missing package.
-    """
+    """Imports what a mode needs before any clock runs; UnsupportedError tells the command that installs it."""
     for package in PACKAGES.get(mode, ()):
         try:
             importlib.import_module(package)

@@ -19,17 +19,13 @@ SPIN_MS = 5.0
 
 @dataclass(frozen=True)
 class Load:
-    """One kind of work, repeated for the first `duty` of each period.
-
-    `fills` is how much of the device it occupies: `all` of its cores or SMs, `one` of them, or `none`. Of its FLOPs the
-    share `useful` is a model's; the rest multiplies padding.
-    """
+    """One kind of work, repeated for the first `duty` of each period."""
 
     work: str  # matmul, spin, copy or nothing
     duty: float = 1.0
     period_s: float = 0.1
-    fills: str = "all"
-    useful: float = 1.0
+    fills: str = "all"  # how much of the device it occupies: all of its cores or SMs, one of them, or none
+    useful: float = 1.0  # share of its FLOPs that a model needs; the rest multiplies padding
 
 
 LOADS = {

@@ -23,10 +23,7 @@ class LowRankLinear(torch.nn.Module):
 
 
 def build(rank: int, adapted: Sequence[str], **arguments: Any) -> torch.nn.Module:
-    """Builds `mfulab.models.huggingface.build(**arguments)` with an adapter on each layer named in `adapted`.
-
-    Raises ModelError if no layer has such a name.
-    """
+    """Builds `huggingface.build(**arguments)` with adapters on the layers `adapted`; raises ModelError without any."""
     model = huggingface.build(**arguments).requires_grad_(False)
     found = [
         (parent, name, child)

@@ -24,8 +24,7 @@ SLOWED_SHARE, SLOWED_S = 0.3, 0.02  # of its step without the sleep, at least so
 def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
     """CPU threads of each process: as many as asked for, else a share of its node's cores.
 
-    Raises:
-        UnsupportedError: the processes of a node together need more cores than may be used.
+    Raises UnsupportedError if the processes of a node together need more cores than may be used.
     """
     here = parallel.processes // parallel.nodes
     threads = device.threads or max(1, usable_cores() // here)
@@ -44,10 +43,7 @@ def require_devices(parallel: ParallelConfig, found: int, kind: str) -> None:
 
 
 def see_one_gpu(place: int) -> None:
-    """Hides all GPUs from this process but the one at `place` among those it sees, before CUDA looks.
-
-    So each rank's counters, clocks and memory are those of its own GPU, as in a run of one process.
-    """
+    """Hides all GPUs but the one at `place` before CUDA looks: so a rank's counters and memory are its own GPU's."""
     chosen = cuda_devices()[place]
     os.environ.update(visible([chosen.uuid or str(place)]))
 

@@ -55,8 +55,7 @@ def prune(model: nn.Module, config: ModelConfig) -> None:
 def compress(model: nn.Module) -> None:
     """Packs weights with two of four left as the tensor cores of a GPU take them, in place.
 
-    Raises:
-        UnsupportedError: no NVIDIA GPU of capability 8.0 or later, or no 16-bit weights.
+    Raises UnsupportedError without an NVIDIA GPU of capability 8.0 or later, or without 16-bit weights.
     """
     for layer in (each for each in model.modules() if isinstance(each, nn.Linear)):
         weight = layer.weight.detach()

@@ -26,19 +26,12 @@ SCHEDULE_STEPS = 1000  # of a cosine's half; which part of it is measured does n
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a model.
+    """One step of a model."""
 
-    Attributes:
-        call: does the step; of training it returns the loss, else the model's output.
-        loss: gives the loss of what `call` returned.
-        phases: does the step and calls a `Mark` at the end of each phase; if it has no phases, the reason.
-        facts: columns of the row that are known once the step is made, such as the error of a quantised model.
-    """
-
-    call: Callable[[], Any]
-    loss: Callable[[Any], float]
-    phases: Callable[[Mark], object] | str
-    facts: dict[str, Any] = field(default_factory=dict)
+    call: Callable[[], Any]  # does the step; of training it returns the loss, else the model's output
+    loss: Callable[[Any], float]  # gives the loss of what `call` returned
+    phases: Callable[[Mark], object] | str  # does the step, calls a `Mark` after each phase; the reason, if it has none
+    facts: dict[str, Any] = field(default_factory=dict)  # columns known by then, such as a quantised model's error
 
 
 def make(config: ProfileStepConfig, device: torch.device) -> Step:

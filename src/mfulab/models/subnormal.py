@@ -15,11 +15,8 @@ from mfulab.core.errors import UnsupportedError
 class Elementwise(nn.Module):
     """`depth` times the same operation on each number: [batch, width] → [batch, width].
 
-    Args:
-        operation: product by 0.75, quotient by 1.3, or square root.
-        subnormal: numbers below the format's smallest normal one, otherwise between 0 and 1.
-        flushed: has the CPU take subnormal numbers for zero meanwhile, which torch offers on some; a GPU ignores it.
-        depth: operations a step.
+    It is a product by 0.75, a quotient by 1.3 or a square root, of numbers between 0 and 1 or (`subnormal`) below the
+    format's smallest normal one, which `flushed` has the CPU take for zero where torch offers that; a GPU ignores it.
     """
 
     def __init__(

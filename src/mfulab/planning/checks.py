@@ -22,8 +22,6 @@ from mfulab.planning.overrides import OPEN, put
 MOST = 100_000  # values of one key, and runs of one step: more is a mistake
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 SHOWN = 80  # characters of a value in a message
-
-
 # Keys with one value for all runs.
 ONE = {"steps", "replicates", "ceiling_replicates", "short_processes", "budget_min", "hardware", "exclude"}
 ONE |= {"device", "device.name", "device.type", "report.language", "report.rows"}
@@ -62,9 +60,8 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
         if key in ONE and override.is_sweep_override():
             raise ConfigurationError(f"{line}: one value for all runs. Give the command again for another.")
         if key == "steps" and override.value() == []:
-            raise ConfigurationError(
-                f"{line}: nothing to measure. Choices: {', '.join(MEASUREMENTS)}; experiment=recorded needs none."
-            )
+            names = ", ".join(MEASUREMENTS)
+            raise ConfigurationError(f"{line}: nothing to measure. Choices: {names}; experiment=recorded needs none.")
         if key in known:
             for choice in values_of(override):
                 check_choice(key, choice, folder, where)
@@ -76,9 +73,8 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
                 break
             beside = node if isinstance(node, Mapping) else {}
             if part not in beside:
-                raise unknown(
-                    f"{where}key", key, [f"{parents}{name}" for name in {*beside, *(() if parents else known)}]
-                )
+                there = {*beside, *(() if parents else known)}
+                raise unknown(f"{where}key", key, [f"{parents}{name}" for name in there])
             node = node[part]
             parents += f"{part}."
         if not override.is_sweep_override() and "${" not in override.get_value_element_as_str():
@@ -90,9 +86,8 @@ def values_of(override: Override) -> list[str]:
     if not override.is_sweep_override():
         return [override.get_value_element_as_str()]
     if not override.is_discrete_sweep():
-        raise ConfigurationError(
-            f"{override.input_line}: an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
-        )
+        says = "an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
+        raise ConfigurationError(f"{override.input_line}: {says}")
     found = override.value()
     is_endless = isinstance(found, RangeSweep) and not (
         found.step and abs((found.stop - found.start) / found.step) <= MOST  # type: ignore[operator]

@@ -47,24 +47,19 @@ class Composition:
     overrides: Sequence[str] = ()  # what the user gave for its runs, as Hydra is told it
 
 
-def compose_experiments(overrides: Sequence[str], folder: Path) -> list[Composition]:
-    """One composition for each experiment that `overrides` name (`experiment=a,b`); the default where none is named."""
-    with _hydra(folder):
-        names, rest = _experiments(_parse(complete(overrides)), folder)
-        return [_compose_one(chosen, rest, folder) for chosen in [[f"experiment={name}"] for name in names] or [[]]]
+def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool = True) -> list[Composition]:
+    """One composition for each experiment that `overrides` name (`experiment=a,b`); the default where none is named.
 
-
-def check(overrides: Sequence[str], folder: Path, *, sweeps: bool) -> None:
-    """Raises ConfigurationError for the first override that names no key or no option, or several where not `sweeps`.
-
-    Composes only the base.
+    Without `sweeps` an experiment's own axes are left out. Raises ConfigurationError, then also for several values.
     """
     with _hydra(folder):
-        parsed = _parse(overrides)
+        parsed = _parse(complete(overrides))
         for override in parsed:
-            if len(checks.values_of(override)) > 1 and not sweeps:
+            if override.is_sweep_override() and not sweeps:
                 raise ConfigurationError(f"{override.input_line}: several values. Add -m to sweep over them.")
-        checks.overrides(_experiments(parsed, folder)[1], _plain(compose("config")), folder)
+        names, rest = _experiments(parsed, folder)
+        wanted = [[f"experiment={name}"] for name in names] or [[]]
+        return [_compose_one(chosen, rest, folder, sweeps) for chosen in wanted]
 
 
 def _experiments(parsed: Sequence[Override], folder: Path) -> tuple[list[str], list[Override]]:
@@ -77,22 +72,10 @@ def _experiments(parsed: Sequence[Override], folder: Path) -> tuple[list[str], l
     return names, [override for chooses, override in by_key if not chooses]
 
 
-def composed_by_hydra(config: DictConfig) -> Composition:
-    """The composition that Hydra itself made for one job of a script."""
-    from hydra.core.hydra_config import HydraConfig
-
-    runtime = HydraConfig.get()
-    choices = dict(runtime.runtime.choices)
-    fixed = _fixed(_parse(list(runtime.overrides.task)))
-    return Composition(choices["experiment"], _plain(config), choices, {}, fixed)
-
-
 def _fixed(overrides: Iterable[Override]) -> dict[str, Any]:
     """The nested keys that are set once for all runs."""
-    single = {
-        override.get_key_element().lstrip("+"): override for override in overrides if not override.is_sweep_override()
-    }
-    return {key: checks.plain(each.get_value_element_as_str()) for key, each in single.items() if "." in key}
+    single = ((each.get_key_element().lstrip("+"), each) for each in overrides if not each.is_sweep_override())
+    return {key: checks.plain(each.get_value_element_as_str()) for key, each in single if "." in key}
 
 
 @contextmanager
@@ -115,12 +98,11 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     except OverrideParseException as error:
-        raise ConfigurationError(
-            f"{error.override}: cannot be read. Give key=value, several values as key=a,b and a list as key=[a,b]."
-        ) from error
+        says = "cannot be read. Give key=value, several values as key=a,b and a list as key=[a,b]."
+        raise ConfigurationError(f"{error.override}: {says}") from error
 
 
-def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: Path) -> Composition:
+def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: Path, sweeps: bool) -> Composition:
     shipped = compose("config", overrides=list(chosen), return_hydra_config=True)
     checks.overrides(overrides, _plain(shipped), folder)
     own = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
@@ -128,7 +110,8 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
     choices = {str(key): str(value) for key, value in composed.hydra.runtime.choices.items()}
     base = _plain(composed)
     where = f"{folder}/experiment/{choices['experiment']}.yaml: "
-    sweep = _parse([f"{key}={value}" for key, value in (composed.hydra.sweeper.params or {}).items()])
+    params = (composed.hydra.sweeper.params if sweeps else None) or {}
+    sweep = _parse([f"{key}={value}" for key, value in params.items()])
     checks.overrides(sweep, base, folder, where)
     axes = {override.key_or_group: override for override in [*sweep, *overrides]}
 
@@ -151,10 +134,7 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
 
 
 def _options(group: str, names: Sequence[str], overrides: Sequence[str], experiment: str, folder: Path) -> list[Value]:
-    """Contents of a group's choices: by Hydra, but for a group that nothing else touches by its lines and files alone.
-
-    Hydra composes the whole config for each choice, which is seconds for all kernels.
-    """
+    """Contents of a group's choices: by Hydra, but of a group that nothing else touches by lines and files alone."""
     shared: Any = None  # by the group's choices, where a choice is nothing but that and its own line or file
     lines = derived(folder, group)
     with suppress(Exception):  # of a file that cannot be read: Hydra says why

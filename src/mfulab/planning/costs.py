@@ -35,10 +35,7 @@ OTHER_FIGURES, FIGURE_S, PAGE_S, FIRST_PAGE_S = 2, 0.9, 4.0, 6.0
 
 
 class Sweep:
-    """The time of one command: its budget, what comes first, and the estimate.
-
-    Raises ConfigurationError where the budget is smaller than the ceilings need.
-    """
+    """Time of one command: budget, what comes first, estimate. Raises ConfigurationError if the ceilings need more."""
 
     def __init__(self, plans: Sequence[Plan], began: float) -> None:
         self._plans, self._began = plans, began
@@ -96,10 +93,7 @@ class Sweep:
 
 
 def cost(run: Run, always: bool) -> dict[str, Any]:
-    """Gives what predicts a run (`runtime.budget`): seconds known now, its group, and the rows that tell the rest.
-
-    `always`: the run is measured whatever the budget.
-    """
+    """Gives what predicts a run (`runtime.budget`): seconds known now, its group, and the rows that tell the rest."""
     config = run.config
     kind = (config.get("kernel") or config.get("precision") or {}).get("name", "")
     seconds = START_S.get(run.step, OTHER_S) + (COMPILE_S["numba"] if kind.startswith("numba") else 0)
@@ -123,10 +117,7 @@ def finish_s(plans: Iterable[Plan]) -> float:
 
 
 def headline(plan: Plan) -> list[str]:
-    """Folders of the first processes that the page's first sentence needs: the first precision of the first step.
-
-    What they are joined with is among them, and the environment.
-    """
+    """Folders for the page's first sentence: the environment, the first step in its first precision, what it joins."""
     joined = [run for run in plan.runs if "compute" in run.needs and replicate_of(run.name) == 1]
     first = [run for run in joined if (run.step, run.needs["compute"]) == (joined[0].step, joined[0].needs["compute"])]
     needed = [folder for run in first for folder in (*run.needs.values(), run.folder)]

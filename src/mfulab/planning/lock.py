@@ -36,9 +36,8 @@ def take(results: Path) -> bool:
     is_here = left.get("host") == socket.gethostname() or (is_kept and left.get("boot") == system.boot() != "")
     if left and not is_here:
         os.close(descriptor)
-        raise ConfigurationError(
-            f"{results}/: {_told(left)} and did not end it properly. Where it has ended, give `make unlock`."
-        )
+        says = "and did not end it properly. Where it has ended, give `make unlock`."
+        raise ConfigurationError(f"{results}/: {_told(left)} {says}")
     _held[path] = descriptor
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)
@@ -63,9 +62,8 @@ def _locked(path: Path) -> tuple[int, bool]:
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise ConfigurationError(
-            f"{path}: cannot be opened ({error.strerror}). It must be a file of your own; remove it if no sweep runs."
-        ) from error
+        says = f"cannot be opened ({error.strerror}). It must be a file of your own; remove it if no sweep runs."
+        raise ConfigurationError(f"{path}: {says}") from error
     is_kept, remedy = True, ""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

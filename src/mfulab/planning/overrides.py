@@ -20,10 +20,7 @@ def put(content: dict[str, Any], key: str, value: Any) -> None:
 
 
 def from_snakemake(config: Mapping[str, Any]) -> list[str]:
-    """`--config key=value …` as Hydra overrides; `overrides="a.b=1 c.d=2"` holds those whose key has a dot.
-
-    Snakemake refuses a dot in a key of --config, hence the one key that holds them all.
-    """
+    """`--config key=value …` as Hydra overrides; `overrides="a.b=1 …"` holds dotted keys, which Snakemake refuses."""
     result = []
     for key, value in config.items():
         if key == "overrides":

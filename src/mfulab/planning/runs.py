@@ -86,10 +86,7 @@ class Plan:
 
     @property
     def manifest(self) -> str:
-        """JSON for the tables: where each run's row is, which config it belongs to, and what it is joined with.
-
-        `overrides` is for recordings.
-        """
+        """JSON for the tables: each run's row, config and joins; `overrides` are for recordings."""
         runs = [
             {
                 "step": run.step,

@@ -70,14 +70,11 @@ def keep_no_default_rate(scheduler: Any) -> None:
 
 
 def leave_at_once(number: int, frame: Any) -> None:
-    """Ends the process for SIGINT or SIGTERM with one line: before a sweep, or while its end was asked for already.
-
-    Runs that were started end with it: their clients see that it is gone.
-    """
+    """Ends the process for SIGINT or SIGTERM with one line: before a sweep, or while its end was asked for already."""
     says = "left at once" if lifetime.interrupted else "interrupted before anything was measured"
     sys.stderr.write(f"\nmfulab: {says}; finished rows are kept, the same command goes on.\n")
     sys.stderr.flush()
-    os._exit(128 + number)
+    os._exit(128 + number)  # runs that were started end with it: their clients see that it is gone
 
 
 def catch_signals(handler: Any) -> None:
@@ -103,13 +100,9 @@ def end_in_order(scheduler: Any) -> None:
 
 
 def look_for_garbage_rarely() -> None:
-    """Raises the garbage collector's threshold, and leaves out its last walk when Python exits.
-
-    A workflow's jobs live as long as it does, and the collector walked thousands of them again and again. To free them
-    one by one at the end took a quarter of the time in which nothing is found to be done (docs/notes/scale.md).
-    """
-    gc.set_threshold(OBJECTS_MADE)
-    atexit.register(gc.freeze)
+    """Raises the garbage collector's threshold, and leaves out its last walk at exit (docs/notes/scale.md)."""
+    gc.set_threshold(OBJECTS_MADE)  # a workflow's jobs live as long as it does: thousands were walked again and again
+    atexit.register(gc.freeze)  # to free them one by one took a quarter of a sweep in which nothing is to be done
 
 
 def restore_commas(targets: Iterable[dict[str, str]]) -> None:

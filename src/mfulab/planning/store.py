@@ -92,10 +92,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def is_complete(row: Path, budget_min: float = math.inf) -> bool:
-    """True if a row file holds a header and one row of as many cells, ended by a newline.
-
-    A row that a budget below `budget_min` left unmeasured is none.
-    """
+    """True if a file holds a header and one whole row, other than one that a budget below `budget_min` left out."""
     text = _read(row) or ""
     try:
         rows = parse_csv(text, row) if text.endswith("\n") else []

@@ -77,10 +77,7 @@ class Workflow:
         )
 
     def begin(self) -> bool:
-        """Takes the results' lock and writes the plan; true where a sweep before was killed.
-
-        Ends the process with one message where another sweep runs, or where nothing can be written.
-        """
+        """Takes the results' lock and writes the plan, or ends the process; true where a sweep before was killed."""
         with _told_in_one_line():
             store.check_writable(RESULTS)
             try:  # before the first run fails
@@ -96,10 +93,7 @@ class Workflow:
         return is_left_over
 
     def say_estimate(self, jobs: Iterable[Any], gpus: int = 1) -> None:
-        """Says how long Snakemake's `jobs`, those that it is to do, will take; nothing where none measures.
-
-        On `gpus` at once where the sweep measures GPUs.
-        """
+        """Says how long Snakemake's `jobs` will take, those of GPUs on `gpus` at once; nothing where none measures."""
         runs = [run for job in jobs if (run := _folder(job.rule.name, job.wildcards_dict)) in self._runs]
         if not runs:
             return
@@ -108,10 +102,7 @@ class Workflow:
         print(f"about {duration(seconds)}{words}", file=sys.stderr)
 
     def last_page(self, jobs: Iterable[Any]) -> str:
-        """A shell command for the end of a sweep that was interrupted or failed: the page of what there is.
-
-        It does nothing where no page was asked for. What this process says last is what is kept and how to go on.
-        """
+        """A shell command after a sweep that was interrupted or failed: the page of what there is, if it was to be."""
         try:
             store.check_writable(RESULTS)
         except ConfigurationError as error:
@@ -165,10 +156,8 @@ class Workflow:
         return file
 
     def previous(self, step: str) -> Callable[[Any], list[str]]:
-        """An input function: for a replicate, the row of the one before, so that a run that failed is not repeated.
-
-        Not `ancient`: see docs/upstream.md.
-        """
+        """An input function: for a replicate, the row of the one before, so that a run that failed is not repeated."""
+        # Not `ancient`: see docs/upstream.md.
         return lambda wildcards: [
             f"{RESULTS}/{wildcards.hardware}/{step}/{before}/row.csv" for before in [previous(wildcards.run)] if before
         ]
@@ -203,10 +192,7 @@ class Workflow:
         return [self._written(f"{RESULTS}/{plan.manifest_path}", plan.manifest) for plan in self.plans]
 
     def work(self, jobs: Iterable[Any]) -> str:
-        """Names what Snakemake's `jobs` do: `rows` alone, the `report` alone where nothing is measured, or `both`.
-
-        After it stand the frameworks that planned runs use beside torch.
-        """
+        """Names what Snakemake's `jobs` do, and the frameworks that runs use beside torch, as `server.modules_for`."""
         if not self._runs:  # recorded machines alone
             return "report"
         frameworks = {name for run in self._runs.values() for name in FRAMEWORKS.findall(run.text)}
@@ -259,10 +245,7 @@ class Workflow:
         return str(path)
 
     def module_sources(self, *modules: str) -> Callable[[Any], list[str]]:
-        """An input function: the files of modules and of all that they import of this package.
-
-        `*` in a module's name is the figure that the wildcards name, else every figure.
-        """
+        """An input function: files of modules and of all that they import; `*` is the wildcards' figure, or each."""
 
         def files(wildcards: Any) -> list[str]:
             figure = wildcards.get("figure")

@@ -25,7 +25,6 @@ class Batch:
     batch_size: int | None  # None where a single batch size was measured, from which nothing can be recommended
     samples_per_s: float
     share_percent: float
-    largest: int
     rising: bool
     too_large: int | None  # the smallest that was out of memory, beyond all that were measured
     fits: tuple[int | None, ...]  # None: not predicted
@@ -40,6 +39,7 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
     """
     rows = rows[["status", *curves.KEYS, "batch_size", "samples_per_s", "predicted_memory_bytes"]]
     lost = rows[rows["status"] == OUT_OF_MEMORY].drop_duplicates()
+    lost_cases = lost[curves.KEYS].map(str)
     known = frames.ok(rows, "samples_per_s", "batch_size")
     known = frames.one_each(known, [*curves.KEYS, "batch_size"]) if len(known) else known
     found = []
@@ -48,7 +48,7 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
         best, last = case["samples_per_s"].max(), case.iloc[-1]
         knee = case[case["samples_per_s"] >= KNEE * best].iloc[0]
         chosen = int(knee["batch_size"]) if len(case) > 1 else None
-        alike = (lost[curves.KEYS].map(str) == last[curves.KEYS].map(str)).all(axis=1)
+        alike = (lost_cases == last[curves.KEYS].map(str)).all(axis=1)
         beyond = lost.loc[alike & (lost["batch_size"] > last["batch_size"]), "batch_size"]
         found.append(
             Batch(
@@ -56,7 +56,6 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
                 batch_size=chosen,
                 samples_per_s=knee["samples_per_s"],
                 share_percent=100 * knee["samples_per_s"] / best,
-                largest=int(last["batch_size"]),
                 rising=len(case) > 1 and knee["batch_size"] == last["batch_size"] and beyond.empty,
                 too_large=None if beyond.empty else int(beyond.min()),
                 fits=tuple(largest_that_fits(case, gigabytes) for gigabytes in CARDS_GB),
@@ -90,11 +89,6 @@ def bytes_a_sample(case: pd.DataFrame) -> float | None:
     ends = known[["batch_size", "predicted_memory_bytes"]].iloc[[0, -1]]
     samples, more = (ends.iloc[1] - ends.iloc[0]).astype(float)
     return more / samples if more > 0 else None
-
-
-def waits(rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs that were fed by a DataLoader, those that wait longest first."""
-    return frames.ok(rows, "input_wait_percent").sort_values("input_wait_percent", ascending=False)
 
 
 def bf16(rows: pd.DataFrame) -> pd.DataFrame:

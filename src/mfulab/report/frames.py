@@ -24,7 +24,7 @@ TEXTS = {
     "seminar": ["source", "case", "printed", "formula", "value", "answer", "agrees", "note"],
 }
 ABSENT = {str: "", bool: False, float: float("nan")}
-JUDGED = ("doubtful", "impossible")  # columns that `trust.judged` adds
+JUDGED = ("doubtful", "impossible", "doubts")  # columns that `trust.judged` adds
 
 
 def read(folder: Path, wanted: Collection[str] = (*TABLES, "series")) -> tuple[Tables, list[str]]:
@@ -145,10 +145,10 @@ def in_words(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
     """The rows with what is said of their machines in the text's language."""
     if rows.empty or "machine" not in rows:
         return rows
-    machines = rows["machine"]
-    for mark in (RECORDED, READ):
-        machines = machines.str.replace(mark, text.name("machine", mark), regex=False)
-    return rows.assign(machine=machines.str.replace(f"^{UNNAMED}\\b", text.name("machine", UNNAMED), regex=True))
+    marks = re.compile(rf"^{UNNAMED}\b|{re.escape(RECORDED)}|{re.escape(READ)}")
+    machines = rows["machine"].unique()  # few, however many rows
+    names = {machine: marks.sub(lambda mark: text.name("machine", mark[0]), machine) for machine in machines}
+    return rows.assign(machine=rows["machine"].map(names).astype(str))
 
 
 def short_name(device: str) -> str:

@@ -1,6 +1,6 @@
 """Doubts about measured rows: what disturbed them, and what cannot be; for the page, the terminal and the figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from mfulab.tables.verdict import ABOVE_PEAK
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
 FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
 INTERVAL = ["time_s", "time_ci_low_s", "time_ci_high_s"]
-BATCH = r"(?<=batch_size=)\d+"  # in a run's name: what remains without it is the same step
 STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 
 # Reasons, by their keys in section `trust`.
@@ -41,11 +40,18 @@ class Doubt:
 
 
 def judged(tables: frames.Tables) -> frames.Tables:
-    """The tables with columns `doubtful` and `impossible`, so that no figure has to judge its rows."""
-    return {
-        name: table.assign(doubtful=doubtful, impossible=impossible) if name in TABLES else table
-        for name, table in tables.items()
-    }
+    """The tables with columns `doubtful`, `impossible` and `doubts`, so that nothing has to judge their rows again."""
+    return {name: _judged(table) if name in TABLES else table for name, table in tables.items()}
+
+
+def _judged(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with these columns, where they have none yet; `doubts` has a bit a reason, by its place in WORDS."""
+    if "doubts" in rows:
+        return rows
+    failed = consistency.failed(rows)
+    doubts = sum(mask * 2 ** WORDS.index(key) for key, mask in _masks(rows, failed).items())
+    any_failed = pd.DataFrame(failed, index=rows.index).any(axis=1)
+    return rows.assign(doubts=doubts, doubtful=doubts > 0, impossible=any_failed)
 
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
@@ -53,7 +59,7 @@ def doubtful(rows: pd.DataFrame) -> pd.Series:
 
     A wide interval is no doubt: it is the row's precision, and shown as that.
     """
-    return rows["doubtful"] if "doubtful" in rows else pd.DataFrame(_masks(rows), index=rows.index).any(axis=1)
+    return rows["doubtful"] if "doubtful" in rows else _judged(rows)["doubtful"]
 
 
 def impossible(rows: pd.DataFrame) -> pd.Series:
@@ -61,23 +67,21 @@ def impossible(rows: pd.DataFrame) -> pd.Series:
     return rows["impossible"] if "impossible" in rows else consistency.any_failed(rows)
 
 
-def _masks(rows: pd.DataFrame) -> dict[str, pd.Series]:
-    """For each reason a flag a row."""
+def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.Series]:
+    """For each reason a flag a row; `failed` are those of `consistency`."""
     nothing = pd.Series(False, index=rows.index)
     ok = rows["status"] == "ok" if "status" in rows else ~nothing
     timed = ok & rows["replicates"].notna() if "replicates" in rows else ok  # not what was read from a trace
     flags = rows["verdict_flags"] if "verdict_flags" in rows else pd.Series("", index=rows.index)
-    masks = {
-        key: ok & flags.isin([cell for cell in flags.unique() if isinstance(cell, str) and f'"{key}"' in cell])
-        for key in DISTURBING
-    }
+    cells = [cell for cell in flags.unique() if isinstance(cell, str)]
+    masks = {key: ok & flags.isin([cell for cell in cells if f'"{key}"' in cell]) for key in DISTURBING}
     if "steady" in rows:
         masks["unsteady"] = timed & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
     if "mfu_percent" in rows:
         masks["above_peak"] = ok & (rows["mfu_percent"] > ABOVE_PEAK)
     if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
         masks["falling"] = ok & falling(rows)
-    return masks | {key: ok & mask for key, mask in consistency.failed(rows).items()}
+    return masks | {key: ok & mask for key, mask in failed.items()}
 
 
 def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
@@ -108,10 +112,10 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
     """Reasons to doubt what was measured here, the most frequent first; impossible ceilings before all."""
     found = []
     for table in STEPS:
-        rows = frames.own(tables[table])
-        for key, mask in _masks(rows).items():
-            if mask.any():
-                found.append(Doubt(key, table, tuple(rows.loc[mask, "run"])))
+        rows = frames.own(_judged(tables[table]))
+        for place, key in enumerate(WORDS):
+            if runs := tuple(rows.loc[(rows["doubts"] & 2**place) > 0, "run"]):
+                found.append(Doubt(key, table, runs))
     found.sort(key=lambda doubt: -len(doubt.runs))
     # Formats in which a run of the sweep was faster than all that their ceiling's own runs reached.
     rows = frames.own(frames.ok(tables["ceilings"], "swept_tflop_s"))
@@ -122,9 +126,9 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
 
 def falling(rows: pd.DataFrame) -> pd.Series:
     """True for a step that takes less time than the same step of a smaller batch, though more is to be done."""
-    timed = rows.dropna(subset=["time_s", "batch_size"])
-    timed = timed.assign(run=timed["run"].str.replace(BATCH, "", regex=True))
     step = ["hardware", "recorded", "run"]
+    timed = rows[[*step, "time_s", "batch_size"]].dropna(subset=["time_s", "batch_size"])
+    timed = timed.assign(run=timed["run"].str.replace(consistency.BATCH, "", regex=True))
     longest = timed.groupby([*step, "batch_size"])["time_s"].max().groupby(step).cummax()
     smaller = longest.groupby(step).shift().reindex(pd.MultiIndex.from_frame(timed[[*step, "batch_size"]]))
     return (timed["time_s"] < FALLING * smaller.to_numpy()).reindex(rows.index, fill_value=False)
@@ -132,6 +136,7 @@ def falling(rows: pd.DataFrame) -> pd.Series:
 
 def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
     """(headline, a line a reason, command that measures again); empty texts where nothing is doubtful."""
+    tables = judged(tables)
     text, found, broken = Texts(language, "trust"), doubts(tables), failed(tables, language)
     if not found and not broken:
         return "", [], ""
@@ -155,15 +160,17 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
 def precision(tables: frames.Tables, language: str = "en") -> str:
     """Sentences on how precise the times are, and on what the machine cost; empty where nothing was measured twice."""
     text = Texts(language, "trust")
-    rows = pd.concat([frames.own(frames.ok(tables[table], "time_s")) for table in STEPS])
-    known = [_typical(rows, column) for column in ("precision_percent", "machine_cost_percent")]
+    columns = ["precision_percent", "machine_cost_percent"]
+    timed = [frames.own(frames.ok(tables[table], "time_s")) for table in STEPS]
+    rows = pd.concat([each.reindex(columns=["run", *columns]) for each in timed])  # not of all columns, which are many
+    known = [_typical(rows, column) for column in columns]
     words = text("precision", **known[0]) if known[0] else "", text("machine_cost", **known[1]) if known[1] else ""
     return " ".join(filter(None, words))
 
 
 def _typical(rows: pd.DataFrame, column: str) -> dict[str, Any]:
     """The median of a column, its largest value and that run's name; empty without a value."""
-    found = rows.dropna(subset=[column]) if column in rows else rows.head(0)
+    found = rows.dropna(subset=[column])
     if found.empty:
         return {}
     worst = found.loc[found[column] == found[column].max()].iloc[0]

@@ -25,7 +25,6 @@ from mfulab.runtime.processes import WorkflowEndedError
 SOCKET = "MFULAB_WORKER"
 STARTED, WORKFLOW_ENDED = b"started\n", b"ended\n"  # what the worker says, beside an exit status
 REFUSED = 113  # a script's exit status for a run that must not become a row: none that argparse or Python gives
-USAGE = 2  # a script's exit status for a mistake on its command line
 KILLED = "--killed"  # instead of a script: the client of the command behind it was killed
 TIME_LIMIT = "MFULAB_TIME_LIMIT_S"  # of runs of whose config timing is no part: ceilings, loads, counting
 LONGEST_LOG = 16 << 20  # bytes
@@ -40,10 +39,7 @@ THREADS = tuple(f"{library}_THREADS" for library in LIBRARIES)
 
 
 def main(command: list[str]) -> int:
-    """Runs `command` (a script and its arguments) and returns the exit status.
-
-    After `--killed` it measures nothing: it writes the row of a run whose client was killed.
-    """
+    """Runs `command`, a script and its arguments, or after `--killed` writes its row; returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # this process ends at once, and with it the run
     environment = {key: value for key, value in os.environ.items() if key not in THREADS}
     try:

@@ -30,10 +30,9 @@ def claim(
 ) -> Iterator[dict[str, str]]:
     """Holds devices of type `device` for the run of `config_path`, waiting for them; yields the run's environment.
 
-    Raises WorkflowEndedError if the workflow ends meanwhile.
-
     `device` is `cpu`, a GPU's kind, or None for a run that needs none. Where it is not known which GPUs there are, the
     run sees what it would see anyway. A run that wants more GPUs than there are holds all, and refuses itself.
+    Raises WorkflowEndedError if the workflow ends meanwhile.
     """
     candidates = ["cpu"] if device == "cpu" else []
     if is_gpu(device):  # those of the hardware that the run's folder, results/<hardware>/…, names

@@ -44,10 +44,7 @@ def stop() -> None:
 
 @contextmanager
 def worker(work: str = "both") -> Iterator[str]:
-    """A worker with the modules that this process's environment finds, and any run in it, until the block ends.
-
-    Gives its socket, by which clients find it; empty where runs go without one.
-    """
+    """The socket of a worker with this process's environment, until the block ends; empty where runs go without one."""
     if not system.can_fork_after_imports() or os.environ.get(SOCKET) == "":
         yield ""
         return

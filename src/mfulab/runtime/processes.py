@@ -57,14 +57,12 @@ def out_of_memory_kills() -> int:
 def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[int, list[int]]:
     """Forks a process that becomes a run, and ends it with all that it leaves once it, a lifeline or this process ends.
 
-    The run is the first to be killed if memory runs out, and dies with this process (Linux).
+    The run is the first to be killed if memory runs out, and dies with this process (Linux). Returns its exit status
+    (negative: a signal), and the lifelines that ended before it.
 
     Args:
         become: what the forked process calls; it does not come back from it.
         lifelines: descriptors whose other ends are those of processes that wait for the run.
-
-    Returns:
-        The run's exit status (negative: a signal), and the lifelines that ended before it.
     """
     keeper = os.getpid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -56,10 +56,7 @@ def measure(step: str, config_path: Path) -> Row:
 
 
 def record_failure(step: str, config_path: Path, message: str, process_s: float | None = None) -> Row:
-    """Writes the row of a run whose process was ended from outside: killed, crashed, or out of time; or not begun.
-
-    It ran for `process_s` until now, where that is known.
-    """
+    """Writes the row of a run ended from outside (killed, crashed, late), after `process_s`; or of one not begun."""
     config = read_config(step, config_path)
     folder = config_path.parent
     hardware = folder.parents[1].name if config.on_device else ""

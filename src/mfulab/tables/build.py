@@ -96,10 +96,7 @@ def _double(table: str, row: Record) -> str:
 
 
 class _Beside:
-    """Device and ceilings of each machine, recorded apart from measured.
-
-    Ceilings are found by name or format and their conditions, such as a number of threads.
-    """
+    """Device of each machine, recorded apart from measured, and its ceilings, with conditions such as threads."""
 
     def __init__(self, records: Records) -> None:
         self._devices = {_machine(row): row.get("device") for row in records["environment"]}
@@ -205,10 +202,7 @@ def _machine(row: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def write(collected: Collected, folder: Path) -> None:
-    """Writes the tables and what the page shows beside them.
-
-    A table without rows has its header alone, so that readers need no special case.
-    """
+    """Writes the tables, of one without rows the header alone, and what the page shows beside them."""
     folder.mkdir(parents=True, exist_ok=True)
     for table, rows in collected.records.items():
         write_csv(folder / f"{table}.csv", rows, columns(table))

@@ -44,8 +44,9 @@ LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
 STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
 
-
-Rows = Mapping[tuple[str, str], Mapping[str, object]]  # by step and run
+Run = tuple[str, str]  # step, name
+Row = Mapping[str, object]
+Rows = Mapping[Run, Row]
 
 
 @dataclass(frozen=True)
@@ -60,21 +61,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Compared:
-    """One run in both sets. `ratio` is new ÷ old: below 1 is faster; its bounds are the intervals' at their worst.
-
-    Times are None if a set lacks them, bounds also if a time has no interval. `detects_percent` is the smallest
-    slowdown that would have been called one, with intervals as wide as these.
-    """
+    """One run in both sets; times are None if a set lacks them, bounds also if a time has no interval."""
 
     step: str
     run: str
     verdict: str
     old_s: float | None = None
     new_s: float | None = None
-    ratio: float | None = None
-    ratio_low: float | None = None
+    ratio: float | None = None  # new ÷ old: below 1 is faster
+    ratio_low: float | None = None  # of its 95 % interval
     ratio_high: float | None = None
-    detects_percent: float | None = None
+    detects_percent: float | None = None  # smallest slowdown that would have been called one, with bounds as wide
     because: str = ""
 
 
@@ -94,7 +91,7 @@ def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tup
 
 
 def decided(
-    run: tuple[str, str], old_s: float, new_s: float, ratio: float, bounds: tuple[float, float], noticeable: float
+    run: Run, old_s: float, new_s: float, ratio: float, bounds: tuple[float, float], noticeable: float
 ) -> Compared:
     """A run's verdict by the interval of its ratio, and the smallest change that would have had one."""
     says, because = verdict_of(ratio, *bounds, noticeable)
@@ -129,7 +126,7 @@ def one_sided(ratio: float, end: float) -> float:
     return ratio * (end / ratio) ** ONE_SIDED
 
 
-def interval(row: Mapping[str, object]) -> Interval | None:
+def interval(row: Row) -> Interval | None:
     """The interval of a row's `time_s`, from the spread between the processes that measured it. None without a time."""
     time = row.get("time_s")
     if row.get("status") != "ok" or not isinstance(time, float):
@@ -140,27 +137,18 @@ def interval(row: Mapping[str, object]) -> Interval | None:
     return Interval(time, time, time, False)
 
 
-def compare(old: Path, new: Path, noticeable: float = NOTICEABLE, drift: float = 0.0) -> list[Compared]:
-    """Every run of two folders of one machine each, matched by step and run name.
-
-    `drift` is the machine's spread between sweeps, a standard deviation of logarithms, which widens every interval.
-    """
-    return verdicts(merged(old), merged(new), noticeable, drift)
-
-
 def verdicts(before: Rows, after: Rows, noticeable: float = NOTICEABLE, drift: float = 0.0) -> list[Compared]:
-    """A verdict on each run of two sets of merged rows, as `compare`."""
+    """A verdict on each run of two machines' merged rows, by step and name; `drift` between sweeps widens intervals."""
     runs = sorted(dict.fromkeys([*before, *after]), key=lambda run: STEPS.index(run[0]))
     processes = [replicates.times_of(row) for row in (*before.values(), *after.values())]
     spreads = [replicates.jackknife_variance(times) for times in processes if len(times) >= FEWEST_PROCESSES]
     usual = replicates.usual_variance(spreads)
-    return [_one(*run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs]
+    return [_one(run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs]
 
 
-def drift_between(old: Path, new: Path) -> float | None:
-    """The machine's spread between sweeps, of runs that either folder has measured often enough; None without."""
-    rows = [row for folder in (old, new) for row in merged(folder).values()]
-    return replicates.drift(map(replicates.times_of, rows))
+def drift_between(before: Rows, after: Rows) -> float | None:
+    """The machine's spread between sweeps, of runs that either set has measured often enough; None without."""
+    return replicates.drift(map(replicates.times_of, (*before.values(), *after.values())))
 
 
 def widened(found: Interval, drift: float) -> Interval:
@@ -172,7 +160,7 @@ def widened(found: Interval, drift: float) -> Interval:
     return Interval(found.time_s, found.time_s * math.exp(-low), found.time_s * math.exp(high), True)
 
 
-def of_as_few(found: Interval, row: Mapping[str, object], other: Mapping[str, object]) -> Interval:
+def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
     """The interval up to what as few processes as the other set has would have given, in 95 % of cases.
 
     The undisturbed time of few lies higher: fewer than FEWEST_FAST may all have met a slow state. Medians do not.
@@ -198,25 +186,17 @@ def merged(folder: Path) -> Rows:
     return {(step, row["run"]): row for step in STEPS for row in judged[MEASUREMENTS[step].table]}
 
 
-def _one(
-    step: str,
-    run: str,
-    old: Mapping[str, object] | None,
-    new: Mapping[str, object] | None,
-    noticeable: float,
-    drift: float,
-    usual: float | None = None,
-) -> Compared:
+def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: float, usual: float | None) -> Compared:
     if old is None or new is None:
-        return Compared(step, run, "not comparable", because=f"only in {'new' if old is None else 'old'}")
+        return Compared(*run, "not comparable", because=f"only in {'new' if old is None else 'old'}")
     before, after = interval(old), interval(new)
     if before is None or after is None:
         which, row = ("old", old) if before is None else ("new", new)
-        return Compared(step, run, "not comparable", because=f"{which} is {row['status']}: {row['message']}")
+        return Compared(*run, "not comparable", because=f"{which} is {row['status']}: {row['message']}")
     lacking = [name for name, row in (("old", old), ("new", new)) if row.get("median_time_s") is None]
     if len(lacking) == 1:
         because = f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
-        return Compared(step, run, "not comparable", because=because)
+        return Compared(*run, "not comparable", because=because)
     ratio = after.time_s / before.time_s
     if before.known and after.known:
         if half := _half_width(old, new, usual):
@@ -225,12 +205,12 @@ def _one(
         else:
             wide = of_as_few(widened(before, drift), old, new), of_as_few(widened(after, drift), new, old)
             bounds = ratio_interval(*wide)
-        return decided((step, run), before.time_s, after.time_s, ratio, bounds, noticeable)
+        return decided(run, before.time_s, after.time_s, ratio, bounds, noticeable)
     says, because = verdict(before, after)
-    return Compared(step, run, says, before.time_s, after.time_s, ratio, because=because)
+    return Compared(*run, says, before.time_s, after.time_s, ratio, because=because)
 
 
-def _half_width(old: Mapping[str, object], new: Mapping[str, object], usual: float | None) -> float | None:
+def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
     """Half the interval of a ratio by the processes of both; None where only their own intervals tell.
 
     That is so of medians, as on a GPU, of processes that met a disturbed machine, and of few beside many.
@@ -250,16 +230,11 @@ def is_recording(folder: Path) -> bool:
 
 
 def machine_folder(path: Path) -> Path:
-    """The folder results/<hardware> that `path` is or, as a results folder or a project, holds.
-
-    Raises ConfigurationError if there is none, or more than one.
-    """
+    """The folder results/<hardware> that `path` is or holds. Raises ConfigurationError if there is none, or several."""
     if any((path / step).is_dir() for step in STEPS) or is_recording(path):
         return path
-    found = sorted(
-        {each.parent for pattern in ("*/", "results/*/") for step in STEPS for each in path.glob(pattern + step)}
-    )
-    found = [each for each in found if each.name != "superseded"]
+    places = (each.parent for pattern in ("*/", "results/*/") for step in STEPS for each in path.glob(pattern + step))
+    found = sorted({place for place in places if place.name != "superseded"})
     if not found:
         raise ConfigurationError(f"{path}: no results here (no <hardware>/{STEPS[0]}/<run>/row.csv).")
     if len(found) > 1:
@@ -315,8 +290,9 @@ def read(path: Path) -> pd.DataFrame:
 def show(old: Path, new: Path, noticeable: float, gate: float | None, out: Path | None, as_json: bool) -> int:
     """Compares two folders of results; the status is that of `tell`."""
     old, new = machine_folder(old), machine_folder(new)
-    drift = drift_between(old, new)
-    compared = compare(old, new, noticeable if gate is None else gate, drift or 0.0)
+    both = merged(old), merged(new)
+    drift = drift_between(*both)
+    compared = verdicts(*both, noticeable if gate is None else gate, drift or 0.0)
     known = UNKNOWN_DRIFT if drift is None else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
     if out:
         write(compared, out, old, new)

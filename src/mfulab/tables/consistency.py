@@ -74,13 +74,13 @@ def _updates(rows: pd.DataFrame) -> pd.Series:
 
     A larger one may drive the weights out of the caches; a smaller one leaves no more of them there.
     """
-    batch = pd.to_numeric(rows["run"].str.extract(f"({BATCH})", expand=False)).fillna(0)
-    step = rows["run"].str.replace(BATCH, "", regex=True)
-    update_ms = pd.to_numeric(rows["optimiser_ms"])  # of objects, where all are empty
-    falling = rows[["hardware", "recorded"]].assign(step=step, batch=batch, update_ms=update_ms)
-    falling = falling.sort_values("batch", ascending=False, kind="stable")
+    update_ms = pd.to_numeric(rows["optimiser_ms"]).dropna()  # of objects, where all are empty
+    timed = rows.loc[update_ms.index, ["run", "hardware", "recorded"]].assign(update_ms=update_ms)
+    batch = pd.to_numeric(timed["run"].str.extract(f"({BATCH})", expand=False)).fillna(0)
+    step = timed["run"].str.replace(BATCH, "", regex=True)
+    falling = timed.assign(step=step, batch=batch).sort_values("batch", ascending=False, kind="stable")
     fastest = falling.groupby(["hardware", "recorded", "step"])["update_ms"].cummin()
-    return update_ms > UPDATE * fastest.reindex(rows.index)
+    return (falling["update_ms"] > UPDATE * fastest).reindex(rows.index, fill_value=False)
 
 
 def _levels(rows: pd.DataFrame) -> pd.Series:

@@ -258,10 +258,8 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
 
 
 def reading_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:
-    """Joined columns of a load with known utilization; `compute` is the ceilings row of its precision, or empty.
-
-    FLOPs of padding are no model's: they do not count towards MFU.
-    """
+    """Joined columns of a load with known utilization; `compute` is the ceilings row of its precision, or empty."""
+    # FLOPs of padding are no model's: they do not count towards MFU.
     flops, time = row.get("useful_flops"), row.get("window_s") if row.get("status") == "ok" else None
     known = utilization(time, device=device, flops=flops, compute=compute, memory={})
     return {name: known[name] for name in ("tflop_s", "mfu_percent", "mfu_basis")}

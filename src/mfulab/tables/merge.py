@@ -179,10 +179,7 @@ def _says(run: Path) -> tuple[Any, dict[str, str]]:
 
 
 def _copy(theirs: Path, ours: Path, hardware: str) -> None:
-    """Copies a run, its config first, whose age is kept, and its row last: Snakemake then sees nothing to do again.
-
-    The row names the machine as the folder is called.
-    """
+    """Copies a run, its config first, whose age is kept, and its row last: Snakemake then sees nothing to do again."""
     ours.mkdir(parents=True, exist_ok=True)
     remove(ours / "config.json")
     shutil.copy2(theirs / "config.json", ours / "config.json", follow_symlinks=False)

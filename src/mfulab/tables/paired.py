@@ -10,7 +10,7 @@ import numpy as np
 from mfulab.tables import compare, replicates
 from mfulab.timing.statistics import relative_half_width
 
-Run = tuple[str, str]  # step, name
+Run = compare.Run
 Pair = tuple[float | None, float | None]  # seconds of the old and of the new; None where a process had none
 FEWEST_PAIRS = 2
 RANKED = 8  # pairs from which on the interval needs no normal distribution
@@ -28,10 +28,8 @@ def judge(
 ) -> list[compare.Compared]:
     """A verdict on each run from its ratio new ÷ old and the 95 % confidence interval of that (`ratio_of`).
 
-    Pairs of which one has no time do not count.
-
     Args:
-        pairs: both times of each pair, measured one after the other.
+        pairs: both times of each pair, measured one after the other; a pair that lacks one does not count.
         reasons: why runs have no time, in words.
         noticeable: the relative difference that matters.
     """

@@ -168,9 +168,7 @@ def _write_tables(records: Records, folder: Path) -> None:
 def about(
     records: Records, hardware: str, planned: Mapping[str, Sequence[str]], stated_commit: str, dirty_allowed: bool
 ) -> dict[str, Any]:
-    """Provenance: the machine, its driver, packages and GPUs (with power limit and clocks), what was asked for, commits
-    and times.
-    """
+    """Provenance: machine, driver, packages, GPUs (with power limit and clocks), what was asked for, commits, times."""
     machine = records["environment"][0]
     rows = [row for table in records.values() for row in table]
     started = sorted(row["started_at"] for row in rows if row["started_at"])
@@ -192,10 +190,7 @@ def about(
 
 
 def rejoin(folder: Path) -> None:
-    """Writes a recording's tables with their joined columns computed anew, after a formula was corrected.
-
-    Raises ConfigurationError, and writes nothing, where a line cannot be read: it would be lost.
-    """
+    """Computes a recording's joined columns anew. Raises ConfigurationError, writing nothing, if it is unreadable."""
     found = from_recorded(folder)
     if found.problems:
         raise ConfigurationError(found.problems[0])
@@ -300,10 +295,7 @@ def _rows(found: Collected, folder: Path) -> Iterator[str]:
 
 
 def run(hardware: str | None, results: Path, only_check: bool, again: bool, **how: Any) -> int:
-    """Records, as `record` with `how`, validates (`only_check`) or rejoins (`again`).
-
-    The status is 1 where a recording is not valid.
-    """
+    """Records, as `record` with `how`, validates (`only_check`) or rejoins (`again`); 1 if a recording is not valid."""
     try:
         if only_check or again:
             folders = recordings(results, hardware)

@@ -65,14 +65,11 @@ def budget(row: Mapping[str, object]) -> dict[str, Cost]:
 
 
 def cost(row: Mapping[str, object], cause: str) -> Cost | None:
-    """Time that a verdict's parts of the headroom take; None where the headroom is not known or has none of them.
-
-    Of padding it is the share of the useful part that serves padding.
-    """
+    """Time that a verdict's parts of the headroom take; None where the headroom is not known or has none of them."""
     parts, (about, _) = budget(row), CAUSES.get(cause, ((), None))
     wanted = [parts[part] for part in INSTEAD.get(cause, about or LOST) if part in parts]
     mfu, useful, lost = number(row.get("mfu_percent")), number(row.get("useful_mfu_percent")), 1.0
-    if cause == "padded":
+    if cause == "padded":  # the share of the useful part that serves padding
         lost = 1 - useful / mfu if mfu and useful is not None else 0.0
     ms, points = lost * sum(each.ms for each in wanted), lost * sum(each.points for each in wanted)
     return Cost(ms, points) if points > 0 else None

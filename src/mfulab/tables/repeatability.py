@@ -15,24 +15,15 @@ from mfulab.timing.statistics import fast_variance, undisturbed
 
 @dataclass(frozen=True)
 class Trust:
-    """Findings of repeated measurements of one machine; shares and spreads in percent, None where nothing was repeated.
+    """Findings of repeated measurements of a machine; shares and spreads in percent, None if nothing was repeated."""
 
-    Attributes:
-        runs: runs that two processes or more measured.
-        spread_percent: the usual standard deviation between processes, relative; None with fewer than eight runs.
-        measurements: measurements that runs of many processes hold, and `size` the processes of each.
-        covered_percent: intervals of these that contain the undisturbed time of all processes.
-        verdicts: pairs of them that were compared, all of unchanged code.
-        false_percent: pairs that were called faster or slower.
-    """
-
-    runs: int
-    spread_percent: float | None = None
-    measurements: int = 0
-    size: int = 0
-    covered_percent: float | None = None
-    verdicts: int = 0
-    false_percent: float | None = None
+    runs: int  # that two processes or more measured
+    spread_percent: float | None = None  # usual standard deviation between processes; None with fewer than eight runs
+    measurements: int = 0  # that runs of many processes hold
+    size: int = 0  # processes of each of these
+    covered_percent: float | None = None  # of their intervals, those that contain the undisturbed time of all processes
+    verdicts: int = 0  # pairs of measurements that were compared, all of unchanged code
+    false_percent: float | None = None  # pairs that were called faster or slower
 
 
 def trust(runs: Sequence[Sequence[float]]) -> Trust:

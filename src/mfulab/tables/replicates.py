@@ -17,6 +17,8 @@ from mfulab.core.replicates import base_name, replicate_of
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device import is_gpu
 from mfulab.tables import states
+from mfulab.tables.columns import Record, Records
+from mfulab.timing.probe import DISTURBED
 from mfulab.timing.statistics import (
     QUANTILE_ERROR,
     UNDISTURBED,
@@ -28,8 +30,6 @@ from mfulab.timing.statistics import (
     undisturbed_half_width,
 )
 
-Record = dict[str, Any]
-Records = dict[str, list[Record]]
 ADDED = (
     *("process_s", "measured_s", "windows", "steps", "window_s", "repetitions", "unheld_repetitions"),
     *("disturbed_windows", "repeated_windows", "probe_s"),
@@ -66,7 +66,6 @@ class Quantity(NamedTuple):
 
 
 TIME = Quantity("time_s", "time_ci_low_s", "time_ci_high_s", is_low=True)
-AS_TIME = ("time_s", "reference_time_s")  # columns that are compared with one another
 MEASURED = {  # by table
     "profile": (TIME,),
     "matmul": (TIME,),
@@ -135,7 +134,10 @@ def merge_rows(
                 row["process_times_s"] = json.dumps([float(f"{value:.6g}") for value in values])
                 row |= _both_times(groups[key], timed, quantity)
             if quantity.is_rate and timed and row.get("threads"):
-                row[quantity.name] = _best(row, values, quantity)
+                row[quantity.name] = max(values)  # neighbours can only slow a CPU down; the interval moves along
+                for end in (quantity.low, quantity.high):
+                    if row[end] is not None:
+                        row[end] *= max(values) / Stats(values).median
     return merged
 
 
@@ -144,15 +146,12 @@ def counting(group: Sequence[Record], best: states.Bests) -> list[Record]:
 
     The probe decides, never the time that was measured, so that nothing is left out for being slow.
     """
-    quiet = [row for row in group if row["status"] == "ok" and states.slowdown(row, best) < states.DISTURBED]
+    quiet = [row for row in group if row["status"] == "ok" and states.slowdown(row, best) < DISTURBED]
     return quiet if len(quiet) > 1 else list(group)
 
 
 def interval_columns(
-    times: Sequence[float],
-    usual: float | None,
-    slowdowns: Sequence[float] = (),
-    quantity: Quantity = TIME,
+    times: Sequence[float], usual: float | None, slowdowns: Sequence[float] = (), quantity: Quantity = TIME
 ) -> dict[str, float | None]:
     """`replicates`, their relative spread in percent and the interval of what is estimated from them.
 
@@ -163,7 +162,7 @@ def interval_columns(
             that much faster elsewhere, at most: the interval holds both.
         quantity: names of the columns.
     """
-    disturbed = [slowdown >= states.DISTURBED for slowdown in slowdowns]
+    disturbed = [slowdown >= DISTURBED for slowdown in slowdowns]
     columns: dict[str, float | None] = {
         "replicates": len(times) or None,
         "disturbed_replicates": sum(disturbed) if slowdowns else None,
@@ -190,14 +189,11 @@ def interval_columns(
 
 
 def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
-    """The variance between processes that most runs of a machine have; `spreads` are (variance, degrees) of each run.
-
-    A median, which a few disturbed runs do not move.
-    """
+    """The variance between processes that most runs of a machine have, by (variance, degrees of freedom) of each."""
     if len(spreads) < FEWEST_RUNS:
         return None
     scaled = [variance / MEDIAN_OF_CHI_SQUARE.get(degrees, 1 - 2 / (9 * degrees)) for variance, degrees in spreads]
-    return statistics.median(scaled)
+    return statistics.median(scaled)  # which a few disturbed runs do not move
 
 
 def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
@@ -237,10 +233,7 @@ def measurements(times: Sequence[float]) -> list[list[float]]:
 def drift(runs: Iterable[Sequence[float]]) -> float | None:
     """Standard deviation of undisturbed times' logarithms between measurements, beyond what their processes explain.
 
-    Args:
-        runs: the processes' times of each run, in their order.
-
-    None where too few runs were measured several times; 0 where nothing is beyond.
+    `runs` are the processes' times of each, in order. None if too few were measured several times; 0 for none beyond.
     """
     excess = []
     for split in filter(None, map(measurements, runs)):
@@ -259,27 +252,17 @@ def times_of(row: Mapping[str, Any]) -> list[float]:
         return []
 
 
-def _best(row: Record, values: Sequence[float], quantity: Quantity) -> float:
-    """The highest rate, around which the interval of the median is moved: neighbours can only slow a CPU down."""
-    best = max(values)
-    for name in (quantity.low, quantity.high):
-        if row[name] is not None:
-            row[name] *= best / Stats(values).median
-    return best
-
-
 def _both_times(group: Sequence[Record], counts: Sequence[Mapping[str, Any]], quantity: Quantity) -> Record:
     """The undisturbed times, of the processes that count; the time as met, of all; and what the machine cost."""
     found: Record = {}
-    for name in AS_TIME:
+    for name in ("time_s", "reference_time_s"):  # which are compared with one another
         if values := [row[name] for row in _timed(counts, name)]:
             found[name] = quantity.estimate(values)
     met = [row["median_time_s"] for row in _timed(group, "median_time_s")]
     if met:
         found["median_time_s"] = Stats(met).median
-        found["machine_cost_percent"] = (
-            max(0.0, 100 * (found["median_time_s"] / found["time_s"] - 1)) if quantity.is_low else None
-        )
+        cost = max(0.0, 100 * (found["median_time_s"] / found["time_s"] - 1))
+        found["machine_cost_percent"] = cost if quantity.is_low else None
     return found
 
 

@@ -47,10 +47,7 @@ class Recomputed:
 
 
 def recompute() -> list[Recomputed]:
-    """The whole table, in the order of the material. Takes a second or two, and no device.
-
-    A value is held against the number that is printed, to its digits.
-    """
+    """The whole table, in the material's order; each value is held against the printed number, to its digits."""
     parts = (_counts(), _gpt2(), _hardware(), _numbers(), _practice())
     values, table = dict(pair for part in parts for pair in part), []
     for line in yaml.safe_load(read_text(Path(__file__).with_name("seminar.yaml"))):

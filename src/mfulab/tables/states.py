@@ -5,9 +5,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mfulab.timing.probe import DISTURBED, Best, State
-
-__all__ = ["DISTURBED", "Bests", "best", "joined", "probes", "slowdown"]
+from mfulab.timing.probe import Best, State
 
 # By machine and threads: a matmul on two threads is no measure of one on four.
 Bests = Mapping[tuple[str, int], Best]

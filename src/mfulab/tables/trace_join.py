@@ -19,10 +19,8 @@ MOST_UNCOUNTED = 50.0  # % of matmuls' time: beyond it MFU would say more of wha
 def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> dict[str, Any]:
     """Joined columns of one row read from a trace: MFU against the peak of its device, weighted by its formats.
 
-    `measured` are the best matmuls of the same device, where some were measured: `headroom.best_time`.
-
     FLOPs in several formats take useful time in each: the peak is the FLOP-weighted harmonic mean, so that MFU is the
-    share of the step that the FLOPs would take at their own peaks.
+    share of the step that the FLOPs would take at their own peaks. `measured` is as in `headroom.best_time`.
     """
     given: Values = json.loads(row.get("given_peaks") or "{}")
     # A virtual function is taken for a whole device: its units say that it is one.

@@ -127,10 +127,7 @@ def note(row: Mapping[str, object]) -> str | None:
 
 
 def expected_mfu(facts: Facts) -> float | None:
-    """MFU as the hardware saw it: tensor pipe active × mean SM clock ÷ the clock in the spec peak, percent.
-
-    None without GPM, or where matmuls do not run on tensor cores.
-    """
+    """MFU as the hardware saw it, in %: tensor pipe active × SM clock ÷ the peak's; None without GPM or that pipe."""
     active, clock, spec = facts["tensor_active_percent"], facts["clock_mhz"], facts["peak_clock_mhz"]
     if facts.text("effective_precision") not in TENSOR_PRECISIONS or active is None or clock is None or not spec:
         return None
@@ -226,9 +223,8 @@ def _shape(facts: Facts, lost: Lost) -> Said | None:
 
 
 def _low_occupancy(facts: Facts, lost: Lost) -> Said | None:
-    if not (facts.at_least("sm_active_percent", BUSY) and facts.below("occupancy_percent", FEW_WARPS)):
-        return None
-    return Said("low_occupancy", {"share": facts["occupancy_percent"]})
+    is_low = facts.at_least("sm_active_percent", BUSY) and facts.below("occupancy_percent", FEW_WARPS)
+    return Said("low_occupancy", {"share": facts["occupancy_percent"]}) if is_low else None
 
 
 def _computed_beside(facts: Facts) -> Said | None:

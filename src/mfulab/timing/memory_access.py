@@ -23,10 +23,7 @@ FILES = {"page_cache": 4096, "disk": 32}  # walks through a file, by reads in on
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk as a call without arguments, its accesses of 8 bytes, and the bytes of the lines that they touch.
-
-    Making one walks once: everything is compiled and every page touched.
-    """
+    """A walk, made once already (all compiled, pages touched), its accesses of 8 bytes, and its lines' bytes."""
 
     call: Callable[[], Any]
     accesses: int
@@ -67,10 +64,7 @@ def by_rows(matrix, rounds):
 
 
 def cycle(places: int, spacing: int, seed: int) -> np.ndarray:
-    """Following place of each: one cycle through `places` places, `spacing` elements apart, in random order.
-
-    [places · spacing] int64; what lies between the places is 0 and never visited (Sattolo, 1986).
-    """
+    """The next place of each in one random cycle (Sattolo, 1986): [places · spacing] int64, 0 between the places."""
     order = np.random.default_rng(seed).permutation(places) * spacing
     following = np.zeros(places * spacing, np.int64)
     following[order] = np.roll(order, -1)

@@ -53,12 +53,8 @@ class Stats:
 def relative_half_width(values: Sequence[float], usual: float | None = None, prior: int = 0) -> float | None:
     """Half the 95 % confidence interval of the median of positive, independent values, as a logarithm; None for one.
 
-    t·√(π/2)·s/√n, by Student's t; √(π/2) because the median of normal values varies by that factor more than their
-    mean.
-
-    Args:
-        values: times, two or more: windows of one process, or medians of several processes.
-        usual: a variance of such logarithms that is known from elsewhere, weighted as `prior` degrees of freedom.
+    t·√(π/2)·s/√n by Student's t: a median of normal values varies by √(π/2) more than their mean. `usual` is a variance
+    of such logarithms that is known from elsewhere, weighted as `prior` degrees of freedom.
     """
     if any(value <= 0 for value in values):
         raise ValueError("a confidence interval of times that are not positive")
@@ -104,10 +100,8 @@ def interval_half_width(
 ) -> float:
     """Half the 95 % confidence interval of an estimate from `count` values, by Student's t: t·error·√(variance/count).
 
-    Args:
-        variance: of the values, with its degrees of freedom.
-        error: the estimate's standard error, in the values' standard deviations ÷ √count.
-        usual: a variance that is known from elsewhere, weighted as `prior` degrees of freedom.
+    `error` is the estimate's standard error in the values' standard deviations ÷ √count; `usual` is a variance that is
+    known from elsewhere, weighted as `prior` degrees of freedom.
     """
     if usual is not None:
         variance = (degrees * variance + prior * usual) / (degrees + prior)

@@ -8,10 +8,7 @@ import torch
 
 
 def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor, repetitions: int = 5) -> dict[str, float]:
-    """Median seconds for all `inputs` to the device and for `output`, which lies there, back, by their columns.
-
-    Always into memory that exists already.
-    """
+    """Median seconds, by column, of `inputs` to the device and `output` back, into memory that exists already."""
     pageable = [tensor.cpu() for tensor in inputs]
     pinned = [tensor.pin_memory() for tensor in pageable]
     targets = [torch.empty_like(tensor) for tensor in inputs]
@@ -32,10 +29,7 @@ def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor, repetit
 
 
 def median_wall_s(call: Callable[[], object], least: int, time_s: float = 0.0) -> float:
-    """Median seconds from calling to everything being done on the device; one call beforehand is not counted.
-
-    It is of at least `least` calls, and of as many as `time_s` seconds hold.
-    """
+    """Median seconds until the device is done, of `least` calls and all that fit `time_s`, after an uncounted one."""
     times: list[float] = []
     began = time.perf_counter()
     while len(times) <= least or time.perf_counter() - began < time_s:

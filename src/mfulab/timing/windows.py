@@ -135,11 +135,9 @@ def observe(
 ) -> Observation:
     """Warms up, then measures. `samplers` come in the order in which their values are preferred.
 
-    Args:
-        settle: brings the process to the state in which it is measured; what comes before is warm-up.
-        watch: the machine's state, asked before and after each window; without it no window is disturbed.
-        best: what `watch` is known to read where nothing disturbs.
-        agree: gives all processes of one job the same number, so that they run the same steps.
+    `settle` brings the process to the state in which it is measured; what comes before is warm-up. `watch` asks the
+    machine's state around each window; without it none is disturbed, and `best` is what it reads where nothing
+    disturbs. `agree` gives all processes of one job the same number, so that they run the same steps.
     """
     warm = warm_up(step, clock, pace, frequency_mhz, agree, settle)
     estimate_s = min(warm.chunks_s)

@@ -21,22 +21,18 @@ from mfulab.tracing.window import Window
 
 @dataclass(frozen=True)
 class Operator:
-    """Calls of one operator with one shape: exclusive ns of a window, and those of their kernels, overlapped or not.
-
-    `flops` by format are executed and `bytes` moved at least, of all calls; None where a call's record does not tell
-    them, and `reason` says why. `launch_ns` is the time of as many kernels as short as the shortest of the window.
-    """
+    """Calls of one operator with one shape in a window."""
 
     kind: str
     operator: str
     shapes: str
-    time_ns: int
+    time_ns: int  # exclusive
     calls: int = 0
-    kernel_ns: int = 0
-    launch_ns: int = 0
-    flops: dict[str, int] | None = None
-    bytes: float | None = None
-    reason: Said | None = None
+    kernel_ns: int = 0  # of their kernels, overlapped or not
+    launch_ns: int = 0  # of as many kernels as short as the shortest of the window
+    flops: dict[str, int] | None = None  # by format, executed by all calls; None where a call's record lacks it
+    bytes: float | None = None  # moved at least by all calls; None likewise
+    reason: Said | None = None  # why FLOPs or bytes are None
 
 
 @dataclass

@@ -1,7 +1,4 @@
-"""Reads a Chrome trace of torch.profiler as a stream: batches of events, whatever the file's size.
-
-The file is taken apart at the boundaries between events, so that memory holds one batch of them and never the file.
-"""
+"""Reads a Chrome trace of torch.profiler as a stream, cut between events: memory holds a batch, never the file."""
 
 import gzip
 import json

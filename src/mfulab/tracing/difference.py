@@ -27,16 +27,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Difference:
-    """All parts, the largest difference first: together they are the difference of the steps.
-
-    `noise` is the share of the step that two standard errors of its difference take; None where a trace marks fewer
-    than two steps, so that their spread is not known.
-    """
+    """All parts, the largest difference first: together they are the difference of the steps."""
 
     parts: list[Part]
     before: Fraction
     after: Fraction
-    noise: float | None
+    noise: float | None  # share of the step in two standard errors of its difference; None below two marked steps
 
     @property
     def change(self) -> float:

@@ -28,10 +28,7 @@ def beside(path: Path) -> Path | None:
 
 
 def joined(recording: Recording, capture: Recording) -> Recording:
-    """The recording with an operator for each kernel of a graph that a launch of `capture` matches.
-
-    How many matched, of how many, stands in its notes.
-    """
+    """The recording with an operator for each kernel of a graph that `capture` has too; its notes say how many."""
     activities, found = recording.activities, launch_of(recording)
     graph = recording.named(lambda name: "GraphLaunch" in name)[recording.launches.name]
     if not graph.any():

@@ -76,10 +76,7 @@ def gaps(merged: Intervals, begin: int, end: int) -> Intervals:
 
 
 def exclusive(kinds: Sequence[Intervals], begin: int, end: int) -> list[Intervals]:
-    """The stretches of [begin, end) of each kind that no kind before it covers, and at last those of none.
-
-    Their lengths sum to `end - begin` exactly.
-    """
+    """Stretches of [begin, end) of each kind that none before covers, at last of none: they sum to `end - begin`."""
     covered, parts = NONE, []
     for kind in kinds:
         mine = union(clip(kind, begin, end))

@@ -21,21 +21,17 @@ UNTOLD = Recorded(None, reason=NO_SHAPES)
 
 @dataclass
 class Product:
-    """Calls of one product with one shape and format: `time_ns` of its kernels (on a CPU, of its calls).
-
-    `shortest_ns` is the time of its fastest call; `elements` or `bytes_moved` is what one call reads and writes, where
-    that is known.
-    """
+    """Calls of one product with one shape and format."""
 
     name: str
     shapes: str
     format: str | None
     recomputed: bool
     calls: int = 0
-    time_ns: int = 0
-    shortest_ns: int | None = None
-    elements: int | None = None
-    bytes_moved: int | None = None
+    time_ns: int = 0  # of its kernels, on a CPU of its calls
+    shortest_ns: int | None = None  # of its fastest call
+    elements: int | None = None  # read and written by one call, where known
+    bytes_moved: int | None = None  # the same, where the record says it in bytes
     flops: int = 0
     causal_flops: int = 0
     executed_flops: int = 0

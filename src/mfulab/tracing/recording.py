@@ -76,19 +76,16 @@ class Activities:
 
 @dataclass
 class HostCalls:
-    """Operators and annotations on the host; `forward` marks those called with gradients enabled.
-
-    `sequence` is the number that autograd gives an operator and its backward pass, -1 without one.
-    """
+    """Operators and annotations on the host."""
 
     begin: Times
     end: Times
     name: Indices
     thread: Indices
     external: Indices
-    forward: npt.NDArray[np.bool_]
+    forward: npt.NDArray[np.bool_]  # called with gradients enabled
     annotation: npt.NDArray[np.bool_]
-    sequence: Indices
+    sequence: Indices  # autograd's number of an operator and its backward pass, -1 without one
     calls: dict[int, Call]
 
     def __len__(self) -> int:
@@ -97,27 +94,19 @@ class HostCalls:
 
 @dataclass
 class Launches:
-    """Calls of the runtime, with a correlation to what the device executed; `name` indexes `Recording.names`.
-
-    `kernel` is the name of what was launched, -1 where the trace does not say.
-    """
+    """Calls of the runtime, with a correlation to what the device executed."""
 
     begin: Times
     end: Times
     thread: Indices
     correlation: Indices
-    name: Indices
-    kernel: Indices
+    name: Indices  # index of `Recording.names`
+    kernel: Indices  # the name of what was launched, -1 where the trace does not say
 
 
 @dataclass
 class Recording:
-    """One trace file. `properties` are its `deviceProperties`.
-
-    `trimmed` holds of each device whose activities overlapped on one stream how many, and how many ns were cut;
-    `owned` of kernels of replayed graphs the host call that another trace gives them; `collectives` of each kernel that
-    torch describes as one begin, end, device and `Collective`.
-    """
+    """One trace file."""
 
     path: Path
     names: list[str]
@@ -126,9 +115,9 @@ class Recording:
     launches: Launches
     metadata: dict[str, Any]
     events: int
-    collectives: list[tuple[int, int, int, Collective]] = field(default_factory=list)
-    trimmed: dict[int, tuple[int, int]] = field(default_factory=dict)
-    owned: dict[int, int] = field(default_factory=dict)
+    collectives: list[tuple[int, int, int, Collective]] = field(default_factory=list)  # of each: begin, end, device
+    trimmed: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a device: how many overlapped, ns cut
+    owned: dict[int, int] = field(default_factory=dict)  # kernels of replayed graphs: the call that another trace has
     notes: list[Said] = field(default_factory=list)
 
     def named(self, test: Callable[[str], Any]) -> npt.NDArray[np.bool_]:

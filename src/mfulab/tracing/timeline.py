@@ -43,10 +43,7 @@ def short(told: DeviceTime) -> str:
 
 
 def mfu_over_time(told: DeviceTime, flops: dict[int, int], peak_flop_s: float) -> tuple[Times, Any]:
-    """`POINTS` times, ns, and MFU in % from each to the next: a product's FLOPs lie evenly on its kernels' time.
-
-    `flops` are those of each product, by its call.
-    """
+    """`POINTS` times, ns, and MFU in % between them: a product's `flops`, by call, lie evenly on its kernels' time."""
     length = told.end - told.begin
     kernels = np.flatnonzero((told.product >= 0) & (length > 0))
     owners, place = np.unique(told.product[kernels], return_inverse=True)

@@ -18,11 +18,7 @@ WARM_UP = 1.5  # a first step that takes so many times the median of those after
 
 @dataclass(frozen=True)
 class Window:
-    """[begin, end) in ns of the trace's clock, with `steps` steps in it; `source` says how it was found.
-
-    The host calls operators of these steps from `host_begin` to `host_end`; where None, all of the trace are theirs.
-    `lengths` are the steps' own on the host, ns, where they are marked one by one.
-    """
+    """[begin, end) in ns of the trace's clock, with `steps` steps in it; `source` says how it was found."""
 
     begin: int
     end: int
@@ -30,9 +26,9 @@ class Window:
     source: tuple[Said, ...]
     first_step: int | None = None
     last_step: int | None = None
-    host_begin: int | None = None
-    host_end: int | None = None
-    lengths: tuple[int, ...] = ()
+    host_begin: int | None = None  # the host calls operators of these steps from here; all of the trace where None
+    host_end: int | None = None  # and until here
+    lengths: tuple[int, ...] = ()  # the steps' own on the host, ns, where they are marked one by one
 
     def called(self, begin: Times) -> npt.NDArray[np.bool_]:
         """Marks the host calls of these steps by when they begin."""

@@ -1,7 +1,4 @@
-"""Sentences for what tables keep as keys and numbers: verdicts, flags, notes and reasons for what is empty.
-
-A cell that cannot be read, or a key that this version does not know, is shown as it is.
-"""
+"""Sentences for the keys and numbers of tables; a cell that cannot be read, or an unknown key, is shown as it is."""
 
 import json
 from collections.abc import Mapping
@@ -74,10 +71,8 @@ def columns(row: Mapping[str, Any], uncounted: str | None = None, language: str 
 def operator(name: str, share: float | None, row: Mapping[str, Any], language: str = "en") -> str:
     """An operator in words, its name in parentheses: the optimiser's update where the step's phases say that it is.
 
-    Args:
-        name: torch's name of the operator.
-        share: percent of the step that it takes; the optimiser's phase must take as much.
-        row: `mode`, `optimizer`, `optimiser_ms` and `time_s` of the step, as far as they are known.
+    `share` is its percent of the step, of which the optimiser's phase must take as much; of `row` are read `mode`,
+    `optimizer`, `optimiser_ms` and `time_s`, as far as they are known.
     """
     text = Texts(language, "verdict")
     phase, time = row.get("optimiser_ms"), row.get("time_s")

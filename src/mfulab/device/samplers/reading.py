@@ -108,10 +108,7 @@ def largest(readings: Readings, source: str) -> Reading:
 
 
 def first_available(candidates: Iterable[Readings]) -> Readings:
-    """For each name the first candidate that has a value; where none has, one empty reading with every reason.
-
-    A value that is not from the first source that could have had it says in its source why that one did not.
-    """
+    """The first candidate with a value for each name, its source saying why those before had none; else all reasons."""
     offers: dict[str, list[Reading]] = {}
     for readings in candidates:
         for name, reading in readings.items():

@@ -39,10 +39,7 @@ MINIMUM_SAMPLES = 3
 
 
 class Series:
-    """A time series of the device from `open` to `close`, of which `start` to `stop` is the measured stretch.
-
-    It is a sampler: the poller itself is started earlier, so that its start disturbs the warm-up and not the window.
-    """
+    """A time series polled from `open` to `close`: the poller's start disturbs the warm-up, not `start` to `stop`."""
 
     def __init__(self, device: Any, path: Path, interval_s: float = INTERVAL_S) -> None:
         self._device, self._path, self._interval_s = device, path, interval_s

@@ -34,10 +34,7 @@ METRICS = {
 
 
 class PmSampler:
-    """Means of what the GPU sampled in the window; `without` says why there is no stricter source.
-
-    `refusal` is why CUPTI samples nothing; empty if it does.
-    """
+    """Means of what the GPU sampled in the window; `refusal`: why CUPTI cannot; `without`: why no stricter source."""
 
     def __init__(self, uuid: str, without: str, now: Callable[[], float] = time.perf_counter) -> None:
         self._uuid, self._without, self._now = uuid, without, now

@@ -40,10 +40,7 @@ class Counter:
 def nvml_sampler(
     handle: Any, now: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.perf_counter
 ) -> Watched:
-    """Reads one GPU through its NVML handle. Every value that the driver refuses is empty, with the driver's words.
-
-    `now` is the clock of NVML's own time stamps, `elapsed` one that nobody sets.
-    """
+    """Reads a GPU; what the driver refuses is empty, in its words. `now` is NVML's clock, `elapsed` one nobody sets."""
     before, began_s, began = _totals(handle), now(), elapsed()
     yield
     after, ended_s, window_s = _totals(handle), now(), elapsed() - began
@@ -125,10 +122,7 @@ def energy_of(before: Counter, after: Counter, window_s: float) -> Readings:
 
 
 def throttling(before: Sequence[Counter], after: Sequence[Counter], window_s: float) -> Readings:
-    """The exact share of the window that each cause held the clock back, and that of power or heat together.
-
-    Causes overlap, so the total is at least the largest and at most the sum; the largest is given.
-    """
+    """Exact shares of the window that each cause held the clock back, and the largest of them, as causes overlap."""
     readings = {}
     for (field, name), start, end in zip(THROTTLE_FIELDS.items(), before, after, strict=True):
         held_ns, reason = difference(start, end)

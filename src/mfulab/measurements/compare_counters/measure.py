@@ -15,8 +15,7 @@ from mfulab.models.counted import count_model
 def measure(config: CompareCountersConfig, folder: Path) -> Measured:
     """Counts the model by `config.counter` on the CPU, in evaluation mode. Samples: our FLOPs by kind of layer.
 
-    Raises:
-        UnsupportedError: the tool is not installed, or cannot count this model.
+    Raises UnsupportedError if the tool is not installed, or cannot count this model.
     """
     installed = counter_version(config.counter)
     if installed is None:

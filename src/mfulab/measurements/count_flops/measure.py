@@ -28,9 +28,7 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     Writes into `folder`: `layers.csv`, one line a layer; for a transformer over tokens also `formulas.csv`, the field's
     formulas beside the count.
 
-    Raises:
-        mfulab.models.build.ModelError: the model cannot be built.
-        CountError: its forward or backward pass fails with the given inputs.
+    Raises ModelError if the model cannot be built, CountError if a pass fails with the given inputs.
     """
     counted = count_model(config.model, config.batch_size, config.sequence_length)
     row = _row(config, counted)

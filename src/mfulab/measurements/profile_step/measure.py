@@ -7,10 +7,7 @@ from mfulab.measurements.profile_step import ProfileStepConfig, process, ranks
 
 
 def measure(config: ProfileStepConfig, folder: Path) -> Measured:
-    """One row for one model, workload, batch size, precision and execution mode.
-
-    Leaves in `folder`: series.csv, operators.csv, on a GPU kernels.csv, and where asked for trace.json.gz.
-    """
+    """One row for one step; leaves series.csv, operators.csv, on a GPU kernels.csv, and if asked trace.json.gz."""
     if config.parallel.processes > 1:
         return ranks.measure(config, folder)
     return process.measure_step(config, folder)[0]

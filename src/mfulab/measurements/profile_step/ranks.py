@@ -35,9 +35,8 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     Its time is that of the slowest rank, its memory that of the largest, its energy and power those of all, its files
     those of rank 0.
 
-    Raises:
-        UnsupportedError: there are fewer devices than processes, or a rank cannot run the step.
-        RuntimeError: a rank failed; the message is the rank's.
+    Raises UnsupportedError for too few devices, or a rank that cannot run the step; RuntimeError with a failed rank's
+    message.
     """
     job, wanted = config.parallel, config.device
     on_gpu = is_gpu(identity.resolve(config.device.type))

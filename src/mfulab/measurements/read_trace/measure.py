@@ -19,10 +19,8 @@ PRODUCT_COLUMNS = (
 def measure(config: ReadTraceConfig, folder: Path) -> Measured:
     """The row of one run of consecutive steps of one trace, on one of its devices.
 
-    Leaves in `folder`: kernels.csv and products.csv, longest first.
-
-    Raises:
-        TraceError: the file cannot be read, or has no such run of steps.
+    Leaves kernels.csv and products.csv in `folder`, longest first. Raises TraceError if the file cannot be read, or
+    has no such run of steps.
     """
     path = Path(config.trace.path)
     found = read_file(path, steps=config.trace_steps, peaks=config.trace_peaks, label=config.trace.name)

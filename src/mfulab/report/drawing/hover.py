@@ -4,14 +4,13 @@ import re
 import zlib
 from collections.abc import Sequence
 from io import BytesIO
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from mfulab.core.files import write_text
+from mfulab.report.drawing import style
 
 # Matplotlib writes a collection's URLs as links, an element each; what begins so is no link but a title.
 MARK = "hover:"
@@ -38,10 +37,6 @@ def panel(axes: Axes) -> str:
 def svg(figure: Figure) -> str:
     """The figure as the text of an SVG file; the same figure gives the same text."""
     buffer = BytesIO()
-    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
+    with style.theme():
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     return LINK.sub(r'<g data-run="\1"><title>\2</title>\3</g>', buffer.getvalue().decode())
-
-
-def write_svg(figure: Figure, path: Path) -> None:
-    """Writes the figure with its titles."""
-    write_text(path, svg(figure))

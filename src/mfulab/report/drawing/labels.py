@@ -1,7 +1,6 @@
 """Labels that stand beside what they name and never on one another."""
 
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,11 +8,22 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation
 
-from mfulab.report.drawing.style import INK, MUTED, PAPER
+from mfulab.report.drawing.style import INK, MUTED, PAPER, Look
 
 GAP = 1.5  # points between two labels
 ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
 NEAR = 20  # points from which on a label needs a leader
+# Offsets of a label in points with its alignment, nearest first.
+PLACES: Sequence[tuple[float, float, str]] = [
+    place
+    for reach in (8, 14, 22, 32, 44)
+    for place in (
+        *((reach, 0, "left"), (-reach, 0, "right"), (0, reach + 3, "center"), (0, -reach - 3, "center")),
+        *((0.8 * reach, reach, "left"), (0.8 * reach, -reach, "left")),
+        *((-0.8 * reach, reach, "right"), (-0.8 * reach, -reach, "right")),
+    )
+]
+LEADER: Look = {"arrowstyle": "-", "shrinkB": 4, "gid": "leader"}
 SMALLEST = 6  # font size in points; where even these do not fit, the lowest lines go unnamed
 
 
@@ -35,32 +45,17 @@ def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size
     to_fraction = axes.transData + axes.transAxes.inverted()
     wanted = sorted(((to_fraction.transform((x, y))[1], (x, y), name, color) for x, y, name, color in ends))
     top = 1 - height / 2  # a label's centre: its upper half stays under the panel's title
-    placed = [top * place for place in _apart([want / top for want, *_ in wanted], height / top)]
+    placed = top * _apart([want / top for want, *_ in wanted], height / top)
+    look: Look = {"textcoords": "axes fraction", "annotation_clip": False}
+    look |= {"fontsize": size, "color": INK, "va": "center"}
+    leader = LEADER | {"linewidth": 0.8, "shrinkA": 1, "relpos": (0, 0.5)}
     return [
-        axes.annotate(
-            name,
-            end,
-            (1.03, place),
-            textcoords="axes fraction",
-            fontsize=size,
-            color=INK,
-            va="center",
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": color,
-                "linewidth": 0.8,
-                "shrinkA": 1,
-                "shrinkB": 4,
-                "relpos": (0, 0.5),
-                "gid": "leader",
-            },
-        )
+        axes.annotate(name, end, (1.03, place), **look, arrowprops=leader | {"color": color})
         for (_, end, name, color), place in zip(wanted, placed, strict=True)
     ]
 
 
-def _apart(wanted: Sequence[float], height: float) -> list[float]:
+def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
     """Positions near the wanted ones (ascending), `height` apart or more and within [0, 1] where that many fit.
 
     Neighbours that touch become a block centred on the mean of what its members want (pool adjacent violators).
@@ -74,13 +69,8 @@ def _apart(wanted: Sequence[float], height: float) -> list[float]:
             block = ((start * members + (block[0] - members * height) * block[1]) / count, count)
         blocks.append(block)
     positions = [start + index * height for start, members in blocks for index in range(members)]
-    for index in range(len(positions) - 1, -1, -1):
-        limit = positions[index + 1] - height if index + 1 < len(positions) else 1.0
-        positions[index] = min(positions[index], limit)
-    for index, position in enumerate(positions):
-        limit = positions[index - 1] + height if index else 0.0
-        positions[index] = max(position, limit)
-    return positions
+    least = height * np.arange(len(positions))  # leave room for those below, and for those above
+    return np.maximum(np.minimum(positions, 1 - least[::-1]), least)
 
 
 def beside_points(
@@ -120,7 +110,7 @@ def beside_points(
         label.set(ha=align, position=(dx, dy))
         labels.append(label)
         if abs(dx) + abs(dy) > NEAR:
-            leader = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4, "gid": "leader"}
+            leader = LEADER | {"color": MUTED, "linewidth": 0.6, "shrinkA": 0}
             axes.annotate("", (x, y), (dx * 0.92, dy * 0.85), textcoords="offset points", arrowprops=leader)
             label.remove()
             axes.add_artist(label)  # drawn next after its leader: so the page knows whose it is
@@ -138,33 +128,20 @@ def _free(
 ) -> tuple[tuple[float, float, str], np.ndarray] | None:
     """The nearest place about `center` where a label of `size` pixels is free, with the boxes that it takes there."""
     width, height = size
-    for dx, dy, align in _places():
+    for dx, dy, align in PLACES:
         left, middle = center + np.array([dx, dy]) * scale - (width * ALIGNED[align], 0)
         extent = (left, middle - height / 2, left + width, middle + height / 2)
         boxes = np.array([extent, *(_leader_boxes(center, dx * scale, dy * scale) if abs(dx) + abs(dy) > NEAR else ())])
-        is_inside = (np.array(extent[:2]) >= inside[:2]).all() and (np.array(extent[2:]) <= inside[2:]).all()
-        if is_inside and not _overlap(boxes, taken):
+        if (np.array(extent[:2]) < inside[:2]).any() or (np.array(extent[2:]) > inside[2:]).any():
+            continue
+        wanted, others = boxes[:, None], taken[None]
+        overlap = (wanted[..., :2] < others[..., 2:]) & (others[..., :2] < wanted[..., 2:])
+        if not overlap.all(axis=-1).any():
             return (dx, dy, align), boxes
     return None
-
-
-def _overlap(some: np.ndarray, others: np.ndarray) -> bool:
-    a, b = some[:, None], others[None]
-    return bool(((a[..., :2] < b[..., 2:]) & (b[..., :2] < a[..., 2:])).all(axis=-1).any())
 
 
 def _leader_boxes(center: np.ndarray, dx: float, dy: float) -> list[tuple[float, float, float, float]]:
     """Small boxes along the leader, from where it has left its point, so that nothing else is put on it."""
     places = [(center[0] + dx * step / 10, center[1] + dy * step / 10) for step in range(3, 10)]
     return [(x - 1, y - 1, x + 1, y + 1) for x, y in places]
-
-
-@cache
-def _places() -> list[tuple[float, float, str]]:
-    """Offsets in points with alignment, nearest first."""
-    places: list[tuple[float, float, str]] = []
-    for reach in (8, 14, 22, 32, 44):
-        places += [(reach, 0, "left"), (-reach, 0, "right"), (0, reach + 3, "center"), (0, -reach - 3, "center")]
-        places += [(0.8 * reach, up * reach, "left") for up in (1, -1)]
-        places += [(-0.8 * reach, up * reach, "right") for up in (1, -1)]
-    return places

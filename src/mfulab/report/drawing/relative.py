@@ -9,9 +9,9 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.mfu.utilization import quotient_interval
 from mfulab.report import frames, trust
-from mfulab.report.drawing import kinds, runs, style, ticks
+from mfulab.report.drawing import curves, kinds, runs, style, ticks
 
-KEYS = ("machine", "model", "workload", "mode", "precision", "execution", "sequence_length", "batch_size")
+KEYS = (*curves.KEYS, "batch_size")
 READ = ("samples_per_s", "mfu_percent", "ceiling_tflop_s", "effective_precision", "page_faults_ms")
 MOST = 24  # models a panel
 MARGIN = 1.1  # by which two measured ceilings may err
@@ -29,27 +29,23 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     filled = filled.reindex(columns=dict.fromkeys([*filled, *values]))
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
+    largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
+    paired = paired[paired["batch_size"] == largest]
     if paired.empty:
         return paired.assign(**dict.fromkeys(("speedup", "speedup_low", "speedup_high"), pd.Series(dtype=float)))
-    paired["speedup"] = paired["samples_per_s"] / paired["samples_per_s_base"]
-    intervals = [[f"{name}{suffix}" for name in trust.INTERVAL] for suffix in ("_base", "")]
-    own = [
-        quotient_interval(row["speedup"], *([[row[name] for name in names]] for names in intervals))
-        for row in paired.replace({float("nan"): None}).to_dict("records")
-    ]
+    paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])
+    each = paired[["speedup", *(f"{name}_base" for name in trust.INTERVAL), *trust.INTERVAL]].itertuples(index=False)
+    own = [quotient_interval(speedup, [measured[:3]], [measured[3:]]) for speedup, *measured in each]
     paired[["speedup_low", "speedup_high"]] = pd.DataFrame(own, index=paired.index, dtype=float)
     # A format saves time by faster arithmetic or by fewer bytes: beyond both it cannot be faster.
     faster = paired["ceiling_tflop_s"] / paired["ceiling_tflop_s_base"]
     wide = {name: float(form.bytes) for name, form in FORMATS.items()}
     fewer = paired["effective_precision_base"].map(wide) / paired["effective_precision"].map(wide)
-    paired["possible"] = np.maximum(faster, fewer)
-    largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
-    return paired[paired["batch_size"] == largest]
+    return paired.assign(possible=np.maximum(faster, fewer))
 
 
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     """The largest gain and the largest loss, or the smallest gain where nothing loses; a gain that cannot be."""
-
     ends = {"best": rows.loc[rows["speedup"].idxmax()], "worst": rows.loc[rows["speedup"].idxmin()]}
     values = {f"{which}_run": _named(row, rows, axis, text) for which, row in ends.items()}
     values |= {which: times(row["speedup"], text) for which, row in ends.items()}

@@ -38,10 +38,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 def theme() -> rc_context:
     """A context in which figures are drawn; nothing leaks into the caller's matplotlib."""
-    sns_style = sns.axes_style("whitegrid")
     return rc_context(
         {
-            **sns_style,
+            **sns.axes_style("whitegrid"),
             "font.family": fonts.families(),
             "font.size": 12,
             "axes.titlesize": 12,
@@ -53,7 +52,6 @@ def theme() -> rc_context:
             "axes.linewidth": 0.8,
             "axes.spines.top": False,
             "axes.spines.right": False,
-            "axes.axisbelow": True,
             "grid.color": GRID,
             "grid.linewidth": 0.8,
             "text.color": INK,
@@ -68,7 +66,6 @@ def theme() -> rc_context:
             "lines.linewidth": 2,
             "lines.markersize": 7,
             "figure.facecolor": PAPER,
-            "savefig.facecolor": PAPER,
             "svg.fonttype": "path",
             "svg.hashsalt": "mfulab",
             "pdf.fonttype": 42,
@@ -78,7 +75,8 @@ def theme() -> rc_context:
 
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
     """The machines that get a panel: those measured here before recorded ones, then by name."""
-    return list(dict.fromkeys(rows.sort_values(["recorded", "machine"])["machine"]))[:most]
+    each = rows[["recorded", "machine"]].drop_duplicates()
+    return list(dict.fromkeys(each.sort_values(["recorded", "machine"])["machine"]))[:most]
 
 
 def one_machine(rows: pd.DataFrame) -> pd.DataFrame:
@@ -288,13 +286,12 @@ def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
 def provenance(rows: pd.DataFrame) -> str:
     """The line under every figure: machine, date and code."""
     shown = machines(rows) if "machine" in rows else []
-    dates = sorted({started[:10] for started in rows.get("started_at", pd.Series(dtype=str)) if started})
-    commits = sorted({commit for commit in rows.get("commit", pd.Series(dtype=str)) if commit})
-    span = dates[0] if len(dates) == 1 else f"{dates[0]} … {dates[-1]}" if dates else ""
+    starts, commits = (sorted(filter(None, set(rows.get(name, ())))) for name in ("started_at", "commit"))
+    span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
     commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
     code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""
     rest = " · ".join(filter(None, [span, code]))
-    names, room = ", ".join(shown[:3]), LETTERS - letters(rest)
+    names, room = ", ".join(shown), LETTERS - letters(rest)
     if letters(names) > room:
         names = f"{names[: room * len(names) // letters(names) - 2]} …"
     return " · ".join(filter(None, [names, rest]))

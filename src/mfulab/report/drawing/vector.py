@@ -5,8 +5,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from mfulab.core.files import UnreadableError, read_text
-from mfulab.report.drawing import hover, style
-from mfulab.report.figures import FAILED, Drawn
+from mfulab.report.drawing import style
+from mfulab.report.figures import FAILED
 
 # What a drawing of Matplotlib consists of; metadata is left out of the page.
 ELEMENT = re.compile(
@@ -22,12 +22,6 @@ CURVE = r"C(?: [-\d.e]+){6} "
 CIRCLE = re.compile(rf'<path d="M ([\d.]+) ([\d.]+) (?:{CURVE}){{3}}C(?: [-\d.e]+){{5}} ([\d.]+) (?:{CURVE}){{4}}z ?"')
 LOADS = re.compile(r"url\((?!['\"]?#)|@import|javascript:|expression\(", re.IGNORECASE)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-
-
-def svg_of(drawn: Drawn) -> str:
-    """The figure as a stand-alone SVG file's text; the same figure gives the same text."""
-    with style.theme():
-        return hover.svg(drawn.figure)
 
 
 def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:

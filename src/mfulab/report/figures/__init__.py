@@ -36,7 +36,7 @@ TOPICS = (
 FAILED, LONGEST = "failed", 300  # the mark of a figure that could not be drawn; characters of its reason
 # Not `Figure.savefig`, which draws twice what it writes. Dates and versions would make each file a new one.
 WRITERS: dict[str, Callable[[Figure, Path], object]] = {
-    "svg": hover.write_svg,
+    "svg": lambda figure, path: write_text(path, hover.svg(figure)),
     "png": lambda figure, path: FigureCanvasAgg(figure).print_png(path, metadata={"Software": None}),
     "pdf": lambda figure, path: FigureCanvasPdf(figure).print_pdf(path, metadata={"CreationDate": None}),
 }

@@ -11,13 +11,13 @@ from mfulab.report.frames import Tables, most, ok, own, with_machine
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 3
 FEWEST = 4  # blocks that make a picture
+SIDES = r"(?P<block_x>[\d.]+)(?:[^\d.]+(?P<block_y>[\d.]+))?"
 
 
 def rows(tables: Tables) -> pd.DataFrame:
     """The kernel, size and precision with the most blocks on one machine, and their sides; measured before recorded."""
     timed = with_machine(tables, ok(tables["matmul"], "tflop_s"))
-    sides = timed["block"].str.extractall(r"([\d.]+)")[0].astype(float).unstack().reindex(columns=[0, 1])
-    timed = timed.join(sides.rename(columns={0: "block_x", 1: "block_y"})).dropna(subset=["block_x"])
+    timed = timed.join(timed["block"].str.extract(SIDES).astype(float)).dropna(subset=["block_x"])
     timed = timed.assign(block_y=timed["block_y"].fillna(1.0))
     keys = ["machine", "kernel", "size", "precision"]
     blocks = timed.groupby(["recorded", *keys])["block"].transform("nunique")

@@ -1,5 +1,8 @@
 """Shapes that do not fit: share of the measured ceiling where matmuls are no cubes or no multiples of a tile."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -31,7 +34,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     cubes = strange.loc[matmuls.cube(strange), "n"]
     near = [((n - cubes).abs() <= BESIDE * cubes).any() for n in fits["n"]]
     found = pd.concat([fits[near] if any(near) else fits[fits["n"] == fits["n"].max()], strange])
-    found = found.assign(shape=[shape(row) for _, row in found.iterrows()])
+    found = found.assign(shape=[shape(row) for row in found[["batch", "m", "n", "k"]].to_dict("records")])
     given = found.groupby("shape").agg({"kernel": "nunique", "flops": "max"})
     return found[found["shape"].isin(given.nlargest(MOST_SHAPES, ["kernel", "flops"]).index)]
 
@@ -41,7 +44,7 @@ def odd(rows: pd.DataFrame) -> pd.Series:
     return ~(matmuls.cube(rows) & (rows["n"] % FITS == 0))
 
 
-def shape(row: pd.Series) -> str:
+def shape(row: Mapping[str, Any] | pd.Series) -> str:
     """`1024³`, `16×1024×1024`, and of a batch `32 · 128³`."""
     sides = [int(row[side]) for side in ("m", "n", "k")]
     one = f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(map(str, sides))

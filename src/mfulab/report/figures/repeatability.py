@@ -26,7 +26,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     found = own(pd.concat(parts, ignore_index=True))
     times = [replicates.times_of({"process_times_s": cell}) for cell in found["process_times_s"]]
     found = with_machine(tables, found.assign(times=times)[np.array([len(each) > 1 for each in times], dtype=bool)])
-    return found.assign(spread_percent=[100 * np.log(times).std(ddof=1) for times in found["times"]])
+    return found.assign(spread_percent=100 * np.log(pd.DataFrame([*found["times"]], found.index)).std(axis=1))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

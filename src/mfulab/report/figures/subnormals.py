@@ -19,9 +19,9 @@ CASE = ["operation", "precision"]
 def rows(tables: Tables) -> pd.DataFrame:
     """One row an operation, precision and kind of numbers of one machine, with the factor over normal numbers."""
     known = with_machine(tables, ok(tables["profile"], "time_s"))
+    known = known[known["model"].isin([f"{numbers}_{name}" for numbers in KINDS for name in OPERATIONS])]
     parts = known["model"].str.split("_", n=1).str
     known = known.assign(numbers=parts[0], operation=parts[1])
-    known = known[known["numbers"].isin(KINDS) & known["operation"].isin(OPERATIONS)]
     known = one_each(style.one_machine(known), [*CASE, "numbers"])
     both = trust.against(known, known[known["numbers"] == "normal"], CASE, "_normal")
     both = both.merge(both.loc[both["numbers"] == "subnormal", CASE], on=CASE)

@@ -1,5 +1,8 @@
 """Time of a training step, technique by technique: forward, backward, optimiser, other."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -46,7 +49,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     )
 
 
-def technique(row: pd.Series, text: Texts) -> str:
+def technique(row: Mapping[str, Any] | pd.Series, text: Texts) -> str:
     """The workload's word, with the precision where it is not the plain step's."""
     word = text.name("workload", row["workload"])
     words = [text.name("precision", row["precision"])] if row["precision_differs"] else []
@@ -82,7 +85,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     shown = rows[rows["machine"].isin(style.machines(rows, 2))]
     shown = shown.assign(
         case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()],
-        name=[technique(row, text) for _, row in shown.iterrows()],
+        name=[technique(row, text) for row in shown[["workload", "precision", "precision_differs"]].to_dict("records")],
         differs=shown["apart"] | shown["is_plain"],
     )
     counts = shown.groupby("case", sort=False)["name"].nunique().sort_values(ascending=False, kind="stable")

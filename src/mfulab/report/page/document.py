@@ -16,11 +16,11 @@ from mfulab.core.language import Texts, catalogue, verdicts
 from mfulab.core.language.quantities import duration, percent, quantity, significant
 from mfulab.measurements.registry import TABLES
 from mfulab.mfu import headroom, ladder
+from mfulab.planning.naming import short
 from mfulab.report import figures, frames, trust
-from mfulab.report.drawing import fonts, style, vector
+from mfulab.report.drawing import fonts, hover, style, vector
 from mfulab.report.duty_cycle import duty_cycle
 from mfulab.report.page import payload, why
-from mfulab.report.summary import short
 from mfulab.tables import compare
 from mfulab.tables.records import PROGRESS
 
@@ -34,20 +34,8 @@ CLAIMED = ("case", "printed", "formula", "answer", "note")  # what is said of a 
 LISTED = 5  # reasons of one status that are told; runs with others are counted
 WORDS = (
     *("copied", "count", "no_column", "no_number", "row", "config", "log", "folder", "operators", "ranks", "samples"),
-    *(
-        "series",
-        "selected",
-        "select",
-        "zoom",
-        "reset",
-        "difference",
-        "apart",
-        "meet",
-        "budget",
-        "ladder",
-        "times",
-        "settings",
-    ),
+    *("series", "selected", "select", "zoom", "reset"),
+    *("difference", "apart", "meet", "budget", "ladder", "times", "settings"),
     *("same_settings", "phases", "kernels", "timeline", "drill", "drill_help", "step", "rest"),
     *("side_by_side", "verdict"),
 )
@@ -72,6 +60,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     text = Texts(language, "page")
     told = _in_words(tables, language)
     tables = trust.judged(tables)
+    runs = _runs(tables)
     seminar = frames.texts(folder / "seminar.csv")
     seminar = seminar.assign(**{column: seminar[column].map(text.said) for column in CLAIMED})
     glyphs: dict[str, str] = {}
@@ -85,13 +74,13 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     content = template.render(
         text=text,
         headline=_headline(sections, tables, text),
-        provenance=style.provenance(frames.in_words(_runs(tables), text)),
-        duty_cycle=_duty_cycle(tables, text),
+        provenance=style.provenance(frames.in_words(runs, text)),
+        duty_cycle=_duty_cycle(runs, text),
         precision=trust.precision(tables, language),
-        rows_shown=_rows_shown(tables, text),
+        rows_shown=_rows_shown(runs, text),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(told, text),
-        problems=[*([] if len(_runs(tables)) or len(tables["traces"]) else [text("no_rows")]), *problems],
+        problems=[*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *problems],
         excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
         comparison=_comparison(folder, text),
         seminar=seminar.to_dict("records"),
@@ -166,9 +155,8 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
     return frames.with_machine(tables, pd.concat(wanted, ignore_index=True))
 
 
-def _rows_shown(tables: frames.Tables, text: Texts) -> str:
+def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
     """Experiments whose rows the page shows, and how many recorded machines."""
-    runs = _runs(tables)
     measured = sorted(set(filter(None, runs.loc[~runs["recorded"], "experiment"])))
     recorded = runs.loc[runs["recorded"], "hardware"].nunique()
     says = [text("shown_experiments", names=", ".join(measured))] if measured else []
@@ -190,9 +178,8 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
     return {"measured": counts[PROGRESS[0]], "total": len(found), "says": says, "missing": [*listed, *more]}
 
 
-def _duty_cycle(tables: frames.Tables, text: Texts) -> str:
+def _duty_cycle(runs: pd.DataFrame, text: Texts) -> str:
     """The duty cycle of what was measured here."""
-    runs = _runs(tables)
     found = duty_cycle(runs[~runs["recorded"]])
     if found is None:
         return ""
@@ -267,7 +254,7 @@ def _figure(
     svg, finding = vector.saved(drawn, name), None
     if svg is None:
         found = figures.render(name, tables, text.language, rows)
-        svg, finding = (vector.svg_of(found), found.finding) if found else ("", None)
+        svg, finding = (hover.svg(found.figure), found.finding) if found else ("", None)
     rows = frames.in_words(rows, text)
     return {
         "name": name,
@@ -301,6 +288,8 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
     found = compare.read(folder / "comparison.csv")
     if found.empty:
         return {}
+    numbers = ["old_s", "new_s", "ratio", "ratio_low", "ratio_high"]
+    found[numbers] = found[numbers].apply(pd.to_numeric, errors="coerce")
     counts = found["verdict"].value_counts()
     words = ", ".join(f"{text.name('compared', str(says))} {count}" for says, count in counts.items())
     lines = [
@@ -310,35 +299,23 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
             "verdict": row["verdict"],
             "word": text.name("compared", row["verdict"]),
             "because": text.name("because", row["because"]),
-            "ratio": _change(row["ratio"]),
-            "bounds": " … ".join(filter(None, (_change(row[name]) for name in ("ratio_low", "ratio_high")))),
-            **{name: quantity(_number(row[f"{name}_s"]), "s") for name in ("old", "new")},
+            "ratio": compare.change(row["ratio"]),
+            "bounds": " … ".join(compare.change(row[name]) for name in ("ratio_low", "ratio_high") if row[name] > 0),
+            **{name: quantity(row[f"{name}_s"], "s") for name in ("old", "new")},
         }
-        for _, row in found[found["ratio"] != ""].head(COMPARED).iterrows()
+        for _, row in found[found["ratio"] > 0].head(COMPARED).iterrows()
     ]
-    others = found.loc[found["ratio"] == "", "because"].value_counts()
+    others = found.loc[found["ratio"].isna(), "because"].value_counts()
     without = [text("incomparable", count=n, because=text.name("because", str(why))) for why, n in others.items()]
     folders = list(filter(None, found[["old", "new"]].iloc[0]))
     says = text("compared", count=len(found), counts=words)
     return {"says": says, "folders": folders, "lines": lines, "others": without}
 
 
-def _change(ratio: str) -> str:
-    number = _number(ratio)
-    return compare.change(number) if number else ""
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 def _environment(tables: frames.Tables, text: Texts) -> dict[str, Any]:
     """A column a machine, a line a fact that at least one of them has."""
     rows = frames.with_machine(tables, tables["environment"]).drop_duplicates("machine", keep="last")
-    skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s"}
+    skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s", *frames.JUDGED}
     facts = []
     for name in (name for name in rows.columns if name not in skipped):
         cells = [_fact(str(name), value) for value in rows[name]]

@@ -82,7 +82,7 @@ def drawn(rows: pd.DataFrame) -> dict[str, Any]:
 
     The tables have all columns of a run. Empty columns are left out.
     """
-    hidden = _behind() | {"impossible"}
+    hidden = _behind() | {"impossible", "doubts"}
     known = rows.head(DRAWN).drop(columns=[name for name in rows if name in hidden]).dropna(axis=1, how="all")
     known = known[[name for name in known if not (known[name].astype(str) == "").all()]]
     return {
@@ -101,9 +101,7 @@ def _behind() -> set[str]:
 
 def plain(value: object) -> object:
     """A cell as JSON can say it: whole numbers without a fraction, what is missing or infinite as None."""
-    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
-        return None
     value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, float) and not math.isfinite(value):
+    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

@@ -66,25 +66,21 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
     budget = remedies.budget(row)
     parts = text.within("trace")
     lost = remedies.cost(row, cause)
+    step = significant(1e3 * row["time_s"])
+    cost = {"ms": significant(lost.ms), "step": step, "points": percent(lost.points)} if lost else {}
     remedy = remedies.REMEDIES.get(cause)
     experiment = f"snakemake --cores 1 report --config {remedy.config}" if remedy else ""
-    mode = text.name("mode", row["mode"])
     return {
-        "title": f"{row['model']} · {mode}",
+        "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
         "verdict": words["verdict"],
         "reason": words["verdict_reason"],
-        "cost": text(
-            "cost", ms=significant(lost.ms), step=significant(1e3 * row["time_s"]), points=percent(lost.points)
-        )
-        if lost
-        else "",
+        "cost": text("cost", **cost) if cost else "",
         "named": " · ".join(
             f"{parts(part)} {percent(each.points)} %" for part, each in budget.items() if each.points >= NAMED
         ),
         "parts": [
             {
-                "name": parts(part),
                 "width": f"{max(0.0, each.points):.2f}",
                 "color": headroom.COLORS[part],
                 "says": f"{parts(part)}: {significant(each.ms)} ms, {percent(each.points)} %",
@@ -135,14 +131,14 @@ def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
 
 def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
     recommended = answers.batches(rows)
-    cases, waits = pd.DataFrame([each.case for each in recommended]), answers.waits(rows)
+    cases, fed = pd.DataFrame([each.case for each in recommended]), frames.ok(rows, "input_wait_percent")
     lines = [_line(each, cases, text) for each in recommended[:LISTED]]
     head = [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)]
-    code = "" if len(waits) else f"snakemake --cores 1 report --config {remedies.REMEDIES['input_bound'].config}"
+    code = "" if len(fed) else f"snakemake --cores 1 report --config {remedies.REMEDIES['input_bound'].config}"
     return [
         {"question": text("batch_question"), "says": _batch_says(recommended, text), "head": head, "lines": lines},
         {"question": text("fits_question"), "says": _fits_says(recommended, text)},
-        {"question": text("loader_question"), "says": _loader_says(waits, text), "code": code},
+        {"question": text("loader_question"), "says": _loader_says(fed, text), "code": code},
         {"question": text("bf16_question"), "says": _bf16_says(answers.bf16(rows), text)},
     ]
 
@@ -198,12 +194,12 @@ def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
     return says
 
 
-def _loader_says(waits: pd.DataFrame, text: Texts) -> str:
-    if waits.empty:
+def _loader_says(fed: pd.DataFrame, text: Texts) -> str:
+    if fed.empty:
         return text("loader_unknown")
-    worst = waits.iloc[0]
-    share = worst["input_wait_percent"]
-    said = {"model": worst["model"], "share": percent(share), "count": len(waits)}
+    share = fed["input_wait_percent"].max()
+    model = fed.loc[fed["input_wait_percent"] == share, "model"].iloc[0]
+    said = {"model": model, "share": percent(share), "count": len(fed)}
     return text("loader_yes" if share >= answers.WAITING else "loader_no", **said)
 
 
