@@ -43,6 +43,18 @@ def test_a_step_depends_on_its_imports_at_any_depth():
     assert all(path.is_relative_to(sources.PACKAGE) for path in files)
 
 
+def test_digests_are_the_same_where_a_library_is_not_installed(lab, monkeypatch):
+    (Path.cwd() / "lab/used.py").write_text(
+        "import torch\nfrom torch.nn import functional\n\nused = torch.nn, functional\n"
+    )
+    installed = reached("lab.used.used")
+    found = sources._file
+    monkeypatch.setattr(sources, "_file", lambda module: None if module.startswith("torch") else found(module))
+    for function in (sources._reached, sources._module, sources._is_local):
+        function.cache_clear()
+    assert reached("lab.used.used") == installed
+
+
 def test_a_step_does_not_depend_on_other_steps():
     folders = {path.parent.name for path in sources.run_sources("bench_matmul", None)}
     assert folders & set(MEASUREMENTS) == {"bench_matmul"}

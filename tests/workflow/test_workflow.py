@@ -6,9 +6,10 @@ import re
 import shutil
 
 import pytest
-from support.workflow_copy import MINIATURE
+from support.workflow_copy import MINIATURE, ROOT
 
 from mfulab.core.replicates import replicate_of
+from mfulab.measurements.published import PUBLISHED
 
 pytestmark = pytest.mark.workflow
 
@@ -211,6 +212,15 @@ def test_the_same_sweep_runs_by_hand_in_hydras_words(measured):
     timing = "timing.windows=2,timing.window_time_s=0.02,timing.warm_up_time_s=0.1,timing.patience_s=0.1"
     expected = [f"kernel=numpy,size={size},precision=fp32,{timing}" for size in (32, 48)]
     assert sorted(path.split("/")[-2] for path in new) == expected
+
+
+def test_a_collection_by_hand_is_a_row_for_each_of_its_lines(make_project):
+    project = make_project()
+    shutil.copytree(ROOT / PUBLISHED, project.folder / PUBLISHED)
+    done = project.run("python", "-m", "mfulab", "run", "published", "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(rows) == sum(1 for _ in (ROOT / PUBLISHED / "papers.csv").open()) - 1
+    assert len({row["run"] for row in rows}) == len(rows)
 
 
 def test_an_own_model_in_the_users_folder_is_measured(measured):

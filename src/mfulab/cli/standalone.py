@@ -64,12 +64,13 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
             _measure(each, f"{number}/{len(wanted)} " if len(wanted) > 1 else "", say)
             if each.step != step:
                 continue
-            rows.append(_joined(plan, each))
-            if as_json:
-                print(json.dumps(rows[-1], ensure_ascii=False, default=str))
-            elif not multirun:
-                _show(each, rows[-1], whole)
-    if multirun and rows and not as_json:
+            found = _joined(plan, each)
+            rows += found
+            for row in found if as_json else ():
+                print(json.dumps(row, ensure_ascii=False, default=str))
+            if len(found) == 1 and not (as_json or multirun):
+                _show(each, found[0], whole)
+    if (multirun or len(rows) > 1) and rows and not as_json:
         console = Console()
         console.print(table_of(step, rows, console.width))
 
@@ -112,8 +113,8 @@ def expected_s(run: Run) -> float | None:
     return median(times) if times else None
 
 
-def _joined(plan: Plan, run: Run) -> Mapping[str, Any]:
-    """A run's row, joined with its counts and ceilings."""
+def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
+    """A run's row, joined with its counts and ceilings; of a collection a row for each of its lines."""
     from mfulab.tables import build
 
     alone = replace(plan, runs=[each for each in plan.runs if each is run or each.step != run.step])
@@ -121,7 +122,7 @@ def _joined(plan: Plan, run: Run) -> Mapping[str, Any]:
         manifest = Path(folder, "plan.json")
         write_text(manifest, alone.manifest)
         records = build.collect([manifest]).records[MEASUREMENTS[run.step].table]
-    return next(record for record in records if record["run"] == run.name)
+    return [record for record in records if f"{record['run']},".startswith(f"{run.name},")]
 
 
 def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:

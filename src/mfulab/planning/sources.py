@@ -194,24 +194,22 @@ class _Module:
         parents = self.package.split(".")[: len(self.package.split(".")) - node.level + 1] if node.level else []
         base = ".".join([*parents, *([node.module] if node.module else [])])
         named = {alias.asname or alias.name: alias.name for alias in node.names}
-        return {
-            key: (f"{base}.{name}", ALL) if _file(f"{base}.{name}") else (base, name) for key, name in named.items()
-        }
+        return {key: (f"{base}.{name}", ALL) if _is_ours(base, name) else (base, name) for key, name in named.items()}
 
     def _has_effect(self, statement: ast.stmt) -> bool:
         """True unless all that importing the statement does is to bind its names."""
         if isinstance(statement, DEFINITIONS):
-            return any(self._is_ours(each) for each in statement.decorator_list)
+            return any(self._calls_ours(each) for each in statement.decorator_list)
         if isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             names = [each for target in targets for each in (getattr(target, "elts", None) or [target])]
             calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
             return not all(isinstance(each, ast.Name) for each in names) or any(
-                self._is_ours(call) and not _parts(call)[1][-1][:1].isupper() for call in calls
+                self._calls_ours(call) and not _parts(call)[1][-1][:1].isupper() for call in calls
             )
         return _runs(statement)
 
-    def _is_ours(self, called: ast.expr) -> bool:
+    def _calls_ours(self, called: ast.expr) -> bool:
         """True if what is called is defined in this project, and not by a library or by Python."""
         root, names = _parts(called)
         while isinstance(root, ast.Call):
@@ -257,7 +255,7 @@ def _meant(names: Sequence[str], aliases: Mapping[str, Node]) -> Node | None:
     for length in range(len(names), 0, -1):
         module, name = aliases.get(".".join(names[:length]), ("", ""))
         rest = list(names[length:])
-        while name == ALL and rest and _file(f"{module}.{rest[0]}"):
+        while name == ALL and rest and _is_ours(module, rest[0]):
             module = f"{module}.{rest.pop(0)}"
         if module:
             return module, rest[0] if name == ALL and rest else name
@@ -292,6 +290,11 @@ def _data_files() -> dict[str, list[Path]]:
         if path.suffix not in (".py", ".pyc", ".typed") and path.is_file():
             found.setdefault(path.suffix[1:], []).append(path)
     return found
+
+
+def _is_ours(package: str, name: str) -> bool:
+    """True for a module in a local package. Of a library none is looked for: it may not be installed everywhere."""
+    return _is_local(package) and _file(f"{package}.{name}") is not None
 
 
 @cache
