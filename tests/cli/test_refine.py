@@ -1,5 +1,8 @@
 """`mfulab refine` where a process leaves no row, or nothing was measured; the workflow's test of replicates runs it."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from mfulab.cli import refine
@@ -28,3 +31,10 @@ def test_a_process_that_leaves_no_row_is_told_once_and_leaves_nothing(tmp_path, 
 def test_without_results_there_is_nothing_to_refine(tmp_path, capsys):
     assert main(["refine", "here", "--results", str(tmp_path)]) == 2
     assert "nothing was measured" in capsys.readouterr().err
+
+
+def test_a_run_that_was_not_steady_gets_further_processes(monkeypatch):
+    known = {"status": "ok", "precision_percent": 5.0, "replicates": 2, "left_out_replicates": 0, "process_s": 1.0}
+    rows = [{"run": run, "steady": steady, **known} for run, steady in (("a", True), ("b", False), ("c", None))]
+    monkeypatch.setattr(refine, "gather", lambda *_: SimpleNamespace(records={"profile": rows, "matmul": [known]}))
+    assert [row["run"] for _, row in refine._least_known(Path(), "here", 25.0, 8)] == ["b"]

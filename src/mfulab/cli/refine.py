@@ -35,9 +35,10 @@ UNDECIDED = 3  # the exit status where minutes ended first
 def run(hardware: str | None, results: Path, widest: float, minutes: float, most: int, in_budget: bool = False) -> int:
     """Adds processes to each run known to less than `widest`: one to each of the more promising half, again and again.
 
-    A run that fails a check of its columns is among them; one of a single process, which has no interval, is not, and
-    one whose process ends without a row is not tried again. The status is 3 where some are left: `minutes` are over, or
-    they have `most` processes. Raises ConfigurationError where nothing was measured.
+    A run that fails a check of its columns, or most of whose processes were not steady, is among them; one of a single
+    process, which has no interval, is not, and one whose process ends without a row is not tried again. The status is 3
+    where some are left: `minutes` are over, or they have `most` processes. Raises ConfigurationError where nothing was
+    measured.
 
     Args:
         in_budget: the sweep that is under way asks, for its own runs alone, those of too few processes too; what its
@@ -73,7 +74,8 @@ def run(hardware: str | None, results: Path, widest: float, minutes: float, most
     for table in TIMED:
         remove(results / "tables" / f"{table}.csv")  # it lacks the new processes: snakemake writes it anew
     left = len(list(_least_known(results, hardware, 100 * widest, MOST_REPLICATES)))
-    print(f"{left} runs are known to less than ±{100 * widest:g} %, or fail a check; snakemake shows what is new")
+    why = f"are known to less than ±{100 * widest:g} %, fail a check or were not steady"
+    print(f"{left} runs {why}; snakemake shows what is new")
     return UNDECIDED if left else 0
 
 
@@ -90,6 +92,7 @@ def _least_known(
             planned = [f"{hardware}/{TIMED[table]}/{numbered(run, 2)}" in sweep.plan["runs"] for run in frame["run"]]
             frame = frame[planned].fillna({"precision_percent": math.inf, "replicates": 1})
         wanted = (frame["precision_percent"] > widest) | any_failed(frame)
+        wanted |= frame.get("steady", pd.Series(True, frame.index)).eq(False)  # of most processes: two may be one each
         processes = frame["replicates"] + frame["left_out_replicates"].fillna(0)
         wanted &= (frame["status"] == "ok") & (processes < most) & frame["precision_percent"].notna()
         found += [(TIMED[table], row) for row in frame[wanted].to_dict("records")]
