@@ -51,6 +51,9 @@ def test_equal_jobs_and_one_without_a_trace(tmp_path):
     told = said(tmp_path, row(10.0), fsdp, job(20.0, exposed_communication_ms=""))
     assert "scales best: 100 % of perfect" in told
     assert "scales worst: 100 %" in told
+    near = {"time_ci_low_s": 0.08, "time_ci_high_s": 0.12}
+    jobs = [job(16.0, **near), job(15.0, bucket_mb=1.0, **near), job(5.0, bucket_mb=5.0, **near)]
+    assert "bucket 25 MiB scales best (others within its interval): 80 %" in said(tmp_path, row(10.0), *jobs)
     assert "nan" not in told
 
 

@@ -52,7 +52,7 @@ def test_prompts_stand_beside_the_tokens_after_them(tmp_path, language):
     if language == "en":
         assert (
             "gpt2 reads a prompt of 256 tokens in 2.00 s (TTFT) at 60 % MFU; each further token takes 80.0 ms (TPOT) "
-            "at 80 % MBU and 2.0 % MFU (batch 1, 1)."
+            "at 80 % MBU and 2.0 % MFU (prompt at batch 1, tokens at batch 1)."
         ) in drawn.finding
         assert "Decoding 16 sequences holds 4.00 MB of keys and values and gives 50.0 tokens/s." in drawn.finding
     assert decoding.rows(tables(tmp_path, *rows[:6])).empty, "prompts alone"

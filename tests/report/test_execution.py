@@ -25,19 +25,19 @@ def compiled(tmp_path, *rows: dict) -> str:
 
 def test_compiling_pays_after_its_time_divided_by_what_a_step_saves(tmp_path):
     assert compiled(tmp_path, made("eager", 0.03), made("compile", 0.01), made("trace", 0.02, 0.5)).endswith(
-        "Making gpt2 (batch 1) ready takes longest with compile: 20.0 s. "
-        "With compile, gpt2 (batch 1) saves 20.0 ms a step and has paid after 1,000 steps."
+        "The longest compilation is gpt2's (batch 1) with compile: 20.0 s. "
+        "The last to pay is gpt2 (batch 1) with compile: after 1,000 steps that save 20.0 ms each."
     )
 
 
 def test_what_is_no_faster_never_pays(tmp_path):
     equal = compiled(tmp_path, made("eager", 0.01), made("compile", 0.01))
-    assert equal.endswith("1 of 1 never pays: no step is faster beyond the intervals.")
+    assert equal.endswith("1 of 1 never pays: its step is no faster beyond the intervals.")
     mixed = compiled(tmp_path, made("eager", 0.02), made("compile", 0.01), made("trace", 0.03, 0.5))
-    assert mixed.endswith("1 of 2 never pays: no step is faster beyond the intervals.")
+    assert mixed.endswith("1 of 2 never pays: its step is no faster beyond the intervals.")
     met = made("eager", 0.02, time_ci_low_s=0.009, time_ci_high_s=0.03)
     within = compiled(tmp_path, met, made("compile", 0.01, time_ci_low_s=0.008, time_ci_high_s=0.012))
-    assert "has paid" not in within
+    assert "last to pay" not in within
     assert "Making" not in compiled(tmp_path, made("eager", 0.02), made("compile", 0.01, None))
 
 

@@ -217,16 +217,20 @@ def test_a_series_is_named_once_and_a_loss_is_no_gain(few):
 def test_a_gain_above_peaks_and_bytes_is_flagged(few):
     rows = precision_speed.rows(few)
     text = Texts("en", "precision_speed")
-    assert "more than ceilings and bytes give" not in precision_speed.finding(rows.assign(speedup=1.5), text)
-    assert "more than ceilings and bytes give" in precision_speed.finding(rows.assign(speedup=90.0), text)
+    assert "more than faster arithmetic or fewer bytes allow" not in precision_speed.finding(
+        rows.assign(speedup=1.5), text
+    )
+    assert "more than faster arithmetic or fewer bytes allow" in precision_speed.finding(
+        rows.assign(speedup=90.0), text
+    )
     assert precision_speed.finding(rows.head(1), text).count(rows["model"].iloc[0]) == 1
     slow = 1e3 * rows["time_s_base"]
     faults = rows.assign(speedup=4.0, possible=2.0, page_faults_ms_base=0.6 * slow)
-    assert "are page faults" in precision_speed.finding(faults, text)
+    assert "partly since page faults take" in precision_speed.finding(faults, text)
     few_faults = faults.assign(page_faults_ms_base=0.1 * slow)
     low = few_faults.assign(mfu_percent=80.0, mfu_percent_base=20.0)
     assert "further from its own peak: 20 % MFU against 80 %" in precision_speed.finding(low, text)
-    assert precision_speed.finding(few_faults.assign(mfu_percent=float("nan")), text).endswith("give (2.00×).")
+    assert precision_speed.finding(few_faults.assign(mfu_percent=float("nan")), text).endswith("allow (2.00×).")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +257,7 @@ def test_integers_are_not_called_the_most_exact_format():
     text = Texts("en", "matmul_precision")
     says = matmul_precision.finding(rows, text)
     assert "int8 is the fastest with 900 TFLOP/s; sums of its integers are exact" in says
-    assert "fp32 errs least, by 3.0e-07 at 300 TFLOP/s" in says
+    assert "fp32 has the smallest relative error, 3.0e-07, at 300 TFLOP/s" in says
     assert "fp32 is both the fastest" in matmul_precision.finding(rows[rows["precision"] == "fp32"], text)
 
 

@@ -56,7 +56,7 @@ def test_the_sentence_names_cards_that_suffice(tmp_path):
         "GeForce RTX 4090 is the smallest of these cards that holds it. "
         "The leanest setup, the same over 64 devices (FSDP), holds 750 MB on each device; "
         "GeForce RTX 4090 is the smallest of these cards that holds it. "
-        "One measured peak differs by 20 %."
+        "One measured peak differs by 20 % from the count."
     )
 
 

@@ -38,7 +38,7 @@ def test_decoding_has_a_bandwidth_and_unknown_sizes_stay_unknown(tmp_path):
     told = said(tmp_path, row(), fewer("weight_int8", 40.0), fewer("dynamic_int8", 10.0, output_error=0.5))
     assert "with ?× the weights" in told
     assert "The slowest is int8, dynamic (from fp32), decoding at batch 1: 0.500×." in told
-    assert "Decoding moves 80 % of the bandwidth before and 40 % with weights in int8 (from fp32)." in told
+    assert "Decoding uses 80 % of the bandwidth unquantised and 40 % with weights in int8 (from fp32)." in told
     assert told.endswith("int8, dynamic (from fp32) changes the output most, by 50 %.")
 
 
@@ -47,7 +47,7 @@ def test_schemes_within_the_intervals_are_neither_fast_nor_slow(tmp_path):
     rows = row(time_ci_low_s=0.045, time_ci_high_s=0.055), fewer("weight_int8", 40.0, **wide)
     told = said(tmp_path, *rows, fewer("static_int8", 4.0, **wide))
     assert told.startswith("No scheme is faster beyond the intervals: the nearest, weights in int8 (from fp32),")
-    assert "2 of 2 cases differ from the step before by less than the intervals." in told
+    assert "2 of 2 cases differ from the unquantised step by less than the intervals." in told
     assert "slowest" not in told
     assert "bandwidth" not in told
     assert "int8, dynamic (from fp32) is fastest" in said(tmp_path, *rows, fewer("dynamic_int8", 30.0))

@@ -101,7 +101,7 @@ def test_the_worst_counter_and_the_best_are_named():
     assert "off by at most" not in told(known_truth, [shared])
     late = counters("steady", 100.0, mfulab_percent=98.0, after_percent=0.0)
     assert told(known_truth, [late]).endswith(
-        "One reading after the load says 0 %, though it kept the device 98 % busy: read while it runs."
+        "A reading after the load says 0 %, though it kept the device 98 % busy: read while it runs."
     )
     assert "mfulab is the furthest off" in told(known_truth, [late]), "a reading at one time judges no counter"
 
@@ -177,7 +177,7 @@ def test_subnormal_numbers_are_compared_with_normal_ones():
     words = drawn(subnormals, profiled(*steps))
     assert "square roots of subnormal numbers take 50× as long as those of normal ones (5.00 ms a step)" in words
     assert "With torch.set_flush_denormal they take 1.1× as long." in words
-    assert words.endswith("products take 1.0×.")
+    assert words.endswith("products of subnormal numbers take 1.0× as long.")
     assert said(subnormals, profiled(*steps[:2])).endswith("a step).")
     assert subnormals.rows(profiled(steps[1])).empty, "nothing to hold it against"
 
@@ -223,9 +223,9 @@ def test_three_convolutions_are_held_against_the_library():
     ]
     steps[0]["relative_error"] = 3e-7
     words = drawn(convolution, profiled(*steps))
-    assert "batch size 16: 960 MFLOP take the library 16.0 ms." in words
+    assert "at batch size 16 has 960 MFLOP and takes the library 16.0 ms." in words
     assert "Beside it: im2col and a matmul 3.0× as long, direct loops 5.0× as long." in words
-    assert words.endswith("The outputs are off by at most 3.0e-07 of float64's, relatively.")
+    assert words.endswith("The outputs' relative error against float64 is at most 3.0e-07.")
     assert convolution.rows(profiled(*steps[4:])).empty, "no library beside them"
 
 
@@ -238,8 +238,8 @@ def test_frameworks_are_compared_with_their_losses():
         for execution, time, compile_s in (("eager", 0.2, float("nan")), ("jax", 0.1, 0.5))
     ]  # fmt: skip
     words = drawn(frameworks, profiled(*steps))
-    assert "JAX, jit takes 100 ms a step, torch, eager 200 ms." in words
-    assert "JAX, jit takes 500 ms to compile, the longest of all." in words
+    assert "JAX jit takes 100 ms a step, torch eager 200 ms." in words
+    assert "JAX jit takes 500 ms to compile, the longest of all." in words
     assert "Over the first 2 training steps, before the loss vanishes" in words
     assert words.endswith("the losses of 2 executions differ by at most 0.50 %, within the tolerance of 1 %.")
     for step in steps[:2]:

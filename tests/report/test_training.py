@@ -54,7 +54,7 @@ def test_another_batch_is_no_technique_and_checkpointing_parts_hfu_from_mfu(tmp_
     )
     told = said(tmp_path, row(), row(batch_size=8, optimiser_ms=0.1), again)
     assert "fastest" not in told
-    assert "Checkpointing parts HFU from MFU: 40 % against 30 % (simple_cnn, batch 8)." in told
+    assert "Checkpointing raises HFU above MFU: 40 % against 30 % (simple_cnn, batch 8)." in told
 
 
 def test_a_busy_device_is_said(tmp_path):
@@ -72,6 +72,9 @@ def test_techniques_within_the_intervals_are_no_gain(tmp_path):
         tmp_path, plain, near
     )
     several = row(workload="training_accumulated", time_s=0.020, samples=4, mfu_percent=20.0)
+    close = {"time_ci_low_s": 0.004, "time_ci_high_s": 0.006}
+    first, second = (row(workload=each, time_s=0.005, **close) for each in ("training_sgd", "training_adam_fused"))
+    assert "SGD is fastest there (others within its interval), 2.00×" in said(tmp_path, plain, first, second)
     # 20 ms for four samples: its interval is held against one sample's.
     for high, says in ((0.037, "No other technique is faster"), (0.035, "is fastest there")):
         assert says in said(tmp_path, plain, {**several, "time_ci_low_s": 0.015, "time_ci_high_s": high})
@@ -83,7 +86,7 @@ def test_checkpointing_trades_memory_for_time(tmp_path):
     assert "simple_cnn at batch 1 goes from 100 MB to 60.0 MB of memory, and from 10.0 ms to 13.0 ms a sample" in told
     assert "Checkpointed" not in said(tmp_path, row(memory_bytes=100e6), again | {"memory_bytes": ""})
     wide = {"time_ci_low_s": 0.005, "time_ci_high_s": 0.02}
-    assert "13.0 ms a sample. The intervals of these two times overlap." in said(
+    assert "13.0 ms a sample. The two 95 % intervals overlap." in said(
         tmp_path, row(memory_bytes=100e6, **wide), again | wide
     )
 

@@ -67,8 +67,8 @@ def times(speedup: float, text: Texts) -> str:
 
 def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
     """A run in words, with its machine if there are several."""
-    known = [text.name(axis, row[axis]), row["model"], text.name("mode", row["mode"])]
-    return ", ".join([*known, *([row["machine"]] if rows["machine"].nunique() > 1 else [])])
+    known = [text.name("mode", row["mode"]), text.name(axis, row[axis])]
+    return f"{row['model']} ({', '.join([*known, *([row['machine']] if rows['machine'].nunique() > 1 else [])])})"
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:

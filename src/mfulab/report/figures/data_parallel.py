@@ -39,9 +39,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     plain = preferred(rows, rows["slowed_rank"].isna())
     best, worst = plain.loc[plain["efficiency"].idxmax()], plain.loc[plain["efficiency"].idxmin()]
     # The time of equal work is the inverse of the efficiency.
-    alike = len(plain) > 1 and not trust.apart(worst, best, ratio=best["efficiency"] / worst["efficiency"])
+    within = ~trust.apart(plain, best, ratio=best["efficiency"] / plain["efficiency"])
+    alike, tied = len(plain) > 1 and within[worst.name], 1 + int(within.drop(best.name).sum())
     key = "alike" if alike else "finding" if pd.notna(best["mfu_percent"]) else "finding_without"
-    values = {"best": best, "worst": worst, "best_job": job(best, text), "worst_job": job(worst, text)}
+    values = {"best": best, "worst": worst, "best_job": job(best, text), "worst_job": job(worst, text), "tied": tied}
     said = [text(key, **values), *([text("worst", **values)] if len(plain) > 1 and not alike else [])]
     if pd.notna(worst["exposed_communication_ms"]):
         said.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))

@@ -66,7 +66,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         faster = others["apart"] & (others["relative"] < 100)
         best = others.loc[preferred(others, faster)["relative"].idxmin()]
         key = "faster" if faster.any() else "no_faster"
-        said.append(text(key, technique=technique(best, text), factor=100 / best["relative"], row=best))
+        beside = ~trust.apart(others, best, ratio=others["relative"] / best["relative"]).drop(best.name)
+        tied = 1 + int(beside.sum())
+        said.append(text(key, technique=technique(best, text), factor=100 / best["relative"], row=best, tied=tied))
         if not others["apart"].all():
             said.append(text("overlaps", count=int((~others["apart"]).sum()), total=len(others)))
     again = rows[rows["checkpointing"].fillna(False).astype(bool)]
