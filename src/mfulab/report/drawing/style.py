@@ -124,6 +124,7 @@ def colors(values: Iterable[str]) -> dict[str, str]:
 def dashes(values: Iterable[str]) -> dict[str, Dash]:
     """A line style for each distinct value, in the order given, as seaborn takes it."""
     patterns: tuple[Dash, ...] = ("", (5, 2), (1, 1.5), (6, 2, 1, 2), (3, 1, 1, 1, 1, 1))
+    patterns += ((10, 3), (1, 4), (10, 2, 3, 2), (3, 3, 1, 3), (6, 2, 1, 1, 1, 1, 1, 2))
     return {value: patterns[index % len(patterns)] for index, value in enumerate(dict.fromkeys(values))}
 
 

@@ -49,6 +49,7 @@ def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
     body = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body)
     names |= {letter: letter for letter in glyphs}  # in a power, letters are raised: those uses keep their drawing's id
     body = REFERENCE.sub(lambda found: found[1] + names.get(found[2], f"{name}-{found[2]}"), body)
+    body = body.replace('xlink:href="#L', 'href="#L')  # by which the page's script finds letters, raised ones too
     # Coordinates need no more than a hundredth of a point; factors below one, such as a glyph's scale, keep theirs.
     body = re.sub(r"(?<![\d.])[1-9]\d*\.\d{3,}", lambda number: f"{float(number.group()):.2f}", body)
     inks = {style.INK: "ink", style.MUTED: "muted", style.GRID: "grid", style.PAPER: "paper"}

@@ -1,5 +1,7 @@
 """Time of one step against batch size, one line a model and precision."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -45,7 +47,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """
     colors, modes = style.precision_colors(rows["precision"]), style.modes(rows, text)
     several = rows.groupby("mode")["workload"].transform("nunique") > 1
-    rows = rows.assign(variant=(rows["workload"] + " ").where(several, "") + rows["execution"])
+    names = {key: rows[key].map(partial(text.name, key)) for key in ("workload", "execution")}
+    rows = rows.assign(variant=(names["workload"] + ", ").where(several, "") + names["execution"])
     dashes, keys = style.dashes(rows["variant"]), ["model", "precision", "variant", "sequence_length"]
     look: style.Look = {"by": keys, "hue": "precision", "colors": colors, "dash": "variant", "dashes": dashes, "s": 25}
     panels, ranges = style.facets(figure, rows, "mode", modes, sharex=True), rows.groupby("machine")["time_s"]
@@ -59,7 +62,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.label(figure, text("batch_size"), text("time"))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     if len(dashes) > 1:
-        entries += [style.line(style.MUTED, text.name("execution", name), dash) for name, dash in dashes.items()]
+        entries += [style.line(style.MUTED, name, dash) for name, dash in dashes.items()]
     style.legend(figure, [*entries, *runs.key(rows, text)])
     labels.settle(figure)
     for axes, here in panels:

@@ -1,6 +1,7 @@
 """One self-contained page: findings first, then figures, rows, environment and definitions; it needs no network."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
@@ -31,6 +32,8 @@ COMPARED = 200  # lines of a comparison; the file has all
 SAID = ("window_source", "notes")  # keys and numbers of traces, beside the verdict's
 SENTENCES = ("explanation", "flops_source", "adds")  # texts of rows that have words in other languages
 CLAIMED = ("case", "printed", "formula", "answer", "note")  # what is said of a number of the seminar
+UNIT = re.compile(r"(?<=\d) (?=%|[kMGTPmnµ]?(?:s|B|J|W|Hz|FLOP|MAC)(?![A-Za-z]))")
+PARTICLE = re.compile(r"(?<=[%)])(?=[가-힣])")
 LISTED = 5  # reasons of one status that are told; runs with others are counted
 WORDS = (
     *("copied", "count", "no_column", "no_number", "row", "config", "log", "folder", "operators", "ranks", "samples"),
@@ -279,8 +282,8 @@ def _all(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _unbroken(words: str) -> str:
-    """The words with each percent sign bound to its number."""
-    return words.replace(" %", "\N{NO-BREAK SPACE}%")
+    """The words with each unit bound to its number, and a Korean particle to the sign before it."""
+    return PARTICLE.sub("\N{WORD JOINER}", UNIT.sub("\N{NO-BREAK SPACE}", words))
 
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:

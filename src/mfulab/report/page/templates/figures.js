@@ -279,7 +279,7 @@ class Drawing {
       const copy = other.labels[index].cloneNode(true);
       copy.setAttribute("transform", `translate(${panel.frame.x - other.frame.x} ${panel.frame.y - other.frame.y})`);
       copy.classList.add("copy");
-      panel.group.append(copy);
+      panel.group.prepend(copy); // its grid is behind the data
     });
     const parts = group.flatMap((each) => [each.frame, ...[...each.group.children].filter((node) => node.querySelector("use[href^='#L']") && !node.querySelector("[data-run]")).map((node) => {
       const box = node.getBBox();
