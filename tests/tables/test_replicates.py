@@ -16,6 +16,7 @@ from mfulab.tables import compare, replicates
 from mfulab.tables.replicates import interval_columns, merge_rows, usual_variance
 from mfulab.timing.statistics import undisturbed
 
+RUN = ("bench_matmul", "a")
 RUNS, SWEEPS, TRUE_S = 46, 12, 0.010
 
 
@@ -136,15 +137,15 @@ def test_two_processes_are_seldom_called_slower_than_eight(kind):
     told = []
     for seed in range(SWEEPS):
         many, few = (merge_rows(sweep(Machine(2 * seed + (n == 2), **KINDS[kind]), n, runs=23)) for n in (8, 2))
-        told += [compare._one("bench_matmul", "a", *each, 0.02, 0.0).verdict for each in zip(many, few, strict=True)]
+        told += [compare._one(RUN, *each, 0.02, 0.0, None).verdict for each in zip(many, few, strict=True)]
     assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
 
 
 def test_a_median_and_an_undisturbed_time_are_not_compared():
     row = {"status": "ok", "time_s": 1.0, "time_ci_low_s": 0.9, "time_ci_high_s": 1.1, "median_time_s": 1.2}
     before = row | {"median_time_s": None}
-    assert compare._one("bench_matmul", "a", row, row, 0.02, 0.0).verdict == "ambiguous"
-    found = compare._one("bench_matmul", "a", before, row, 0.02, 0.0)
+    assert compare._one(RUN, row, row, 0.02, 0.0, None).verdict == "ambiguous"
+    found = compare._one(RUN, before, row, 0.02, 0.0, None)
     assert (found.verdict, found.because.partition(",")[0]) == ("not comparable", "old is a median")
 
 

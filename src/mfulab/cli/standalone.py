@@ -76,7 +76,7 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
 
 
 def help_of(step: str) -> str:
-    """What a step measures, the choices of its groups, and its other keys."""
+    """Text of what a step measures, the choices of its groups, and its other keys."""
     does = (sys.modules[MEASUREMENTS[step].config.__module__].__doc__ or "").strip()
     fields = MEASUREMENTS[step].config.model_fields
     groups = sorted(keys.groups(CONFIG) & set(fields))
