@@ -191,8 +191,8 @@ REFERENCE = Path(__file__).parents[2] / "results/reference/amd-epyc-2c"
     "experiment",
     ["quickstart", "seminar", "attention_length", "autograd", "training", "execution", "decoding", "generation"],
 )
-def test_the_estimate_of_recorded_experiments_is_within_a_factor_of_two(experiment, tmp_path, monkeypatch):
-    """What their runs took, a process, on such a machine as the constants are of; a busier day took twice as long."""
+def test_the_estimate_of_recorded_experiments_is_within_30_percent(experiment, tmp_path, monkeypatch):
+    """What their runs took, a process, on the machine that the constants are of; a run alone may be further off."""
     monkeypatch.chdir(tmp_path)
     tables = {name: list(csv.DictReader((REFERENCE / f"{name}.csv").open())) for name in ("profile", "matmul")}
     for table, step in (("flops", "count_flops"), ("ceilings", "ceilings")):
@@ -211,4 +211,4 @@ def test_the_estimate_of_recorded_experiments_is_within_a_factor_of_two(experime
             predicted += budget._cost_s(costs.cost(Run(step, row["run"], row["run"], text, needs), False))
             took += float(row["process_s"]) / (int(row["replicates"] or 1) + int(row["left_out_replicates"] or 0))
     assert took > 10
-    assert 0.5 < predicted / took < 2
+    assert 0.7 < predicted / took < 1.3

@@ -27,9 +27,9 @@ OTHER_S = 3.0  # of other steps
 STEPS_S = 1.0  # of a model whose FLOPs or ceiling are not known yet
 # Of a model, in the process that measures it, where they are too long for the windows to hold several. The FLOPs of
 # decoding are those of its prefill, which is done once.
-STEPS = {"training": 20, "decoding": 1}
+STEPS = {"training": 17, "decoding": 1}
 OTHER_STEPS = 7
-COMPILE_S = {"compile": 8.0, "numba": 0.9}
+COMPILE_S = {"compile": 18.0, "numba": 0.9}
 FIGURES = {"profile_step": 16, "bench_matmul": 5}
 OTHER_FIGURES, FIGURE_S, PAGE_S, FIRST_PAGE_S = 2, 0.9, 4.0, 6.0
 

@@ -17,7 +17,7 @@ from mfulab.core.replicates import base_name, replicate_of
 PLAN, LEDGER = "results/plan/budget.json", "results/plan/budget.log"
 PAGE = "page"  # in the place of a run's folder: the first page, which tells how long the last one will take
 LEFT_OUT = "budget_min="  # how the message of a row begins that was not measured for the budget
-SHARE = 0.3  # of the ceiling, at which the FLOPs of a model are taken to be computed
+SHARE = 0.4  # of the ceiling, at which the FLOPs of a model are taken to be computed
 LEFT_OUT_S = 0.2  # of a run that is not measured
 
 
