@@ -88,6 +88,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
         apart = 0.4 / max(1, len(colors) - 1)
         heights = kinds.lanes(axes, here, "model", order, hue=axis, hues=[*colors][::-1], apart=apart, fontsize=size)
         look: style.Look = {"hue": axis, "colors": colors, "interval": ("speedup_low", "speedup_high")}
+        look |= {"shape": axis, "markers": style.shapes(colors)}
         kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
         axes.set_xlim(low, high)

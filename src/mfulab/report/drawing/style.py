@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import product
+from itertools import chain, count, product
 from typing import Any, TypeAlias, get_args
 from unicodedata import east_asian_width
 
@@ -110,15 +110,20 @@ def family_colors(values: Iterable[str]) -> dict[str, str]:
 
 def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
     present = set(values)
-    places = {value: usual.index(value) for value in usual if value in present}
-    free = (place for place in range(len(usual), len(usual) + len(present)))
-    places |= {value: next(free) for value in sorted(present - set(usual))}
+    places = {value: place for place, value in enumerate(usual[: len(PALETTE)]) if value in present}
+    free = chain(sorted(set(range(len(PALETTE))) - set(places.values())), count())
+    places |= {value: next(free) for value in sorted(present - set(places))}
     return {value: PALETTE[place % len(PALETTE)] for value, place in places.items()}
 
 
 def colors(values: Iterable[str]) -> dict[str, str]:
-    """A colour for each distinct value, in the order given; they repeat beyond eight, so label directly as well."""
+    """A colour for each distinct value, in the order given; they repeat beyond eight, where `shapes` tells them apart."""
     return {value: PALETTE[index % len(PALETTE)] for index, value in enumerate(dict.fromkeys(values))}
+
+
+def shapes(values: Iterable[str]) -> dict[str, str]:
+    """A marker for each distinct value: the next one wherever `colors` begin again."""
+    return {value: MARKERS[index // len(PALETTE) % 8] for index, value in enumerate(dict.fromkeys(values))}
 
 
 def dashes(values: Iterable[str]) -> dict[str, Dash]:
@@ -243,9 +248,10 @@ def dot(color: str, label: str, marker: str = "o", fill: str = "full") -> Line2D
     return Line2D([], [], color=color, label=label, marker=marker, linestyle="", fillstyle=fill, markeredgewidth=2)
 
 
-def dots(colors: Mapping[Any, str], text: Texts, kind: str = "", marker: str = "o") -> list[Line2D]:
-    """A legend's entry for each value: its name of that kind, or its own text."""
-    return [dot(color, text.name(kind, name) if kind else text(name), marker) for name, color in colors.items()]
+def dots(colors: Mapping[Any, str], text: Texts, kind: str = "", marker: str = "") -> list[Line2D]:
+    """A legend's entry for each value: its name of that kind, or its own text; a marker of each, or one of all."""
+    each = {name: marker or shape for name, shape in shapes(colors).items()}
+    return [dot(color, text.name(kind, name) if kind else text(name), each[name]) for name, color in colors.items()]
 
 
 def line(color: str, label: str, dash: Dash = "") -> Line2D:
