@@ -27,8 +27,8 @@ compare: $(VENV)/installed ## Measure this checkout and another commit in turn (
 	$(BIN)/mfulab paired --base $(BASE) $(if $(CONFIG),--config $(CONFIG)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(GATE),--gate $(GATE))
 
 # One thread a test process: more would wait for those of the others. Tests of the workflow wait half of their time, and
-# `make test` spreads them among the others.
-ALONE = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(if $(ALL),MFULAB_EXAMPLES=30)
+# `make test` spreads them among the others. They start hundreds of processes, which need not compile the package each.
+ALONE = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(if $(ALL),MFULAB_EXAMPLES=30)
 QUICK = $(if $(ALL),,-m "not slow")
 CORES = $$(getconf _NPROCESSORS_ONLN)
 

@@ -65,12 +65,8 @@ def test_what_is_emulated_is_swept_once_and_stands_beside_fp32_s_ceiling():
     assert "ceiling=fp32" in {run.name for run in by_step(asked, "ceilings")}
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_an_emulated_format_leaves_other_formats_as_they_are(experiment, tmp_path):
-    (tmp_path / "step.json").write_text("{}")
-    traces = [f"trace={tmp_path / 'step.json'}"] if experiment == UNFINISHED else []
-    [composition] = compose_experiments([f"experiment={experiment}", *traces], CONFIG)
-    native, emulated = (plan(composition, "test-4c", "cpu", names) for names in ((), {"bf16", "fp16", "int8"}))
+def leaves_other_formats_as_they_are(native, emulated):
+    """An emulated format takes away runs of its own, and adds a ceiling of fp32 at most."""
     narrow = [run for run in native.runs if run.folder not in {each.folder for each in emulated.runs}]
     assert all(
         any(f"={name}" in run.name for name in ("bf16", "fp16", "amp_bf16", "amp_fp16", "int8"))
@@ -99,12 +95,13 @@ def test_an_experiment_s_one_value_of_a_nested_key_counts_and_a_user_s_goes_befo
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_experiment_plans_valid_runs(experiment, tmp_path):
+def test_every_experiment_plans_valid_runs_and_emulation_costs_those_of_its_format_alone(experiment, tmp_path):
     (tmp_path / "step.json").write_text("{}")
     traces = [f"trace={tmp_path / 'step.json'}"] if experiment == UNFINISHED else []
     [composition] = compose_experiments([f"experiment={experiment}", *traces], CONFIG)
-    for device in ("cpu", "cuda"):
-        runs = plan(composition, "test-4c", device).runs
+    native, emulated = (plan(composition, "test-4c", "cpu", names) for names in ((), {"bf16", "fp16", "int8"}))
+    leaves_other_formats_as_they_are(native, emulated)
+    for runs in (native.runs, plan(composition, "test-4c", "cuda").runs):
         assert len({run.folder for run in runs}) == len(runs)
         for run in runs:
             valid = MEASUREMENTS[run.step].config.model_validate(run.config)

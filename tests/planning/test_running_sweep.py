@@ -91,10 +91,17 @@ def test_a_dry_run_tells_what_would_be_measured_and_moves_nothing(tree: Path) ->
     assert dry.count("Multiplying kernel=torch") == 2
     assert files(tree) == before
 
+
+@pytest.mark.slow
+def test_old_results_come_back_with_their_config_and_a_dry_run_says_so(tree: Path) -> None:
+    pretend.finish(start(tree))
+    experiment = tree / "config/experiment/pretend.yaml"
+    shipped = experiment.read_text()
+    experiment.write_text(shipped.replace("64,128", "64,192") + "seed: 5\n")
     pretend.finish(start(tree))
     changed = files(tree)
     experiment.write_text(shipped)
-    dry = pretend.finish(start(tree, "-n"))  # the old results would come back
+    dry = pretend.finish(start(tree, "-n"))
     assert "Multiplying" not in dry
     assert "Joining rows into tables" in dry
     assert files(tree) == changed

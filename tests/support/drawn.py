@@ -40,6 +40,7 @@ def texts(figure: Figure) -> list[tuple[str, Bbox]]:
     return drawn
 
 
-def overlaps(figure: Figure) -> list[tuple[str, str]]:
-    placed = [(words, box.padded(-1)) for words, box in texts(figure)]
+def overlaps(figure: Figure, drawn: list[tuple[str, Bbox]] | None = None) -> list[tuple[str, str]]:
+    """Pairs of texts that cover one another; `drawn` are its `texts` where they are known."""
+    placed = [(words, box.padded(-1)) for words, box in drawn or texts(figure)]
     return [(a, b) for (a, one), (b, other) in itertools.combinations(placed, 2) if one.overlaps(other)]

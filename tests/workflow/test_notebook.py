@@ -112,6 +112,7 @@ def test_in_a_checkout_it_sets_nothing_up(tmp_path, monkeypatch):
     assert Path.cwd() == tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.workflow
 def test_it_runs_from_top_to_bottom(measured):
     client = pytest.importorskip("nbclient", reason=NOT_INSTALLED)

@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+from support.slow import few
 from support.workflow_copy import MINIATURE, ROOT
 
 from mfulab.core.replicates import replicate_of
@@ -122,12 +123,15 @@ def test_an_edited_kernel_re_runs_exactly_the_runs_that_use_it(measured):
 
 @pytest.mark.parametrize(
     ("file", "again"),
-    [
-        ("device/datasheets.csv", {"ceilings", "seminar", "tables", "page", "report"}),
-        ("core/language/catalogue/ko.yaml", {"figure", "page", "report"}),  # tables hold keys, no sentence
-        ("report/page/templates/report.css", {"page", "report"}),
-        ("report/figures/ceilings.py", {"figure", "page", "report"}),
-    ],
+    few(
+        [
+            ("device/datasheets.csv", {"ceilings", "seminar", "tables", "page", "report"}),
+            ("core/language/catalogue/ko.yaml", {"figure", "page", "report"}),  # tables hold keys, no sentence
+            ("report/page/templates/report.css", {"page", "report"}),
+            ("report/figures/ceilings.py", {"figure", "page", "report"}),
+        ],
+        2,
+    ),
 )
 def test_an_edited_file_of_the_package_re_runs_exactly_what_reads_it(measured, file, again):
     with (measured.folder / "src/mfulab" / file).open("a") as text:
@@ -217,9 +221,11 @@ def test_the_same_sweep_runs_by_hand_in_hydras_words(measured):
 def test_a_collection_by_hand_is_a_row_for_each_of_its_lines(make_project):
     project = make_project()
     shutil.copytree(ROOT / PUBLISHED, project.folder / PUBLISHED)
+    papers = project.folder / PUBLISHED / "papers.csv"
+    papers.write_text("".join(papers.read_text(encoding="utf-8").splitlines(keepends=True)[:5]), encoding="utf-8")
     done = project.run("python", "-m", "mfulab", "run", "published", "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(rows) == sum(1 for _ in (ROOT / PUBLISHED / "papers.csv").open()) - 1
+    assert len(rows) == 4
     assert len({row["run"] for row in rows}) == len(rows)
 
 
