@@ -117,7 +117,7 @@ def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
 
 
 def colors(values: Iterable[str]) -> dict[str, str]:
-    """A colour for each distinct value, in the order given; they repeat beyond eight, where `shapes` tells them apart."""
+    """A colour for each distinct value, in the order given; they repeat beyond eight, where `shapes` differ."""
     return {value: PALETTE[index % len(PALETTE)] for index, value in enumerate(dict.fromkeys(values))}
 
 
