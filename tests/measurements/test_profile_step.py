@@ -235,4 +235,4 @@ def test_compilation_stands_apart_from_the_step(tmp_path, mode):
     asked = config(execution=execution, workload={"name": "inference", "mode": "inference"})
     row = profile_step.measure(asked, tmp_path).row
     assert row.status == "ok"
-    assert row.compile_s > row.time_s
+    assert row.compile_s > 10 * row.time_s

@@ -76,3 +76,17 @@ def test_a_missing_value_has_no_mark_and_a_picture_of_many_has_no_titles():
     assert len(few.get_offsets()) == len(few.get_urls()) == 2
     assert many.get_rasterized()
     assert many.get_urls() == [None]
+
+
+def test_no_two_values_look_alike_in_colour_and_marker():
+    names = [f"mode {place}" for place in range(20)]
+    colors, shapes = style.colors(names), style.shapes(names)
+    assert len({(colors[name], shapes[name]) for name in names}) == 20
+    assert {shapes[name] for name in names[:8]} == {style.MARKERS[0]}
+
+
+def test_a_format_beyond_the_usual_takes_a_colour_that_is_free():
+    usual = style.precision_colors(["fp32", "bf16"])
+    colors = style.precision_colors(["fp32", "bf16", "int8", "int4"])
+    assert len(set(colors.values())) == 4
+    assert {name: colors[name] for name in usual} == usual

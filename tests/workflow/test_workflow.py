@@ -221,11 +221,9 @@ def test_the_same_sweep_runs_by_hand_in_hydras_words(measured):
 def test_a_collection_by_hand_is_a_row_for_each_of_its_lines(make_project):
     project = make_project()
     shutil.copytree(ROOT / PUBLISHED, project.folder / PUBLISHED)
-    papers = project.folder / PUBLISHED / "papers.csv"
-    papers.write_text("".join(papers.read_text(encoding="utf-8").splitlines(keepends=True)[:5]), encoding="utf-8")
     done = project.run("python", "-m", "mfulab", "run", "published", "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(rows) == 4
+    assert len(rows) == sum(1 for _ in (ROOT / PUBLISHED / "papers.csv").open()) - 1
     assert len({row["run"] for row in rows}) == len(rows)
 
 

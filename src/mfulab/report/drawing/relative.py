@@ -80,6 +80,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
     values = rows[axis].unique()
     colors = style.precision_colors(values) if axis == "precision" else style.colors(sorted(values))
+    shapes = style.shapes(colors)
     order = rows.groupby("model")["speedup"].max().nlargest(MOST).sort_values().index
     size = min(11, (240 if len(machines) == 1 else 145) / len(order))
     for axes, here in panels:
@@ -88,9 +89,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
         apart = 0.4 / max(1, len(colors) - 1)
         heights = kinds.lanes(axes, here, "model", order, hue=axis, hues=[*colors][::-1], apart=apart, fontsize=size)
         look: style.Look = {"hue": axis, "colors": colors, "interval": ("speedup_low", "speedup_high")}
-        look |= {"shape": axis, "markers": style.shapes(colors)}
+        look |= {"shape": axis, "markers": shapes}
         kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
         axes.set_xlim(low, high)
     style.label(figure, style.wrapped(text("speedup"), 78 // len(titles)))
-    style.legend(figure, style.dots(colors, text, axis) + runs.key(rows, text))
+    style.legend(figure, style.dots(colors, text, axis, shapes) + runs.key(rows, text))

@@ -92,8 +92,8 @@ def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
 
 
 def precision_colors(values: Iterable[str]) -> dict[str, str]:
-    """A colour for each precision, the same one in all figures as long as no more than eight meet."""
-    usual = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16", "int8")
+    """A colour for each precision: of the usual eight the same one in all figures, of others one that is free."""
+    usual = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16")
     return _usual_first(usual, values)
 
 
@@ -110,7 +110,7 @@ def family_colors(values: Iterable[str]) -> dict[str, str]:
 
 def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
     present = set(values)
-    places = {value: place for place, value in enumerate(usual[: len(PALETTE)]) if value in present}
+    places = {value: place for place, value in enumerate(usual) if value in present}
     free = chain(sorted(set(range(len(PALETTE))) - set(places.values())), count())
     places |= {value: next(free) for value in sorted(present - set(places))}
     return {value: PALETTE[place % len(PALETTE)] for value, place in places.items()}
@@ -123,7 +123,7 @@ def colors(values: Iterable[str]) -> dict[str, str]:
 
 def shapes(values: Iterable[str]) -> dict[str, str]:
     """A marker for each distinct value: the next one wherever `colors` begin again."""
-    return {value: MARKERS[index // len(PALETTE) % 8] for index, value in enumerate(dict.fromkeys(values))}
+    return {value: MARKERS[index // len(PALETTE) % len(MARKERS)] for index, value in enumerate(dict.fromkeys(values))}
 
 
 def dashes(values: Iterable[str]) -> dict[str, Dash]:
@@ -248,10 +248,10 @@ def dot(color: str, label: str, marker: str = "o", fill: str = "full") -> Line2D
     return Line2D([], [], color=color, label=label, marker=marker, linestyle="", fillstyle=fill, markeredgewidth=2)
 
 
-def dots(colors: Mapping[Any, str], text: Texts, kind: str = "", marker: str = "") -> list[Line2D]:
-    """A legend's entry for each value: its name of that kind, or its own text; a marker of each, or one of all."""
-    each = {name: marker or shape for name, shape in shapes(colors).items()}
-    return [dot(color, text.name(kind, name) if kind else text(name), each[name]) for name, color in colors.items()]
+def dots(colors: Mapping[Any, str], text: Texts, kind: str = "", marker: str | Mapping[Any, str] = "o") -> list[Line2D]:
+    """A legend's entry for each value: its name of that kind, or its own text; `marker` is of all, or one a value."""
+    markers = dict.fromkeys(colors, marker) if isinstance(marker, str) else marker
+    return [dot(color, text.name(kind, name) if kind else text(name), markers[name]) for name, color in colors.items()]
 
 
 def line(color: str, label: str, dash: Dash = "") -> Line2D:

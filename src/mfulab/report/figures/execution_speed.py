@@ -15,7 +15,10 @@ TOPIC, ORDER = "execution", 0
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs in another mode than eager beside the same run in eager; those of changing shapes compile while timed."""
+    """Runs in another mode than eager beside the same run in eager.
+
+    Runs whose shapes change are left out: their timed calls may compile. `recompilations` shows them.
+    """
     known = with_machine(tables, ok(tables["profile"], "samples_per_s"))
     return relative.against(known[known["varied_calls"].isna()], "execution", "eager")
 
