@@ -17,8 +17,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     """Tools that counted a model, the models with the largest disagreement last."""
     counted = ok(tables["counters"], "deviation_percent").drop_duplicates(["model", "counter"])
     off = counted["deviation_percent"].abs().groupby(counted["model"])
-    counted = counted.assign(off=off.transform("max")).sort_values(["off", "model"], kind="stable")
-    return counted[counted["model"].isin(counted["model"].drop_duplicates().tail(MOST))]
+    return counted.assign(off=off.transform("max")).sort_values(["off", "model"], kind="stable")
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -30,8 +29,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """Deviation in percent on a line for each model; zero is this project's count."""
-    models, counters = list(dict.fromkeys(rows["model"])), sorted(set(rows["counter"]))
+    """Deviation in percent on a line for each model, at most the `MOST` furthest; zero is this project's count."""
+    models = list(dict.fromkeys(rows["model"]))[-MOST:]
+    rows = rows[rows["model"].isin(models)]
+    counters = sorted(set(rows["counter"]))
     style.fit(figure, len(models))
     axes = figure.subplots()
     axes.axvline(0, color=style.MUTED, linewidth=1)
