@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -61,6 +62,22 @@ def points(
         axes.errorbar(
             rows[x], rows[y], **{"xerr" if of == x else "yerr": reach}, fmt="none", ecolor=ink, elinewidth=1.3
         )
+
+
+def leave_hidden(axes: Axes) -> None:
+    """Leaves out of points drawn as one picture those that lie on the same pixel, of the same look; of each the first.
+
+    Call it when the layout is final.
+    """
+    for points in (each for each in axes.collections if each.get_rasterized()):
+        places = points.get_offset_transform().transform(points.get_offsets()).round()
+        many = {name: getattr(points, f"get_{name}")() for name in ("facecolor", "edgecolor", "linewidth", "paths")}
+        many = {name: values for name, values in many.items() if len(values) == len(places)}
+        looks = [np.asarray(values).reshape(len(places), -1) for name, values in many.items() if name != "paths"]
+        looks += [np.unique([id(path) for path in many["paths"]], return_inverse=True)[1]] if "paths" in many else []
+        kept = np.sort(np.unique(np.column_stack([places, *looks]), axis=0, return_index=True)[1])
+        points.set_offsets(points.get_offsets()[kept])
+        points.set(**{name: [values[place] for place in kept] for name, values in many.items()})
 
 
 def lines(

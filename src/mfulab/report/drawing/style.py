@@ -87,7 +87,8 @@ def one_machine(rows: pd.DataFrame) -> pd.DataFrame:
 def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
     """The modes that there are, each with its word, in one order for the panels and legends of all figures."""
     usual = get_args(WorkloadConfig.model_fields["mode"].annotation)
-    present = [*(mode for mode in usual if mode in set(rows["mode"])), *sorted(set(rows["mode"]) - set(usual))]
+    found = set(rows["mode"].unique())
+    present = [*(mode for mode in usual if mode in found), *sorted(found - set(usual))]
     return {mode: text.name("mode", mode) for mode in present}
 
 
@@ -293,7 +294,7 @@ def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
 def provenance(rows: pd.DataFrame) -> str:
     """The line under every figure: machine, date and code."""
     shown = machines(rows) if "machine" in rows else []
-    starts, commits = (sorted(filter(None, set(rows.get(name, ())))) for name in ("started_at", "commit"))
+    starts, commits = (sorted(filter(None, pd.unique(rows[name]))) if name in rows else [] for name in ("started_at", "commit"))
     span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
     commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
     code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""

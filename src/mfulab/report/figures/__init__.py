@@ -27,7 +27,7 @@ from matplotlib.transforms import Bbox
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts
 from mfulab.report import frames, trust
-from mfulab.report.drawing import hover, runs, style
+from mfulab.report.drawing import hover, kinds, runs, style
 
 TOPICS = (
     *("headline", "why", "ladder", "batch_size", "training", "precision", "execution", "roofline", "kernels"),
@@ -78,6 +78,7 @@ def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.Data
             if axes.get_axes_locator() is None:
                 axes.set_position(Bbox(axes.get_position().get_points().round(6)))
             axes.set_gid(hover.panel(axes))
+            kinds.leave_hidden(axes)
             for words in (each for each in axes.get_children() if isinstance(each, Text)):
                 beside = "value" if VALUE.match(words.get_text()) else "text"
                 words.set_gid(beside if words in axes.texts else "heading")

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -66,14 +65,14 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, Any]]:
     known = {**{name: row[name] for name in SAME}, "measured_bytes": None, runs.DOUBTFUL: False}
-    here = measured[measured["flops_run"] == row["run"]].to_dict("records")
+    here = measured[measured["flops_run"] == row["run"]]
     found = []
     for way, asked in WAYS.items():
         held = _training(row, **asked)
         line = known | {"way": way, "total": held.total} | asdict(held)
-        if peaks := [run for run in here if _is(run, asked)]:
-            line |= {"run": peaks[0]["run"], runs.DOUBTFUL: all(run[runs.DOUBTFUL] for run in peaks)}
-            line["measured_bytes"] = median(run["memory_bytes"] for run in peaks)
+        if len(peaks := here[_are(here, asked)]):
+            line |= {"run": peaks["run"].iloc[0], runs.DOUBTFUL: bool(peaks[runs.DOUBTFUL].all())}
+            line["measured_bytes"] = float(peaks["memory_bytes"].median())
         found.append(line)
     if pd.notna(cache := row["key_value_cache_bytes"]):
         held = StepMemory(int(row["parameters"]) * 2, 0, 0, 0, 0, int(cache) * 2 // BYTES)
@@ -101,17 +100,18 @@ def _measured(tables: Tables) -> pd.DataFrame:
     return runs.judged(style.one_machine(found[plain]))
 
 
-def _is(run: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    """True if a measured step is one of a way: its format, optimiser and checkpointing, on one device."""
-    measured = {
-        "element_bytes": {"bfloat16": 2, "float16": 2, "float64": 8}.get(run["dtype"], 4),
-        "autocast": run["autocast"] is True,
-        "optimizer": run["optimizer"].replace("adamw", "adam"),
-        "checkpointing": run["checkpointing"] is True,
+def _are(measured: pd.DataFrame, asked: Mapping[str, Any]) -> pd.Series:
+    """True for each measured step of a way: of its format, optimiser and checkpointing, on one device."""
+    known = {
+        "element_bytes": measured["dtype"].map({"bfloat16": 2, "float16": 2, "float64": 8}).fillna(4),
+        "autocast": measured["autocast"].fillna(False),
+        "optimizer": measured["optimizer"].replace("adamw", "adam"),
+        "checkpointing": measured["checkpointing"].fillna(False),
         "devices": 1,
         "master_copy": False,
     }
-    return measured == {"autocast": False, "master_copy": False, **asked}
+    wanted = {"autocast": False, "master_copy": False, **asked}
+    return pd.DataFrame({name: values == wanted[name] for name, values in known.items()}, measured.index).all(axis=1)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
