@@ -83,7 +83,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         rows_shown=_rows_shown(runs, text),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(told, text),
-        problems=[*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *problems],
+        problems=[*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, problems)],
         excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
         comparison=_comparison(folder, text),
         seminar=seminar.to_dict("records"),
