@@ -51,7 +51,8 @@ def _told(sound: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sound(rows: pd.DataFrame) -> pd.DataFrame:
-    """The runs that the sentence is about: without emulated formats, then without doubtful runs, where any are left."""
+    """The runs of a sentence: with arithmetic to count, in no emulated format, not doubtful; where any are left."""
+    rows = preferred(rows, rows["mfu_percent"] > 0)
     rows = preferred(rows, ~frames.emulated(rows))
     return preferred(rows, ~trust.doubtful(rows))
 

@@ -143,12 +143,17 @@ def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
     ]
 
 
+def _size(batch: int) -> str:
+    """A predicted batch size with the digits that a prediction has."""
+    return f"{batch:,}" if batch < 10_000 else quantity(batch)
+
+
 def _line(each: answers.Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     size = "–" if each.batch_size is None else f"{each.batch_size}{' ↑' if each.rising else ''}"
     if each.too_large is not None:
         size += f" ({each.too_large}: {text.name('status', answers.OUT_OF_MEMORY)})"
     sign = "≥ " if each.at_least else ""
-    fits = ["–" if batch is None else text("none_fits") if batch == 0 else f"{sign}{batch:,}" for batch in each.fits]
+    fits = ["–" if batch is None else text("none_fits") if batch == 0 else f"{sign}{_size(batch)}" for batch in each.fits]
     speed = [quantity(each.samples_per_s, ""), f"{percent(each.share_percent)} %"]
     case = each.case
     named = [_with(case["model"], _apart(case, cases, text)), *(text.name(key, case[key]) for key in TOLD)]
