@@ -1,5 +1,6 @@
 """Doubtful rows are found and named first, sound ones never; answers to readers' questions, worked out by hand."""
 
+import math
 import re
 from pathlib import Path
 
@@ -236,6 +237,12 @@ def test_no_two_lines_of_the_table_of_batch_sizes_read_the_same():
 def test_bf16_is_worth_what_its_interval_says(time, worth):
     half = profile(time, precision="bf16", effective_precision="bf16")
     assert answers.bf16(pd.concat([profile(0.1), half], ignore_index=True))["worth"].tolist() == [worth]
+
+
+def test_bf16_without_an_interval_is_not_called():
+    rows = [profile(0.1), profile(0.05, precision="bf16", effective_precision="bf16")]
+    alone = pd.concat(rows, ignore_index=True).assign(time_ci_low_s=math.nan, time_ci_high_s=math.nan)
+    assert answers.bf16(alone)["worth"].tolist() == ["bf16_unclear"]
 
 
 def test_a_run_in_bf16_is_named_with_what_is_not_plain():

@@ -95,7 +95,6 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
     """Runs in bf16 beside the same run in fp32, with `speedup` and `worth`: bf16_yes, bf16_no or bf16_unclear."""
     pairs = relative.against(frames.ok(rows, "samples_per_s"), "precision", "fp32")
     pairs = pairs[pairs["precision"].isin(["bf16", "amp_bf16"])]
-    low, high = (pairs[f"speedup_{end}"].fillna(pairs["speedup"]) for end in ("low", "high"))
-    worth = pd.Series("bf16_unclear", index=pairs.index)
-    worth = worth.mask(low >= WORTH, "bf16_yes").mask(high < WORTH, "bf16_no")
+    worth = pd.Series("bf16_unclear", index=pairs.index)  # as one is of a single process, which has no interval
+    worth = worth.mask(pairs["speedup_low"] >= WORTH, "bf16_yes").mask(pairs["speedup_high"] < WORTH, "bf16_no")
     return pairs.assign(worth=worth, emulated=frames.emulated(pairs))
