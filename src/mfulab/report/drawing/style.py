@@ -294,7 +294,9 @@ def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
 def provenance(rows: pd.DataFrame) -> str:
     """The line under every figure: machine, date and code."""
     shown = machines(rows) if "machine" in rows else []
-    starts, commits = (sorted(filter(None, pd.unique(rows[name]))) if name in rows else [] for name in ("started_at", "commit"))
+    starts, commits = (
+        sorted(filter(None, pd.unique(rows[name]))) if name in rows else [] for name in ("started_at", "commit")
+    )
     span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
     commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
     code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""
