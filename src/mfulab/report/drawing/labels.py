@@ -29,7 +29,8 @@ SMALLEST = 6  # font size in points; where even these do not fit, the lowest lin
 
 def settle(figure: Figure) -> None:
     """Lays the figure out, so that labels know where things are. Call it when panels, limits and legend are final."""
-    figure.draw_without_rendering()
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)  # not `draw_without_rendering`, which draws everything once more
 
 
 def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size: float = 10) -> list[Annotation]:

@@ -27,7 +27,7 @@ from matplotlib.transforms import Bbox
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts
 from mfulab.report import frames, trust
-from mfulab.report.drawing import hover, kinds, runs, style
+from mfulab.report.drawing import hover, kinds, labels, runs, style
 
 TOPICS = (
     *("headline", "why", "ladder", "batch_size", "training", "precision", "execution", "roofline", "kernels"),
@@ -72,7 +72,7 @@ def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.Data
     with style.theme():
         figure = style.blank(text("title"), style.provenance(rows))
         module.draw(rows, figure, text)
-        figure.draw_without_rendering()
+        labels.settle(figure)
         figure.set_layout_engine("none")  # the layout is final: saving must not repeat it
         for axes in figure.axes:  # the layout's solver is not exact: the same data would give other last digits
             if axes.get_axes_locator() is None:
