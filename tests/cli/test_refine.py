@@ -12,17 +12,19 @@ from mfulab.runtime import client
 
 
 @pytest.mark.parametrize(
-    ("code", "limit_s", "says"),
+    ("code", "most_s", "says"),
     [("raise SystemExit(9)", 60, "without a row"), ("while True: pass", 1, "after 1 s")],
 )
-def test_a_process_that_leaves_no_row_is_told_once_and_leaves_nothing(tmp_path, monkeypatch, capsys, code, limit_s, says):
+def test_a_process_that_leaves_no_row_is_told_once_and_leaves_nothing(
+    tmp_path, monkeypatch, capsys, code, most_s, says
+):
     folder = tmp_path / "results/here/profile_step/model=a"
     write_json(folder / "config.json", {"replicate": 1})
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts/run.py").write_text(code)
     row = {"run": "model=a", "precision_percent": 90.0, "process_s": 0.02, "replicates": 2}
     monkeypatch.setattr(refine, "_least_known", lambda *_: [("profile_step", row)])
-    monkeypatch.setattr(refine, "SHORTEST_S", limit_s)
+    monkeypatch.setattr(refine, "SHORTEST_S", most_s)
     monkeypatch.setenv(client.SOCKET, "")  # no worker
     assert main(["refine", "here", "--results", str(tmp_path / "results")]) == refine.UNDECIDED
     assert capsys.readouterr().err == f"model=a,replicate=2: ended {says}; not tried again\n"
