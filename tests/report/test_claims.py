@@ -1,5 +1,6 @@
 """Claims of sentences, each computed again from the rows that it is about: recorded ones, made faster and slower."""
 
+import json
 import os
 import re
 from collections import defaultdict
@@ -109,6 +110,28 @@ def end_to_end(rows: pd.DataFrame, size: int) -> bool:
     return bool((gpu[parts].sum(axis=1) < gpu["host_s"]).all())
 
 
+def besides(rows: pd.DataFrame, told: pd.Series) -> bool:
+    """The share of a size's time that is not its kernel's, on the machine that was told."""
+    [row] = same(rows, told, "machine", "n").to_dict("records")
+    total = sum(row[part] for part in figures.modules()["transfers"].PARTS if row[part] == row[part])
+    return near(told["share"], 100 * (total - row["time_s"]) / total)
+
+
+def columns_cost(rows: pd.DataFrame, factor: float) -> bool:
+    """No matrix costs more by columns, of those that were walked both ways."""
+    by_rows, by_columns = (rows[rows["pattern"] == name].set_index("working_set_bytes") for name in ("rows", "columns"))
+    ratios = by_columns["time_per_access_s"] / by_rows["time_per_access_s"]
+    return bool(np.isclose(factor, ratios.max(), rtol=0.006))
+
+
+def losses_are_within(rows: pd.DataFrame, share: str, tolerance: str) -> bool:
+    """Of a case, no step's losses differ by more than was told, in percent; the recorded ones do not vanish."""
+    case = rows[rows["losses"].fillna("") != ""]
+    curves = np.array([json.loads(losses) for losses in same(case, case.iloc[0], "model", "batch_size")["losses"]])
+    apart = 100 * (curves.max(axis=0) / curves.min(axis=0) - 1).max()
+    return float(share) <= float(tolerance) and bool(np.isclose(float(share), apart, rtol=0.06))
+
+
 # What a sentence claims, by figure and key of its text: true of the figure's rows and of the values that it names.
 CLAIMS: dict[tuple[str, str], Claim] = {
     ("attention_length", "finding"): lambda rows, said: (
@@ -180,6 +203,10 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         said["longer"] > said["row"]["time_s"]
         and said["row"]["time_s"] == same(rows, said["row"], "model", "workload", "batch_size")["time_s"].min()
     ),
+    ("frameworks", "compiled"): lambda rows, said: said["time"] == rows["compile_s"].max(),
+    ("frameworks", "losses"): lambda rows, said: losses_are_within(
+        rows, float(said["share"]), float(said["tolerance"])
+    ),
     ("headroom", "finding"): lambda rows, said: loses_most(rows, said["worst"], said["points"]),
     ("input", "finding"): lambda rows, said: (
         said["worst"]["loader_workers"] == rows.loc[rows["usual"], "loader_workers"].min()
@@ -236,6 +263,7 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         and said["last"]["working_set_bytes"] == same(rows, said["last"], "pattern")["working_set_bytes"].max()
         and said["first"]["working_set_bytes"] == same(rows, said["last"], "pattern")["working_set_bytes"].min()
     ),
+    ("memory_hierarchy", "orders"): lambda rows, said: columns_cost(rows, float(said["factor"].replace(",", ""))),
     ("mfu_versus_utilization", "finding"): lambda rows, said: (
         said["count"] <= said["total"] <= len(rows)
         and any(in_words(said["low"], each) for each in busy(rows, said["low_run"]))
@@ -315,8 +343,10 @@ CLAIMS: dict[tuple[str, str], Claim] = {
             .size
         )
     ),
-    ("transfers", "finding"): lambda _, said: (
-        said["small"]["n"] < said["large"]["n"] and said["small"]["machine"] == said["large"]["machine"]
+    ("transfers", "finding"): lambda rows, said: (
+        said["small"]["n"] < said["large"]["n"]
+        and said["small"]["machine"] == said["large"]["machine"]
+        and all(besides(rows, said[end]) for end in ("small", "large"))
     ),
     ("transfers", "wins"): lambda rows, said: end_to_end(rows, int(said["size"])),
     ("utilization_ladder", "finding"): lambda rows, said: (
