@@ -40,13 +40,24 @@ def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
     return _reached(tuple(roots), OF_GPUS if hardware and not is_gpu(kind_of(hardware)) else ())
 
 
-def closure(module: str) -> Sources:
+@cache
+def closure(module: str) -> Sequence[Path]:
     """Every file that all of a module depends on."""
-    return _reached(((module, ALL),))
+    data, statements = _walked(((module, ALL),))
+    return sorted(data | {each.path for each in statements})
 
 
 @cache
 def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
+    data, statements = _walked(roots, without)
+    found = {file: file.read_bytes() for file in data}
+    for module, places in statements.items():
+        found[module.path] = "\n".join(map(module.text, sorted(places))).encode()
+    return {file: hashlib.sha256(found[file]).hexdigest()[:16] for file in sorted(found)}
+
+
+def _walked(roots: Sequence[Node], without: tuple[str, ...] = ()) -> tuple[set[Path], Mapping["_Module", set[int]]]:
+    """Data files and, of each module, places of the statements that are reached from these roots."""
     seen: set[Node] = set()
     statements: dict[_Module, set[int]] = {}
     data: set[Path] = set()
@@ -62,7 +73,7 @@ def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
         known = statements.setdefault(module, set())
         for place in places - known:
             known.add(place)
-            _, nodes, strings = module.read(place)
+            nodes, strings, _ = module.read(place)
             waiting += nodes
             data |= _data(path.parent, strings)
     unread = list(data)
@@ -71,10 +82,7 @@ def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
         included = _data(file.parent, INCLUDE.findall(file.read_text(encoding="utf-8", errors="ignore"))) - data
         data |= included
         unread += included
-    found = {file: file.read_bytes() for file in data}
-    for module, places in statements.items():
-        found[module.path] = "\n".join(module.read(place)[0] for place in sorted(places)).encode()
-    return {file: hashlib.sha256(found[file]).hexdigest()[:16] for file in sorted(found)}
+    return data, statements
 
 
 def digests(files: Sources) -> str:
@@ -111,7 +119,8 @@ class _Module:
         self.imported: set[Node] = set()  # what is imported with this module
         self.statements: list[ast.stmt] = []
         self.bound: dict[str, set[int]] = {}  # places of what binds a name
-        self.known: dict[int, tuple[str, set[Node], set[str]]] = {}  # what was read
+        self.known: dict[int, tuple[set[Node], set[str], list[str]]] = {}  # what was read
+        self.texts: dict[int, str] = {}
         try:
             tree = ast.parse(path.read_bytes())
         except SyntaxError as error:
@@ -145,8 +154,18 @@ class _Module:
         places = self.effects | self.bound.get(name, set()) if is_part else set(range(len(self.statements)))
         return places, self.imported | named
 
-    def read(self, place: int) -> tuple[str, set[Node], set[str]]:
-        """Of the statement at a place what counts, the definitions to which it refers, and the strings in it."""
+    def text(self, place: int) -> str:
+        """What counts of the statement at a place; making it takes as long as all else."""
+        if place not in self.texts:
+            uses = self.read(place)[2]
+            self.texts[place] = "\n".join([ast.dump(self.statements[place]), *uses])
+        return self.texts[place]
+
+    def read(self, place: int) -> tuple[set[Node], set[str], list[str]]:
+        """Of the statement at a place the definitions to which it refers, the strings in it, and what its names mean.
+
+        What does not count, such as docstrings, is gone from the statement then.
+        """
         if place in self.known:
             return self.known[place]
         statement = self.statements[place]
@@ -184,7 +203,7 @@ class _Module:
         nodes |= {(module, IMPORTING) for module, _ in inner.values()}
         nodes = nodes.union(*map(_modules_called, strings), filter(None, meant.values()))
         uses = sorted(f"{'.'.join(names)} is {'.'.join(node)}" for names, node in meant.items() if node)
-        self.known[place] = ("\n".join([ast.dump(statement), *uses]), nodes, strings)
+        self.known[place] = (nodes, strings, uses)
         return self.known[place]
 
     def _imports(self, node: ast.Import | ast.ImportFrom) -> dict[str, Node]:
