@@ -16,24 +16,38 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is f
 
 
 @pytest.mark.parametrize(
-    ("measures", "rules", "mode", "work"),
+    ("target", "rules", "mode", "work"),
     [
-        (True, ["bench_matmul", "rows"], "eager", "rows"),
-        (True, ["bench_matmul", "tables"], "eager", "both"),
-        (True, ["profile_step", "tables"], "tensorflow_eager", "both tensorflow"),
-        (False, ["page"], "eager", "report"),
+        ("mfulab.kernels.cpu.Numpy", ["bench_matmul", "rows"], "eager", "rows"),
+        ("torch.nn.Linear", ["bench_matmul", "tables"], "eager", "both"),
+        ("mfulab.models.busy.TinyKernels", ["profile_step", "tables"], "tensorflow_eager", "both tensorflow"),
+        ("mfulab.models.huggingface.build", ["profile_step", "rows"], "eager", "rows transformers"),
+        ("my_model.build", ["profile_step", "rows"], "compile", "rows transformers dynamo"),
+        ("", ["page"], "eager", "report"),
     ],
 )
-def test_the_worker_imports_what_the_workflow_is_to_do(measures, rules, mode, work):
+def test_the_worker_imports_what_the_workflow_is_to_do(target, rules, mode, work):
     jobs = [SimpleNamespace(rule=SimpleNamespace(name=name)) for name in rules]
-    runs = {"a": SimpleNamespace(text=json.dumps({"execution": {"mode": mode}}))} if measures else {}
+    config = {"model": {"_target_": target}, "execution": {"mode": mode}}
+    runs = {"a": SimpleNamespace(text=json.dumps(config))} if target else {}
     assert Workflow.work(SimpleNamespace(_runs=runs), jobs) == work
     modules = server.modules_for(work)
     frameworks = [name for name in modules if name.endswith(("_jax", "_tensorflow"))]
     assert frameworks == (["mfulab.models.framework_tensorflow"] if "tensorflow" in work else [])
-    assert set(server.REPORT) <= set(modules) or work == "rows"
-    assert not {*server.REPORT, "mfulab.tables.seminar"} & set(modules) or work != "rows"
-    assert {"triton", "transformers.modeling_utils"} <= set(modules) or work == "report"
+    assert set(server.REPORT) <= set(modules) or work.startswith("rows")
+    assert not {*server.REPORT, "mfulab.tables.seminar"} & set(modules) or not work.startswith("rows")
+    assert "triton" in modules or work == "report"
+    assert ("torch._dynamo" in modules) == ("dynamo" in work)
+    assert ({"transformers.modeling_utils", "mfulab.models.huggingface"} <= set(modules)) == ("transformers" in work)
+
+
+def test_what_is_left_to_few_runs_is_not_imported_for_others():
+    program = (
+        "import sys; from mfulab.runtime import server as s; s.preload(s.modules_for('rows'));"
+        "print({'torch', 'transformers', 'torch._dynamo', 'jax', 'tensorflow'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'torch'}\n"
 
 
 FAKE_DRIVER = """
@@ -66,9 +80,8 @@ def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
         "MFULAB_TEST_TOLD": str(told),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
-    preload = (
-        "import sys; from mfulab.runtime import server as s; s.preload(s.modules_for('both'));sys.modules['torch']"
-    )
+    modules = "s.modules_for('both transformers dynamo')"
+    preload = f"import sys; from mfulab.runtime import server as s; s.preload({modules}); sys.modules['torch']"
     subprocess.run([sys.executable, "-c", preload], env=environment, check=True)
     assert not told.exists(), told.read_text()
     # The library does tell: this is what must not happen.

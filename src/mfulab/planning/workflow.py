@@ -29,7 +29,13 @@ from mfulab.runtime import client, devices, lifetime
 
 PAGE = Path("reports/report.html")
 PROCESSES, NODES = (re.compile(rf'"{name}": (\d+)') for name in ("processes", "nodes"))  # in a run's config
-FRAMEWORKS = re.compile(r'"mode": "(jax|tensorflow)')  # as well
+# What runs import beside torch, by what their configs hold. A model from elsewhere may import anything.
+IMPORTED = {
+    "jax": re.compile(r'"mode": "jax'),
+    "tensorflow": re.compile(r'"mode": "tensorflow'),
+    "transformers": re.compile(r'"_target_": "(?!torch\.|mfulab\.(?!models\.(huggingface|lora)\.))'),
+    "dynamo": re.compile(r'"mode": "(training|compile)|torch_compiled'),
+}
 FIRST = 100  # added to the priority of what the page's first sentence needs
 
 
@@ -192,11 +198,11 @@ class Workflow:
         return [self._written(f"{RESULTS}/{plan.manifest_path}", plan.manifest) for plan in self.plans]
 
     def work(self, jobs: Iterable[Any]) -> str:
-        """Names what Snakemake's `jobs` do, and the frameworks that runs use beside torch, as `server.modules_for`."""
+        """Names what Snakemake's `jobs` do, and what runs import beside torch, as `server.modules_for`."""
         if not self._runs:  # recorded machines alone
             return "report"
-        frameworks = {name for run in self._runs.values() for name in FRAMEWORKS.findall(run.text)}
-        return " ".join(["both" if any(job.rule.name == "tables" for job in jobs) else "rows", *sorted(frameworks)])
+        found = [name for name, holds in IMPORTED.items() if any(holds.search(run.text) for run in self._runs.values())]
+        return " ".join(["both" if any(job.rule.name == "tables" for job in jobs) else "rows", *found])
 
     def figures(self, listed: str) -> list[str]:
         """The figures that have something to draw, as the tables listed them."""

@@ -31,10 +31,16 @@ from mfulab.runtime.client import STARTED, WORKFLOW_ENDED
 from mfulab.runtime.run import commit
 
 # What runs spend their start on, the measurements' first: a run that is already there waits for all of it.
-PRELOADED = ("numpy", "numba", "torch", "torch._dynamo", "triton", "mfulab.cli.step", "mfulab.runtime.run")
+PRELOADED = ("numpy", "numba", "torch", "triton", "mfulab.cli.step", "mfulab.runtime.run")
 FOLDERS = ("measurements/**/[!_]*.py", "models/[!_]*.py")  # every module of these, for all that they import
 REPORT = ("mfulab.tables.build", "mfulab.report.figures", "mfulab.report.page.document")
-TRANSFORMERS = "transformers.modeling_utils"
+# What only some runs need and takes seconds: modules beside the others, and those of `models` that import it.
+BESIDE = {
+    "dynamo": (["torch._dynamo"], []),
+    "transformers": (["transformers.modeling_utils"], ["huggingface", "lora"]),
+    "jax": ([], ["framework_jax"]),
+    "tensorflow": ([], ["framework_tensorflow"]),
+}
 LIFELINE = 0
 
 
@@ -65,17 +71,18 @@ def serve(listener: socket.socket, work: str) -> None:
 def modules_for(work: str) -> list[str]:
     """The modules that a workflow needs at once which only measures (`rows`), makes the `report`, or does `both`.
 
-    After it stand the frameworks that runs use, as in `both tensorflow`: others take seconds and are left alone.
+    After it stand those of BESIDE that runs use, as in `both tensorflow`.
     """
-    work, *frameworks = work.split()
+    work, *used = work.split()
     if work == "report":
         return list(REPORT)
     root = Path(__file__).parents[1]
     found = [path for folder in FOLDERS for path in sorted(root.glob(folder))]
-    left = {f"framework_{name}" for name in ("jax", "tensorflow") if name not in frameworks}
+    left = {each for name, (_, models) in BESIDE.items() if name not in used for each in models}
+    beside = [module for name, (modules, _) in BESIDE.items() if name in used for module in modules]
     paths = [path.relative_to(root).with_suffix("") for path in found if path.stem not in left]
     modules = [".".join(("mfulab", *path.parts)) for path in paths]
-    return [*PRELOADED, *modules, TRANSFORMERS, *((*REPORT, "mfulab.tables.seminar") if work == "both" else ())]
+    return [*PRELOADED, *beside, *modules, *((*REPORT, "mfulab.tables.seminar") if work == "both" else ())]
 
 
 def preload(modules: Iterable[str]) -> None:
