@@ -268,7 +268,7 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         said["count"] <= said["total"] <= len(rows)
         and any(in_words(said["low"], each) for each in busy(rows, said["low_run"]))
         and any(in_words(said["high"], each) for each in busy(rows, said["high_run"]))
-        and busy(rows[~trust.doubtful(rows) & ~frames.emulated(rows)])
+        and busy(rows[~trust.doubtful(rows) & ~frames.emulated(rows) & (rows["mfu_percent"] > 0)])
         .between(busy(rows, said["low_run"]).min(), busy(rows, said["high_run"]).max())
         .all()
     ),

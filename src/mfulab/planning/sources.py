@@ -155,7 +155,7 @@ class _Module:
         return places, self.imported | named
 
     def text(self, place: int) -> str:
-        """What counts of the statement at a place; making it takes as long as all else."""
+        """The part of the statement at a place that counts, as text; making it takes as long as all else."""
         if place not in self.texts:
             uses = self.read(place)[2]
             self.texts[place] = "\n".join([ast.dump(self.statements[place]), *uses])
