@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -40,49 +41,66 @@ def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
     return _reached(tuple(roots), OF_GPUS if hardware and not is_gpu(kind_of(hardware)) else ())
 
 
+def closure(*modules: str) -> Sequence[Path]:
+    """Every file that all of these modules depend on."""
+    walk = _walked(modules)
+    return sorted(walk.data | {each.path for each in walk.statements})
+
+
 @cache
-def closure(module: str) -> Sequence[Path]:
-    """Every file that all of a module depends on."""
-    data, statements = _walked(((module, ALL),))
-    return sorted(data | {each.path for each in statements})
+def _walked(modules: tuple[str, ...]) -> "_Walk":
+    """The walk through these modules; it goes on where that through all but the last one ended: figures share most."""
+    return _walked(modules[:-1]).to([(modules[-1], ALL)]) if modules else _Walk()
 
 
 @cache
 def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
-    data, statements = _walked(roots, without)
-    found = {file: file.read_bytes() for file in data}
-    for module, places in statements.items():
+    walk = _Walk().to(roots, without)
+    found = {file: file.read_bytes() for file in walk.data}
+    for module, places in walk.statements.items():
         found[module.path] = "\n".join(map(module.text, sorted(places))).encode()
     return {file: hashlib.sha256(found[file]).hexdigest()[:16] for file in sorted(found)}
 
 
-def _walked(roots: Sequence[Node], without: tuple[str, ...] = ()) -> tuple[set[Path], Mapping["_Module", set[int]]]:
-    """Data files and, of each module, places of the statements that are reached from these roots."""
-    seen: set[Node] = set()
-    statements: dict[_Module, set[int]] = {}
-    data: set[Path] = set()
-    waiting = list(roots)
-    while waiting:
-        node = waiting.pop()
-        if node in seen or node[0].startswith(without) or not _is_local(node[0]) or (path := _file(node[0])) is None:
-            continue
-        seen.add(node)
-        module = _module(node[0], path)
-        places, beyond = module.meant(node[1])
-        waiting += beyond
-        known = statements.setdefault(module, set())
-        for place in places - known:
-            known.add(place)
-            nodes, strings, _ = module.read(place)
-            waiting += nodes
-            data |= _data(path.parent, strings)
-    unread = list(data)
-    while unread:
-        file = unread.pop()
-        included = _data(file.parent, INCLUDE.findall(file.read_text(encoding="utf-8", errors="ignore"))) - data
-        data |= included
-        unread += included
-    return data, statements
+@dataclass
+class _Walk:
+    """Definitions that are reached from some, with data files and, of each module, places of its statements."""
+
+    seen: set[Node] = field(default_factory=set)
+    data: set[Path] = field(default_factory=set)
+    statements: dict["_Module", set[int]] = field(default_factory=dict)
+
+    def to(self, roots: Iterable[Node], without: tuple[str, ...] = ()) -> "_Walk":
+        """The walk that goes on to these roots, not into modules whose names begin with `without`; this one stays."""
+        seen, data = {*self.seen}, {*self.data}
+        statements = {module: {*places} for module, places in self.statements.items()}
+        waiting = list(roots)
+        while waiting:
+            node = waiting.pop()
+            if (
+                node in seen
+                or node[0].startswith(without)
+                or not _is_local(node[0])
+                or (path := _file(node[0])) is None
+            ):
+                continue
+            seen.add(node)
+            module = _module(node[0], path)
+            places, beyond = module.meant(node[1])
+            waiting += beyond
+            known = statements.setdefault(module, set())
+            for place in places - known:
+                known.add(place)
+                nodes, strings, _ = module.read(place)
+                waiting += nodes
+                data |= _data(path.parent, strings)
+        unread = list(data - self.data)
+        while unread:
+            file = unread.pop()
+            included = _data(file.parent, INCLUDE.findall(file.read_text(encoding="utf-8", errors="ignore"))) - data
+            data |= included
+            unread += included
+        return _Walk(seen, data, statements)
 
 
 def digests(files: Sources) -> str:

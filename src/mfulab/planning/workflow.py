@@ -257,7 +257,7 @@ class Workflow:
             figure = wildcards.get("figure")
             figures = [figure] if figure else [path.stem for path in (PACKAGE / "report/figures").glob("[!_]*.py")]
             named = (module.replace("*", each) for module in modules for each in (figures if "*" in module else [""]))
-            found, here = dict.fromkeys(file for module in named for file in closure(module)), Path.cwd()
+            found, here = closure(*named), Path.cwd()
             return [str(file.relative_to(here) if file.is_relative_to(here) else file) for file in found]
 
         return files
