@@ -57,14 +57,14 @@ def test_training(tmp_path):
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library maps large blocks by other rules")
 def test_blocks_beyond_the_largest_threshold_are_new_pages_in_each_step(tmp_path):
-    gelu = {"name": "gelu", "_target_": "torch.nn.GELU", "input_shape": [2_500_000]}  # 40 MB at batch 4
-    step = config(model=gelu, batch_size=4, workload={"name": "inference", "mode": "inference"})
+    # 40 MB at batch 4; little else to do, so that faults are noticed on a busy machine, too.
+    relu = {"name": "relu", "_target_": "torch.nn.ReLU", "input_shape": [2_500_000]}
+    step = config(model=relu, batch_size=4, workload={"name": "inference", "mode": "inference"})
     # A process of its own: what other tests freed would serve the block without a fault.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
         row = fresh.submit(profile_step.measure, step, tmp_path).result().row
     assert min(row.default_state_page_faults, row.page_faults_per_s * row.time_s) > 1000
-    assert (row.kept_memory_time_s is None) == (row.page_fault_s is None)  # where a busy machine hides the faults
-    assert all(time is None or time > 0 for time in (row.default_state_time_s, row.kept_memory_time_s))
+    assert min(row.default_state_time_s, row.kept_memory_time_s) > 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS does not enforce a limit of address space")

@@ -78,6 +78,24 @@ def test_a_missing_value_has_no_mark_and_a_picture_of_many_has_no_titles():
     assert many.get_urls() == [None]
 
 
+def test_of_many_points_that_look_alike_at_one_place_one_is_left_with_its_own_look():
+    axes = Figure().subplots()
+    rows = pd.concat([ROWS.assign(value=10.0)] * style.MANY, ignore_index=True)
+    rows["doubtful"] = rows.index >= len(rows) - 4  # the last of each
+    look = {"hue": "kind", "colors": COLORS, "shape": "kind", "markers": {"cold": "o", "warm": "s"}}
+    kinds.points(axes, rows, "x", "value", **look, s=10 * rows["x"])
+    [points] = axes.collections
+    whole = [points.get_facecolor(), points.get_edgecolor(), points.get_linewidth(), points.get_sizes()]
+    whole = [np.asarray(values) for values in whole]
+    paths = points.get_paths()
+    kinds.leave_hidden(axes)
+    kept = [*range(4), *range(len(rows) - 4, len(rows))]  # four places and looks, sound and doubtful
+    assert points.get_offsets().tolist() == rows.loc[kept, ["x", "value"]].to_numpy().tolist()
+    after = [points.get_facecolor(), points.get_edgecolor(), points.get_linewidth(), points.get_sizes()]
+    assert all(np.array_equal(values, every[kept]) for values, every in zip(after, whole, strict=True))
+    assert [id(path) for path in points.get_paths()] == [id(paths[place]) for place in kept]
+
+
 def test_no_two_values_look_alike_in_colour_and_marker():
     names = [f"mode {place}" for place in range(20)]
     colors, shapes = style.colors(names), style.shapes(names)

@@ -13,6 +13,7 @@ from matplotlib import font_manager
 from matplotlib.ft2font import FT2Font
 
 import mfulab.report
+from mfulab.core.files import write_json
 from mfulab.core.groups import WorkloadConfig
 from mfulab.core.language import LANGUAGES, Texts, catalogue, verdicts
 from mfulab.core.rows import Status
@@ -21,7 +22,7 @@ from mfulab.measurements.registry import TABLES
 from mfulab.mfu import ladder
 from mfulab.report import figures
 from mfulab.report.drawing import fonts
-from mfulab.tables import compare, verdict
+from mfulab.tables import compare, records, verdict
 from mfulab.tables import seminar as claims
 
 PACKAGE = Path(mfulab.report.__file__).parent
@@ -295,6 +296,15 @@ def test_the_seminar_s_numbers_are_korean_in_korean():
     words = {text for text in said if re.search("[a-z]{4}", text)} - code
     assert len(words) > 60
     assert {text for text in words if not re.search("[가-힣]", Texts("ko").said(text))} == set()
+
+
+def test_that_code_has_changed_since_a_recording_is_korean_in_korean(tmp_path):
+    write_json(tmp_path / "here" / records.ABOUT, {"code": {"count_flops": "of old"}})
+    [said] = records.aged(tmp_path / "here")
+    assert "1 of 1 steps" in said
+    korean = Texts("ko").said(said)
+    assert "count_flops" in korean
+    assert re.search("[가-힣]", korean)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is f
 @pytest.mark.parametrize(
     ("target", "rules", "mode", "work"),
     [
-        ("mfulab.kernels.cpu.Numpy", ["bench_matmul", "rows"], "eager", "rows"),
+        ("mfulab.kernels.cpu_numpy.Numpy", ["bench_matmul", "rows"], "eager", "rows"),
         ("torch.nn.Linear", ["bench_matmul", "tables"], "eager", "both"),
         ("mfulab.models.busy.TinyKernels", ["profile_step", "tables"], "tensorflow_eager", "both tensorflow"),
         ("mfulab.models.huggingface.build", ["profile_step", "rows"], "eager", "rows transformers"),
+        ("mfulab.models.busy.TinyKernels", ["profile_step", "tables"], "training", "both dynamo"),
         ("my_model.build", ["profile_step", "rows"], "compile", "rows transformers dynamo"),
         ("", ["page"], "eager", "report"),
     ],

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from mfulab.report.drawing import runs, style
 
 Colors = Mapping[Any, str] | str  # of each value of a hue, or of all
+LOOKS = ("facecolor", "edgecolor", "linewidth", "sizes", "paths")  # of points, one for all or one each
 
 
 @contextmanager
@@ -65,16 +66,15 @@ def points(
 
 
 def leave_hidden(axes: Axes) -> None:
-    """Leaves out of points drawn as one picture those that lie on the same pixel, of the same look; of each the first.
+    """Drops those points of a picture of many that look like another at the same place, to a hundredth of an inch.
 
     Call it when the layout is final.
     """
     for points in (each for each in axes.collections if each.get_rasterized()):
         places = points.get_offset_transform().transform(points.get_offsets()).round()
-        many = {name: getattr(points, f"get_{name}")() for name in ("facecolor", "edgecolor", "linewidth", "paths")}
+        many = {name: getattr(points, f"get_{name}")() for name in LOOKS}
         many = {name: values for name, values in many.items() if len(values) == len(places)}
-        looks = [np.asarray(values).reshape(len(places), -1) for name, values in many.items() if name != "paths"]
-        looks += [np.unique([id(path) for path in many["paths"]], return_inverse=True)[1]] if "paths" in many else []
+        looks = [[id(each) for each in values] if name == "paths" else values for name, values in many.items()]
         kept = np.sort(np.unique(np.column_stack([places, *looks]), axis=0, return_index=True)[1])
         points.set_offsets(points.get_offsets()[kept])
         points.set(**{name: [values[place] for place in kept] for name, values in many.items()})

@@ -72,9 +72,9 @@ def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
-    """A panel a machine, for training and inference, a line of dots a model, ordered by its best gain; doubtful hollow.
+    """A panel a machine and mode, a line of dots a model, models ordered by their best gain; doubtful ones hollow.
 
-    A model's prefill and decoding are lines of their own in the panel of inference.
+    Prefill and decoding of a model are lines of their own in the panel of inference.
     """
     phase = ~rows["mode"].isin(("training", "inference"))
     named = rows["model"] + ", " + rows["mode"].map(lambda mode: text.name("mode", mode))

@@ -26,7 +26,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """MFU of the busy runs; of those that are sound, if any are: not doubtful, in a format that the device computes."""
+    """MFU of the busy runs; of those that `_sound` keeps."""
     above = int((rows["mfu_percent"] > ABOVE_PEAK).sum())
     rows = _sound(rows)
     here = _told(rows)
