@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 
 from mfulab.report.drawing import runs, style
 
@@ -70,7 +71,7 @@ def leave_hidden(axes: Axes) -> None:
 
     Call it when the layout is final.
     """
-    for points in (each for each in axes.collections if each.get_rasterized()):
+    for points in (each for each in axes.collections if each.get_rasterized() and isinstance(each, PathCollection)):
         places = points.get_offset_transform().transform(points.get_offsets()).round()
         many = {name: getattr(points, f"get_{name}")() for name in LOOKS}
         many = {name: values for name, values in many.items() if len(values) == len(places)}
