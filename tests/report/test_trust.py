@@ -94,6 +94,22 @@ def test_precision_and_what_the_machine_cost_are_told():
         assert told.count("net 2") == 2
 
 
+@pytest.mark.parametrize(
+    ("reached", "numbers"),
+    [
+        ([4.0, 99.0], {"52%", "95%", "99%"}),
+        ([4.0, 150.0], {"77%", "95%", "2.5"}),
+        ([808.0, 16458.0], {"95%", "87"}),
+        ([300.0], {"95%", "4.0"}),
+    ],
+)
+def test_intervals_that_span_factors_are_told_as_factors(reached, numbers):
+    rows = profile(*[0.1] * len(reached)).assign(precision_percent=reached)
+    for language in ("en", "ko"):
+        told = trust.precision(tables(rows), language)
+        assert set(re.findall(r"(?<!net )\b\d+(?:\.\d+)?%?", told.replace(" %", "%"))) == numbers
+
+
 def test_a_step_that_falls_with_the_batch_and_a_low_ceiling_are_told():
     found = trust.doubts(tables(profile(0.1, 0.05, 0.2), raised=1.5))
     assert [(doubt.key, doubt.runs) for doubt in found] == [

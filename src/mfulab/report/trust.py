@@ -164,8 +164,17 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     timed = [frames.own(frames.ok(tables[table], "time_s")) for table in STEPS]
     rows = pd.concat([each.reindex(columns=["run", *columns]) for each in timed])  # not of all columns, which are many
     known = [_typical(rows, column) for column in columns]
-    words = text("precision", **known[0]) if known[0] else "", text("machine_cost", **known[1]) if known[1] else ""
+    half, cost = known
+    words = _reach(half, text) if half else "", text("machine_cost", **cost) if cost else ""
     return " ".join(filter(None, words))
+
+
+def _reach(half: dict[str, Any], text: Texts) -> str:
+    """How far the times are known; as a factor from ±100 % on, as percent would mislead."""
+    factors = {key: 1 + half[key] / 100 for key in ("half", "worst")}
+    if half["half"] >= 100:
+        return text("precision_none", factor=factors["half"])
+    return text("precision_wide" if half["worst"] >= 100 else "precision", **half, factor=factors["worst"])
 
 
 def _typical(rows: pd.DataFrame, column: str) -> dict[str, Any]:
