@@ -1,6 +1,7 @@
 """Shared by all tests: the skip rules, and a copy of the workflow in which a test may change anything."""
 
 import fcntl
+import gc
 import os
 import shutil
 import sys
@@ -38,6 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """What is collected stays: the collector need not walk it, and the libraries, in every test."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 def _spread(items: list[pytest.Item]) -> None:

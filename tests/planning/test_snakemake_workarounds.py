@@ -17,6 +17,7 @@ from mfulab.planning.snakemake_workarounds import OBJECTS_MADE, keep_no_default_
 @pytest.fixture
 def python_looks_as_it_does():
     before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
     yield
     gc.set_threshold(*before)
     atexit.unregister(gc.freeze)

@@ -43,7 +43,7 @@ def copy_workflow(folder: Path, with_source: bool = False) -> Path:
     for name in names:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(source, folder / name)  # its bytecode too, which need not be made again
         else:
             shutil.copy(source, folder / name)
     (folder / "profiles").symlink_to("workflow/profiles")
