@@ -30,10 +30,11 @@ compare: $(VENV)/installed ## Measure this checkout and another commit in turn (
 # `make test` spreads them among the others. They start hundreds of processes, which need not compile the package each.
 ALONE = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(if $(ALL),MFULAB_EXAMPLES=30)
 QUICK = $(if $(ALL),,-m "not slow")
+SPREAD = --dist loadgroup --no-loadscope-reorder
 CORES = $$(getconf _NPROCESSORS_ONLN)
 
 test: lint types ## Everything that .ci/run checks (ALL=1: the slow tests too, as every night)
-	$(ALONE) $(BIN)/pytest $(QUICK) -n $$(($(CORES) + 3)) --dist loadgroup --durations=25
+	$(ALONE) $(BIN)/pytest $(QUICK) -n $$(($(CORES) + 3)) $(SPREAD) --durations=25
 
 lint: $(VENV)/tested ## Style and format of Python and Snakemake code
 	$(BIN)/ruff check .
@@ -51,10 +52,10 @@ types: $(VENV)/tested ## Static types
 	$(BIN)/mypy
 
 unit: $(VENV)/tested ## Fast tests of pure logic, kernels in their simulators, the page in a browser
-	$(ALONE) $(BIN)/pytest -m "not workflow$(if $(ALL),, and not slow)" -n $$(($(CORES) + 1)) --dist loadgroup
+	$(ALONE) $(BIN)/pytest -m "not workflow$(if $(ALL),, and not slow)" -n $$(($(CORES) + 1)) $(SPREAD)
 
 workflow: $(VENV)/tested ## The real workflow in miniature
-	$(ALONE) $(BIN)/pytest -m "workflow$(if $(ALL),, and not slow)" -n $$(($(CORES) + 2)) --dist loadgroup
+	$(ALONE) $(BIN)/pytest -m "workflow$(if $(ALL),, and not slow)" -n $$(($(CORES) + 2)) $(SPREAD)
 
 bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL=1: 5,000 runs and quickstart too)
 	@missed=0; for each in "pipeline.py $(if $(ALL),--all)" cpu_matmul.py sampler_cost.py; do \

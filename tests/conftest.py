@@ -33,6 +33,7 @@ def no_job_is_left_behind() -> Iterator[None]:
         distributed.destroy_process_group()
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     _spread(items)
     reason = _why_no_gpu() if any(item.get_closest_marker("gpu") for item in items) else ""
@@ -49,9 +50,15 @@ def pytest_collection_finish() -> None:
 
 
 def _spread(items: list[pytest.Item]) -> None:
-    """Spreads tests of the workflow evenly among the others: they wait half of their time, in which others compute."""
+    """Gives each module to one process, which compiles and draws for all of its tests, those of the workflow each to any.
+
+    The latter are spread evenly among the others: they wait half of their time, in which others compute.
+    """
     workflow = [item for item in items if item.get_closest_marker("workflow")]
     others = [item for item in items if not item.get_closest_marker("workflow")]
+    for item in others:
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}.{item.path.stem}"))
     places = {item: index / len(kind) for kind in (workflow, others) for index, item in enumerate(kind)}
     items.sort(key=places.__getitem__)
 

@@ -39,7 +39,7 @@ def build(entry: str, defines: Mapping[str, str], folder: Path):
     command = [
         compiler,
         "-std=c++17",
-        "-O2",
+        "-O1",
         "-shared",
         "-fPIC",
         "-w",

@@ -170,7 +170,7 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
 
 
 def _reach(half: dict[str, Any], text: Texts) -> str:
-    """How far the times are known; as a factor from ±100 % on, as percent would mislead."""
+    """Says how far the times are known; as a factor from ±100 % on, as percent would mislead."""
     factors = {key: 1 + half[key] / 100 for key in ("half", "worst")}
     if half["half"] >= 100:
         return text("precision_none", factor=factors["half"])
