@@ -50,7 +50,7 @@ def pytest_collection_finish() -> None:
 
 
 def _spread(items: list[pytest.Item]) -> None:
-    """Gives each module to one process, which compiles and draws for all of its tests, those of the workflow each to any.
+    """Gives each module to one process, which compiles and draws once for its tests; those of the workflow go to any.
 
     The latter are spread evenly among the others: they wait half of their time, in which others compute.
     """

@@ -377,6 +377,7 @@ def test_a_checkout_that_cannot_be_written_is_one_sentence(small_disk: Path) -> 
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_home_that_cannot_be_written_is_no_obstacle(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/proc/no-home")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -384,6 +385,7 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(tree: Path, monkeypatch: p
     assert set(rows(tree).values()) == {"ok"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tree", ["a $HOME b"], indirect=True)
 def test_a_checkout_that_moves_another_time_zone_and_no_git_cost_nothing(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
