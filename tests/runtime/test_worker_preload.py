@@ -19,9 +19,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is f
     ("target", "rules", "mode", "work"),
     [
         ("mfulab.kernels.cpu_numpy.Numpy", ["bench_matmul", "rows"], "eager", "rows"),
-        ("torch.nn.Linear", ["bench_matmul", "tables"], "eager", "both"),
-        ("mfulab.models.busy.TinyKernels", ["profile_step", "tables"], "tensorflow_eager", "both tensorflow"),
-        ("mfulab.models.huggingface.build", ["profile_step", "rows"], "eager", "rows transformers"),
+        ("mfulab.kernels.torch_compiled.TorchCompiled", ["bench_matmul", "tables"], "eager", "both dynamo"),
+        ("torch.nn.Linear", ["profile_step", "tables"], "eager", "both dynamo"),
+        ("mfulab.models.busy.TinyKernels", ["profile_step", "tables"], "tensorflow_eager", "both tensorflow dynamo"),
+        ("mfulab.models.huggingface.build", ["profile_step", "rows"], "eager", "rows transformers dynamo"),
         ("mfulab.models.busy.TinyKernels", ["profile_step", "tables"], "training", "both dynamo"),
         ("my_model.build", ["profile_step", "rows"], "compile", "rows transformers dynamo"),
         ("", ["page"], "eager", "report"),
@@ -29,7 +30,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is f
 )
 def test_the_worker_imports_what_the_workflow_is_to_do(target, rules, mode, work):
     jobs = [SimpleNamespace(rule=SimpleNamespace(name=name)) for name in rules]
-    config = {"model": {"_target_": target}, "execution": {"mode": mode}}
+    group = "kernel" if "bench_matmul" in rules else "model"
+    config = {group: {"_target_": target}, "execution": {"mode": mode}}
     runs = {"a": SimpleNamespace(text=json.dumps(config))} if target else {}
     assert Workflow.work(SimpleNamespace(_runs=runs), jobs) == work
     modules = server.modules_for(work)

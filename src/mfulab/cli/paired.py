@@ -23,7 +23,8 @@ from unittest.mock import patch
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, remove
-from mfulab.core.replicates import turn
+from mfulab.core.replicates import base_name, numbered, turn
+from mfulab.planning.workflow import imported
 from mfulab.runtime import client, lifetime
 from mfulab.tables import compare, paired
 
@@ -171,28 +172,30 @@ def checkout(base: str) -> Iterator[Path]:
 
 
 def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
-    """The runs that a side's own code plans, written below its folder. Raises ConfigurationError."""
+    """The runs that a side's code plans, two processes each, written below its folder. Raises ConfigurationError."""
     remove(side.runs)
-    command = [sys.executable, "-c", PLAN, str(side.runs), *config, "replicates=1"]
+    command = [sys.executable, "-c", PLAN, str(side.runs), *config, "replicates=2"]
     done = subprocess.run(command, cwd=side.code, env=side.environment, capture_output=True, text=True)
     if done.returncode:
         raise ConfigurationError(f"{side.code}: {(done.stderr.strip() or 'cannot be planned').splitlines()[-1]}")
     found = [path.parent for step in compare.STEPS for path in sorted(side.runs.glob(f"*/{step}/*/config.json"))]
-    return [(folder.parent.name, folder.name) for folder in found]
+    return list(dict.fromkeys((folder.parent.name, base_name(folder.name)) for folder in found))
 
 
 @contextlib.contextmanager
 def warm(side: Side) -> Iterator[Side]:
     """The side with a warm worker of its own, where this system can fork one."""
+    work = imported([path.read_text(encoding="utf-8") for path in side.runs.glob("*/*/*/config.json")])
     with contextlib.ExitStack() as running:
         with contextlib.chdir(side.code), patch.dict(os.environ, PYTHONPATH=side.environment["PYTHONPATH"]):
-            socket = running.enter_context(lifetime.worker())
+            socket = running.enter_context(lifetime.worker(" ".join(["rows", *work])))
         yield Side(side.code, side.runs, socket)
 
 
 def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
-    """`time_s` of one process of a run; None with the reason."""
-    (config,) = side.runs.glob(f"*/{run[0]}/{run[1]}/config.json")
+    """`time_s` of one process of a run, the second where one is planned: it traces nothing. None with the reason."""
+    names = (numbered(run[1], 2), run[1])
+    config, *_ = [path for name in names for path in side.runs.glob(f"*/{run[0]}/{name}/config.json")]
     row = config.with_name("row.csv")
     remove(row)
     command = [sys.executable, client.__file__, "scripts/run.py", run[0], "--config", str(config)]

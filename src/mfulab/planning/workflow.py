@@ -7,7 +7,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -34,9 +34,14 @@ IMPORTED = {
     "jax": re.compile(r'"mode": "jax'),
     "tensorflow": re.compile(r'"mode": "tensorflow'),
     "transformers": re.compile(r'"_target_": "(?!torch\.|mfulab\.(?!models\.(huggingface|lora)\.))'),
-    "dynamo": re.compile(r'"mode": "(training|compile)|torch_compiled'),
+    "dynamo": re.compile(r'"model": |torch_compiled'),  # to count FLOPs, trace, train and compile
 }
 FIRST = 100  # added to the priority of what the page's first sentence needs
+
+
+def imported(configs: Collection[str]) -> list[str]:
+    """Names what runs with these configs import beside torch, as `server.modules_for`."""
+    return [name for name, holds in IMPORTED.items() if any(map(holds.search, configs))]
 
 
 class Workflow:
@@ -201,8 +206,8 @@ class Workflow:
         """Names what Snakemake's `jobs` do, and what runs import beside torch, as `server.modules_for`."""
         if not self._runs:  # recorded machines alone
             return "report"
-        found = [name for name, holds in IMPORTED.items() if any(holds.search(run.text) for run in self._runs.values())]
-        return " ".join(["both" if any(job.rule.name == "tables" for job in jobs) else "rows", *found])
+        work = "both" if any(job.rule.name == "tables" for job in jobs) else "rows"
+        return " ".join([work, *imported([run.text for run in self._runs.values()])])
 
     def figures(self, listed: str) -> list[str]:
         """The figures that have something to draw, as the tables listed them."""

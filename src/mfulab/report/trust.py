@@ -163,18 +163,13 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     columns = ["precision_percent", "machine_cost_percent"]
     timed = [frames.own(frames.ok(tables[table], "time_s")) for table in STEPS]
     rows = pd.concat([each.reindex(columns=["run", *columns]) for each in timed])  # not of all columns, which are many
-    known = [_typical(rows, column) for column in columns]
-    half, cost = known
-    words = _reach(half, text) if half else "", text("machine_cost", **cost) if cost else ""
-    return " ".join(filter(None, words))
-
-
-def _reach(half: dict[str, Any], text: Texts) -> str:
-    """Says how far the times are known; as a factor from ±100 % on, as percent would mislead."""
-    factors = {key: 1 + half[key] / 100 for key in ("half", "worst")}
-    if half["half"] >= 100:
-        return text("precision_none", factor=factors["half"])
-    return text("precision_wide" if half["worst"] >= 100 else "precision", **half, factor=factors["worst"])
+    known, cost = (_typical(rows, column) for column in columns)
+    words = [text("machine_cost", **cost)] if cost else []
+    if known:  # from ±100 % on a factor, as percent would mislead
+        key = "precision_wide" if known["worst"] >= 100 else "precision"
+        key, reach = ("precision_none", "half") if known["half"] >= 100 else (key, "worst")
+        words.insert(0, text(key, **known, factor=1 + known[reach] / 100))
+    return " ".join(words)
 
 
 def _typical(rows: pd.DataFrame, column: str) -> dict[str, Any]:
