@@ -113,7 +113,7 @@ def in_rounds(
         spent = f"{len(left)} of {len(runs)} runs, {(now() - began) / 60:.1f} of {minutes:g} min"
         print(f"round {number + 1} of at most {rounds}: {spent}", file=sys.stderr)
         fitting = 0
-        for run in shuffled(left, number):
+        for run in sorted(left, key=lambda run: turn("/".join(run), number)):
             if (start := now()) - began + took_s[run] > 60 * minutes:
                 continue
             pairs[run].append(measure(run, bool(number % 2)))
@@ -132,11 +132,6 @@ def in_rounds(
         if not left or not fitting:
             break
     return found
-
-
-def shuffled(runs: Sequence[paired.Run], seed: int) -> list[paired.Run]:
-    """The runs in an order of this round's own."""
-    return sorted(runs, key=lambda run: turn("/".join(run), seed))
 
 
 def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run, swapped: bool) -> paired.Pair:

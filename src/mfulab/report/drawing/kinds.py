@@ -67,14 +67,10 @@ def points(
 
 
 def leave_hidden(axes: Axes) -> None:
-    """Drops those points of a picture of many that look like another at the same place, to a hundredth of an inch.
-
-    Call it when the layout is final.
-    """
+    """Drops points of a picture of many that look like another within 0.01 inch; only after the layout is final."""
     for points in (each for each in axes.collections if each.get_rasterized() and isinstance(each, PathCollection)):
         places = points.get_offset_transform().transform(points.get_offsets()).round()
-        many = {name: getattr(points, f"get_{name}")() for name in LOOKS}
-        many = {name: values for name, values in many.items() if len(values) == len(places)}
+        many = {name: found for name in LOOKS if len(found := getattr(points, f"get_{name}")()) == len(places)}
         looks = [[id(each) for each in values] if name == "paths" else values for name, values in many.items()]
         kept = np.sort(np.unique(np.column_stack([places, *looks]), axis=0, return_index=True)[1])
         points.set_offsets(points.get_offsets()[kept])
