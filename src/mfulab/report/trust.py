@@ -166,9 +166,9 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     known, cost = (_typical(rows, column) for column in columns)
     words = [text("machine_cost", **cost)] if cost else []
     if known:  # from ±100 % on a factor, as percent would mislead
-        key = "precision_wide" if known["worst"] >= 100 else "precision"
-        key, reach = ("precision_none", "half") if known["half"] >= 100 else (key, "worst")
-        words.insert(0, text(key, **known, factor=1 + known[reach] / 100))
+        vague, wide = known["half"] >= 100, known["worst"] >= 100
+        key = "precision_none" if vague else "precision_wide" if wide else "precision"
+        words.insert(0, text(key, **known, factor=1 + known["half" if vague else "worst"] / 100))
     return " ".join(words)
 
 
