@@ -43,7 +43,8 @@ def copy_workflow(folder: Path, with_source: bool = False) -> Path:
     for name in names:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name)  # its bytecode too, which need not be made again
+            # Its bytecode too, which need not be made again.
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.egg-info"))
         else:
             shutil.copy(source, folder / name)
     (folder / "profiles").symlink_to("workflow/profiles")

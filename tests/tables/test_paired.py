@@ -2,6 +2,7 @@
 
 import math
 import random
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -165,6 +166,31 @@ def test_a_commit_that_is_none_and_too_few_rounds_are_said_at_once(capsys, monke
     assert "--rounds=1: from 2, which give an interval, to 60." in capsys.readouterr().err
     assert main(["paired", "--base", str(tmp_path), "--minutes", "0"]) == 2
     assert "--minutes=0: more than 0." in capsys.readouterr().err
+
+
+def test_the_second_process_of_a_run_is_measured_where_one_is_planned(tmp_path, monkeypatch):
+    """The first traces."""
+    asked = []
+
+    def plan(words, **options):
+        assert words[-1] == "replicates=2"
+        for name in ("profile_step/a", "profile_step/a,replicate=2", "bench_matmul/b"):
+            folder = Path(words[3]) / "here" / name
+            folder.mkdir(parents=True)
+            (folder / "config.json").write_text("{}")
+        return SimpleNamespace(returncode=0)
+
+    def measure(words, **options):
+        asked.append(Path(words[-1]).parent.name)
+        return SimpleNamespace(returncode=0)
+
+    side = command.Side(tmp_path, tmp_path / "runs")
+    monkeypatch.setattr(command.subprocess, "run", plan)
+    runs = command.planned(side, [])
+    assert runs == [("profile_step", "a"), ("bench_matmul", "b")]
+    monkeypatch.setattr(command.subprocess, "run", measure)
+    assert [command.measured(side, each)[1] for each in runs] == ["without a row"] * 2
+    assert asked == ["a,replicate=2", "b"]
 
 
 def test_a_process_that_left_no_row_or_a_failed_one_has_no_time(tmp_path, monkeypatch):
