@@ -127,7 +127,7 @@ def duty_percent(sweep: Sweep) -> float:
 
 def pairs(sweeps: Sequence[Sweep]) -> list[list[compare.Compared]]:
     """Verdicts of compare.py of each sweep and the next."""
-    rows = [compare.merged(sweep.folder) for sweep in sweeps]
+    rows = [compare.merged(sweep.folder, fast=True) for sweep in sweeps]
     return [
         compare.verdicts(*both, NOTICEABLE, compare.drift_between(*both) or 0.0) for both in itertools.pairwise(rows)
     ]

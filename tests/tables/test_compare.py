@@ -134,6 +134,31 @@ def test_a_slower_run_fails_the_build_and_is_named(two, tmp_path, capsys):
     assert float(slower[0]["ratio"]) == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize(
+    ("row", "compared_by"),
+    [
+        ({"time_s": 2.0, "median_time_s": 3.0, "time_p5_s": 1.5}, 1.5),  # a CPU's
+        ({"time_s": "2", "median_time_s": "3", "time_p5_s": "1.5"}, 1.5),  # as a CSV has it
+        ({"time_s": 3.0, "median_time_s": 3.0, "time_p5_s": 1.5}, 3.0),  # a GPU's
+        ({"time_s": 2.0, "median_time_s": 3.0}, 2.0),  # a matmul's
+        ({"time_s": None, "median_time_s": "", "time_p5_s": ""}, None),
+    ],
+)
+def test_a_process_on_a_cpu_is_compared_by_its_fast_steps(row, compared_by):
+    assert compare.fast_s(row) == compared_by
+
+
+def test_sweeps_are_compared_by_fast_steps_and_recordings_by_what_they_keep(two, tmp_path):
+    run = "model=resnet18"
+    for folder in two:
+        for path in (folder / "profile_step").glob(f"{run}*/row.csv"):
+            rewrite(path, time_s="0.02", median_time_s="0.03", time_p5_s="0.01" if folder == two[1] else "0.015")
+    by_default, fast = ([compare.merged(folder, each) for folder in two] for each in (False, True))
+    name = next(name for name in fast[0] if name[0] == "profile_step" and run in name[1])
+    assert [rows[name]["time_s"] for rows in by_default] == [0.02, 0.02]
+    assert [rows[name]["time_s"] for rows in fast] == [0.015, 0.01]
+
+
 @pytest.mark.parametrize(("gate", "status"), [("5%", 1), ("0.6", 0), ("50%", 3)])
 def test_a_gate_fails_passes_or_cannot_tell(two, capsys, gate, status):
     slow_down(two[1], 1.5)

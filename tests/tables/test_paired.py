@@ -211,3 +211,4 @@ def test_a_process_that_left_no_row_or_a_failed_one_has_no_time(tmp_path, monkey
     assert pretend(None) == (None, "without a row")
     assert pretend("status,message,time_s\nfailed,killed,\n") == (None, "failed: killed")
     assert pretend("status,message,time_s\nok,,0.5\n") == (0.5, "")
+    assert pretend("status,message,time_s,median_time_s,time_p5_s\nok,,0.5,0.6,0.4\n") == (0.4, "")

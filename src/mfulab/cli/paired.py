@@ -87,7 +87,7 @@ def run(
     compared += [compare.Compared(*run, "not comparable", because="planned by one of them alone") for run in alone]
     if out:
         compare.write(compared, out, Path(base), Path.cwd())
-    note = "intervals are of the ratio, between pairs"
+    note = f"{compare.FAST}; intervals are of the ratio, between pairs"
     return compare.tell(compared, f"this checkout against {base}", note, gate, as_json)
 
 
@@ -188,7 +188,7 @@ def warm(side: Side) -> Iterator[Side]:
 
 
 def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
-    """`time_s` of one process of a run, the second where one is planned: it traces nothing. None with the reason."""
+    """The time of one process of a run, the second where one is planned: it traces nothing. None with the reason."""
     names = (numbered(run[1], 2), run[1])
     config, *_ = [path for name in names for path in side.runs.glob(f"*/{run[0]}/{name}/config.json")]
     row = config.with_name("row.csv")
@@ -202,4 +202,4 @@ def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
         return None, "without a row"
     if found.get("status") != "ok" or not found.get("time_s"):
         return None, f"{found.get('status')}: {found.get('message')}"
-    return float(found["time_s"]), ""
+    return compare.fast_s(found), ""

@@ -1,6 +1,8 @@
 """One planned run, from its config to its row: whatever happens becomes a row, written whole or not at all."""
 
 import importlib
+import mmap
+import random
 import subprocess
 import time
 import traceback
@@ -24,6 +26,7 @@ from mfulab.runtime.processes import SIGNALLED, UNSUPERVISED
 from mfulab.timing.statistics import relative_half_width
 
 FEWEST_REPLICATES = 3  # that can be precise: two agree by chance
+MOST_PAGES, MOST_BYTES = 1 << 14, 1 << 16  # that move a run's memory: 64 MB at most, and of the heap a few pages
 # What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator", "memoryerror")
 
@@ -44,6 +47,7 @@ def measure(step: str, config_path: Path) -> Row:
     try:
         if config.on_device:
             system.check_processes()
+            _kept = elsewhere()
         measured = _as_before(step, config, folder) or importlib.import_module(
             f"mfulab.measurements.{step}.measure"
         ).measure(config, folder)
@@ -53,6 +57,19 @@ def measure(step: str, config_path: Path) -> Row:
         measured = Measured(row_of(config, status=status, message=_message(error)))
     measured.row.process_s = time.perf_counter() - started
     return _finish(measured, folder, hardware, started_at)
+
+
+def elsewhere() -> tuple[mmap.mmap, bytearray]:
+    """Memory of random size, in pages and on the heap: while it is kept, what a run allocates lies elsewhere.
+
+    A process gets the pages that the one before it gave back, and a fork its worker's heap. So where a run lies, and how
+    often its data meet in a cache, is the same from process to process: luck that more of them would not even out.
+    """
+    chance = random.SystemRandom()
+    pages = chance.randint(1, MOST_PAGES)
+    held = mmap.mmap(-1, pages * mmap.PAGESIZE)
+    held[:: mmap.PAGESIZE] = bytes(pages)  # touched, so that it is there
+    return held, bytearray(chance.randrange(MOST_BYTES))
 
 
 def record_failure(step: str, config_path: Path, message: str, process_s: float | None = None) -> Row:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -39,6 +40,7 @@ NOTICEABLE = 0.02  # relative: times that are known to lie this close together a
 # Two one-sided tests at 5 % tell equivalence, each by the end of a 90 % interval (Schuirmann, 1987): 1.645 ÷ 1.96.
 ONE_SIDED = 0.839
 UNKNOWN_DRIFT = "what the machine does between sweeps is not: experiment=repeat measures it"
+FAST = "times on a CPU are the 5th percentile of steps"
 UNDECIDED = 3  # the exit status of a gate that nothing has passed or failed
 LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
@@ -172,8 +174,21 @@ def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
     return replace(found, high_s=found.high_s * max(1.0, few / undisturbed(times)))
 
 
-def merged(folder: Path) -> Rows:
-    """The rows of a machine's folder by step and run: replicates as one, and judged as the tables judge them."""
+def fast_s(row: Mapping[str, Any]) -> float | None:
+    """The time in seconds that a process's row is compared by; None without one.
+
+    On a CPU it is the 5th percentile of the steps: it repeats better than the fastest window, which `time_s` is, and of
+    one code both move alike. A GPU's row has the median in `time_s`, too.
+    """
+    time_s, median_s, fastest_s = (float(row.get(name) or 0) for name in ("time_s", "median_time_s", "time_p5_s"))
+    return (fastest_s if fastest_s and time_s < median_s else time_s) or None
+
+
+def merged(folder: Path, fast: bool = False) -> Rows:
+    """The rows of a machine's folder by step and run: replicates as one, and judged as the tables judge them.
+
+    Where `fast`, the time of a process is `fast_s`, which recordings do not keep.
+    """
     if is_recording(folder):
         collected = from_recorded(folder)
     else:
@@ -181,7 +196,7 @@ def merged(folder: Path) -> Rows:
         for step in STEPS:
             table = MEASUREMENTS[step].table
             measured = (row for row in collected.records[table] if (folder / step / row["run"] / "row.csv").exists())
-            collected.records[table] = list(measured)
+            collected.records[table] = [{**row, "time_s": fast_s(row)} if fast else row for row in measured]
     judged = build.judged(replicates.merge(collected.records))
     return {(step, row["run"]): row for step in STEPS for row in judged[MEASUREMENTS[step].table]}
 
@@ -290,13 +305,15 @@ def read(path: Path) -> pd.DataFrame:
 def show(old: Path, new: Path, noticeable: float, gate: float | None, out: Path | None, as_json: bool) -> int:
     """Compares two folders of results; the status is that of `tell`."""
     old, new = machine_folder(old), machine_folder(new)
-    both = merged(old), merged(new)
+    fast = not (is_recording(old) or is_recording(new))
+    both = merged(old, fast), merged(new, fast)
     drift = drift_between(*both)
     compared = verdicts(*both, noticeable if gate is None else gate, drift or 0.0)
     known = UNKNOWN_DRIFT if drift is None else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
     if out:
         write(compared, out, old, new)
-    return tell(compared, f"{new} against {old}", f"intervals are between processes; {known}", gate, as_json)
+    basis = f"{f'{FAST}; ' * fast}intervals are between processes; {known}"
+    return tell(compared, f"{new} against {old}", basis, gate, as_json)
 
 
 def tell(compared: Sequence[Compared], title: str, basis: str, gate: float | None, as_json: bool) -> int:

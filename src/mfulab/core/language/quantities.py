@@ -20,7 +20,7 @@ def significant(value: float | None, digits: int = 3) -> str:
     return f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
 
 
-def quantity(value: float | None, unit: str = "") -> str:
+def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
     """`0.0123, "s"` is `12.3 ms`; `3.6e9, "FLOP"` is `3.60 GFLOP`; percentages take no prefix."""
     if value is None or not math.isfinite(value):
         return ABSENT
@@ -29,9 +29,9 @@ def quantity(value: float | None, unit: str = "") -> str:
     if value == 0:
         return f"0 {unit}".strip()
     exponent = min(18, max(-12, 3 * math.floor(math.log10(abs(value)) / 3)))
-    scaled = significant(value / 10.0**exponent)
-    if scaled == "1,000" and exponent < 18:
-        exponent, scaled = exponent + 3, "1.00"
+    scaled = significant(value / 10.0**exponent, digits)
+    if scaled.startswith("1,000") and exponent < 18:
+        exponent, scaled = exponent + 3, significant(1.0, digits)
     return f"{scaled} {PREFIXES[exponent]}{unit}".strip()
 
 

@@ -16,6 +16,7 @@ PLACE = ("mfu_percent", "gflop_per_j")
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs whose energy was measured."""
     known = with_machine(tables, ok(tables["profile"], "flops_per_j", "mfu_percent", "samples_per_j"))
+    known = known[known["flops_per_j"] > 0]  # without FLOPs nothing is compared
     return known.assign(gflop_per_j=known["flops_per_j"] / 1e9)
 
 

@@ -64,9 +64,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     curves = {row.execution: json.loads(row.losses) for row in told.itertuples()}
     if len(curves) > 1:
         steps, share = alike(curves)
-        span = text("all_steps" if steps == min(map(len, curves.values())) else "until_vanished", steps=steps)
+        whole = steps == min(map(len, curves.values()))
+        span = text("all_steps" if whole else "until_vanished", steps=steps, row=told.iloc[0])
         key = "losses" if share <= TOLERANCE_PERCENT else "losses_differ"
-        values = {"share": significant(share, 2), "tolerance": f"{TOLERANCE_PERCENT:g}"}
+        values = {"share": significant(share, 2), "tolerance": f"{TOLERANCE_PERCENT:g}", "row": told.iloc[0]}
         words.append(text(key if steps else "losses_vanish", span=span, count=len(curves), **values))
     return " ".join(words)
 

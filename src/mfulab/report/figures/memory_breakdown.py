@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
+from mfulab.core.language.quantities import percent, quantity
 from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
 from mfulab.report.drawing import kinds, runs, style
@@ -120,9 +120,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     plain, ways = largest.loc["fp32_adam"], largest.drop(index=INFERENCE, errors="ignore")
     least = ways.loc[ways["total"].idxmin()]
     state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
-    said = [text("finding", row=plain, state=percent(state), fits=_fits(plain["total"], text))]
+    said = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
     if least["total"] < plain["total"]:
-        said.append(text("least", way=least.name, row=least, fits=_fits(least["total"], text)))
+        said.append(text("least", way=least.name, **_needed(least["total"], text)))
     known = rows[rows["measured_bytes"] > 0]
     if len(known):
         deviation = (100 * (known["total"] / known["measured_bytes"] - 1)).abs()
@@ -130,9 +130,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(said)
 
 
-def _fits(needed: float, text: Texts) -> str:
+def _needed(needed: float, text: Texts) -> dict[str, str]:
+    """Four digits of it, since the memory of a card has three, and the smallest card that holds it."""
     suffice = [card for capacity, card in CAPACITIES if capacity * 1e9 >= needed]
-    return text("fits", card=suffice[0]) if suffice else text("fits_none", card=CAPACITIES[-1][1])
+    fits = text("fits", card=suffice[0]) if suffice else text("fits_none", card=CAPACITIES[-1][1])
+    return {"needed": quantity(needed, "B", 4), "fits": fits}
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

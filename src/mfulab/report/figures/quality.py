@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
 from mfulab.measurements.quality import Compression
 from mfulab.report.drawing import kinds, runs, style
 from mfulab.report.frames import Tables, most, ok, one_each, own, with_machine
@@ -48,13 +49,20 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     kept = ways[ways["faster"] & ~ways["worse"]]
     words = [text("whole", row=ways.assign(accuracy_percent=ways["whole_accuracy_percent"]).iloc[0])]
     kept = kept.nsmallest(1, "time_percent")
-    words += [text("finding", row=row) for _, row in kept.iterrows()] or [text("none_kept", count=len(ways))]
+    words += [text("finding", row=row, span=_span(row)) for _, row in kept.iterrows()] or [text("none_kept", count=len(ways))]
     if ways["worse"].any():
         worst = ways.loc[ways["change"].where(ways["worse"]).idxmin()]
-        words.append(text("worst", row=worst, lost=-worst["change"]))
+        reach = "" if pd.isna(worst["change_half_points"]) else f" ± {worst['change_half_points']:.1f}"
+        words.append(text("worst", row=worst, lost=-worst["change"], reach=reach, span=_span(worst)))
     fewer = ways[(ways["flops_percent"] < 100) & ~ways["faster"]].nsmallest(1, "flops_percent")
-    words += [text("fewer", row=row) for _, row in fewer.iterrows()]
+    words += [text("fewer", row=row, span=_span(row)) for _, row in fewer.iterrows()]
     return " ".join(words)
+
+
+def _span(row: pd.Series) -> str:
+    """The interval of the time in percent, in brackets; empty without one."""
+    known = pd.notna(row["time_low_percent"]) and pd.notna(row["time_high_percent"])
+    return f" ({percent(row['time_low_percent'])}–{percent(row['time_high_percent'])})" if known else ""
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

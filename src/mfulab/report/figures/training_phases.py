@@ -91,7 +91,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         differs=shown["apart"] | shown["is_plain"],
     )
     counts = shown.groupby("case", sort=False)["name"].nunique().sort_values(ascending=False, kind="stable")
-    cases = list(counts[counts > 1].index[:MOST])
+    cases = list(counts[counts >= max(2, counts.max() / 3)].index[:MOST])  # a panel of few bars is mostly empty
     if not cases:
         shown, cases = shown.assign(name=shown["case"], case=""), [""]
     shown = shown[shown["case"].isin(cases)]
