@@ -8,8 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
+from support.workflow_copy import ROOT
 
-from mfulab.planning.workflow import Workflow
+from mfulab.planning.workflow import Workflow, imported
 from mfulab.runtime import server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux: elsewhere there is none")
@@ -42,6 +44,20 @@ def test_the_worker_imports_what_the_workflow_is_to_do(target, rules, mode, work
     assert "triton" in modules or work == "report"
     assert ("torch._dynamo" in modules) == ("dynamo" in work)
     assert ({"transformers.modeling_utils", "mfulab.models.huggingface"} <= set(modules)) == ("transformers" in work)
+
+
+def test_an_architecture_of_transformers_is_imported_with_its_class():
+    text = (ROOT / "config/model/resnet18.yaml").read_text()
+    config = json.dumps({"model": yaml.safe_load(text)}, indent=1)
+    work = imported([config, config])
+    assert work == ["transformers", "dynamo", "transformers:ResNetForImageClassification"]
+    program = (
+        "import sys; from mfulab.runtime import server as s;"
+        f"s.preload(name for name in s.modules_for('rows {' '.join(work)}') if ':' in name);"
+        "print('transformers.models.resnet.modeling_resnet' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 def test_what_is_left_to_few_runs_is_not_imported_for_others():
@@ -83,7 +99,8 @@ def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
         "MFULAB_TEST_TOLD": str(told),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
-    modules = "s.modules_for('both transformers dynamo')"
+    classes = "transformers:GPT2LMHeadModel transformers:ResNetForImageClassification"
+    modules = f"s.modules_for('both transformers dynamo {classes}')"
     preload = f"import sys; from mfulab.runtime import server as s; s.preload({modules}); sys.modules['torch']"
     subprocess.run([sys.executable, "-c", preload], env=environment, check=True)
     assert not told.exists(), told.read_text()

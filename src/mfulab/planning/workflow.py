@@ -36,12 +36,14 @@ IMPORTED = {
     "transformers": re.compile(r'"_target_": "(?!torch\.|mfulab\.(?!models\.(huggingface|lora)\.))'),
     "dynamo": re.compile(r'"model": |torch_compiled'),  # to count FLOPs, trace, train and compile
 }
+ARCHITECTURE = re.compile(r'models\.huggingface\.build".*?"architecture": "(\w+)', re.DOTALL)
 FIRST = 100  # added to the priority of what the page's first sentence needs
 
 
 def imported(configs: Collection[str]) -> list[str]:
     """Names what runs with these configs import beside torch, as `server.modules_for`."""
-    return [name for name, holds in IMPORTED.items() if any(map(holds.search, configs))]
+    named = (f"transformers:{found[1]}" for found in map(ARCHITECTURE.search, configs) if found)
+    return [*(name for name, holds in IMPORTED.items() if any(map(holds.search, configs))), *sorted(set(named))]
 
 
 class Workflow:
@@ -52,7 +54,7 @@ class Workflow:
     """
 
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
-        began = time.time()
+        began = time.time() - time.process_time()  # Snakemake's start is part of the command
         with _told_in_one_line():
             here, records = Path.cwd(), Path(".snakemake")  # without which Snakemake cannot work
             if not os.access(records if records.exists() else here, os.W_OK | os.X_OK):

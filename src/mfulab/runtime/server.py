@@ -10,9 +10,9 @@ the run ended, and ends it when the client or the workflow is gone. Runs share i
 import ctypes
 import faulthandler
 import gc
-import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import shutil
@@ -71,7 +71,7 @@ def serve(listener: socket.socket, work: str) -> None:
 def modules_for(work: str) -> list[str]:
     """The modules that a workflow needs at once which only measures (`rows`), makes the `report`, or does `both`.
 
-    After it stand those of BESIDE that runs use, as in `both tensorflow`.
+    After it stand those of BESIDE that runs use, as in `both tensorflow`, and classes with their package.
     """
     work, *used = work.split()
     if work == "report":
@@ -79,7 +79,7 @@ def modules_for(work: str) -> list[str]:
     root = Path(__file__).parents[1]
     found = [path for folder in FOLDERS for path in sorted(root.glob(folder))]
     left = {each for name, (_, models) in BESIDE.items() if name not in used for each in models}
-    beside = [module for name, (modules, _) in BESIDE.items() if name in used for module in modules]
+    beside = [module for name in used for module in BESIDE.get(name, ([name], []))[0]]
     paths = [path.relative_to(root).with_suffix("") for path in found if path.stem not in left]
     modules = [".".join(("mfulab", *path.parts)) for path in paths]
     return [*PRELOADED, *beside, *modules, *((*REPORT, "mfulab.tables.seminar") if work == "both" else ())]
@@ -89,7 +89,7 @@ def preload(modules: Iterable[str]) -> None:
     """Imports what runs need. A module that cannot be imported is left to the runs, whose rows say why."""
     for name in modules:
         with suppress(Exception):
-            importlib.import_module(name)
+            pkgutil.resolve_name(name)
     commit()  # of the code that is imported now; remembered for every run
     gc.collect()
     gc.freeze()  # a child's collector leaves the shared pages alone
