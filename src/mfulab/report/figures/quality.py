@@ -49,7 +49,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     kept = ways[ways["faster"] & ~ways["worse"]]
     words = [text("whole", row=ways.assign(accuracy_percent=ways["whole_accuracy_percent"]).iloc[0])]
     kept = kept.nsmallest(1, "time_percent")
-    words += [text("finding", row=row, span=_span(row)) for _, row in kept.iterrows()] or [text("none_kept", count=len(ways))]
+    best = [text("finding", row=row, span=_span(row)) for _, row in kept.iterrows()]
+    words += best or [text("none_kept", count=len(ways))]
     if ways["worse"].any():
         worst = ways.loc[ways["change"].where(ways["worse"]).idxmin()]
         reach = "" if pd.isna(worst["change_half_points"]) else f" ± {worst['change_half_points']:.1f}"
