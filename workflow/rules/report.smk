@@ -79,7 +79,7 @@ rule refine:
     message:
         "Measuring again what is known least"
     shell:
-        "(warm scripts/refine.py {params.hardware} --in-budget --widest 8% && echo {output} > {output:q}) > {log:q} 2>&1"
+        "(warm scripts/refine.py {params.hardware} --in-budget --widest 6% && echo {output} > {output:q}) > {log:q} 2>&1"
 
 
 rule figure:
