@@ -52,9 +52,9 @@ def test_only_a_step_of_the_same_way_is_measured(tmp_path):
 def test_the_sentence_names_cards_that_suffice(tmp_path):
     found = rows(tmp_path, counted(), steps=(step(),))
     assert memory_breakdown.finding(found, TEXT) == (
-        "Training large (batch 1) in fp32 with Adam holds 24.0 GB, 50 % of it gradients and moments; "
+        "Training large (batch 1) in fp32 with Adam holds 24.00 GB, 50 % of it gradients and moments; "
         "GeForce RTX 4090 is the smallest of these cards that holds it. "
-        "The leanest setup, the same over 64 devices (FSDP), holds 750 MB on each device; "
+        "The leanest setup, the same over 64 devices (FSDP), holds 750.0 MB on each device; "
         "GeForce RTX 4090 is the smallest of these cards that holds it. "
         "One measured peak differs by 20 % from the count."
     )

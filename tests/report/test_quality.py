@@ -34,15 +34,16 @@ def test_the_fastest_that_keeps_its_accuracy_and_what_costs_most(tmp_path):
     rows = row(), row("pooled", 94.8, 40, 300), row("structured", 94.9, 60, 500), row("student", 90.0, 10, 50)
     assert said(tmp_path, *rows) == (
         "The whole model classifies 95.0 % of the held-out images."
-        " “pooling” is the fastest without a loss beyond the interval: 94.8 %, 40 % of the time, 30 % of the FLOPs and"
-        " 30 % of the weights' bytes. “small model alone” costs most accuracy: 5.0 points for 10 % of the time."
+        " “pooling” is the fastest without a loss beyond the interval: 94.8 %, 40 % (38–42) of the time,"
+        " 30 % of the FLOPs and 30 % of the weights' bytes. “small model alone” costs most accuracy:"
+        " 5.0 ± 0.5 points for 10 % (9.5–10) of the time."
     )
 
 
 def test_fewer_flops_that_take_as_long_are_named(tmp_path):
     told = said(tmp_path, row(), row("separable", 95.0, 150, 200), row("masked", 95.0, 100))
     assert "Of 2 ways none is faster and keeps the accuracy" in told
-    assert told.endswith("“separable convolution” has 20 % of the FLOPs and is not faster: 150 % of the time.")
+    assert told.endswith(" has 20 % of the FLOPs and is not faster beyond the interval: 150 % (142–158) of the time.")
 
 
 def test_what_lies_within_the_intervals_is_neither_a_gain_nor_a_loss(tmp_path):
@@ -51,7 +52,7 @@ def test_what_lies_within_the_intervals_is_neither_a_gain_nor_a_loss(tmp_path):
     assert "Of 1 way none is faster" in told
     assert "costs most" not in told
     apart = said(tmp_path, row(), row("pooled", 93.0, 80))
-    assert "costs most accuracy: 2.0 points for 80 %" in apart
+    assert "costs most accuracy: 2.0 ± 0.5 points for 80 % (76–84)" in apart
 
 
 def test_equal_extreme_and_single_rows(tmp_path):
@@ -60,7 +61,7 @@ def test_equal_extreme_and_single_rows(tmp_path):
     assert "Of 2 ways none" in equal
     assert "costs most" not in equal
     alone = said(tmp_path, row("student", 10.0, 0.5, 1, change_half_points=None, time_low_percent=None))
-    assert "costs most accuracy: 85.0 points" in alone
+    assert "costs most accuracy: 85.0" in alone
     assert "nan" not in alone
     assert quality.rows(tables(tmp_path, row("masked", status="failed"))).empty
 

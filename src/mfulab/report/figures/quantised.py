@@ -81,6 +81,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.bars(axes, here, "relative", "named", "relative", "time_s", "mbu_percent", pale="apart", **look)
         axes.tick_params(axis="y", labelsize=9)
         axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
-    style.label(figure, text("relative"))
+    panels[len(cases) // 2 - len(cases)][0].set_xlabel(text("relative"))
     entries = [style.dot("none", text("behind")), *style.within(~shown["apart"], text)]
     style.legend(figure, entries + runs.key(shown, text))
