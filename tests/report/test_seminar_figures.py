@@ -240,12 +240,12 @@ def test_frameworks_are_compared_with_their_losses():
     words = drawn(frameworks, profiled(*steps))
     assert "JAX jit takes 100 ms a step, torch eager 200 ms." in words
     assert "JAX jit takes 500 ms to compile, the longest of all." in words
-    assert "Over the first 2 training steps of conv_64 (batch 8), before the loss vanishes" in words
+    assert "Over the first 2 training steps of simple_cnn (batch 8), before the loss vanishes" in words
     assert words.endswith("the losses of 2 executions differ by at most 0.50 %, within the tolerance of 1 %.")
     for step in steps[:2]:
         step["losses"] = json.dumps([2.0, 0.999])
     words = drawn(frameworks, profiled(*steps))
-    assert "Over the first 2 training steps of conv_64 (batch 8) the losses of 2 executions differ by at most 0 %" in words
+    assert "training steps of simple_cnn (batch 8) the losses of 2 executions differ by at most 0 %" in words
     assert "a step." in said(frameworks, profiled(steps[1]))
     assert frameworks.rows(profiled(steps[0])).empty, "torch alone"
 
