@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.groups import ModelConfig
@@ -105,11 +105,9 @@ def explain(
     """
     config = model_config(model)
     sheet_name, denominators = denominators_of(device, precision, peak_tflop_s)
-    if mode not in get_args(Mode):
-        raise unknown("mode", mode, get_args(Mode))
     if reported is not None and not math.isfinite(reported):
         raise ConfigurationError(f"reported={reported}: give an MFU in percent")
-    check(config, sequence_length, devices)
+    check(config, sequence_length, devices, [mode])
     speeds = {"tokens_per_s": tokens_per_s, "samples_per_s": samples_per_s, "time_s": time_s}
     rate = _samples_per_s(config, sequence_length, batch_size, devices, speeds)
     counted = work_of(config, sequence_length, mode=mode)

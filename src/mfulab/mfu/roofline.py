@@ -63,23 +63,23 @@ def expect(
     config = model_config(model)
     if batch_size < 1:
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
-    check(config, sequence_length, devices)
+    decodes = config.vocabulary_size is not None and config.task == "language_modeling"
+    modes = modes or (("training", "inference", "decoding") if decodes else ("training", "inference"))
+    check(config, sequence_length, devices, modes)
     sheet, _, spec = peak_of(device, precision)
     if sheet.memory_gb_s is None:
         raise ConfigurationError(f"device={device}: the datasheet prints no memory bandwidth")
     capacity = None if sheet.memory_gb is None else sheet.memory_gb * 1e9
     speeds = spec * 1e12, sheet.memory_gb_s * 1e9
-    decodes = config.vocabulary_size is not None and config.task == "language_modeling"
-    modes = modes or (("training", "inference", "decoding") if decodes else ("training", "inference"))
-    for mode in modes:
-        if mode not in get_args(Mode):
-            raise unknown("mode", mode, get_args(Mode))
     counts = (work_of(config, sequence_length, batch_size, mode) for mode in modes)
     return [expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices) for counted in counts]
 
 
-def check(config: ModelConfig, sequence_length: int | None, devices: int) -> None:
-    """Raises ConfigurationError for no device, and for a length that the model does not take."""
+def check(config: ModelConfig, sequence_length: int | None, devices: int, modes: Sequence[str]) -> None:
+    """Raises ConfigurationError for no device, for an unknown mode, and for a length that the model does not take."""
+    for mode in modes:
+        if mode not in get_args(Mode):
+            raise unknown("mode", mode, get_args(Mode))
     if devices < 1:
         raise ConfigurationError(f"devices={devices}: give 1 or more")
     if sequence_length is not None and (sequence_length < 1 or config.vocabulary_size is None):
