@@ -5,7 +5,7 @@ file alone if nothing else touches the group. The content of a group must not de
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,25 +57,13 @@ def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool 
         for override in parsed:
             if override.is_sweep_override() and not sweeps:
                 raise ConfigurationError(f"{override.input_line}: several values. Add -m to sweep over them.")
-        names, rest = _experiments(parsed, folder)
+        names = [name for each in parsed if each.key_or_group == "experiment" for name in checks.values_of(each)]
+        rest = [each for each in parsed if each.key_or_group != "experiment"]
+        for name in names:
+            checks.check_choice("experiment", name, folder)
+            checks.experiment_file(folder / "experiment" / f"{name}.yaml")
         wanted = [[f"experiment={name}"] for name in names] or [[]]
         return [_compose_one(chosen, rest, folder, sweeps) for chosen in wanted]
-
-
-def _experiments(parsed: Sequence[Override], folder: Path) -> tuple[list[str], list[Override]]:
-    """(experiments that overrides name, each looked at; the other overrides)."""
-    by_key = [(override.key_or_group == "experiment", override) for override in parsed]
-    names = [name for chooses, override in by_key if chooses for name in checks.values_of(override)]
-    for name in names:
-        checks.check_choice("experiment", name, folder)
-        checks.experiment_file(folder / "experiment" / f"{name}.yaml")
-    return names, [override for chooses, override in by_key if not chooses]
-
-
-def _fixed(overrides: Iterable[Override]) -> dict[str, Any]:
-    """The nested keys that are set once for all runs."""
-    single = ((each.get_key_element().lstrip("+"), each) for each in overrides if not each.is_sweep_override())
-    return {key: checks.plain(each.get_value_element_as_str()) for key, each in single if "." in key}
 
 
 @contextmanager
@@ -105,7 +93,10 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
 def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: Path, sweeps: bool) -> Composition:
     shipped = compose("config", overrides=list(chosen), return_hydra_config=True)
     checks.overrides(overrides, _plain(shipped), folder)
-    own = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
+    single = [override for override in overrides if not override.is_sweep_override()]
+    own = [str(override.input_line) for override in single]
+    keys = ((each.get_key_element().lstrip("+"), each.get_value_element_as_str()) for each in single)
+    fixed = {key: checks.plain(text) for key, text in keys if "." in key}
     composed = compose("config", overrides=[*chosen, *own], return_hydra_config=True)
     choices = {str(key): str(value) for key, value in composed.hydra.runtime.choices.items()}
     base = _plain(composed)
@@ -130,7 +121,7 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
                 checks.value(key, each.content)
     checks.whole(base, {key: swept[0].content for key, swept in expanded.items() if "." in key})
     checks.runs(base["steps"], expanded)
-    return Composition(choices["experiment"], base, choices, expanded, _fixed(overrides), given)
+    return Composition(choices["experiment"], base, choices, expanded, fixed, given)
 
 
 def _options(group: str, names: Sequence[str], overrides: Sequence[str], experiment: str, folder: Path) -> list[Value]:
