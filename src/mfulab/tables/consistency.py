@@ -38,8 +38,7 @@ def failed(rows: pd.DataFrame) -> dict[str, pd.Series]:
     if has({"end_to_end_s", "time_s"}):
         found["end_to_end"] = rows["end_to_end_s"] * WHOLE < rows["time_s"]
     for rungs in (RUNGS, MODEL):
-        present = [rung for rung in rungs if rung in rows]
-        for upper, lower in pairwise(present):
+        for upper, lower in pairwise(rung for rung in rungs if rung in rows):
             found["rungs"] = found.get("rungs", False) | (rows[lower] > rows[upper] + POINTS)
     if has({"level", "pattern", "hardware", "recorded", "time_per_access_s"}):
         found["levels"] = _levels(rows)

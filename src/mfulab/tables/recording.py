@@ -42,7 +42,6 @@ from mfulab.tables.columns import Record, Records, columns, computed
 from mfulab.tables.consistency import unfit
 from mfulab.tables.records import ABOUT, Collected, ceiling_name, code, from_recorded, identity, read_config
 
-RESULTS = Path("results")
 REFERENCE = "reference"
 CONFIGS, SERIES = "configs.jsonl", "series.csv"
 FILES = {*(f"{table}.csv" for table in RECORDED), CONFIGS, SERIES, ABOUT}
