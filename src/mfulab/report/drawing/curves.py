@@ -13,10 +13,7 @@ KEYS = ["machine", "model", "workload", "mode", "precision", "execution", "seque
 
 def series(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of those series (runs alike in all but the batch size) that have two batch sizes or more."""
-    rows = frames.alone(rows)
-    if rows.empty:
-        return rows
-    rows = frames.one_each(rows, [*KEYS, "batch_size"])
+    rows = frames.one_each(frames.alone(rows), [*KEYS, "batch_size"])
     sizes = rows.groupby(KEYS, dropna=False)["batch_size"].transform("nunique")
     return rows[sizes >= 2].sort_values("batch_size")
 

@@ -31,12 +31,11 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
     largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
     paired = paired[paired["batch_size"] == largest]
-    if paired.empty:
-        return paired.assign(**dict.fromkeys(("speedup", "speedup_low", "speedup_high"), pd.Series(dtype=float)))
     paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])
     each = paired[["speedup", *(f"{name}_base" for name in trust.INTERVAL), *trust.INTERVAL]].itertuples(index=False)
     own = [quotient_interval(speedup, [measured[:3]], [measured[3:]]) for speedup, *measured in each]
-    paired[["speedup_low", "speedup_high"]] = pd.DataFrame(own, index=paired.index, dtype=float)
+    ends = ["speedup_low", "speedup_high"]
+    paired[ends] = pd.DataFrame(own, paired.index, ends, dtype=float)
     # A format saves time by faster arithmetic or by fewer bytes: beyond both it cannot be faster.
     faster = paired["ceiling_tflop_s"] / paired["ceiling_tflop_s_base"]
     wide = {name: float(form.bytes) for name, form in FORMATS.items()}

@@ -22,8 +22,6 @@ def rows(tables: Tables) -> pd.DataFrame:
     library's time for the same matmul.
     """
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], SHARE)))
-    if square.empty:
-        return square
     shared = matmuls.most_shared(square)
     sizes = shared.drop_duplicates("machine")[["machine", "precision", "n"]]
     smaller = square.merge(sizes, on=["machine", "precision"], suffixes=("", "_shared")).query("n < n_shared")

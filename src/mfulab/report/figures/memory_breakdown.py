@@ -51,8 +51,6 @@ def rows(tables: Tables) -> pd.DataFrame:
     measured is there, beside the largest of all.
     """
     counted = ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
-    if counted.empty:
-        return counted
     measured = _measured(tables)
     size = counted["batch_size"] * counted["sequence_length"].fillna(1)
     counted = counted.assign(seen=counted["run"].isin(measured["flops_run"]), size=size)

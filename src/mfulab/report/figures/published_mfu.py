@@ -22,8 +22,6 @@ SIXTEEN_BITS = [form.name for form in FORMATS.values() if form.bits == 16]
 def rows(tables: Tables) -> pd.DataFrame:
     """Public runs of the models with most of them, and training steps of the same models measured here in 16 bits."""
     public = ok(tables["published"], "mfu_bf16_percent", "accelerators")
-    if public.empty:
-        return public
     # The models that ran on the most devices, of those with several sizes of machine, if any.
     by_model = public.groupby("model")["accelerators"]
     ranked = pd.DataFrame({"most": by_model.max(), "counts": by_model.nunique(), "runs": by_model.size()})

@@ -1,7 +1,5 @@
 """Trust in these numbers: the spread of each run between its processes, and what repeated measuring says."""
 
-from itertools import zip_longest
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -28,7 +26,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     found = own(pd.concat(parts, ignore_index=True))
     times = [replicates.times_of({"process_times_s": cell}) for cell in found["process_times_s"]]
     found = with_machine(tables, found.assign(times=times)[np.array([len(each) > 1 for each in times], dtype=bool)])
-    columns = pd.DataFrame([*zip_longest(*found["times"], fillvalue=np.nan)], columns=found.index)  # one a run
+    columns = pd.DataFrame(found["times"].tolist(), found.index, dtype=float).T  # one a run
     return found.assign(spread_percent=100 * np.log(columns).std())
 
 

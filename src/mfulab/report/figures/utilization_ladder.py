@@ -30,8 +30,6 @@ def rows(tables: Tables) -> pd.DataFrame:
     sure = np.isfinite(rungs[PLAIN]).sum(axis=1) >= 3
     others = rungs[~sure].to_dict("index").items()
     known = known.drop([index for index, row in others if sum(rung.falls for rung in ladder.measured(row)) < 3])
-    if known.empty:
-        return known
     busiest = known.loc[known.groupby(["machine", "model"])["utilization_percent"].idxmax()]
     return busiest.sort_values("mfu_percent", ascending=False).groupby("machine", sort=False).head(MOST)
 
