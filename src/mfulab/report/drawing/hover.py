@@ -2,7 +2,6 @@
 
 import re
 import zlib
-from collections.abc import Sequence
 from io import BytesIO
 
 from matplotlib.axes import Axes
@@ -17,9 +16,8 @@ MARK = "hover:"
 LINK = re.compile(rf'<a xlink:href="{MARK}(\w*):([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
 
 
-def link(row: Sequence[object], says: str) -> str:
-    """The URL of a mark: the run, given by recorded, hardware and run, under the checksum that the page links it by."""
-    recorded, hardware, run = row
+def link(recorded: object, hardware: object, run: object, says: str) -> str:
+    """The URL of a mark: its run, under the checksum that the page links it by, and what it says."""
     name = f"{'recorded/' if recorded else ''}{hardware}/{run}"
     return f"{MARK}{zlib.crc32(name.encode(errors='replace')):08x}:{says}"
 

@@ -185,10 +185,10 @@ def cells(
     axes.tick_params(axis="y", labelrotation=0)
 
 
-def lanes(axes: Axes, rows: pd.DataFrame, name: str, order: Sequence[Any], names: Sequence[str] = (), hue: str = "",
-          hues: Sequence[Any] = (), apart: float = 0.1, **look: Any) -> pd.Series:  # fmt: skip
+def lanes(axes: Axes, rows: pd.DataFrame, name: str, order: Sequence[Any], hue: str = "", hues: Sequence[Any] = (),
+          apart: float = 0.1, **look: Any) -> pd.Series:  # fmt: skip
     """The heights of rows whose names are lines of the y axis, the first below; hues stand `apart`, the first above."""
-    axes.set_yticks(range(len(order)), names or list(order), **look)
+    axes.set_yticks(range(len(order)), list(order), **look)
     axes.set_ylim(-0.6, len(order) - 0.4)
     heights = rows[name].map({each: place for place, each in enumerate(order)}).astype(float)
     shift = {each: apart * ((len(hues) - 1) / 2 - place) for place, each in enumerate(hues)}

@@ -24,7 +24,7 @@ PLACES: Sequence[tuple[float, float, str]] = [
     )
 ]
 LEADER: Look = {"arrowstyle": "-", "shrinkB": 4, "gid": "leader"}
-SMALLEST = 6  # font size in points; where even these do not fit, the lowest lines go unnamed
+USUAL, SMALLEST = 10, 6  # font sizes in points; where even the latter do not fit, the lowest lines go unnamed
 
 
 def settle(figure: Figure) -> None:
@@ -33,14 +33,14 @@ def settle(figure: Figure) -> None:
         engine.execute(figure)  # not `draw_without_rendering`, which draws everything once more
 
 
-def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size: float = 10) -> list[Annotation]:
+def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> list[Annotation]:
     """Names lines in the right margin: (x, y, name, colour) of each line's last point, in data units.
 
     Labels keep the order of the lines' ends and are pushed apart until none touches another; a thin leader ties each to
     its line. Call it after `settle`.
     """
     room = axes.get_window_extent().height * 72 / axes.figure.dpi
-    size = max(SMALLEST, min(size, (room / max(len(ends), 1) - GAP) / 1.25))
+    size = max(SMALLEST, min(USUAL, (room / max(len(ends), 1) - GAP) / 1.25))
     ends = sorted(ends, key=lambda end: end[1])[-int(room / (SMALLEST * 1.25 + GAP)) :]
     height = (size * 1.25 + GAP) / room
     to_fraction = axes.transData + axes.transAxes.inverted()
@@ -79,7 +79,6 @@ def beside_points(
     points: Sequence[tuple[float, float, str]],
     obstacles: Sequence[tuple[float, float]] = (),
     lines: Sequence[tuple[float, float]] = (),
-    size: float = 10,
 ) -> list[Annotation]:
     """Names points of a scatter: (x, y, name) in data units. Each label takes the nearest free place around its point.
 
@@ -96,14 +95,12 @@ def beside_points(
     crossed = _around(axes, lines, 2 * scale)
     labels = []
     for x, y, name in points:
-        label = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=size, color=INK, va="center")
+        label = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=USUAL, color=INK, va="center")
         label.set_path_effects([withStroke(linewidth=2.5, foreground=PAPER)])
         center = axes.transData.transform((x, y))
         extent = label.get_window_extent(renderer).size + 2 * GAP * scale
-        free = _free(center, extent, inside, np.vstack([taken, crossed]), scale) or _free(
-            center, extent, inside, taken, scale
-        )
-        if free is None:
+        tries = (_free(center, extent, inside, boxes, scale) for boxes in (np.vstack([taken, crossed]), taken))
+        if (free := next(filter(None, tries), None)) is None:
             label.remove()
             continue
         (dx, dy, align), boxes = free
@@ -132,7 +129,10 @@ def _free(
     for dx, dy, align in PLACES:
         left, middle = center + np.array([dx, dy]) * scale - (width * ALIGNED[align], 0)
         extent = (left, middle - height / 2, left + width, middle + height / 2)
-        boxes = np.array([extent, *(_leader_boxes(center, dx * scale, dy * scale) if abs(dx) + abs(dy) > NEAR else ())])
+        boxes = np.array([extent])
+        if abs(dx) + abs(dy) > NEAR:  # small ones along the leader, from where it has left its point, keep others off
+            leader = center + np.outer(np.arange(3, 10) / 10, (dx, dy)) * scale
+            boxes = np.vstack([boxes, np.hstack([leader - 1, leader + 1])])
         if (np.array(extent[:2]) < inside[:2]).any() or (np.array(extent[2:]) > inside[2:]).any():
             continue
         wanted, others = boxes[:, None], taken[None]
@@ -140,9 +140,3 @@ def _free(
         if not overlap.all(axis=-1).any():
             return (dx, dy, align), boxes
     return None
-
-
-def _leader_boxes(center: np.ndarray, dx: float, dy: float) -> list[tuple[float, float, float, float]]:
-    """Small boxes along the leader, from where it has left its point, so that nothing else is put on it."""
-    places = [(center[0] + dx * step / 10, center[1] + dy * step / 10) for step in range(3, 10)]
-    return [(x - 1, y - 1, x + 1, y + 1) for x, y in places]

@@ -52,5 +52,4 @@ def from_the_lowest(rows: pd.DataFrame) -> pd.DataFrame:
             kernel = after[kernel]
         return (int(kernel != ""), len(below))
 
-    places = rows["kernel"].map({kernel: place(kernel) for kernel in after})
-    return rows.assign(place=places).sort_values("place", kind="stable").drop(columns="place")
+    return rows.sort_values("kernel", key=lambda kernels: kernels.map(place), kind="stable")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,7 +20,8 @@ def scatter(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, colors: Mapping[str, str], shapes: Mapping[str, str] | None = None
 ) -> None:
     """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful rows are hollow."""
-    look = {"s": style.batch_area(rows["batch_size"]), "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
+    area = 36 + 16 * np.log2(rows["batch_size"].fillna(1).clip(lower=1))  # points², by the number of doublings
+    look = {"s": area, "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
     kinds.points(axes, rows, x, y, hue="precision", colors=colors, shape="mode", markers=shapes, **look)
 
 
@@ -43,8 +45,8 @@ def draw(
         drawn.append((axes, here, finish(axes, here)))
         axes.set_xlabel(words[0])
     style.label(figure, y=words[1])
-    marks = [*style.dots(colors, text, "precision"), *entries, *runs.key(rows, text)]
-    style.legend(figure, marks + style.dot_size(rows["batch_size"], text))
+    sizes = [style.dot(style.MUTED, text("dot_size"))] if rows["batch_size"].nunique() > 1 else []
+    style.legend(figure, [*style.dots(colors, text, "precision"), *entries, *runs.key(rows, text), *sizes])
     labels.settle(figure)
     for axes, here, crossed in drawn:
         name_highest(axes, here, *place, crossed, also)

@@ -75,7 +75,7 @@ def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
     for recorded, hardware, run, *measured in rows[[*names, *values]].itertuples(index=False, name=None):
         known = [(name, value) for name, value in zip(values, measured, strict=True) if pd.notna(value)]
         says = f"{short(run)}: {', '.join(f'{name} {significant(value)}' for name, value in known)}"
-        found.append(hover.link((recorded, hardware, run), says))
+        found.append(hover.link(recorded, hardware, run, says))
     return found
 
 

@@ -6,7 +6,6 @@ from itertools import chain, count, product
 from typing import Any, TypeAlias, get_args
 from unicodedata import east_asian_width
 
-import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
@@ -165,14 +164,11 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
     arrange(figure)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
-    named = {}
-    for i, row in enumerate(rows):
-        for j, column in enumerate(columns):
-            parts = [row] if len(rows) > 1 or not column else []
-            width = 78 // len(columns) - {3: 4, 4: 1}.get(len(columns), 0)  # letters between titles
-            parts = [wrapped(part, width) for part in [*parts, column] if part]
-            grid[i][j].set_title((" · " if len(columns) < 3 else "\n").join(parts))
-            named[row, column] = grid[i][j]
+    named = dict(zip(product(rows, columns), grid.flat, strict=True))
+    width = 78 // len(columns) - {3: 4, 4: 1}.get(len(columns), 0)  # letters between titles
+    for (row, column), axes in named.items():
+        parts = [row if len(rows) > 1 or not column else "", column]
+        axes.set_title((" · " if len(columns) < 3 else "\n").join(wrapped(part, width) for part in parts if part))
     return named
 
 
@@ -187,14 +183,14 @@ def by_machine(
 
 
 def facets(
-    figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str], most: int = 3, **shared: Any
+    figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str], **shared: Any
 ) -> list[tuple[Axes, pd.DataFrame]]:
     """A panel for each machine and each of `cases`, which are values of the column `case` and titles, with its rows.
 
     Rows of no machine have a panel a case.
     """
     names = rows["machine"] if "machine" in rows else pd.Series("", rows.index)
-    grid = panels(figure, machines(rows, most) if "machine" in rows else [""], list(cases.values()), **shared)
+    grid = panels(figure, machines(rows) if "machine" in rows else [""], list(cases.values()), **shared)
     each = zip(grid.values(), product(dict.fromkeys(name for name, _ in grid), cases), strict=True)
     return [(axes, rows[(names == name) & (rows[case] == value)]) for axes, (name, value) in each]
 
@@ -239,11 +235,6 @@ def fit(figure: Figure, lines: int) -> None:
     resize(figure, min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
 
 
-def batch_area(batch_size: pd.Series) -> pd.Series:
-    """Marker areas in points² that grow with the batch size's number of doublings."""
-    return 36 + 16 * np.log2(batch_size.fillna(1).clip(lower=1))
-
-
 def dot(color: str, label: str, marker: str = "o", fill: str = "full") -> Line2D:
     """A legend's entry for points."""
     return Line2D([], [], color=color, label=label, marker=marker, linestyle="", fillstyle=fill, markeredgewidth=2)
@@ -269,11 +260,6 @@ def within(differences: pd.Series, text: Texts) -> list[Line2D]:
     return [entry]
 
 
-def dot_size(batch_size: pd.Series, text: Texts) -> list[Line2D]:
-    """A legend's entry for `batch_area`; none where all batches are of one size."""
-    return [dot(MUTED, text("dot_size"))] if batch_size.nunique() > 1 else []
-
-
 def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
     """One row under the title: what direct labels do not say; rows of four where one could not be read, or `columns`.
 
@@ -294,9 +280,7 @@ def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
 def provenance(rows: pd.DataFrame) -> str:
     """The line under every figure: machine, date and code."""
     shown = machines(rows) if "machine" in rows else []
-    starts, commits = (
-        sorted(filter(None, pd.unique(rows[name]))) if name in rows else [] for name in ("started_at", "commit")
-    )
+    starts, commits = (sorted(filter(None, set(rows.get(name, ())))) for name in ("started_at", "commit"))
     span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
     commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
     code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""
