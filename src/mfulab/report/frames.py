@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -84,7 +84,7 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     read = traces.assign(hardware=devices)
     kept = {
         name: read[name] if name in read else pd.Series(ABSENT[kind], read.index, kind)
-        for name, kind in [*kinds("profile"), *((name, bool) for name in JUDGED if name in profile)]
+        for name, kind in [*kinds("profile").items(), *((name, bool) for name in JUDGED if name in profile)]
     }
     return pd.concat([profile, pd.DataFrame(kept)], ignore_index=True)
 
@@ -157,15 +157,14 @@ def short_name(device: str) -> str:
     return " ".join(without.split()) or device
 
 
-def kinds(table: str) -> Iterator[tuple[str, type]]:
+def kinds(table: str) -> dict[str, type]:
     """Each column with its type: str, bool or float (integers too: a missing one has no integer)."""
-    for name, field in columns.fields(table).items():
-        found = columns.kind(field)
-        yield name, float if found is int else found
+    found = {name: columns.kind(field) for name, field in columns.fields(table).items()}
+    return {name: float if kind is int else kind for name, kind in found.items()}
 
 
 def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
-    expected, frame, unreadable = dict(kinds(table)), pd.DataFrame(), 0
+    expected, frame, unreadable = kinds(table), pd.DataFrame(), 0
     try:
         frame = _cells(path, expected)
         if absent := [name for name in expected if name not in frame]:

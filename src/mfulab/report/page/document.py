@@ -319,11 +319,8 @@ def _environment(tables: frames.Tables, text: Texts) -> dict[str, Any]:
     """A column a machine, a line a fact that at least one of them has."""
     rows = frames.with_machine(tables, tables["environment"]).drop_duplicates("machine", keep="last")
     skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s", *frames.JUDGED}
-    facts = []
-    for name in (name for name in rows.columns if name not in skipped):
-        cells = [_fact(str(name), value) for value in rows[name]]
-        if any(cells):
-            facts.append((name, cells))
+    cells = {name: [_fact(name, value) for value in rows[name]] for name in rows if name not in skipped}
+    facts = [(name, values) for name, values in cells.items() if any(values)]
     return {"machines": list(frames.in_words(rows, text)["machine"]), "facts": facts}
 
 

@@ -5,7 +5,6 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,13 @@ from mfulab.core.files import UnreadableError, read_json
 from mfulab.core.language import Texts
 from mfulab.measurements.registry import TABLES
 from mfulab.report import frames
-from mfulab.tables import columns as declared_columns
 from mfulab.tables.columns import description, fields
 
 DRAWN = 500  # rows of a figure's CSV; the table's export has all
 KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", "time_ci_high_s"}
+# Columns that tables do not show at first, without those that name a run and its time's interval.
+BEHIND = {name for table in TABLES for name in fields(table)} - KEPT
+BEHIND -= {name for each in TABLES.values() for name in each.shown.split()}
 
 
 def read(tables: frames.Tables, folder: Path, figures: Mapping[str, Any], text: Texts) -> Iterator[str]:
@@ -56,7 +57,7 @@ def packed(pieces: Iterable[str]) -> tuple[str, str]:
 
 def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
     """Yields JSON of a table by column, texts that repeat as numbers into a dictionary; empty columns are left out."""
-    measurement, kinds, declared = TABLES[name], dict(frames.kinds(name)), fields(name)
+    measurement, kinds, declared = TABLES[name], frames.kinds(name), fields(name)
     main, columns = measurement.shown.split(), list[dict[str, Any]]()
     yield '{"values":['
     for column in [*main, *(column for column in table.columns if column not in main)]:
@@ -82,7 +83,7 @@ def drawn(rows: pd.DataFrame) -> dict[str, Any]:
 
     The tables have all columns of a run. Empty columns are left out.
     """
-    hidden = _behind() | {"impossible", "doubts"}
+    hidden = BEHIND | {"impossible", "doubts"}
     known = rows.head(DRAWN).drop(columns=[name for name in rows if name in hidden]).dropna(axis=1, how="all")
     known = known[[name for name in known if not (known[name].astype(str) == "").all()]]
     return {
@@ -90,13 +91,6 @@ def drawn(rows: pd.DataFrame) -> dict[str, Any]:
         "rows": [[plain(value) for value in row] for row in known.astype(object).to_numpy()],
         "all": len(rows),
     }
-
-
-@cache
-def _behind() -> set[str]:
-    """Columns of tables that are not shown at first, without those that name a run and its time's interval."""
-    main = {name for each in TABLES.values() for name in each.shown.split()}
-    return {name for table in TABLES for name in declared_columns.columns(table)} - main - KEPT
 
 
 def plain(value: object) -> object:

@@ -24,7 +24,7 @@ WORDS = (
 )
 PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:7], WORDS[7:]
 TOLD = ("mode", "precision")  # columns of the table of batch sizes, beside the model
-CAUSE, REASON = VERDICT[:2]
+CAUSE = VERDICT[0]
 
 
 def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
@@ -216,25 +216,17 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
     said = []
     for worth in WORTH:
         here = pairs[pairs["worth"] == worth].sort_values("speedup", ascending=False)
-        if len(here):
-            runs = ", ".join(
-                text(
-                    "bf16_run",
-                    run=_with(f"{row['model']} {text.name('mode', row['mode'])}", _bf16_apart(row, pairs, text)),
-                    batch_size=int(row["batch_size"]),
-                    speedup=significant(row["speedup"]),
-                )
-                for row in here.to_dict("records")[:4]
-            )
+        runs = []
+        for row in here.head(4).to_dict("records"):
+            known = [] if row["precision"] == "bf16" else [text.name("precision", row["precision"])]
+            run = _with(f"{row['model']} {text.name('mode', row['mode'])}", [*known, *_apart(row, pairs, text)])
+            values = {"batch_size": int(row["batch_size"]), "speedup": significant(row["speedup"])}
+            runs.append(text("bf16_run", run=run, **values))
+        if runs:
             more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
-            said.append(text(worth, runs=runs + more))
+            said.append(text(worth, runs=", ".join(runs) + more))
     if len(slower := 1 / pairs.loc[pairs["emulated"], "speedup"]):
         low, high = significant(slower.min(), 2), significant(slower.max(), 2)
         many = text("bf16_emulated", low=low, high=high)
         said.insert(0, many if low != high else text("bf16_emulated_one", low=low))
     return " ".join(said)
-
-
-def _bf16_apart(row: Mapping[str, Any], pairs: pd.DataFrame, text: Texts) -> list[str]:
-    precision = row["precision"]
-    return [*([] if precision == "bf16" else [text.name("precision", precision)]), *_apart(row, pairs, text)]
