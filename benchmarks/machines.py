@@ -202,7 +202,7 @@ def found(folder: Path, machine: Machine) -> tuple[list[str], list[str]]:
         wrongs.append(f"the page does not begin with MFU: {sentence!r}")
     if machine.flag and not _flagged(profile, machine.flag).any():
         wrongs.append(f"no row is flagged {machine.flag}")
-    timed = trust.judged(tables)
+    timed = pd.concat([trust.doubtful(frames.own(frames.ok(table, "time_s"))) for table in (profile, matmul)])
     rows = len(profile) + len(matmul)
     highest = profile["mfu_percent"].max(), matmul["share_of_measured_percent"].max()
     counts = (rows, int(timed.sum()), rows - len(timed))
