@@ -62,8 +62,8 @@ def measure(step: str, config_path: Path) -> Row:
 def elsewhere() -> tuple[mmap.mmap, bytearray]:
     """Memory of random size, in pages and on the heap: while it is kept, what a run allocates lies elsewhere.
 
-    A process gets the pages that the one before it gave back, and a fork its worker's heap. So where a run lies, and
-    how often its data meet in a cache, is the same from process to process: luck that more of them never even out.
+    A process gets the pages that the one before it freed, and a fork its worker's heap. So where data lie, and how
+    often they conflict in a cache, hardly differs between processes: a bias that more of them do not average out.
     """
     chance = random.SystemRandom()
     pages = chance.randint(1, MOST_PAGES)

@@ -71,7 +71,7 @@ def serve(listener: socket.socket, work: str) -> None:
 def modules_for(work: str) -> list[str]:
     """The modules that a workflow needs at once which only measures (`rows`), makes the `report`, or does `both`.
 
-    After it stand those of BESIDE that runs use, as in `both tensorflow`, and classes with their package.
+    After it stand those of BESIDE that runs use, as in `both tensorflow`, and classes, as `package:name`.
     """
     work, *used = work.split()
     if work == "report":
