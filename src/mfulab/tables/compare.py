@@ -177,8 +177,8 @@ def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
 def fast_s(row: Mapping[str, Any]) -> float | None:
     """The time in seconds that a process's row is compared by; None without one.
 
-    On a CPU it is the 5th percentile of the steps, which repeats better than the fastest window, `time_s`. A change that
-    slows only some steps is not seen in it. A GPU's row has the median in `time_s`, too; a matmul's has no steps.
+    On a CPU it is the 5th percentile of the steps, which repeats better than the fastest window, `time_s`. A change
+    that slows only some steps is not seen in it. A GPU's row has the median in `time_s`, too; a matmul's has no steps.
     """
     time_s, median_s, fastest_s = (float(row.get(name) or 0) for name in ("time_s", "median_time_s", "time_p5_s"))
     return (fastest_s if fastest_s and time_s < median_s else time_s) or None
