@@ -133,7 +133,7 @@ def copies(device: torch.device) -> Facts:
     inside = observe(lambda: target.copy_(source), clock_for(device), QUICK)
     triad = [float(str(sample["gb_s"])) for sample in sweep_triad(device)]
     return {
-        **{f"{name.removesuffix('_s')}_gb_s": COPIED_BYTES / seconds / 1e9 for name, seconds in vars(times).items()},
+        **{f"{name.removesuffix('_s')}_gb_s": COPIED_BYTES / seconds / 1e9 for name, seconds in times.items()},
         "device_to_device_gb_s": 2 * COPIED_BYTES / inside.time_s / 1e9,
         "triad_gb_s": sorted(triad)[len(triad) // 2],
     }

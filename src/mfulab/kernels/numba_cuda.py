@@ -3,7 +3,12 @@
 import functools
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
+
+if not hasattr(np, "row_stack"):  # NumPy 2.5 dropped it; numba-cuda (0.30.4) still asks for it when it first compiles
+    np.row_stack = np.vstack  # type: ignore[attr-defined]
 
 
 class NumbaCuda(MatmulKernel):
