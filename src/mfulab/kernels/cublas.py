@@ -47,16 +47,21 @@ class Cublas(MatmulKernel):
         one, zero = _scalars(scalar)
         kind, kind_c = CudaDataType[operand], CudaDataType[output]
         plain = cublas.Operation.N
-        cublas.gemm_strided_batched_ex(
-            _handle(a.device, current_stream()),
-            *(plain, plain, n, m, k),
-            one.ctypes.data,
-            *(b.data_ptr(), kind, n, k * n),
-            *(a.data_ptr(), kind, k, m * k),
-            zero.ctypes.data,
-            *(c.data_ptr(), kind_c, n, m * n),
-            *(batch, cublas.ComputeType[compute], cublas.GemmAlgo.DEFAULT),
-        )
+        try:
+            cublas.gemm_strided_batched_ex(
+                _handle(a.device, current_stream()),
+                *(plain, plain, n, m, k),
+                one.ctypes.data,
+                *(b.data_ptr(), kind, n, k * n),
+                *(a.data_ptr(), kind, k, m * k),
+                zero.ctypes.data,
+                *(c.data_ptr(), kind_c, n, m * n),
+                *(batch, cublas.ComputeType[compute], cublas.GemmAlgo.DEFAULT),
+            )
+        except cublas.cuBLASError as error:  # int8 has no simple rule: k of 72 is taken with n of 128 and not of 136
+            if "NOT_SUPPORTED" not in str(error):
+                raise
+            raise UnsupportedError(f"{self}: cuBLAS has no matmul of {m}x{n}x{k}") from error
 
 
 @functools.cache
