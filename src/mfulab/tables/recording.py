@@ -155,7 +155,7 @@ def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
     shown = [("readings", row) for row in found.records["readings"]] + [("profile", row) for row in busiest]
     polled = series.collect((row, folders[table, row["run"]]) for table, row in shown)
     write_csv(folder / SERIES, polled, series.columns(polled))
-    digests = {name: code(name, folder.name) for name in sorted(codes)}
+    digests = {name: code(name, provenance["hardware"]) for name in sorted(codes)}
     write_json(folder / ABOUT, {**provenance, "code": digests}, indent=1)
 
 
