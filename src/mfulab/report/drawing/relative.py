@@ -79,16 +79,17 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     named = rows["model"] + ", " + rows["mode"].map(lambda mode: text.name("mode", mode))
     rows = rows.assign(model=rows["model"].mask(phase, named), mode=rows["mode"].mask(phase, "inference"))
     titles, machines = style.modes(rows, text), style.machines(rows)
-    panels = style.facets(figure, rows, "mode", titles, sharey=True, sharex=True)
+    panels = style.facets(figure, rows, "mode", titles, sharey="row", sharex=True)
     if len(machines) == 1:
         style.fit(figure, min(MOST, rows["model"].nunique()))
     low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
     values = rows[axis].unique()
     colors = style.precision_colors(values) if axis == "precision" else style.colors(sorted(values))
     shapes = style.shapes(colors)
-    order = rows.groupby("model")["speedup"].max().nlargest(MOST).sort_values().index
-    size = min(11, (240 if len(machines) == 1 else 145) / len(order))
-    for axes, here in panels:
+    for number, (axes, here) in enumerate(panels):
+        on_it = rows[rows["machine"] == machines[number // len(titles)]]
+        order = on_it.groupby("model")["speedup"].max().nlargest(MOST).sort_values().index
+        size = min(11, (240 if len(machines) == 1 else 145) / len(order))
         here = here[here["model"].isin(order)]
         axes.axvline(1, color=style.MUTED, linewidth=1.2)
         apart = 0.4 / max(1, len(colors) - 1)

@@ -167,8 +167,9 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
     named = dict(zip(product(rows, columns), grid.flat, strict=True))
     width = 78 // len(columns) - {3: 4, 4: 1}.get(len(columns), 0)  # letters between titles
     for (row, column), axes in named.items():
-        parts = [row if len(rows) > 1 or not column else "", column]
-        axes.set_title((" · " if len(columns) < 3 else "\n").join(wrapped(part, width) for part in parts if part))
+        parts = [part for part in (row if len(rows) > 1 or not column else "", column) if part]
+        beside = len(columns) < 3 and sum(map(letters, parts)) + 3 <= width
+        axes.set_title((" · " if beside else "\n").join(wrapped(part, width) for part in parts))
     return named
 
 

@@ -83,5 +83,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ticks.decades(axes.xaxis, 5)
         axes.tick_params(axis="y", labelsize=small + 1)
         references = {*here["reference_name"]} - {""}
-        axes.set_xlabel(text("share", reference=references.pop() if len(references) == 1 else text("library")))
+        share = text("share", reference=references.pop() if len(references) == 1 else text("library"))
+        axes.set_xlabel(style.wrapped(share, 64 // len(panels)))
     style.legend(figure, style.dots(colors, text, "family", "s") + runs.key(rows, text))

@@ -20,6 +20,7 @@ WRAPPED = 11  # letters of a rung's name in one line
 MOST = 20  # runs a panel
 SMALLEST = 0.1  # percent: with more digits a number is wider than its cell
 MOST_LINES = 8  # of which more lie on one another
+MOST_LEVEL = 8  # names below cells that have room side by side
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -56,14 +57,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         grid = style.panels(figure, machines, [""], height_ratios=[count + 1 for count in counts])
         style.resize(figure, max(style.SIZE[1], 0.8 + sum(1.1 + 0.3 * count for count in counts)))
     colors = style.precision_colors(rows["precision"])
-    slanted = lines and len(machines) > 1
-    turned: style.Look = {"fontsize": 10 if lines else 9, "rotation": 40 if slanted else 0}
-    turned |= {"ha": "right", "rotation_mode": "anchor"} if slanted else {}
+    size: style.Look = {"fontsize": 10 if lines else 9}
     ends = {}
     for machine, axes in zip(machines, grid.values(), strict=True):
         here = rows[rows["machine"] == machine]
         each = _each(here)
         rungs = [name for name in RUNGS if name in set(each["rung"])]
+        slanted = len(machines) > 1 if lines else len(rungs) > MOST_LEVEL
+        turned = size | ({"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {"rotation": 0})
         if lines:
             each = each.assign(place=each["rung"].map(rungs.index))
             look: style.Look = {"hue": "precision", "colors": colors, "alpha": 0.85}
