@@ -191,4 +191,6 @@ def test_phases_of_a_training_step_are_events_that_sum_to_it(tmp_path):
     row = profile_step.measure(config, tmp_path).row
     phases = [row.forward_ms, row.backward_ms, row.optimiser_ms, row.other_ms]
     assert sum(phases) == pytest.approx(1e3 * row.time_s, rel=0.02)
-    assert row.backward_ms > row.forward_ms > row.other_ms
+    # Inputs need no gradient: backward is one product, as forward is.
+    assert row.backward_ms == pytest.approx(row.forward_ms, rel=0.1)
+    assert row.forward_ms > row.other_ms

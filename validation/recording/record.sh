@@ -83,10 +83,11 @@ third() {
     part second_clock 60 python3 validation/second_clock.py --out "$OUT/clocks.json"
     KEEP=240 rows validity 240 experiment=validity
     # More tiles than an H200 has SMs: each block of a persistent kernel takes a second one. Only our kernel, or torch's are
-    # checked too; without the exit code errors that were found would end with status 0.
+    # checked too; without the exit code errors that were found would end with status 0. A driver that lacks a newer one's
+    # functions says so to whoever asks, which is no error here.
     for tool in memcheck racecheck; do
         for kernel in $(best cuda_hopper_hilbert cuda_grouped | tr , ' '); do
-            part "${tool}_$kernel" 40 compute-sanitizer --tool $tool --error-exitcode 9 --kernel-name kns=matmul \
+            part "${tool}_$kernel" 40 compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 9 --kernel-name kns=matmul \
                 python3 validation/one_product.py "$kernel" "$([ "$kernel" = cuda_grouped ] && echo fp32 || echo bf16)" 1664x3328x320
         done
     done
