@@ -220,8 +220,8 @@ def test_cross_check_by_hand():
     assert verdict.flags == ()
 
 
-@pytest.mark.parametrize(("executed", "flagged"), [(43.15 + 4.9, False), (43.15 + 5.1, True), (43.15 - 5.1, True)])
-def test_cross_check_flags_beyond_five_points(executed, flagged):
+@pytest.mark.parametrize(("executed", "flagged"), [(43.15 + 4.9, False), (43.15 + 5.1, True), (43.15 - 5.1, False)])
+def test_more_flops_than_the_tensor_cores_can_have_done_are_flagged(executed, flagged):
     flags = judge({**HEALTHY, "hfu_percent": executed}).flags
     assert any("wrong peak" in said(flag) for flag in flags) is flagged
 
@@ -236,6 +236,14 @@ def test_flags():
     flags = " ".join(map(said, judge(row).flags))
     for part in ("152 %", "2 other process", "12 % of the time", "took 9 %"):
         assert part in flags
+
+
+@pytest.mark.parametrize(("held", "flagged"), [({"power_capped": 99.0}, False), ({"software_thermal": 20.0}, True)])
+def test_a_gpu_at_its_own_power_limit_is_no_doubt_and_a_hot_one_is(held, flagged):
+    parts = {"software_thermal": 0.0, "hardware_thermal": 0.0, "power_brake": 0.0} | held
+    row = {**HEALTHY, "throttled_percent": max(held.values())}
+    flags = judge(row | {f"{name}_percent": share for name, share in parts.items()}).flags
+    assert bool(flags) is flagged
 
 
 def test_a_cpu_that_others_use_is_flagged():
