@@ -53,6 +53,20 @@ def test_contestants_alternate_and_both_temperatures_are_taken():
     assert summarise(repetitions, "mine", "cold").median_s == pytest.approx(3e-4)
 
 
+def test_who_comes_first_in_a_round_gains_nothing():
+    class Rested(ScriptedTimer):
+        def time(self, call, calls):
+            first = len([each for each in self.asked if len(each) == 3]) % 2  # settled once in this round
+            return super().time(call, calls)._replace(time_s=1.0e-4 if first else 1.1e-4)
+
+    timer = Rested(itertools.repeat(1e-4))
+    for rounds in (4, 5):
+        budget = Budget(0.0, 0.0, 60, least_rounds=rounds)
+        repetitions = interleave({"mine": lambda: "mine", "theirs": lambda: "theirs"}, timer, budget).repetitions
+        medians = [summarise(repetitions, name, "hot").median_s for name in ("mine", "theirs")]
+        assert medians == pytest.approx([1.05e-4, 1.05e-4])
+
+
 def test_every_round_has_inputs_of_its_own():
     asked = []
     timer = ScriptedTimer(itertools.repeat(1e-4))

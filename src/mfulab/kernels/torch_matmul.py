@@ -31,7 +31,12 @@ class Torch(MatmulKernel):
         a, b, c = operands
         if self.precision == "int8":
             for a_matrix, b_matrix, c_matrix in zip(*(x if x.ndim == 3 else x[None] for x in operands), strict=True):
-                torch._int_mm(a_matrix, b_matrix, out=c_matrix)
+                try:
+                    torch._int_mm(a_matrix, b_matrix, out=c_matrix)
+                except RuntimeError as error:
+                    if "CUBLAS_STATUS_NOT_SUPPORTED" not in str(error):
+                        raise
+                    raise UnsupportedError(f"{self}: cuBLAS has no such matmul") from error
             return
         round_to_tf32(self.precision == "tf32")
         # A batch of single numbers is an element-wise product, for which nobody would ask bmm.

@@ -25,7 +25,7 @@ OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
 SLOWER = 1.05  # × the time in fp32 from which emulating is worth naming
-CROSS_CHECK = 5.0  # points by which HFU may exceed what the tensor pipe did; padding and slow instructions keep it busier
+CROSS_CHECK = 5.0  # points by which HFU may exceed what the tensor pipe did, which padding keeps busier
 Lost = Mapping[str, float]  # parts of `lost_parts`
 
 
