@@ -215,6 +215,6 @@ def test_joined_columns_follow_a_corrected_value(recording, results):
 def test_every_recording_that_is_shipped_is_valid_and_small():
     shipped = recordings.recordings(ROOT / "results", None)
     assert [problem for folder in shipped for problem in check(folder)] == []
-    for folder in shipped:  # one row of each run with its config: thirty-six experiments are eight hundred rows
+    for folder in shipped:  # a row of each run with its config; a GPU's names a dozen more sources
         rows = sum(len(lines(folder / f"{table}.csv")) for table in RECORDED)
-        assert sum(path.stat().st_size for path in folder.iterdir()) < 4_500 * rows, folder
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 8_000 * rows, folder

@@ -118,7 +118,7 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
                 found.append(Doubt(key, table, runs))
     found.sort(key=lambda doubt: -len(doubt.runs))
     # Formats in which a run of the sweep was faster than all that their ceiling's own runs reached.
-    rows = frames.own(frames.ok(tables["ceilings"], "swept_tflop_s"))
+    rows = frames.ok(frames.own(tables["ceilings"]), "swept_tflop_s")
     rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["swept_tflop_s"])
     low = rows[rows["share"] > ABOVE].itertuples()
     return [*(Doubt(row.ceiling, "ceilings", (row.raised_by,), row.share) for row in low), *found]

@@ -91,29 +91,30 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         differs=shown["apart"] | shown["is_plain"],
     )
     counts = shown.groupby("case", sort=False)["name"].nunique().sort_values(ascending=False, kind="stable")
-    cases = list(counts[counts >= max(2, counts.max() / 3)].index[:MOST])  # a panel of few bars is mostly empty
+    cases = list(counts[counts >= max(2, counts.max() / 4)].index[:MOST])
     if not cases:
         shown, cases = shown.assign(name=shown["case"], case=""), [""]
-    shown = shown[shown["case"].isin(cases)]
-    order = shown.groupby("name", sort=False).agg({"is_plain": "max", "relative": "median"})
-    names = list(order.sort_values(["is_plain", "relative"], ascending=[False, True]).index[:MOST_BARS])
-    # The last two words of a title stay in one line.
-    titles = {case: "\N{NO-BREAK SPACE}".join(case.rsplit(" ", 1)) for case in cases}
-    panels = style.facets(figure, shown[shown["name"].isin(names)], "case", titles, sharey=True)
-    style.resize(figure, len(panels) // len(cases) * (0.9 + 0.26 * max(5, len(names))) + 1.2)
+    shown = shown[shown["case"].isin(cases)].sort_values(["is_plain", "relative"], ascending=[False, True])
+    each = dict(sorted(shown.groupby(["machine", "case"]), key=lambda item: (item[0][0], cases.index(item[0][1]))))
+    named = {key: list(dict.fromkeys(here["name"]))[:MOST_BARS] for key, here in each.items()}
+    titles = [" · ".join(filter(None, key[shown["machine"].nunique() < 2 :])) for key in each]
+    heights = [1 + len(names) for names in named.values()]
+    grid = style.panels(figure, titles, [""], height_ratios=heights, sharex=True)
+    style.resize(figure, max(style.SIZE[1], 1.8 + 0.26 * sum(heights) + 0.3 * len(heights)))
     parts = {f"{phase} %": color for phase, color in COLORS.items()}
-    look: style.Look = {"order": names, "pale": "differs", "width": 0.8}
-    for axes, here in panels:
-        longest = min(WIDEST, max(100.0, here["relative"].max())) if len(here) else 100.0
+    longest = min(WIDEST, max(100.0, shown["relative"].max()))
+    for axes, (key, names) in zip(grid.values(), named.items(), strict=True):
         # What is longer is cut off at the end.
+        here = each[key][each[key]["name"].isin(names)]
         ends = here[[*WORDS]].cumsum(axis=1).mul(here["relative"] / here[[*WORDS]].sum(axis=1), axis=0)
         ends = ends.clip(upper=longest).add_suffix(" %")
         here = here.join(ends.sub(ends.shift(axis=1).fillna(0)))
+        look: style.Look = {"order": names, "pale": "differs", "width": 0.8}
         kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", **look)
         axes.tick_params(axis="y", labelsize=9)
-        axes.set(xlim=(0, 1.55 * longest), xticks=[tick for tick in (0, 100, 200) if tick <= longest])
+        axes.set(xlim=(0, 1.25 * longest), xticks=[tick for tick in (0, 100, 200) if tick <= longest])
         for _, row in here.iterrows():
-            end = min(row["relative"], 1.02 * longest) + 0.02 * longest
+            end = min(row["relative"], 1.02 * longest) + 0.01 * longest
             axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
     style.label(figure, text("relative"))
     entries = style.dots(COLORS, text, marker="s")
