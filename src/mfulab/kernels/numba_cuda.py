@@ -1,7 +1,6 @@
 """Base of the Numba CUDA rungs: torch tensors seen as device arrays, launched on torch's current stream."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,10 +21,9 @@ class NumbaCuda(MatmulKernel):
     side: ClassVar[int]  # rows and columns of C that a block of `threads` computes, where no thread is an element's
     threads: ClassVar[int]
 
-    def __init__(self, precision: str, block: Sequence[int] | None = None):
-        super().__init__(precision, block)
-        if not hasattr(np, "row_stack"):  # NumPy 2.5 dropped what numba-cuda (0.30.4) asks for when it first compiles
-            np.row_stack = np.vstack  # type: ignore[attr-defined]
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        vars(np).setdefault("row_stack", np.vstack)  # dropped by NumPy 2.5; numba-cuda 0.30.4 asks for it
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         return device_array(a), device_array(b), device_array(c)

@@ -318,12 +318,8 @@ def _doubtful_ceiling(facts: Facts, lost: Lost) -> Said | None:
     return None
 
 
-def _overhead(facts: Facts, lost: Lost) -> Said | None:
-    return Said("overhead", parts) if (parts := _attributed(facts)) and _on_cpu(facts) else None
-
-
-def _slow_matmuls(facts: Facts, lost: Lost) -> Said | None:
-    return Said("slow_matmuls", parts) if (parts := _attributed(facts)) else None
+def _of_operators(key: str, facts: Facts) -> Said | None:
+    return Said(key, parts) if (parts := _attributed(facts)) else None
 
 
 _MATMULS = ("matmuls_below_best", "best_below_peak", "busy")
@@ -352,8 +348,8 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts, Lost], Said | None]]] 
     "under_used": (("unused",), lambda facts, _: Said("under_used", {"share": facts["utilization_percent"]})),
     "page_faults": (("page_faults",), _page_faults),
     "other_operators": (("other_operators",), _other_operators),
-    "overhead": (("idle",), _overhead),
-    "slow_matmuls": (("matmuls_below_best",), _slow_matmuls),
+    "overhead": (("idle",), lambda facts, _: _of_operators("overhead", facts) if _on_cpu(facts) else None),
+    "slow_matmuls": (("matmuls_below_best",), lambda facts, _: _of_operators("slow_matmuls", facts)),
     "busy_not_useful": (("busy",), _busy_not_useful),
 }
 

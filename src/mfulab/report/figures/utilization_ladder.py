@@ -57,14 +57,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         grid = style.panels(figure, machines, [""], height_ratios=[count + 1 for count in counts])
         style.resize(figure, max(style.SIZE[1], 0.8 + sum(1.1 + 0.3 * count for count in counts)))
     colors = style.precision_colors(rows["precision"])
-    size: style.Look = {"fontsize": 10 if lines else 9}
     ends = {}
     for machine, axes in zip(machines, grid.values(), strict=True):
         here = rows[rows["machine"] == machine]
         each = _each(here)
         rungs = [name for name in RUNGS if name in set(each["rung"])]
         slanted = len(machines) > 1 if lines else len(rungs) > MOST_LEVEL
-        turned = size | ({"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {"rotation": 0})
+        turned: style.Look = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
         if lines:
             each = each.assign(place=each["rung"].map(rungs.index))
             look: style.Look = {"hue": "precision", "colors": colors, "alpha": 0.85}
@@ -86,7 +85,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         words, falling = text.within("rungs"), set(each.loc[each["falls"], "rung"])
         names = [words(name) if name in falling else f"({words(name)})" for name in rungs]
         names = [textwrap.fill(name, 40 if slanted else WRAPPED) for name in names]
-        axes.set_xticks([place + (0 if lines else 0.5) for place in range(len(rungs))], names, **turned)
+        axes.set_xticks(np.arange(len(rungs)) + (0 if lines else 0.5), names, fontsize=10 if lines else 9, **turned)
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()] if lines else []
     style.label(figure, **{"y" if lines else "x": text("percent")})
     style.legend(figure, entries + runs.key(rows, text))
