@@ -233,7 +233,7 @@ def _computed_beside(facts: Facts) -> Said | None:
 
 
 def _held_back(facts: Facts) -> Said | None:
-    """How long heat, a brake or a quota held the device back. A GPU's own power limit does so in all heavy work."""
+    """Says how long heat, a brake or a quota held the device back; a GPU's own power limit does in all heavy work."""
     heat = [facts[f"{name}_percent"] for name in ("software_thermal", "hardware_thermal", "power_brake")]
     share = max((each for each in heat if each is not None), default=facts["throttled_percent"])
     return Said("held_back", {"share": share}) if share is not None and share >= PIPE_IDLE else None
