@@ -14,6 +14,7 @@ def processes(row: dict[str, str]) -> int:
     return int(row["replicates"]) + int(row["left_out_replicates"])
 
 
+@pytest.mark.slow
 def test_more_replicates_measure_the_missing_ones_alone_and_changed_code_all(make_project):
     project = make_project(with_source=True)
 
