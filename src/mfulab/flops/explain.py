@@ -6,6 +6,7 @@ from itertools import chain, combinations
 
 import torch
 
+from mfulab.core.language.quantities import quantity
 from mfulab.flops.counter import Operations
 
 
@@ -22,12 +23,12 @@ class Explanation:
         if not self.holds:
             return "explained by no set of layers left out or counted twice"
         parts = [
-            f"{what} " + " and ".join(f"{name} ({flops / 1e9:.4g} GFLOP)" for name, flops in kinds.items())
+            f"{what} " + " and ".join(f"{name} ({quantity(flops, 'FLOP', 4)})" for name, flops in kinds.items())
             for what, kinds in (("leaves out", self.left_out), ("counts twice", self.twice))
             if kinds
         ]
         if self.other_flops:
-            parts.append(f"counts {self.other_flops / 1e9:.3g} GFLOP of biases and elementwise operators")
+            parts.append(f"counts {quantity(self.other_flops, 'FLOP')} of biases and elementwise operators")
         return "; ".join(parts) or "counts the same"
 
 
