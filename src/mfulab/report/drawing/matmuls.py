@@ -36,20 +36,3 @@ def most_shared(rows: pd.DataFrame) -> pd.DataFrame:
         best = counts[counts["kernels"] >= NEARLY_ALL * counts["kernels"].max()].sort_values(["n", "kernels"]).iloc[-1]
         chosen.append(here[(here["precision"] == best["precision"]) & (here["n"] == best["n"])])
     return pd.concat(chosen) if chosen else rows
-
-
-def from_the_lowest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Sorts rows by the place of their kernel on its ladder: each names the rung that it comes after.
-
-    Where that rung has no row, the kernel stands above what is linked to the lowest one.
-    """
-    after = dict(zip(rows["kernel"], rows["after"], strict=True))
-
-    def place(kernel: str) -> tuple[int, int]:
-        below: list[str] = []
-        while kernel in after and kernel not in below:
-            below.append(kernel)
-            kernel = after[kernel]
-        return (int(kernel != ""), len(below))
-
-    return rows.sort_values("kernel", key=lambda kernels: kernels.map(place), kind="stable")

@@ -1,6 +1,5 @@
 """The ladder of implementations: each rung's share of the library's speed in the same run."""
 
-import itertools
 import textwrap
 
 import pandas as pd
@@ -51,12 +50,12 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
-    """Of one machine: each rung that is no faster than the one below it in its family, with that one before it.
+    """Of one machine: each rung that is no faster than the one that it comes after, with that one before it.
 
     Libraries are beside one another, not above.
     """
-    ladders = matmuls.from_the_lowest(here[here["family"] != "library"]).groupby("family", sort=False)
-    pairs = [pair for _, ladder in ladders for pair in itertools.pairwise(row for _, row in ladder.iterrows())]
+    rungs = {rung["kernel"]: rung for _, rung in here[here["family"] != "library"].iterrows()}
+    pairs = [(rungs[rung["after"]], rung) for rung in rungs.values() if rung["after"] in rungs]
     return [(below, rung) for below, rung in pairs if rung[SHARE] <= below[SHARE]]
 
 
@@ -85,4 +84,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         references = {*here["reference_name"]} - {""}
         share = text("share", reference=references.pop() if len(references) == 1 else text("library"))
         axes.set_xlabel(style.wrapped(share, 64 // len(panels)))
+        if len(panels) > 1:  # beside names of kernels, a panel is narrow
+            axes.set_title(style.wrapped(" ".join(axes.get_title("left").split()), 52 // len(panels)))
     style.legend(figure, style.dots(colors, text, "family", "s") + runs.key(rows, text))
