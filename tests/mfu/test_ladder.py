@@ -27,7 +27,7 @@ ROWS = st.fixed_dictionaries(
 @given(ROWS)
 def test_verdict_and_figure_name_the_same_drop(row):
     judged = verdict.columns({**row, "time_s": 0.1})
-    shown = pd.DataFrame([{**row, "model": "m", "batch_size": 1, "machine": "here"}])
+    shown = pd.DataFrame([{**row, "model": "m", "precision": "fp32", "batch_size": 1, "machine": "here"}])
     said = utilization_ladder.finding(shown, Texts("en", "utilization_ladder"))
     rungs = Texts("en", "rungs")
     if judged["verdict_rung"] is None:

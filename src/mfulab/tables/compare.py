@@ -148,6 +148,11 @@ def verdicts(before: Rows, after: Rows, noticeable: float = NOTICEABLE, drift: f
     return [_one(run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs]
 
 
+def drift_between(before: Rows, after: Rows) -> float | None:
+    """The machine's spread between sweeps, of runs that either set has measured often enough; None without."""
+    return replicates.drift(map(replicates.times_of, (*before.values(), *after.values())))
+
+
 def widened(found: Interval, drift: float) -> Interval:
     """The interval with a further spread in it: relative half-widths add as squares."""
     if not found.known or not drift:
@@ -302,7 +307,7 @@ def show(old: Path, new: Path, noticeable: float, gate: float | None, out: Path 
     old, new = machine_folder(old), machine_folder(new)
     fast = not (is_recording(old) or is_recording(new))
     both = merged(old, fast), merged(new, fast)
-    drift = replicates.drift(replicates.times_of(row) for rows in both for row in rows.values())
+    drift = drift_between(*both)
     compared = verdicts(*both, noticeable if gate is None else gate, drift or 0.0)
     known = UNKNOWN_DRIFT if drift is None else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
     if out:
