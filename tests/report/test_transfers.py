@@ -13,6 +13,7 @@ def rows(machine: str, sizes: dict[int, tuple[float, float | None]], copies: flo
     lines = [
         {
             "machine": machine,
+            "precision": "fp32",
             "n": float(n),
             "time_s": 1.0,
             "allocation_s": memory,
@@ -22,7 +23,7 @@ def rows(machine: str, sizes: dict[int, tuple[float, float | None]], copies: flo
         }
         for n, (memory, host) in sizes.items()
     ]
-    return pd.DataFrame(lines).astype({name: float for name in lines[0] if name != "machine"})
+    return pd.DataFrame(lines).astype({name: float for name in lines[0] if name not in ("machine", "precision")})
 
 
 def test_of_two_machines_one_is_told_of():
@@ -31,7 +32,7 @@ def test_of_two_machines_one_is_told_of():
     most = rows("most", {128: (4.0, None), 256: (3.0, None), 512: (1.0, None)})
     for both in (pd.concat([few, most]), pd.concat([most, few])):
         told = transfers.finding(both.reset_index(drop=True), TEXT)
-        assert told == "On most at 128³ everything but the matmul itself takes 80 % of the time, at 512³ 50 %."
+        assert told == "On most at 128³ (fp32) everything but the matmul itself takes 80 % of the time, at 512³ 50 %."
 
 
 def test_a_gpu_is_told_of_before_a_cpu():
