@@ -21,8 +21,9 @@ def inputs(**options) -> torch.Tensor:
     return torch.randn(ROWS, WIDTH, device="cuda", **options)
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_checkpoints_under_autocast(model, use_reentrant):
+def checkpointed(model, use_reentrant):
+    """The row of twenty steps through a checkpoint."""
+
     def step():
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = checkpoint(model, inputs(requires_grad=True), use_reentrant=use_reentrant).sum()
@@ -33,14 +34,25 @@ def test_checkpoints_under_autocast(model, use_reentrant):
         for _ in range(20):
             step()
             window.step()
-    row = window.row
+    return window.row
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints_under_autocast(model, use_reentrant):
+    row = checkpointed(model, use_reentrant)
     assert row["flops"] == 12 * ONE
-    # In the engine's own thread a reentrant pass is counted until the counter gives up to see more of it: 17 times.
-    assert row["steps"] + row["counted_steps"] == 20
-    assert row["steps"] == 19 or use_reentrant
     assert row["executed_flops"] == (12 + (4 if use_reentrant else 3)) * ONE
     assert row["effective_precision"] == "bf16"
     assert 0 < row["time_s"] < 1
+
+
+SLOW = pytest.mark.xfail(reason="an H100 counted 17 of 20 steps, for a cause not found")
+
+
+@pytest.mark.parametrize("use_reentrant", [False, pytest.param(True, marks=SLOW)])
+def test_a_checkpoint_is_counted_once(model, use_reentrant):
+    row = checkpointed(model, use_reentrant)
+    assert (row["steps"], row["counted_steps"]) == (19, 1)
 
 
 def test_a_replayed_graph_is_counted_by_its_batch(model):

@@ -8,4 +8,3 @@ class CudaGrouped(CudaPrefetched):
 
     after, adds = "cuda_prefetched", "tiles in groups of eight rows: blocks that run at once share more of the L2 cache"
     group_rows = 8
-    run_m, tile = 16, (256, 128, 8)

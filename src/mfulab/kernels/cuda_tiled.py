@@ -59,15 +59,15 @@ class Quads(Tiled):
 
 
 class WarpTiles(Quads):
-    """A warp owns 8·run_m × 32 of C: BM and BN must be multiples of these."""
+    """A warp owns 64×32 of C: BM must be a multiple of 64 and BN of 32."""
 
     tile = (128, 128, 8)
     stages = 2
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         super().__init__(precision, block)
-        if self.sides[0] % (8 * self.run_m) or self.sides[1] % 32:
-            raise UnsupportedError(f"{self}: block={list(self.sides)} is no multiple of a warp's {8 * self.run_m}×32")
+        if self.sides[0] % 64 or self.sides[1] % 32:
+            raise UnsupportedError(f"{self}: block={list(self.sides)} is no multiple of a warp's 64×32")
 
 
 class AsyncTiles(WarpTiles):

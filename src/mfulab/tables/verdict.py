@@ -25,7 +25,7 @@ OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
 SLOWER = 1.05  # × the time in fp32 from which emulating is worth naming
-CROSS_CHECK = 5.0  # points by which HFU may exceed what the tensor pipe did, which padding keeps busier
+CROSS_CHECK = 5.0  # points by which HFU and the tensor pipe may differ
 Lost = Mapping[str, float]  # parts of `lost_parts`
 
 
@@ -137,7 +137,7 @@ def expected_mfu(facts: Facts) -> float | None:
 def flags_of(facts: Facts, expected: float | None) -> tuple[Said, ...]:
     """Reasons to look at a row again before believing it."""
     executed = _first(facts["hfu_percent"], facts["mfu_percent"])
-    differs = expected is not None and executed is not None and executed - expected > CROSS_CHECK
+    differs = expected is not None and executed is not None and abs(expected - executed) > CROSS_CHECK
     highest = max(facts[name] or 0.0 for name in ("mfu_percent", "hfu_percent"))
     flags = (
         Said("cross_check", {"expected": expected, "executed": executed}) if differs else None,
@@ -233,7 +233,7 @@ def _computed_beside(facts: Facts) -> Said | None:
 
 
 def _held_back(facts: Facts) -> Said | None:
-    """Says how long heat, a brake or a quota held the device back; a GPU's own power limit does in all heavy work."""
+    """Says how long heat, a brake or a quota held the device back. A GPU's power limit is its normal state."""
     heat = [facts[f"{name}_percent"] for name in ("software_thermal", "hardware_thermal", "power_brake")]
     share = max((each for each in heat if each is not None), default=facts["throttled_percent"])
     return Said("held_back", {"share": share}) if share is not None and share >= PIPE_IDLE else None

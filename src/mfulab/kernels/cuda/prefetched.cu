@@ -2,14 +2,14 @@
 // barrier between two tiles. Tiles are walked in groups of GROUP rows; 1 is the order of the grid.
 #include "async_tiles.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS, ALIGNED && RUN == 8 ? 2 : 1) matmul(const float* a, const float* b, float* c, int m, int n, int k) {
+extern "C" __global__ void __launch_bounds__(THREADS, ALIGNED ? 2 : 1) matmul(const float* a, const float* b, float* c, int m, int n, int k) {
     __shared__ __align__(16) Tiles tiles;
     const int rows = gridDim.y, columns = gridDim.x, index = blockIdx.y * columns + blockIdx.x;
     const int first = index / (GROUP * columns) * GROUP, height = min(GROUP, rows - first), place = index % (GROUP * columns);
     const int top = (first + place % height) * BM, left = place / height * BN, steps = (k + BK - 1) / BK;
     Copies copies(tiles, a + blockIdx.z * size_t(m) * k, b + blockIdx.z * size_t(k) * n, top, left, m, n, k);
     const Lane lane;
-    float total[RUN][8] = {}, from_a[2][RUN], from_b[2][8];
+    float total[8][8] = {}, from_a[2][8], from_b[2][8];
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) copies.start(stage);
     wait_for_copies<STAGES - 2>();
