@@ -6,9 +6,7 @@ from numba import njit, prange
 from mfulab.kernels.cpu import CpuKernel
 
 DEPTH = 64  # of a block of B, which stays in the L2 cache: DEPTH × columns
-PADDING = (
-    64  # elements: rows of a tile that lie 4 KB apart, or 32 bytes less, slow a 1024 or 1000 matmul by a tenth or more
-)
+PADDING = 64  # elements: rows of a tile 4 KB apart, or 32 bytes less, slow a matmul of 1024 or 1000 by a tenth or more
 
 
 @njit(fastmath={"contract"})
