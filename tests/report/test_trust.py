@@ -127,6 +127,19 @@ def test_a_ceiling_that_noise_alone_raised_is_not_doubted():
         assert "--forcerun ceilings" in again
 
 
+def test_a_low_ceiling_names_its_machine_where_there_are_several():
+    here = tables(profile(0.1), raised=2.83)
+    sound = here["ceilings"].assign(hardware="another", measured_tflop_s=1.0)
+    for language in ("en", "ko"):
+        alone, both = (
+            trust.summary(here | {"ceilings": ceilings}, language)[1]
+            for ceilings in (here["ceilings"], pd.concat([sound, here["ceilings"]], ignore_index=True))
+        )
+        assert len(alone) == len(both) == 1
+        assert f"({CASE['hardware']})" not in alone[0]
+        assert f"({CASE['hardware']})" in both[0]
+
+
 def emulated(time: float, **more: object) -> pd.DataFrame:
     bf16 = {"precision": "bf16", "effective_precision": "bf16", "peak_precision": "fp32"}
     return profile(time, **more | bf16)
@@ -258,7 +271,7 @@ def test_bf16_is_worth_what_its_interval_says(time, worth):
 def test_bf16_without_an_interval_is_not_called():
     rows = [profile(0.1), profile(0.05, precision="bf16", effective_precision="bf16")]
     alone = pd.concat(rows, ignore_index=True).assign(time_ci_low_s=math.nan, time_ci_high_s=math.nan)
-    assert answers.bf16(alone)["worth"].tolist() == ["bf16_unclear"]
+    assert answers.bf16(alone)["worth"].tolist() == ["bf16_once"]
 
 
 def test_a_run_in_bf16_is_named_with_what_is_not_plain():

@@ -92,9 +92,10 @@ def bytes_a_sample(case: pd.DataFrame) -> float | None:
 
 
 def bf16(rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs in bf16 beside the same run in fp32, with `speedup` and `worth`: bf16_yes, bf16_no or bf16_unclear."""
+    """Runs in bf16 beside the same run in fp32, with `speedup` and `worth`: bf16_yes, _no, _unclear or _once."""
     pairs = relative.against(frames.ok(rows, "samples_per_s"), "precision", "fp32")
     pairs = pairs[pairs["precision"].isin(["bf16", "amp_bf16"])]
-    worth = pd.Series("bf16_unclear", index=pairs.index)  # as one is of a single process, which has no interval
+    once = pairs["speedup_low"].isna()  # of a single process, which has no interval
+    worth = pd.Series("bf16_unclear", index=pairs.index).mask(once, "bf16_once")
     worth = worth.mask(pairs["speedup_low"] >= WORTH, "bf16_yes").mask(pairs["speedup_high"] < WORTH, "bf16_no")
     return pairs.assign(worth=worth, emulated=frames.emulated(pairs))

@@ -37,6 +37,7 @@ class Doubt:
     table: str
     runs: tuple[str, ...]
     worst: float | None = None
+    machine: str = ""  # of a ceiling, where several machines have one
 
 
 def judged(tables: frames.Tables) -> frames.Tables:
@@ -120,8 +121,9 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
     # Formats in which a run of the sweep was faster than all that their ceiling's own runs reached.
     rows = frames.ok(frames.own(tables["ceilings"]), "swept_tflop_s")
     rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["swept_tflop_s"])
+    rows = rows.assign(machine=rows["hardware"] if rows["hardware"].nunique() > 1 else "")
     low = rows[rows["share"] > ABOVE].itertuples()
-    return [*(Doubt(row.ceiling, "ceilings", (row.raised_by,), row.share) for row in low), *found]
+    return [*(Doubt(row.ceiling, "ceilings", (row.raised_by,), row.share, row.machine) for row in low), *found]
 
 
 def falling(rows: pd.DataFrame) -> pd.Series:
@@ -143,7 +145,8 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     timed = pd.concat([doubtful(frames.own(frames.ok(tables[table], "time_s"))) for table in STEPS])
     together: dict[str, list[Doubt]] = {}  # steps and matmuls that are doubtful for one reason are one line
     for doubt in found:
-        together.setdefault(doubt.key if doubt.table in STEPS else f"ceiling {doubt.key}", []).append(doubt)
+        alike = doubt.key if doubt.table in STEPS else f"ceiling {doubt.key} {doubt.machine}"
+        together.setdefault(alike, []).append(doubt)
     lines = [*filter(None, [broken]), *(_line(doubts, text) for doubts in together.values())]
     again = [STEPS.get(doubt.table, "ceilings") for doubt in found]
     again += [STEPS[table] for table in STEPS if broken and len(_failed(tables[table]))]
@@ -198,5 +201,6 @@ def _line(alike: list[Doubt], text: Texts) -> str:
     first = alike[0]
     run = short(first.runs[0])
     if first.table == "ceilings":
+        run += f" ({first.machine})" if first.machine else ""
         return text("low_ceiling", precision=first.key, share=percent(first.worst or 0), run=run)
     return text(first.key, count=sum(len(doubt.runs) for doubt in alike), run=run)

@@ -19,10 +19,10 @@ SLOWER = 1.1  # times as slow as measured: from there on the allocator's other s
 SHOWN = 6  # cases in view; the others unfold
 LISTED = 30  # lines of the table of batch sizes
 WORDS = (
-    *("forward", "backward", "optimiser", "other", "bf16_yes", "bf16_no", "bf16_unclear"),
+    *("forward", "backward", "optimiser", "other", "bf16_yes", "bf16_no", "bf16_unclear", "bf16_once"),
     *("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share"),
 )
-PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:7], WORDS[7:]
+PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:8], WORDS[8:]
 TOLD = ("mode", "precision")  # columns of the table of batch sizes, beside the model
 CAUSE = VERDICT[0]
 
