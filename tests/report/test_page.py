@@ -199,3 +199,19 @@ def test_a_broken_table_leaves_a_page_that_names_it(measured, drawn, tmp_path, d
     assert "definitions" in Sections(content).ids
     for table, kind in damages.items():
         assert kind not in ("binary", "columns") or f"{table}.csv" in content
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("from 1.6e-05 % (spinning)", "from 1.6 × 10⁻⁵\N{NO-BREAK SPACE}% (spinning)"),
+        ("an error of 1e-12.", "an error of 1 × 10⁻¹²."),
+        ("FLOPs: 3.00e+12, and more", "FLOPs: 3.00 × 10¹², and more"),
+        ("snakemake --config timing.ci=1e-05", "snakemake --config timing.ci=1e-05"),
+        ("rate:2e-3", "rate:2e-3"),
+        ("2.5 ms a step", "2.5\N{NO-BREAK SPACE}ms a step"),
+        ("commit 3e-7f", "commit 3e-7f"),
+    ],
+)
+def test_a_number_reads_as_a_reader_writes_it_and_breaks_nowhere(words, shown):
+    assert document._unbroken(words) == shown.replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")

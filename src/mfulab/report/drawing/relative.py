@@ -99,5 +99,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
         kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
         axes.set_xlim(low, high)
+        if here.empty:
+            said = {"transform": axes.transAxes, "ha": "center", "color": style.MUTED}
+            axes.text(0.5, 0.5, text.name("status", "not_measured"), **said)
     style.label(figure, style.wrapped(text("speedup"), 78 // len(titles)))
     style.legend(figure, style.dots(colors, text, axis, shapes) + runs.key(rows, text))

@@ -33,6 +33,8 @@ SAID = ("window_source", "notes")  # keys and numbers of traces, beside the verd
 SENTENCES = ("explanation", "flops_source", "adds")  # texts of rows that have words in other languages
 CLAIMED = ("case", "printed", "formula", "answer", "note")  # what is said of a number of the seminar
 UNIT = re.compile(r"(?<=\d) (?=%|[kMGTPmnµ]?(?:s|B|J|W|Hz|FLOP|MAC)(?![A-Za-z]))")
+POWER = re.compile(r"(?<![\w=.:/-])(\d[\d.]*)e([+-]\d+)\b")  # not that of a command's key=1e-05
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 PARTICLE = re.compile(r"(?<=[%)])(?=[가-힣])")
 LISTED = 5  # reasons of one status that are told; runs with others are counted
 WORDS = (
@@ -70,7 +72,9 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     sections = _sections(tables, drawn, text, problems, glyphs)
     names = {figure["name"] for figure in _all(sections)}
     doubts, doubt_lines, again = trust.summary(tables, language)
-    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_file("report.html"))
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["unbroken"] = _unbroken
+    template = environment.from_string(_file("report.html"))
     drawn_rows = {each["name"]: each.pop("rows") for each in _all(sections)}
     data, letters = payload.packed(payload.read(told, folder, drawn_rows, text))
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text)}
@@ -282,8 +286,11 @@ def _all(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _unbroken(words: str) -> str:
-    """The words with each unit bound to its number, and a Korean particle to the sign before it."""
-    return PARTICLE.sub("\N{WORD JOINER}", UNIT.sub("\N{NO-BREAK SPACE}", words))
+    """The words with each unit bound to its number, a Korean particle to the sign before it, 1e-05 as 1 × 10⁻⁵."""
+    words = PARTICLE.sub("\N{WORD JOINER}", UNIT.sub("\N{NO-BREAK SPACE}", words))
+    return POWER.sub(
+        lambda found: f"{found[1]}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{str(int(found[2])).translate(RAISED)}", words
+    )
 
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
