@@ -21,8 +21,9 @@ def scatter(
 ) -> None:
     """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful rows are hollow."""
     area = 36 + 16 * np.log2(rows["batch_size"].fillna(1).clip(lower=1))  # points², by the number of doublings
-    look = {"s": area, "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
-    kinds.points(axes, rows, x, y, hue="precision", colors=colors, shape="mode", markers=shapes, **look)
+    look: style.Look = {"s": area, "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
+    look |= {"style": "mode", "markers": shapes} if shapes else {}
+    kinds.points(axes, rows, x, y, hue="precision", palette=colors, **look)
 
 
 def draw(

@@ -51,8 +51,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision, squares are prompts."""
     colors = style.precision_colors(rows["precision"])
     each = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
-    look: style.Look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "colors": colors, "dash": "share_of"}
-    look |= {"dashes": DASHES, "shape": "mode", "markers": MARKERS}
+    look: style.Look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "palette": colors, "dash": "share_of"}
+    look |= {"dashes": DASHES, "style": "mode", "markers": MARKERS}
     panels = style.by_machine(figure, rows, sharex=True)
     for axes, here in panels:
         lines = each[each["machine"] == here["machine"].iloc[0]].sort_values("batch_size")

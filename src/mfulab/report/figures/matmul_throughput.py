@@ -32,7 +32,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     colors = style.family_colors(rows["family"])
     panels = style.by_machine(figure, rows, sharex=True)
     for axes, here in panels:
-        kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", colors=colors, s=25)
+        kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", palette=colors, s=25)
         ticks.doublings(axes, rows["n"])
         axes.set_yscale("log")
         axes.margins(y=0.1)

@@ -154,7 +154,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.stacks(axes, formulas, parts, "name", *colors, "total", order=order, width=0.8)
         here = here.assign(place=here["way"].map(present.index), peak=here["measured_bytes"].astype(float) / unit)
         peaks = ("peak", "place", "measured_bytes", "total")
-        kinds.points(axes, here, *peaks, colors=style.INK, marker="D", s=25)
+        kinds.points(axes, here, *peaks, color=style.INK, marker="D", s=25)
         axes.set(xlim=(0, 1.1 * most / unit), xlabel=letter)
         axes.tick_params(axis="y", labelsize=9)
         # A line at the memory of each card that lies in view, named along it, none closer to another than is read.

@@ -88,11 +88,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         times, errors = (grid[f"{n:g}³", column] for column in ("times", "errors"))
         times.hlines(here["place"], here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
         each = here.melt([*here.columns.drop([*TIMES])], [*TIMES], "time", "seconds")
-        look: style.Look = {"hue": "time", "colors": colors, "shape": "time", "markers": markers, "alpha": 0.9}
+        look: style.Look = {"hue": "time", "palette": colors, "style": "time", "markers": markers, "alpha": 0.9}
         kinds.points(times, each, "seconds", "place", "seconds", **look)
         for height in here.loc[here["status"] == "incorrect", "place"]:
             times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
-        look = {"hue": "as_written", "colors": authors, "marker": "D"}
+        look = {"hue": "as_written", "palette": authors, "marker": "D"}
         kinds.points(errors, here, "max_absolute_error", "place", "max_absolute_error", **look)
         times.set_yticks(here["place"], here["kernel"])
         for axes in (times, errors):

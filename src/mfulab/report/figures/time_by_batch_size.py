@@ -50,7 +50,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     names = {key: rows[key].map(partial(text.name, key)) for key in ("workload", "execution")}
     rows = rows.assign(variant=(names["workload"] + ", ").where(several, "") + names["execution"])
     dashes, keys = style.dashes(rows["variant"]), ["model", "precision", "variant", "sequence_length"]
-    look: style.Look = {"by": keys, "hue": "precision", "colors": colors, "dash": "variant", "dashes": dashes, "s": 25}
+    look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "dash": "variant", "dashes": dashes, "s": 25}
     panels, ranges = style.facets(figure, rows, "mode", modes, sharex=True), rows.groupby("machine")["time_s"]
     for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(modes)), strict=True):
         kinds.lines(axes, here, "batch_size", "time_s", interval=trust.INTERVAL[1:], **look)

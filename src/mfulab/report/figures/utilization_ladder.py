@@ -66,7 +66,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         turned: style.Look = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
         if lines:
             each = each.assign(place=each["rung"].map(rungs.index))
-            look: style.Look = {"hue": "precision", "colors": colors, "alpha": 0.85}
+            look: style.Look = {"hue": "precision", "palette": colors, "alpha": 0.85}
             kinds.lines(axes, each[each["falls"]], "place", "percent", *rungs, by=["number"], **look)
             # What stands next to that order is a ring on no line.
             aside = each[~each["falls"]]
