@@ -60,7 +60,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     ends = {}
     for machine, axes in zip(machines, grid.values(), strict=True):
         here = rows[rows["machine"] == machine]
-        each = _each(here)
+        each = pd.DataFrame(  # a row for each rung that a run measured, in order
+            row | {"number": number, "rung": rung.column, "percent": rung.percent, "falls": rung.falls}
+            for number, row in enumerate(here.to_dict("records"))
+            for rung in ladder.measured(row)
+        )
         rungs = [name for name in RUNGS if name in set(each["rung"])]
         slanted = len(machines) > 1 if lines else len(rungs) > MOST_LEVEL
         turned: style.Look = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
@@ -93,12 +97,3 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for axes, last in ends.items():
         inks = last["precision"].map(colors)
         labels.at_line_ends(axes, list(zip(last["place"], last["percent"], last["model"], inks, strict=True)))
-
-
-def _each(here: pd.DataFrame) -> pd.DataFrame:
-    """A row for each rung that a run measured, in order; `number` tells the runs apart."""
-    return pd.DataFrame(
-        row | {"number": number, "rung": each.column, "percent": each.percent, "falls": each.falls}
-        for number, row in enumerate(here.to_dict("records"))
-        for each in ladder.measured(row)
-    )
