@@ -27,7 +27,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     table = tables["matmul"]
     known = (table["status"] == "incorrect") | table[list(TIMES)].notna().all(axis=1)
     asked = with_machine(tables, table[known & table["first_calls"].notna() & table["m"].notna()])
-    if asked.empty or not asked["time_s"].notna().any():
+    if not asked["time_s"].notna().any():
         return asked.head(0)
     here = own(matmuls.square(asked))
     here = here[here["hardware"] == here["hardware"].iloc[-1]]
@@ -82,10 +82,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.resize(figure, 2.4 + 0.36 * len(sizes) * max(lines, 4))
     colors, markers = (dict(zip(TIMES, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
     authors = {True: style.PALETTE[3], False: style.PALETTE[7]}
-    for n in sizes:
+    for n, (times, errors) in zip(sizes, grid, strict=True):
         here = rows[rows["n"] == n].drop_duplicates("kernel").iloc[::-1]
         here = here.assign(place=range(len(here)))
-        times, errors = (grid[f"{n:g}³", column] for column in ("times", "errors"))
         times.hlines(here["place"], here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
         each = here.melt([*here.columns.drop([*TIMES])], [*TIMES], "time", "seconds")
         look: style.Look = {"hue": "time", "palette": colors, "style": "time", "markers": markers, "alpha": 0.9}

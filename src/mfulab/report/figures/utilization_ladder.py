@@ -57,7 +57,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         grid = style.panels(figure, machines, [""], height_ratios=[count + 1 for count in counts])
         style.resize(figure, max(style.SIZE[1], 0.8 + sum(1.1 + 0.3 * count for count in counts)))
     colors = style.precision_colors(rows["precision"])
-    for machine, axes in zip(machines, grid.values(), strict=True):
+    for machine, axes in zip(machines, grid.flat, strict=True):
         here = rows[rows["machine"] == machine]
         each = pd.DataFrame(  # a row for each rung that a run measured, in order
             row | {"number": number, "rung": rung.column, "percent": rung.percent, "falls": rung.falls}
