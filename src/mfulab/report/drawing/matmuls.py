@@ -30,7 +30,9 @@ def most_shared(rows: pd.DataFrame) -> pd.DataFrame:
 
     Nearly all are three quarters of what any size has: what is too slow for a size worth showing does not decide it.
     """
-    counts = rows.groupby(["machine", "precision", "n"], as_index=False)["kernel"].nunique()
-    enough = counts["kernel"] >= NEARLY_ALL * counts.groupby("machine")["kernel"].transform("max")
-    best = counts[enough].sort_values(["n", "kernel"]).drop_duplicates("machine", keep="last")
-    return rows.merge(best[["machine", "precision", "n"]])
+    chosen = []
+    for _, here in rows.groupby("machine", sort=False):
+        counts = here.groupby(["precision", "n"])["kernel"].nunique().reset_index(name="kernels")
+        best = counts[counts["kernels"] >= NEARLY_ALL * counts["kernels"].max()].sort_values(["n", "kernels"]).iloc[-1]
+        chosen.append(here[(here["precision"] == best["precision"]) & (here["n"] == best["n"])])
+    return pd.concat(chosen) if chosen else rows

@@ -25,9 +25,10 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     """
     keys = [key for key in KEYS if key != axis]
     filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
-    filled = filled.reindex(columns=dict.fromkeys([*filled, *READ, *trust.INTERVAL]))
-    is_base = filled[axis] == baseline
-    paired = trust.against(filled[~is_base], filled[is_base], keys, "_base", *READ)
+    values = [*READ, *trust.INTERVAL]
+    filled = filled.reindex(columns=dict.fromkeys([*filled, *values]))
+    partners = filled[filled[axis] == baseline].drop_duplicates(keys)
+    paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
     largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
     paired = paired[paired["batch_size"] == largest]
     paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mfulab.core.language import Texts
+from mfulab.report import trust
 from mfulab.report.drawing import relative
 from mfulab.report.frames import Tables, ok, with_machine
 
@@ -31,7 +32,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     if made.empty:
         return said[0]
     said.append(text("compiled", row=made.loc[made["compile_s"].idxmax()]))
-    saved = (made["time_s_base"] - made["time_s"]).where(made["apart"])
+    saved = (made["time_s_base"] - made["time_s"]).where(trust.apart(made, suffix="_base"))
     steps = np.ceil(made["compile_s"] / saved[saved > 0] - 1e-9).clip(lower=1).dropna()
     if len(steps):
         said.append(text("pays", row=made.loc[steps.idxmax()], steps=steps.max(), saved=saved[steps.idxmax()]))
