@@ -26,7 +26,7 @@ ROWS = pd.DataFrame(
 
 def test_bars_are_named_and_coloured_by_their_rows_in_the_order_given():
     axes = Figure().subplots()
-    kinds.bars(axes, ROWS, "value", "what", hue="kind", colors=COLORS, order=["first", "second"])
+    kinds.bars(axes, ROWS, "value", "what", hue="kind", palette=COLORS, order=["first", "second"])
     found = {bar.get_url().removeprefix(hover.MARK).partition(":")[2]: bar for bar in axes.patches}
     assert [f"{name}: value {row.value:.1f}" in found for name, row in zip("abcd", ROWS.itertuples(), strict=True)]
     for name, row in zip("abcd", ROWS.itertuples(), strict=True):
@@ -54,7 +54,7 @@ def test_parts_of_a_stack_follow_one_another_whatever_the_order(upright):
 
 def test_intervals_are_those_of_the_rows():
     axes = Figure().subplots()
-    kinds.points(axes, ROWS, "x", "value", hue="kind", colors=COLORS, interval=("x_low", "x_high"))
+    kinds.points(axes, ROWS, "x", "value", hue="kind", palette=COLORS, interval=("x_low", "x_high"))
     [container] = axes.containers
     ends = [tuple(segment[:, 0]) for segment in container.lines[2][0].get_segments()]
     assert ends == pytest.approx([(0.5, 1.5), (1, 4), (2, 2.6), (3, 3)])  # never beyond its point, nothing if unknown
@@ -63,7 +63,7 @@ def test_intervals_are_those_of_the_rows():
 
 def test_a_line_joins_the_rows_of_its_series_and_no_mean_of_them():
     axes = Figure().subplots()
-    kinds.lines(axes, ROWS.assign(x=1.0), "x", "value", by=["what"], hue="kind", colors=COLORS | {"mixed": "#000000"})
+    kinds.lines(axes, ROWS.assign(x=1.0), "x", "value", by=["what"], hue="kind", palette=COLORS | {"mixed": "#000000"})
     assert sorted(y for line in axes.lines for y in line.get_ydata()) == [10, 20, 30, 40]
     assert axes.get_xlabel() == axes.get_ylabel() == ""
 
@@ -82,7 +82,7 @@ def test_of_many_points_that_look_alike_at_one_place_one_is_left_with_its_own_lo
     axes = Figure().subplots()
     rows = pd.concat([ROWS.assign(value=10.0)] * style.MANY, ignore_index=True)
     rows["doubtful"] = rows.index >= len(rows) - 4  # the last of each
-    look = {"hue": "kind", "colors": COLORS, "shape": "kind", "markers": {"cold": "o", "warm": "s"}}
+    look = {"hue": "kind", "palette": COLORS, "style": "kind", "markers": {"cold": "o", "warm": "s"}}
     kinds.points(axes, rows, "x", "value", **look, s=10 * rows["x"])
     [points] = axes.collections
     whole = [points.get_facecolor(), points.get_edgecolor(), points.get_linewidth(), points.get_sizes()]

@@ -81,7 +81,7 @@ ROWS = pd.DataFrame({"run": ["model=one", "model=two"], "time_s": [1.0, 2.0], "d
 @pytest.mark.parametrize("kind", [kinds.points, kinds.bars])
 def test_only_the_doubtful_mark_is_hollow(kind):
     axes = Figure().subplots()
-    kind(axes, ROWS, "time_s", "run", "time_s", colors="red")
+    kind(axes, ROWS, "time_s", "run", "time_s", color="red")
     artists = list(drawn(axes.figure))
     told = [title for artist in artists for title in titles(artist)]
     assert told == ["one: time_s 1.00", "two: time_s 2.00"]

@@ -371,9 +371,9 @@ def facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(model: Models | None) -> list[torch.nn.Module]:
-    if model is None or isinstance(model, torch.nn.Module):
-        return [] if model is None else [model]
-    models = list(model.values() if isinstance(model, Mapping) else model)
+    if isinstance(model, torch.nn.Module):
+        return [model]
+    models = list(model.values() if isinstance(model, Mapping) else model or ())
     for each in models:
         if not isinstance(each, torch.nn.Module):
             raise TypeError(f"model={type(each).__name__}: give a torch.nn.Module, or a list or dictionary of them")

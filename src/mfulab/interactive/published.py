@@ -57,10 +57,10 @@ def rates(now: Callable[[], float] = time.time) -> list[Rate]:
 class Published:
     """Publishes until `close`, on the host's clock: nothing waits for the device."""
 
-    def __init__(self, device: Any, now: Callable[[], float] = time.perf_counter) -> None:
-        self._device, self._now = device, now
+    def __init__(self, device: Any) -> None:
+        self._device = device
         self._file = folder() / f"{os.getpid()}.json"
-        self._seen, self._steps, self._last = 0, 0, now()
+        self._seen, self._steps, self._last = 0, 0, time.perf_counter()
         with suppress(OSError):
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
 
@@ -72,13 +72,13 @@ class Published:
     def note_step(self, phases: "Phases", dtype: Any) -> None:
         """Publishes what ran since the last time, where a second has passed, no step was counted and all are known."""
         self._steps += 1
-        passed = self._now() - self._last
+        passed = time.perf_counter() - self._last
         if passed < INTERVAL_S:
             return
         inside = phases.done[self._seen :] if self._seen <= len(phases.done) else phases.done
         cost = None if any(phase.counted for phase in inside) else phases.cost(inside)
         steps = self._steps
-        self._seen, self._steps, self._last = len(phases.done), 0, self._now()
+        self._seen, self._steps, self._last = len(phases.done), 0, time.perf_counter()
         if cost is None:
             return
         from mfulab.device.gpu import uuid_of

@@ -26,11 +26,9 @@ def flops_of(model: torch.nn.Module, batch: Any, backward: bool | None = None) -
 
 
 def count_call(model: torch.nn.Module, batch: Any, backward: bool) -> Cost:
-    """One call of `model` with `batch` (a tensor, a tuple or a dict of arguments), and its backward pass from every
-    output that has a gradient. Neither the model nor its state is touched.
+    """One call of `model` with a batch as of `flops_of`, and its backward pass from every output that has a gradient.
 
-    Raises:
-        CountError: its forward needs data; the message names the layer.
+    Neither the model nor its state is touched. Raises CountError as `flops_of`.
     """
     arguments, keywords = ((), batch) if isinstance(batch, dict) else (batch, {})
     if not isinstance(arguments, tuple):

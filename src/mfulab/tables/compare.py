@@ -1,14 +1,4 @@
-"""Two sets of results run by run: faster, slower, same or ambiguous, by confidence intervals, never by a bare ratio.
-
-mfulab compare before/results results                                        two commits on one machine
-mfulab compare results/xeon-4c results/reference/amd-epyc-4c                 two machines, one recorded
-mfulab compare before/results results --out results/tables/comparison.csv    and a section on the page
-
-mfulab compare before/results results --gate 5%                              for CI: more than that fails
-
-The exit code is 1 where a run is slower, 2 where nothing can be compared, otherwise 0. With `--gate` it is 3 where none
-is slower by more than that, but an interval allows it.
-"""
+"""Two sets of results run by run: faster, slower, same or ambiguous, by confidence intervals, never by a bare ratio."""
 
 import itertools
 import json

@@ -1,8 +1,4 @@
-"""Merges results folders of several machines into one: checks every row, copies what is new, overwrites nothing.
-
-mfulab collect /mnt/h100/mfulab /mnt/laptop/results     then: snakemake --cores 1 report
-mfulab collect --class handed_in/                       a folder or archive a participant; equal devices stay apart
-"""
+"""Merges results folders of several machines into one: checks every row, copies what is new, overwrites nothing."""
 
 import json
 import os

@@ -1,9 +1,4 @@
-"""Keeps one machine's finished results for everyone, in results/reference/<hardware>/, as the report reads them back.
-
-mfulab record                          this machine's results
-mfulab record nvidia-h100-80gb-hbm3    those of a machine whose results/<hardware>/ was copied here
-mfulab record --check                  every recording: complete, of a known commit, ratios that add up
-"""
+"""Keeps a machine's finished results for everyone, in results/reference/<hardware>/, as the report reads them back."""
 
 import csv
 import json

@@ -43,13 +43,8 @@ def read(path: Path) -> pd.DataFrame:
         frame = cells(path)
     except (OSError, ValueError):
         frame = pd.DataFrame()
-    for name in (*IDENTITY, "time_s", "in_window"):
-        frame[name] = frame[name] if name in frame else pd.Series(dtype=str)
-    for name in frame.columns:
-        if name in ("recorded", "in_window"):
-            frame[name] = frame[name] == "True"
-        elif name in IDENTITY:
-            frame[name] = frame[name].map(unquoted)
-        else:
-            frame[name] = pd.to_numeric(frame[name], errors="coerce")
-    return frame
+    frame = frame.reindex(columns=[*dict.fromkeys([*frame, *columns([])])], fill_value="")
+    texts = {name: frame[name].map(unquoted) for name in ("hardware", "run")}
+    flags = {name: frame[name] == "True" for name in ("recorded", "in_window")}
+    polled = frame.columns.drop([*texts, *flags])
+    return frame.assign(**texts, **flags, **{name: pd.to_numeric(frame[name], errors="coerce") for name in polled})

@@ -160,10 +160,8 @@ def _padded(facts: Facts, lost: Lost) -> Said | None:
 
 def _input_bound(facts: Facts, lost: Lost) -> Said | None:
     # Kernels that were queued before may keep a GPU busy while the host waits: then the wait costs no time.
-    waited, copied = lost.get("input_wait", 0.0), lost.get("copies", 0.0)
-    if not max(waited, copied):
-        return None
-    return Said("input_wait", {"share": waited}) if waited >= copied else Said("copies", {"share": copied})
+    longer = max("input_wait", "copies", key=lambda part: lost.get(part, 0.0))
+    return Said(longer, {"share": lost[longer]}) if lost.get(longer) else None
 
 
 def _launch_bound(facts: Facts, lost: Lost) -> Said | None:

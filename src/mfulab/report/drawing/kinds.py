@@ -15,7 +15,6 @@ from matplotlib.collections import PathCollection
 
 from mfulab.report.drawing import runs, style
 
-Colors = Mapping[Any, str] | str  # of each value of a hue, or of all
 LOOKS = ("facecolor", "edgecolor", "linewidth", "sizes", "paths")  # of points, one for all or one each
 
 
@@ -27,40 +26,25 @@ def _unlabelled(axes: Axes) -> Iterator[None]:
     axes.set(**words)
 
 
-def _hue(hue: str, colors: Colors) -> dict[str, Any]:
-    return {"hue": hue, "palette": dict(colors)} if hue and not isinstance(colors, str) else {"color": colors}
-
-
 def points(
-    axes: Axes,
-    rows: pd.DataFrame,
-    x: str,
-    y: str,
-    *told: str,
-    hue: str = "",
-    colors: Colors = style.PALETTE[0],
-    shape: str = "",
-    markers: Mapping[Any, str] | None = None,
-    interval: Sequence[str] = (),
-    **look: Any,
+    axes: Axes, rows: pd.DataFrame, x: str, y: str, *told: str, interval: Sequence[str] = (), **look: Any
 ) -> None:
-    """A point a row at its columns `x` and `y`, coloured by `hue`, of a marker by `shape`; `told` are in its title.
+    """A point a row at its columns `x` and `y`; `told` are in its title, `look` holds seaborn's words.
 
     `interval` are the columns of the lower and the upper end of an interval: of x if they begin so, otherwise of y.
     """
     rows = rows.dropna(subset=[x, y])
     if rows.empty:
         return
-    options = {"s": 49, "linewidth": 0, "zorder": 3, "rasterized": len(rows) > style.MANY} | look
+    usual = {"color": style.PALETTE[0], "s": 49, "linewidth": 0, "zorder": 3, "rasterized": len(rows) > style.MANY}
     with _unlabelled(axes):
-        kinds = {"style": shape, "markers": dict(markers)} if markers else {}
-        sns.scatterplot(rows, x=x, y=y, **_hue(hue, colors), **kinds, legend=False, ax=axes, **options)
+        sns.scatterplot(rows, x=x, y=y, legend=False, ax=axes, **usual | look)
     runs.mark(axes.collections[-1], rows, *(told or (x, y)))
     if interval:
         of = x if interval[0].startswith(x) else y
         low, high = rows[of] - rows[interval[0]], rows[interval[1]] - rows[of]
         reach = [low.clip(lower=0).fillna(0), high.clip(lower=0).fillna(0)]
-        ink = [colors] * len(rows) if isinstance(colors, str) else rows[hue].map(dict(colors)).tolist()
+        ink = rows[look["hue"]].map(look["palette"]).tolist()
         axes.errorbar(
             rows[x], rows[y], **{"xerr" if of == x else "yerr": reach}, fmt="none", ecolor=ink, elinewidth=1.3
         )
@@ -86,8 +70,6 @@ def lines(
     by: Sequence[str] = (),
     dash: str = "",
     dashes: Mapping[Any, Any] | None = None,
-    hue: str = "",
-    colors: Colors = style.PALETTE[0],
     linewidth: float = 2,
     **look: Any,
 ) -> None:
@@ -95,13 +77,14 @@ def lines(
     rows = rows.dropna(subset=[x, y])
     if rows.empty:
         return
-    keys = [*by] or list(filter(None, dict.fromkeys([hue, dash])))
+    keys = [*by] or list(filter(None, dict.fromkeys([look.get("hue"), dash])))
     series = rows.groupby(keys, dropna=False, sort=False).ngroup() if keys else 0
-    kinds = {"style": dash, "dashes": dict(dashes)} if dashes else {}
+    inks = {"color": style.PALETTE[0]} | {word: look[word] for word in ("hue", "palette", "color") if word in look}
+    kinds = {"style": dash, "dashes": dashes} if dashes else {}
     with _unlabelled(axes):
-        sns.lineplot(rows.assign(series=series), x=x, y=y, **_hue(hue, colors), **kinds, units="series", estimator=None,
+        sns.lineplot(rows.assign(series=series), x=x, y=y, **inks, **kinds, units="series", estimator=None,
                      sort=False, legend=False, ax=axes, linewidth=linewidth, marker="", markersize=0)  # fmt: skip
-    points(axes, rows, x, y, *told, hue=hue, colors=colors, **look)
+    points(axes, rows, x, y, *told, **look)
 
 
 def bars(
@@ -110,8 +93,6 @@ def bars(
     value: str,
     name: str,
     *told: str,
-    hue: str = "",
-    colors: Colors = style.PALETTE[0],
     order: Sequence[str] | None = None,
     words: str = "",
     pale: str = "",
@@ -125,21 +106,20 @@ def bars(
     Bars are pale where the column `pale` is false: a difference within the intervals. They begin at the column `start`.
     Without hue and order every row has a line of its own, whatever its name.
     """
-    names = list(rows[name] if order is None and not hue else order or dict.fromkeys(rows[name]))
-    lanes = rows.assign(lane=[str(place) for place in range(len(rows))] if order is None and not hue else rows[name])
-    each = [*dict.fromkeys(lanes["lane"])] if order is None and not hue else names
-    lanes = lanes.dropna(subset=[value]).sort_values("lane", key=lambda lane: lane.map(each.index), kind="stable")
-    if hue and not isinstance(colors, str):
-        lanes = lanes.sort_values(hue, key=lambda column: column.map([*colors].index), kind="stable")
+    own = order is None and "hue" not in look
+    names = list(rows[name] if own else order or dict.fromkeys(rows[name]))
+    each = [str(place) for place in range(len(rows))] if own else names
+    lanes = rows.assign(lane=each if own else rows[name]).dropna(subset=[value])
+    lanes = lanes.sort_values("lane", key=lambda lane: lane.map(each.index), kind="stable")
+    if "hue" in look:
+        look["hue_order"] = [*look["palette"]]
+        lanes = lanes.sort_values(look["hue"], key=lambda hue: hue.map(look["hue_order"].index), kind="stable")
     before, place = len(axes.patches), {"x": "lane", "y": value} if upright else {"x": value, "y": "lane"}
     if len(lanes):
-        hues = _hue(hue, colors) | ({"hue_order": [*colors]} if hue else {})
+        usual = {"color": style.PALETTE[0], "linewidth": 0, "width": 0.7, "orient": "x" if upright else "y"} | look
+        usual |= {"bottom" if upright else "left": lanes[start].to_numpy()} if start else {}
         with _unlabelled(axes):
-            look |= {"bottom" if upright else "left": lanes[start].to_numpy()} if start else {}
-            options = {"linewidth": 0, "width": 0.7, "orient": "x" if upright else "y"} | look
-            sns.barplot(
-                lanes, **place, **hues, order=each, errorbar=None, saturation=1, legend=False, ax=axes, **options
-            )
+            sns.barplot(lanes, **place, order=each, errorbar=None, saturation=1, legend=False, ax=axes, **usual)
     drawn = axes.patches[before:]
     runs.mark(drawn, lanes, *(told or (value,)))
     for bar, differs in zip(drawn, lanes[pale] if pale else (), strict=False):
@@ -159,7 +139,7 @@ def stacks(axes: Axes, rows: pd.DataFrame, parts: Mapping[str, str], name: str, 
     for part, color in parts.items():
         here = rows.assign(**{part: rows[part].astype(float).fillna(0)})
         edge: style.Look = {"edgecolor": style.PAPER, "linewidth": 0.6} | look
-        bars(axes, here.assign(start=start), part, name, *(told or (part,)), colors=color, start="start", **edge)
+        bars(axes, here.assign(start=start), part, name, *(told or (part,)), color=color, start="start", **edge)
         start = start + here[part]
 
 

@@ -1,6 +1,8 @@
 """Labels that stand beside what they name and never on one another."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,23 +27,36 @@ PLACES: Sequence[tuple[float, float, str]] = [
 ]
 LEADER: Look = {"arrowstyle": "-", "shrinkB": 4, "gid": "leader"}
 USUAL, SMALLEST = 10, 6  # font sizes in points; where even the latter do not fit, the lowest lines go unnamed
+_waiting: WeakKeyDictionary[Figure, list[Callable[[], object]]] = WeakKeyDictionary()
+
+
+def later(place: Callable[..., object], axes: Axes, *given: object) -> None:
+    """Places labels by a function below, with what it is given, once `settle` knows where things are."""
+    _waiting.setdefault(axes.figure, []).append(partial(place, axes, *given))
 
 
 def settle(figure: Figure) -> None:
-    """Lays the figure out, so that labels know where things are. Call it when panels, limits and legend are final."""
-    if engine := figure.get_layout_engine():
-        engine.execute(figure)  # not `draw_without_rendering`, which draws everything once more
+    """Lays the figure out, and again with the labels that waited. Call it when panels, limits and legend are final."""
+    engine = figure.get_layout_engine()
+    engine.execute(figure)  # not `draw_without_rendering`, which draws everything once more
+    if waiting := _waiting.pop(figure, []):
+        for place in waiting:
+            place()
+        engine.execute(figure)
 
 
-def at_line_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> list[Annotation]:
-    """Names lines in the right margin: (x, y, name, colour) of each line's last point, in data units.
+def at_line_ends(
+    axes: Axes, x: Iterable[float], y: Iterable[float], names: Iterable[str], colors: Iterable[str]
+) -> list[Annotation]:
+    """Names lines in the right margin, where each line's last point is at `x` and `y`, in data units.
 
     Labels keep the order of the lines' ends and are pushed apart until none touches another; a thin leader ties each to
-    its line. Call it after `settle`.
+    its line. Give it to `later`.
     """
     room = axes.get_window_extent().height * 72 / axes.figure.dpi
+    ends = sorted(zip(x, y, names, colors, strict=True), key=lambda end: end[1])
     size = max(SMALLEST, min(USUAL, (room / max(len(ends), 1) - GAP) / 1.25))
-    ends = sorted(ends, key=lambda end: end[1])[-int(room / (SMALLEST * 1.25 + GAP)) :]
+    ends = ends[-int(room / (SMALLEST * 1.25 + GAP)) :]
     height = (size * 1.25 + GAP) / room
     to_fraction = axes.transData + axes.transAxes.inverted()
     wanted = sorted(((to_fraction.transform((x, y))[1], (x, y), name, color) for x, y, name, color in ends))
@@ -83,8 +98,8 @@ def beside_points(
     """Names points of a scatter: (x, y, name) in data units. Each label takes the nearest free place around its point.
 
     `obstacles` are points that no label may cover, nor a text of the axes; on `lines`, points of lines, one stands only
-    where it finds no other place. Call it after `settle`; a label that finds none is left out rather than drawn over
-    another.
+    where it finds no other place. A label that finds none is left out rather than drawn over another. Give it to
+    `later`.
     """
     renderer = axes.figure.canvas.get_renderer()
     inside = axes.get_window_extent(renderer).extents

@@ -21,8 +21,9 @@ def scatter(
 ) -> None:
     """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful rows are hollow."""
     area = 36 + 16 * np.log2(rows["batch_size"].fillna(1).clip(lower=1))  # points², by the number of doublings
-    look = {"s": area, "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
-    kinds.points(axes, rows, x, y, hue="precision", colors=colors, shape="mode", markers=shapes, **look)
+    look: style.Look = {"s": area, "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
+    look |= {"style": "mode", "markers": shapes} if shapes else {}
+    kinds.points(axes, rows, x, y, hue="precision", palette=colors, **look)
 
 
 def draw(
@@ -39,17 +40,13 @@ def draw(
 ) -> None:
     """A panel a machine; `finish` sets scales and limits and returns points of lines that the models' names avoid."""
     colors = style.precision_colors(rows["precision"])
-    drawn = []
     for axes, here in style.by_machine(figure, rows, **shared):
         scatter(axes, here, *place, colors, shapes)
-        drawn.append((axes, here, finish(axes, here)))
+        name_highest(axes, here, *place, finish(axes, here), also)
         axes.set_xlabel(words[0])
     style.label(figure, y=words[1])
     sizes = [style.dot(style.MUTED, text("dot_size"))] if rows["batch_size"].nunique() > 1 else []
     style.legend(figure, [*style.dots(colors, text, "precision"), *entries, *runs.key(rows, text), *sizes])
-    labels.settle(figure)
-    for axes, here, crossed in drawn:
-        name_highest(axes, here, *place, crossed, also)
 
 
 def name_highest(
@@ -62,11 +59,11 @@ def name_highest(
 ) -> None:
     """Names the highest point of each model, off the others and, where there is room, off `lines`.
 
-    `also` are rows, by their index, that are named before all. Call it after `labels.settle`.
+    `also` are rows, by their index, that are named before all.
     """
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)
     first = rows.loc[[index for index in also if index in rows.index and index not in highest.index]]
     highest = pd.concat([first, highest])
     named = highest[[x, y, "model"]].itertuples(index=False, name=None)
     others = rows[[x, y]].head(KEPT_CLEAR).itertuples(index=False, name=None)
-    labels.beside_points(axes, list(named), list(others), lines)
+    labels.later(labels.beside_points, axes, list(named), list(others), lines)

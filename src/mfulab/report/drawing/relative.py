@@ -94,8 +94,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
         axes.axvline(1, color=style.MUTED, linewidth=1.2)
         apart = 0.4 / max(1, len(colors) - 1)
         heights = kinds.lanes(axes, here, "model", order, hue=axis, hues=[*colors][::-1], apart=apart, fontsize=size)
-        look: style.Look = {"hue": axis, "colors": colors, "interval": ("speedup_low", "speedup_high")}
-        look |= {"shape": axis, "markers": shapes}
+        look: style.Look = {"hue": axis, "palette": colors, "interval": ("speedup_low", "speedup_high")}
+        look |= {"style": axis, "markers": shapes}
         kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
         axes.set_xlim(low, high)

@@ -6,6 +6,7 @@ from itertools import chain, count, product
 from typing import Any, TypeAlias, get_args
 from unicodedata import east_asian_width
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
@@ -159,18 +160,17 @@ def arrange(figure: Figure, top: float = 0.76) -> None:
     figure.get_layout_engine().set(rect=(0.01, bottom, 0.98, 1 - top - bottom))
 
 
-def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared: Any) -> dict[tuple[str, str], Axes]:
-    """A grid of axes by row and column name, titled by whichever of the two varies; more rows make a higher figure."""
+def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared: Any) -> np.ndarray:
+    """A grid of axes, titled by the names of its rows or columns, whichever vary; more rows make a higher figure."""
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
     arrange(figure)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
-    named = dict(zip(product(rows, columns), grid.flat, strict=True))
     width = 78 // len(columns) - {3: 4, 4: 1}.get(len(columns), 0)  # letters between titles
-    for (row, column), axes in named.items():
+    for axes, (row, column) in zip(grid.flat, product(rows, columns), strict=True):
         parts = [part for part in (row if len(rows) > 1 or not column else "", column) if part]
         beside = len(columns) < 3 and sum(map(letters, parts)) + 3 <= width
         axes.set_title((" · " if beside else "\n").join(wrapped(part, width) for part in parts))
-    return named
+    return grid
 
 
 def by_machine(
@@ -179,8 +179,7 @@ def by_machine(
     """A panel a machine, from left to right, with its rows; `titled` is what stands behind the machine's name."""
     parts = {name: rows[rows["machine"] == name] for name in machines(rows)}
     titles = [" · ".join(filter(None, [name, titled(here)])) for name, here in parts.items()]
-    grid = panels(figure, [""], titles, **shared)
-    return [(grid["", title], here) for title, here in zip(titles, parts.values(), strict=True)]
+    return list(zip(panels(figure, [""], titles, **shared)[0], parts.values(), strict=True))
 
 
 def facets(
@@ -190,19 +189,19 @@ def facets(
 
     Rows of no machine have a panel a case.
     """
-    names = rows["machine"] if "machine" in rows else pd.Series("", rows.index)
-    grid = panels(figure, machines(rows) if "machine" in rows else [""], list(cases.values()), **shared)
-    each = zip(grid.values(), product(dict.fromkeys(name for name, _ in grid), cases), strict=True)
-    return [(axes, rows[(names == name) & (rows[case] == value)]) for axes, (name, value) in each]
+    rows = rows if "machine" in rows else rows.assign(machine="")
+    names = machines(rows)
+    each = zip(panels(figure, names, list(cases.values()), **shared).flat, product(names, cases), strict=True)
+    return [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in each]
 
 
 def in_rows(
     figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared: Any
 ) -> list[tuple[list[Axes], pd.DataFrame]]:
     """A row of panels a machine, at most two of them, a panel for each title of `columns`; with the machine's rows."""
-    grid = panels(figure, machines(rows, 2), columns, **shared)
-    names = dict.fromkeys(name for name, _ in grid)
-    return [([grid[name, column] for column in columns], rows[rows["machine"] == name]) for name in names]
+    names = machines(rows, 2)
+    grid = panels(figure, names, columns, **shared)
+    return [(list(row), rows[rows["machine"] == name]) for row, name in zip(grid, names, strict=True)]
 
 
 def label(figure: Figure, x: str = "", y: str = "") -> None:

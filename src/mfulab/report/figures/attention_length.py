@@ -55,12 +55,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine, by length: the share of FLOPs, peak memory, and MFU, a line a backend."""
     rows = rows.assign(memory_mib=rows["memory_bytes"] / 2**20, failed=(rows["status"] == FAILED).map({True: 0.97}))
     colors = {backend: color for backend, color in COLORS.items() if (rows["attention"] == backend).any()}
-    look: style.Look = {"by": [*ALIKE, "attention"], "hue": "attention", "colors": colors}
+    look: style.Look = {"by": [*ALIKE, "attention"], "hue": "attention", "palette": colors}
     columns = [text("shares"), text("memory"), text("useful")]
     for (left, middle, right), here in style.in_rows(figure, rows, columns):
         measured, failed = (here[here["status"] == status] for status in ("ok", FAILED))
         shares = measured.drop_duplicates([*ALIKE, "sequence_length"])
-        kinds.lines(left, shares, "sequence_length", "share", "share", by=ALIKE, colors=style.MUTED)
+        kinds.lines(left, shares, "sequence_length", "share", "share", by=ALIKE, color=style.MUTED)
         kinds.lines(middle, measured, "sequence_length", "memory_mib", "memory_bytes", **look)
         kinds.lines(right, measured, "sequence_length", "mfu_percent", "mfu_percent", "time_s", **look)
         # A cross at the upper edge where a run was out of memory.

@@ -64,7 +64,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     if len(panels) == 1:
         style.fit(figure, len(cases))
     colors = {way: color for way, color in COLORS.items() if (shown["autograd"] == way).any()}
-    look: style.Look = {"hue": "autograd", "colors": colors}
+    look: style.Look = {"hue": "autograd", "palette": colors}
     for (left, right), here in panels:
         here = here[here["case"].isin(cases)]
         here = here.assign(place=kinds.lanes(left, here, "case", cases, hue="autograd", hues=[*colors], apart=0.18))

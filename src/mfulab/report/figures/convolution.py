@@ -43,7 +43,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.fit(figure, 2 * len(cases))
     colors = dict(zip([way for way in THREE_WAYS if (rows["model"] == way).any()], style.PALETTE, strict=False))
     longest, lowest = rows["factor"].max(), rows["factor"].min() / 2
-    look: style.Look = {"hue": "model", "colors": colors, "order": list(cases.values()), "words": "words"}
+    look: style.Look = {"hue": "model", "palette": colors, "order": list(cases.values()), "words": "words"}
     for axes, here in panels:
         shares = [f" · {percent(mfu)} %" if mfu == mfu else "" for mfu in here["mfu_percent"]]
         words = [f"{significant(factor, 2)}×{share}" for factor, share in zip(here["factor"], shares, strict=True)]

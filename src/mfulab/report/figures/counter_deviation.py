@@ -41,7 +41,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     small: style.Look = {"fontsize": 10 if len(models) > 14 else 11}
     heights = kinds.lanes(axes, rows, "model", models, hue="counter", hues=counters[::-1], apart=0.15, **small)
     rows = rows.assign(place=heights, run=rows["counter"] + ", " + rows["model"])
-    look: style.Look = {"hue": "counter", "colors": colors, "shape": "counter", "markers": markers}
+    look: style.Look = {"hue": "counter", "palette": colors, "style": "counter", "markers": markers}
     kinds.points(axes, rows, "deviation_percent", "place", "deviation_percent", **look)
     axes.set_xlabel(text("deviation"))
     style.legend(figure, [style.dot(colors[counter], counter, markers[counter]) for counter in counters])

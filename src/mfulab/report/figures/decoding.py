@@ -51,10 +51,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision, squares are prompts."""
     colors = style.precision_colors(rows["precision"])
     each = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
-    look: style.Look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "colors": colors, "dash": "share_of"}
-    look |= {"dashes": DASHES, "shape": "mode", "markers": MARKERS}
-    panels = style.by_machine(figure, rows, sharex=True)
-    for axes, here in panels:
+    look: style.Look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "palette": colors, "dash": "share_of"}
+    look |= {"dashes": DASHES, "style": "mode", "markers": MARKERS}
+    for axes, here in style.by_machine(figure, rows, sharex=True):
         lines = each[each["machine"] == here["machine"].iloc[0]].sort_values("batch_size")
         kinds.lines(axes, lines, "batch_size", "share", **look)
         ticks.doublings(axes, rows["batch_size"])
@@ -62,18 +61,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.margins(y=0.1)
         ticks.decades(axes.yaxis)
         axes.set_ylabel(text("share"))
-    style.label(figure, text("batch_size"))
-    entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
-    entries += [style.line(style.MUTED, text(column), dash) for column, dash in DASHES.items()]
-    if rows["mode"].nunique() > 1:
-        entries += [style.dot(style.MUTED, text.name("mode", mode), marker) for mode, marker in MARKERS.items()]
-    style.legend(figure, entries + runs.key(rows, text))
-    labels.settle(figure)
-    for axes, here in panels:
         lengths = rows["sequence_length"].nunique() > 1
         ends = here.groupby(curves.KEYS, sort=False, dropna=False).tail(1)
         ends = ends.assign(share=ends["mbu_percent"].fillna(ends["mfu_percent"])).sort_values("share")
         ends = ends.drop_duplicates(["model", "sequence_length", "mode"], keep="last")
         said = [text("context", row=row) if lengths else row["model"] for _, row in ends.iterrows()]
         inks = [style.INK] * len(ends)
-        labels.at_line_ends(axes, list(zip(ends["batch_size"], ends["share"], said, inks, strict=True)))
+        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["share"], said, inks)
+    style.label(figure, text("batch_size"))
+    entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
+    entries += [style.line(style.MUTED, text(column), dash) for column, dash in DASHES.items()]
+    if rows["mode"].nunique() > 1:
+        entries += [style.dot(style.MUTED, text.name("mode", mode), marker) for mode, marker in MARKERS.items()]
+    style.legend(figure, entries + runs.key(rows, text))

@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.report.drawing import labels, points, runs, style, ticks
+from mfulab.report.drawing import points, runs, style, ticks
 from mfulab.report.frames import Tables, alone, ok, with_machine
 
 TABLES = ("profile", "environment")
@@ -54,7 +54,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.label(figure, text("flops"), text("time"))
     speed = style.line(style.MUTED, text("speed"), (4, 2))
     style.legend(figure, [*style.dots(colors, text, "precision"), speed, *runs.key(rows, text)])
-    labels.settle(figure)
     for axes, here in panels:
         # Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits.
         (left, right), limits, speeds = axes.get_xlim(), axes.get_ylim(), np.log10(here["speed"])

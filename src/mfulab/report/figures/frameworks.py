@@ -86,7 +86,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     panels = style.facets(figure, rows, "case", cases, sharey=True)
     names = list(dict.fromkeys(rows.sort_values("order")["name"]))
     style.fit(figure, len(names) + 1)
-    look: style.Look = {"hue": "execution", "colors": dict(zip(EXECUTIONS, style.PALETTE, strict=False))}
+    look: style.Look = {"hue": "execution", "palette": dict(zip(EXECUTIONS, style.PALETTE, strict=False))}
     look |= {"order": names, "dodge": False, "words": "behind", "fontsize": 8}
     told = ("time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
     for axes, here in panels:

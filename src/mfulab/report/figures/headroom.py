@@ -44,7 +44,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A bar a run, cut into the parts of its step; the runs of a machine below its name."""
-    axes = style.panels(figure, [""], [""])["", ""]
+    axes = style.panels(figure, [""], [""])[0, 0]
     colors = {part: color for part, color in reversed(COLORS.items()) if (rows[part].abs() >= SHOWN).any()}
     style.fit(figure, len(rows) + rows["machine"].nunique())
     lines: list[pd.Series] = []

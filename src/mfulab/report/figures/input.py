@@ -59,8 +59,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     sources = style.colors(sorted(set(rows["loader_source"])))
     counts = sorted(set(rows["loader_workers"]))
     rows = rows.assign(place=rows["loader_workers"].map(counts.index)).sort_values("loader_workers", kind="stable")
-    look: style.Look = {"hue": "loader_source", "colors": sources}
-    marked: style.Look = look | {"shape": "usual", "markers": {True: "o", False: VARIED_MARK}}
+    look: style.Look = {"hue": "loader_source", "palette": sources}
+    marked: style.Look = look | {"style": "usual", "markers": {True: "o", False: VARIED_MARK}}
     told = ("samples_per_s", "input_wait_percent")
     for (left, right), here in style.in_rows(figure, rows, [text("speed"), text("explained")]):
         one = most(here, ALIKE)  # one model's speeds on one axis

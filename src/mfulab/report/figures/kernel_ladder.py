@@ -71,7 +71,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         here = here.assign(words=[text("share_of", share=share) for share in here[SHARE]])
         small = 8 if len(here) > 14 else 10
         axes.axvline(100, color=style.MUTED, linewidth=1.2)
-        look: style.Look = {"hue": "family", "colors": colors, "dodge": False, "words": "words", "fontsize": small}
+        look: style.Look = {"hue": "family", "palette": colors, "dodge": False, "words": "words", "fontsize": small}
         kinds.bars(axes, here, SHARE, "kernel", SHARE, "tflop_s", "time_s", **look)
         for height, adds in enumerate(map(text.said, here["adds"]) if len(panels) == 1 else ()):
             fewer = len(adds) / max(1, style.letters(adds))

@@ -37,16 +37,12 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A point a format; left is exact, up is fast; an exact zero is drawn at the left edge."""
-    panels = []
     for axes, here in style.by_machine(figure, rows, sharex=True):
         edge = ticks.zero_at_left(axes, rows["relative_error"])
         here = here.assign(error=here["relative_error"].clip(lower=edge))
         kinds.points(axes, here, "error", "tflop_s", "relative_error", "tflop_s", s=90, clip_on=False)
         axes.set(xlabel=text("error"), ylim=(here["tflop_s"].min() / 3, here["tflop_s"].max() * 3))
         ticks.speeds(axes)
-        panels.append((axes, here))
-    style.legend(figure, runs.key(rows, text))
-    labels.settle(figure)
-    for axes, here in panels:
         names = [f"{text.name('precision', row.precision)}  {row.kernel}" for row in here.itertuples()]
-        labels.beside_points(axes, list(zip(here["error"], here["tflop_s"], names, strict=True)))
+        labels.later(labels.beside_points, axes, list(zip(here["error"], here["tflop_s"], names, strict=True)))
+    style.legend(figure, runs.key(rows, text))

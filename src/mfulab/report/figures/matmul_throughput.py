@@ -30,9 +30,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """FLOP/s with the measured ceiling above, a panel a machine; a family has one colour, a line its kernel's name."""
     colors = style.family_colors(rows["family"])
-    panels = style.by_machine(figure, rows, sharex=True)
-    for axes, here in panels:
-        kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", colors=colors, s=25)
+    for axes, here in style.by_machine(figure, rows, sharex=True):
+        kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", palette=colors, s=25)
         ticks.doublings(axes, rows["n"])
         axes.set_yscale("log")
         axes.margins(y=0.1)
@@ -40,10 +39,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.axhline(ceiling, **style.LIMIT)
             axes.text(0.01, ceiling, text("ceiling"), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)
         ticks.speeds(axes)
+        last = here.groupby("kernel").last().reset_index()
+        inks = last["family"].map(colors)
+        labels.later(labels.at_line_ends, axes, last["n"], last["tflop_s"], last["kernel"], inks)
     style.label(figure, text("size"))
     style.legend(figure, style.dots(colors, text, "family", "s") + runs.key(rows, text))
-    labels.settle(figure)
-    for axes, here in panels:
-        last = here.groupby("kernel").last().reset_index()
-        last["ink"] = last["family"].map(colors)
-        labels.at_line_ends(axes, last[["n", "tflop_s", "kernel", "ink"]].to_numpy().tolist())

@@ -51,7 +51,10 @@ def rows(tables: Tables) -> pd.DataFrame:
     measured is there, beside the largest of all.
     """
     counted = ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
-    measured = _measured(tables)
+    profile = with_machine(tables, alone(ok(tables["profile"], "memory_bytes")))
+    plain = profile["gradient_accumulation"].fillna(1) == 1
+    plain &= (profile["mode"] == "training") & (profile["execution"] == "eager")
+    measured = runs.judged(style.one_machine(profile[plain]))  # peaks of plain training, own ones before recorded
     size = counted["batch_size"] * counted["sequence_length"].fillna(1)
     counted = counted.assign(seen=counted["run"].isin(measured["flops_run"]), size=size)
     counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates("model")
@@ -88,14 +91,6 @@ def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **op
         activation_fixed_bytes=int(fixed) if fixed == fixed and not checkpointing else 0,
         **options,
     ).sharded(devices)
-
-
-def _measured(tables: Tables) -> pd.DataFrame:
-    """Measured peaks of plain training, own machines before recorded ones, of one machine."""
-    found = with_machine(tables, alone(ok(tables["profile"], "memory_bytes")))
-    plain = found["gradient_accumulation"].fillna(1) == 1
-    plain &= (found["mode"] == "training") & (found["execution"] == "eager")
-    return runs.judged(style.one_machine(found[plain]))
 
 
 def _are(measured: pd.DataFrame, asked: Mapping[str, Any]) -> pd.Series:
@@ -154,7 +149,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.stacks(axes, formulas, parts, "name", *colors, "total", order=order, width=0.8)
         here = here.assign(place=here["way"].map(present.index), peak=here["measured_bytes"].astype(float) / unit)
         peaks = ("peak", "place", "measured_bytes", "total")
-        kinds.points(axes, here, *peaks, colors=style.INK, marker="D", s=25)
+        kinds.points(axes, here, *peaks, color=style.INK, marker="D", s=25)
         axes.set(xlim=(0, 1.1 * most / unit), xlabel=letter)
         axes.tick_params(axis="y", labelsize=9)
         # A line at the memory of each card that lies in view, named along it, none closer to another than is read.

@@ -53,7 +53,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes = figure.subplots()
     colors, markers = (dict(zip(ORDERS, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
     rows = rows.assign(time_ns=1e9 * rows["time_per_access_s"])
-    look: style.Look = {"hue": "pattern", "colors": colors, "shape": "pattern", "markers": markers, "linewidth": 1.6}
+    look: style.Look = {"hue": "pattern", "palette": colors, "style": "pattern", "markers": markers, "linewidth": 1.6}
     kinds.lines(axes, rows, "working_set_bytes", "time_ns", "working_set_bytes", "time_per_access_s", **look)
     sizes = sorted(rows["working_set_bytes"].unique())
     axes.set_xscale("log", base=2)

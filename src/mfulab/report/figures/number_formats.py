@@ -42,7 +42,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     each = rows.melt([*rows.columns.drop([*RUNGS])], [*RUNGS], "way", "error")
     each["place"] = kinds.lanes(errors, each, "name", list(rows["name"]))
     each = each.assign(shown=each["error"].clip(lower=edge))
-    look: style.Look = {"hue": "way", "colors": colors, "shape": "way", "markers": markers, "s": 81, "alpha": 0.85}
+    look: style.Look = {"hue": "way", "palette": colors, "style": "way", "markers": markers, "s": 81, "alpha": 0.85}
     kinds.points(errors, each, "shown", "place", "error", clip_on=False, **look)
     errors.xaxis.set_minor_formatter(NullFormatter())
     errors.grid(axis="y", visible=False)

@@ -55,7 +55,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
         told = ("pruned_share", "relative", "time_s")
         pale = here["apart"].map({True: 1.0, False: style.PALE}).tolist()
-        kinds.lines(axes, here, "pruned_percent", "relative", *told, hue="pruning", colors=colors, alpha=pale)
+        kinds.lines(axes, here, "pruned_percent", "relative", *told, hue="pruning", palette=colors, alpha=pale)
         axes.set(xlim=(0, 100), ylim=(0, 1.1 * max(100, shown["relative"].max())), xlabel=text("pruned"))
     style.label(figure, y=text("time"))
     keys = style.dots(colors, text, "pruning") + style.within(~shown["apart"], text) + runs.key(shown, text)

@@ -63,7 +63,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     colors = style.colors(public) | {OWN: style.INK}
     markers = {name: style.MARKERS[place % 7] for place, name in enumerate(public)} | {OWN: "*"}
     top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
-    look: style.Look = {"hue": "family", "colors": colors, "shape": "family", "markers": markers, "alpha": 0.75}
+    look: style.Look = {"hue": "family", "palette": colors, "style": "family", "markers": markers, "alpha": 0.75}
     for axes, here in style.facets(figure, rows, "model", {name: name for name in rows["model"]}, sharey=True):
         axes.axhline(FULL, **style.LIMIT)
         sizes = here["family"].eq(OWN).map({True: 190, False: 46})

@@ -70,13 +70,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A line a way; a panel each of errors, time, FLOPs and bytes: in all of them shorter is better."""
     titles = {"errors": text("errors"), "time_percent": text("time")}
     titles |= {"flops_percent": text("flops"), "bytes_percent": text("bytes")}
-    grid = style.panels(figure, [""], list(titles.values()), sharey=True)
+    grid = style.panels(figure, [""], list(titles.values()), sharey=True)[0]
     style.resize(figure, 2.0 + 0.3 * len(rows))
     rows = rows.assign(named=[text.name("compression", way) for way in rows["compression"]], within=True)
     half = ["" if pd.isna(reach) else f" ± {reach:.1f}" for reach in rows["accuracy_half_points"]]
     look: style.Look = {"order": list(rows["named"]), "words": "words", "fontsize": 8}
-    for (name, title), pale in zip(titles.items(), ("differs", "timed", "within", "within"), strict=True):
-        axes, whole = grid["", title], 1 if name == "errors" else 100
+    for axes, name, pale in zip(grid, titles, ("differs", "timed", "within", "within"), strict=True):
+        whole = 1 if name == "errors" else 100
         words = rows[name].map(lambda share: text("share_of", share=share))
         shown = rows.assign(words=rows[name].map("{:.1f}".format) + half if name == "errors" else words)
         if name != "errors":

@@ -45,7 +45,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.fit(figure, 2 * rows["model"].nunique() + 1)
     axes, colors = figure.subplots(), style.colors(rows["execution"])
     told = ("varied_s", "recompilations", "graphs", "graph_breaks")
-    kinds.bars(axes, rows, "varied_s", "named", *told, hue="execution", colors=colors, words="behind")
+    kinds.bars(axes, rows, "varied_s", "named", *told, hue="execution", palette=colors, words="behind")
     axes.set(title=rows["machine"].iloc[0], xlabel=text("time", calls=int(rows["varied_calls"].max())))
     axes.set_xlim(0, 1.5 * rows["varied_s"].max())
     style.legend(figure, [*style.dots(colors, text, "execution", "s"), *runs.key(rows, text)])

@@ -40,7 +40,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for axes, name, color in zip(strips, values, style.PALETTE, strict=False):
         if len(inside):
             axes.axvspan(min(0.0, inside.min()), inside.max(), color=style.GRID, alpha=0.6, linewidth=0)
-        kinds.lines(axes, rows, "time_s", name, name, "mfu_percent", colors=color, linewidth=1.5, s=12)
+        kinds.lines(axes, rows, "time_s", name, name, "mfu_percent", color=color, linewidth=1.5, s=12)
         axes.set_title(text(f"series_{name}"), fontsize=11)
         axes.set_ylim(0, 1.15 * max(rows[name].max(), 100 if name.endswith("percent") else 0))
     strips[0].set_ylim(top=max(strips[0].get_ylim()[1], 1.15 * mfu))

@@ -27,7 +27,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     table = tables["matmul"]
     known = (table["status"] == "incorrect") | table[list(TIMES)].notna().all(axis=1)
     asked = with_machine(tables, table[known & table["first_calls"].notna() & table["m"].notna()])
-    if asked.empty or not asked["time_s"].notna().any():
+    if not asked["time_s"].notna().any():
         return asked.head(0)
     here = own(matmuls.square(asked))
     here = here[here["hardware"] == here["hardware"].iloc[-1]]
@@ -82,17 +82,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.resize(figure, 2.4 + 0.36 * len(sizes) * max(lines, 4))
     colors, markers = (dict(zip(TIMES, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
     authors = {True: style.PALETTE[3], False: style.PALETTE[7]}
-    for n in sizes:
+    for n, (times, errors) in zip(sizes, grid, strict=True):
         here = rows[rows["n"] == n].drop_duplicates("kernel").iloc[::-1]
         here = here.assign(place=range(len(here)))
-        times, errors = (grid[f"{n:g}³", column] for column in ("times", "errors"))
         times.hlines(here["place"], here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
         each = here.melt([*here.columns.drop([*TIMES])], [*TIMES], "time", "seconds")
-        look: style.Look = {"hue": "time", "colors": colors, "shape": "time", "markers": markers, "alpha": 0.9}
+        look: style.Look = {"hue": "time", "palette": colors, "style": "time", "markers": markers, "alpha": 0.9}
         kinds.points(times, each, "seconds", "place", "seconds", **look)
         for height in here.loc[here["status"] == "incorrect", "place"]:
             times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
-        look = {"hue": "as_written", "colors": authors, "marker": "D"}
+        look = {"hue": "as_written", "palette": authors, "marker": "D"}
         kinds.points(errors, here, "max_absolute_error", "place", "max_absolute_error", **look)
         times.set_yticks(here["place"], here["kernel"])
         for axes in (times, errors):

@@ -51,7 +51,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         words=[f"{significant(factor, 2)}×" for factor in rows["factor"]],
     )
     order = list(dict.fromkeys(rows["named"]))
-    look: style.Look = {"hue": "numbers", "colors": colors, "order": order, "words": "words", "fontsize": 11}
+    look: style.Look = {"hue": "numbers", "palette": colors, "order": order, "words": "words", "fontsize": 11}
     panels = style.facets(figure, rows, "operation", operations)
     style.fit(figure, len(order) * 2)
     for axes, here in panels:

@@ -50,7 +50,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     names = {key: rows[key].map(partial(text.name, key)) for key in ("workload", "execution")}
     rows = rows.assign(variant=(names["workload"] + ", ").where(several, "") + names["execution"])
     dashes, keys = style.dashes(rows["variant"]), ["model", "precision", "variant", "sequence_length"]
-    look: style.Look = {"by": keys, "hue": "precision", "colors": colors, "dash": "variant", "dashes": dashes, "s": 25}
+    look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "dash": "variant", "dashes": dashes, "s": 25}
     panels, ranges = style.facets(figure, rows, "mode", modes, sharex=True), rows.groupby("machine")["time_s"]
     for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(modes)), strict=True):
         kinds.lines(axes, here, "batch_size", "time_s", interval=trust.INTERVAL[1:], **look)
@@ -59,16 +59,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         values = ranges.get_group(machine)
         axes.set_ylim(values.min() / 2, values.max() * 2)
         ticks.decades(axes.yaxis)
+        ends = here.groupby(keys, sort=False, dropna=False).tail(1)
+        if len(ends) > MOST_NAMED:  # one a model, at its highest
+            ends = ends.sort_values("time_s").drop_duplicates("model", keep="last")
+        said = [f" {text.name('precision', name)}" if len(colors) > 1 else "" for name in ends["precision"]]
+        named = ends["model"] + said, ends["precision"].map(colors)
+        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["time_s"], *named)
     style.label(figure, text("batch_size"), text("time"))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     if len(dashes) > 1:
         entries += [style.line(style.MUTED, name, dash) for name, dash in dashes.items()]
     style.legend(figure, [*entries, *runs.key(rows, text)])
-    labels.settle(figure)
-    for axes, here in panels:
-        ends = here.groupby(keys, sort=False, dropna=False).tail(1)
-        if len(ends) > MOST_NAMED:  # one a model, at its highest
-            ends = ends.sort_values("time_s").drop_duplicates("model", keep="last")
-        said = [f" {text.name('precision', name)}" if len(colors) > 1 else "" for name in ends["precision"]]
-        named, inks = ends["model"] + said, ends["precision"].map(colors)
-        labels.at_line_ends(axes, list(zip(ends["batch_size"], ends["time_s"], named, inks, strict=True)))

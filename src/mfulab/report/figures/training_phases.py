@@ -103,7 +103,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     style.resize(figure, max(style.SIZE[1], 1.8 + 0.26 * sum(heights) + 0.3 * len(heights)))
     parts = {f"{phase} %": color for phase, color in COLORS.items()}
     longest = min(WIDEST, max(100.0, shown["relative"].max()))
-    for axes, (key, names) in zip(grid.values(), named.items(), strict=True):
+    for axes, (key, names) in zip(grid.flat, named.items(), strict=True):
         # What is longer is cut off at the end.
         here = each[key][each[key]["name"].isin(names)]
         ends = here[[*WORDS]].cumsum(axis=1).mul(here["relative"] / here[[*WORDS]].sum(axis=1), axis=0)

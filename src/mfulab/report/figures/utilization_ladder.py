@@ -57,23 +57,28 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         grid = style.panels(figure, machines, [""], height_ratios=[count + 1 for count in counts])
         style.resize(figure, max(style.SIZE[1], 0.8 + sum(1.1 + 0.3 * count for count in counts)))
     colors = style.precision_colors(rows["precision"])
-    ends = {}
-    for machine, axes in zip(machines, grid.values(), strict=True):
+    for machine, axes in zip(machines, grid.flat, strict=True):
         here = rows[rows["machine"] == machine]
-        each = _each(here)
+        each = pd.DataFrame(  # a row for each rung that a run measured, in order
+            row | {"number": number, "rung": rung.column, "percent": rung.percent, "falls": rung.falls}
+            for number, row in enumerate(here.to_dict("records"))
+            for rung in ladder.measured(row)
+        )
         rungs = [name for name in RUNGS if name in set(each["rung"])]
         slanted = len(machines) > 1 if lines else len(rungs) > MOST_LEVEL
         turned: style.Look = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
         if lines:
             each = each.assign(place=each["rung"].map(rungs.index))
-            look: style.Look = {"hue": "precision", "colors": colors, "alpha": 0.85}
+            look: style.Look = {"hue": "precision", "palette": colors, "alpha": 0.85}
             kinds.lines(axes, each[each["falls"]], "place", "percent", *rungs, by=["number"], **look)
             # What stands next to that order is a ring on no line.
             aside = each[~each["falls"]]
             kinds.points(axes, aside.assign(doubtful=True), "place", "percent", *rungs, **look)
             axes.set_ylim(0, max(105.0, 1.05 * rows[list(RUNGS)].max(axis=None)))
             axes.grid(axis="x", visible=False)
-            ends[axes] = each.groupby("number").tail(1)
+            last = each.groupby("number").tail(1)
+            inks = last["precision"].map(colors)
+            labels.later(labels.at_line_ends, axes, last["place"], last["percent"], last["model"], inks)
         else:
             # Lines would lie on one another and none could be followed: a line of cells a run, the highest MFU above.
             shares = here[rungs].astype(float).reset_index(drop=True)
@@ -89,16 +94,3 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()] if lines else []
     style.label(figure, **{"y" if lines else "x": text("percent")})
     style.legend(figure, entries + runs.key(rows, text))
-    labels.settle(figure)
-    for axes, last in ends.items():
-        inks = last["precision"].map(colors)
-        labels.at_line_ends(axes, list(zip(last["place"], last["percent"], last["model"], inks, strict=True)))
-
-
-def _each(here: pd.DataFrame) -> pd.DataFrame:
-    """A row for each rung that a run measured, in order; `number` tells the runs apart."""
-    return pd.DataFrame(
-        row | {"number": number, "rung": each.column, "percent": each.percent, "falls": each.falls}
-        for number, row in enumerate(here.to_dict("records"))
-        for each in ladder.measured(row)
-    )
