@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests, read_text, write_json
 from mfulab.device import kind_of
@@ -17,25 +19,25 @@ from mfulab.measurements.peaks_audit import AUDITED, installed_version
 from mfulab.measurements.published import PUBLISHED
 from mfulab.planning import traces
 from mfulab.planning.keys import from_snakemake
-from mfulab.planning.runs import Plan, Run, plan
+from mfulab.planning.runs import Plan, plan
 from mfulab.planning.sources import PACKAGE, locate
 
 CONFIG = Path("config")
 RESULTS = Path("results")
+PLANS = TypeAdapter(list[Plan])
 
 
 @dataclass(frozen=True)
 class Planned:
     """The plans of one command, and the file that remembers them."""
 
-    plans: Sequence[Plan]
+    plans: list[Plan]
     memory: Path
 
     def remember(self) -> None:
         """Writes the plans where the next command, and a cluster's jobs, find them."""
         if not _recall(self.memory):
-            told = [{**vars(plan), "runs": [vars(run) for run in plan.runs]} for plan in self.plans]
-            write_json(self.memory, told)
+            write_json(self.memory, PLANS.dump_python(self.plans))
 
 
 def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESULTS) -> Planned:
@@ -92,7 +94,6 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
 def _recall(path: Path) -> list[Plan]:
     """The remembered plans; none if nothing readable is remembered."""
     try:
-        plans = json.loads(read_text(path))
-        return [Plan(**{**each, "runs": [Run(**run) for run in each["runs"]]}) for each in plans]
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return PLANS.validate_json(read_text(path))
+    except (FileNotFoundError, ValueError):
         return []
