@@ -52,25 +52,25 @@ def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESUL
         return Planned(plans, memory)
     from mfulab.planning.composition import compose_experiments
 
-    plans = [plan(each, *place(each.base), emulated(each.base)) for each in compose_experiments(overrides, folder)]
+    plans = [plan(each, *place(each.base)) for each in compose_experiments(overrides, folder)]
     for target in {run.target for each in plans for run in each.runs if run.target}:
         locate(target)
     return Planned(plans, memory)
 
 
-def place(base: Mapping[str, Any]) -> tuple[str, str]:
-    """(hardware slug, device type) of a composed config: this machine's, or what `hardware=` claims of another."""
+def place(base: Mapping[str, Any]) -> tuple[str, str, Mapping[str, str]]:
+    """(hardware slug, device type, formats that it emulates with the reasons) of a composed config.
+
+    They are this machine's, or what `hardware=` claims of another, of which no emulated format is known.
+    """
+    hardware, device = base["hardware"], base["device"]["type"]
+    if hardware:
+        return hardware, device.replace("auto", kind_of(hardware)), {}
     try:
-        if base["hardware"]:
-            return base["hardware"], base["device"]["type"].replace("auto", kind_of(base["hardware"]))
-        return hardware_slug(base["device"]["type"]), resolve(base["device"]["type"])
+        kind = resolve(device)
+        return hardware_slug(device), kind, emulated_here(kind)
     except NoDeviceError as error:
         raise ConfigurationError(str(error)) from error
-
-
-def emulated(base: Mapping[str, Any]) -> dict[str, str]:
-    """Formats that the device to measure emulates, with the reasons; of another machine none is known."""
-    return {} if base["hardware"] else emulated_here(place(base)[1])
 
 
 def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
