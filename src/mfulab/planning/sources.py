@@ -120,8 +120,7 @@ class _Module:
         self.imported: set[Node] = set()  # what is imported with this module
         self.statements: list[ast.stmt] = []
         self.bound: dict[str, set[int]] = {}  # places of what binds a name
-        self.known: dict[int, tuple[set[Node], set[Path], list[str]]] = {}  # what was read
-        self.texts: dict[int, str] = {}
+        self.read, self.text = cache(self._read), cache(self._text)
         try:
             tree = ast.parse(path.read_bytes())
         except SyntaxError as error:
@@ -155,20 +154,16 @@ class _Module:
         places = self.effects | self.bound.get(name, set()) if is_part else set(range(len(self.statements)))
         return places, self.imported | named
 
-    def text(self, place: int) -> str:
+    def _text(self, place: int) -> str:
         """The part of the statement at a place that counts, as text; making it takes as long as all else."""
-        if place not in self.texts:
-            uses = self.read(place)[2]
-            self.texts[place] = "\n".join([ast.dump(self.statements[place]), *uses])
-        return self.texts[place]
+        uses = self.read(place)[2]
+        return "\n".join([ast.dump(self.statements[place]), *uses])
 
-    def read(self, place: int) -> tuple[set[Node], set[Path], list[str]]:
+    def _read(self, place: int) -> tuple[set[Node], set[Path], list[str]]:
         """Of the statement at a place the definitions and data files to which it refers, and what its names mean.
 
         What does not count, such as docstrings, is gone from the statement then.
         """
-        if place in self.known:
-            return self.known[place]
         statement = self.statements[place]
         inner: dict[str, Node] = {}
         dotted: set[tuple[str, ...]] = set()
@@ -204,8 +199,7 @@ class _Module:
         nodes |= {(module, IMPORTING) for module, _ in inner.values()}
         nodes = nodes.union(*map(_modules_called, strings), filter(None, meant.values()))
         uses = sorted(f"{'.'.join(names)} is {'.'.join(node)}" for names, node in meant.items() if node)
-        self.known[place] = (nodes, _data(self.path.parent, strings), uses)
-        return self.known[place]
+        return nodes, _data(self.path.parent, strings), uses
 
     def _imports(self, node: ast.Import | ast.ImportFrom) -> dict[str, Node]:
         """The names that an import binds, each with what it means; `import a.b` is kept by its whole name."""
