@@ -16,8 +16,8 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.planning import composition
 from mfulab.planning.checks import MOST
 from mfulab.planning.composition import compose_experiments
-from mfulab.planning.keys import from_snakemake
 from mfulab.planning.load import load, place
+from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import plan
 
 CONFIG = ROOT / "config"

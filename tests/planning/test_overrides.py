@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.planning.keys import complete, from_snakemake
+from mfulab.planning.overrides import complete, from_snakemake
 
 values = st.recursive(
     st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner, max_size=3), max_leaves=5

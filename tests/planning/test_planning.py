@@ -24,8 +24,8 @@ from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning import keys, load, traces
 from mfulab.planning.composition import Composition, Value, compose_experiments
-from mfulab.planning.keys import complete, from_snakemake
 from mfulab.planning.naming import LONGEST, run_name
+from mfulab.planning.overrides import complete, from_snakemake
 from mfulab.planning.runs import excluded_because, plan
 from mfulab.planning.snakemake_workarounds import restore_commas
 from mfulab.tables import remedies

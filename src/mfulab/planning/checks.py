@@ -15,8 +15,8 @@ from pydantic.fields import FieldInfo
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import read_text
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.planning.keys import OPEN, Experiment, choices, group_model, groups
-from mfulab.planning.runs import put
+from mfulab.planning.keys import Experiment, choices, group_model, groups
+from mfulab.planning.overrides import OPEN, put
 
 MOST = 100_000  # values of one key, and runs of one step: more is a mistake
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)

@@ -21,7 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests
 from mfulab.planning import checks
-from mfulab.planning.keys import complete, defaults, derived, groups, register
+from mfulab.planning.keys import defaults, derived, groups, register
+from mfulab.planning.overrides import complete
 
 BY_HYDRA = re.compile(r"@package|\$\{|^defaults:", re.MULTILINE)  # in a file that only Hydra can compose
 

@@ -18,7 +18,7 @@ from mfulab.device.identity import NoDeviceError, hardware_slug, resolve
 from mfulab.measurements.peaks_audit import AUDITED, installed_version
 from mfulab.measurements.published import PUBLISHED
 from mfulab.planning import traces
-from mfulab.planning.keys import from_snakemake
+from mfulab.planning.overrides import from_snakemake
 from mfulab.planning.runs import Plan, plan
 from mfulab.planning.sources import PACKAGE, locate
 

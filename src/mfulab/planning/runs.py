@@ -25,6 +25,7 @@ from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning import traces
 from mfulab.planning.naming import SHORT, run_name
+from mfulab.planning.overrides import put
 
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
     from mfulab.planning.composition import Composition
@@ -218,15 +219,6 @@ class _Planner:
                 text = json.dumps(content, indent=1, sort_keys=True) + "\n"
                 self.runs[folder] = Run(step, run, folder, text, needs or {}, measured.get("_target_"))
         return f"{place}/{name}"
-
-
-def put(content: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
-    *path, last = key.split(".")
-    for part in path:
-        content[part] = dict(content[part])
-        content = content[part]
-    content[last] = value
 
 
 def _format(precision: Mapping[str, Any]) -> str | None:
