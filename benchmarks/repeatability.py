@@ -46,7 +46,7 @@ SLOWER = """
 import sys
 import time
 from dataclasses import replace
-from mfulab.cli.step import main
+from mfulab.runtime.run import main
 from mfulab.measurements.profile_step import process
 
 made = process.make

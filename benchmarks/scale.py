@@ -6,6 +6,7 @@ The runs are FLOP counts that count nothing: they need no device, so that as man
 """
 
 import argparse
+from functools import partial
 
 import trivial
 from trivial import Cost
@@ -45,8 +46,9 @@ def row(count: int, given: argparse.Namespace) -> list[str]:
         if given.no_page:
             return [*cells, "", "", ""]
         manifests = [str(path.relative_to(folder)) for path in folder.glob("results/*/plan/*.json")]
-        tables = trivial.run(folder, "scripts/tables.py", "--manifest", *manifests, "--out", "results/tables")
-        page = trivial.run(folder, "scripts/page.py", "--out", "report.html")
+        command = partial(trivial.run, folder, "scripts/command.py")
+        tables = command("tables", "--manifest", *manifests, "--out", "results/tables")
+        page = command("page", "--out", "report.html")
         return [*cells, _s(tables), _s(page), _mb(max(tables, page, key=lambda cost: cost.memory_bytes))]
 
 

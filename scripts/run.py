@@ -2,7 +2,7 @@
 
 import sys
 
-from mfulab.cli.step import main
+from mfulab.runtime.run import main
 
 if __name__ == "__main__":
     main(sys.argv.pop(1))

@@ -16,7 +16,7 @@ from mfulab.planning import sources
 def elsewhere(tmp_path, monkeypatch):
     """An empty folder in which modules are looked for."""
     monkeypatch.chdir(tmp_path)
-    remembered = (sources.locate, sources._walked, sources._reached, sources._module, sources._modules_called)
+    remembered = (sources.locate, sources.closure, sources._reached, sources._module, sources._modules_called)
     remembered += (sources._file, sources._is_local, sources._data_files)
     for function in remembered:
         function.cache_clear()

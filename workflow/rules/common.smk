@@ -26,7 +26,7 @@ onstart:
 
 onsuccess:
     lifetime.stop()
-    shell("trap '' INT TERM; warm scripts/summary.py")
+    shell("trap '' INT TERM; warm scripts/command.py summary")
 
 
 onerror:

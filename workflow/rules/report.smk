@@ -34,9 +34,9 @@ checkpoint tables:
     message:
         "Joining rows into tables"
     shell:
-        "(warm scripts/tables.py --manifest {params.planned:q} --also {params.others:q} {params.unplanned:q}"
+        "(warm scripts/command.py tables --manifest {params.planned:q} --also {params.others:q} {params.unplanned:q}"
         " --reference results/reference --out results/tables"
-        " && warm scripts/figures.py --list {output.figures:q}) > {log:q} 2>&1"
+        " && warm scripts/command.py figures --list {output.figures:q}) > {log:q} 2>&1"
 
 
 # After what the first sentence needs; nothing is measured beside it.
@@ -79,7 +79,8 @@ rule refine:
     message:
         "Measuring again what is known least"
     shell:
-        "(warm scripts/refine.py {params.hardware} --in-budget --widest 6% && echo {output} > {output:q}) > {log:q} 2>&1"
+        "(warm scripts/command.py refine {params.hardware} --in-budget --widest 6%"
+        " && echo {output} > {output:q}) > {log:q} 2>&1"
 
 
 rule figure:
@@ -105,7 +106,7 @@ rule figure:
     message:
         "Drawing {wildcards.figure}"
     shell:
-        "warm scripts/figures.py --only {wildcards.figure} --language {params.language} > {log:q} 2>&1"
+        "warm scripts/command.py figures --only {wildcards.figure} --language {params.language} > {log:q} 2>&1"
 
 
 # Numbers that need no measuring: computed once, and anew where the counting changed.
@@ -121,7 +122,7 @@ rule seminar:
     message:
         "Computing the seminar's numbers"
     shell:
-        "warm scripts/seminar.py --out {output:q} > {log:q} 2>&1"
+        "warm scripts/command.py seminar --out {output:q} > {log:q} 2>&1"
 
 
 rule page:
@@ -142,7 +143,8 @@ rule page:
     message:
         "Writing {output}"
     shell:
-        "warm scripts/page.py --figures reports/figures --out {output:q} --language {params.language} > {log:q} 2>&1"
+        "warm scripts/command.py page --figures reports/figures --out {output:q} --language {params.language}"
+        " > {log:q} 2>&1"
 
 
 rule figures:

@@ -1,1 +1,1 @@
-"""The `mfulab` command and the entry points of scripts/."""
+"""The `mfulab` command."""

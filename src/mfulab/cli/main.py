@@ -5,6 +5,7 @@ Completion in bash, which click makes from the tree: eval "$(_MFULAB_COMPLETE=ba
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,12 @@ class Share(click.ParamType):
     name = "share"
 
     def convert(self, value: str, param: Any, ctx: Any) -> float:
-        try:
+        share = 0.0
+        with suppress(ValueError):
             share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
-        except ValueError:
-            share = 0.0
-        return (
-            share if 0 < share < 1 else self.fail(f"{value!r} is no share between 0 and 1, such as 5% or 0.05.", param)
-        )
+        if not 0 < share < 1:
+            self.fail(f"{value!r} is no share between 0 and 1, such as 5% or 0.05.", param)
+        return share
 
 
 class Overrides(click.ParamType):

@@ -26,7 +26,7 @@ from mfulab.core.language.quantities import duration, quantity
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.planning import keys, lock, runs, store
 from mfulab.planning.composition import compose_experiments
-from mfulab.planning.load import CONFIG, RESULTS, emulated, place
+from mfulab.planning.load import CONFIG, RESULTS, place
 from mfulab.planning.runs import Plan, Run
 
 
@@ -51,7 +51,7 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
     done, rows = set[str](), list[Mapping[str, Any]]()
     for composition in compositions:
         base = {**composition.base, **alone}
-        plan = runs.plan(replace(composition, base=base), *place(base), emulated(base))
+        plan = runs.plan(replace(composition, base=base), *place(base))
         for excluded in plan.excluded:
             say(f"left out: {excluded['run']}: {excluded['because']}")
         wanted = [

@@ -90,20 +90,16 @@ def run(
         _write_page(rows, html, language)
     if as_json:
         for row in rows:
-            print(json.dumps(_plain(row), ensure_ascii=False))
+            words = verdicts.columns(row)
+            kept = {name: value for name, value in row.items() if name not in _LEFT_OUT}
+            kept |= {name: json.loads(kept[name]) for name in _NESTED if kept.get(name)}
+            kept |= {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
+            print(json.dumps({**kept, "mfu_sentence": words["mfu_reason"] or None}, ensure_ascii=False))
     else:
         from mfulab.cli.trace_text import show
 
         show(list(zip(found, rows, strict=True)), language)
     return int(any(row["status"] != "ok" for row in rows))
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    words = verdicts.columns(row)
-    kept = {name: value for name, value in row.items() if name not in _LEFT_OUT}
-    kept |= {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
-    kept["mfu_sentence"] = words["mfu_reason"] or None
-    return kept | {name: json.loads(kept[name]) for name in _NESTED if kept.get(name)}
 
 
 def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Path, language: str) -> None:

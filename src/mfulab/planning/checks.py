@@ -4,7 +4,6 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,7 +77,7 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
             node = node[part]
             parents += f"{part}."
         if not override.is_sweep_override() and "${" not in override.get_value_element_as_str():
-            value(key, plain(override.get_value_element_as_str()))
+            check_values(key, [plain(override.get_value_element_as_str())])
 
 
 def values_of(override: Override) -> list[str]:
@@ -138,25 +137,19 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
                 raise unknown("exclude", key, known)
 
 
-def value(key: str, content: Any) -> None:
-    """Raises ConfigurationError if `content` is no value of `key`; how keys go together is not looked at."""
-    if (adapter := _adapter(key)) is None:
-        return
-    try:
-        valid = adapter.validate_python(content)
-    except ValidationError as error:
-        raise told(error, Experiment, *key.split(".")) from error
-    if isinstance(content, bool) and not isinstance(valid, bool):
-        raise ConfigurationError(f"{key}={content}: give a value, not true or false.")
-
-
-@cache
-def _adapter(key: str) -> TypeAdapter[Any] | None:
-    """Type of a key's values; None for the user's own keys."""
+def check_values(key: str, contents: Iterable[Any]) -> None:
+    """Raises ConfigurationError for the first that is no value of `key`; how keys go together is not looked at."""
     field = _find(Experiment, key.split("."))[1]
-    if field is None:
-        return None
-    return TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)  # type: ignore[arg-type]
+    if field is None:  # one of the user's own keys
+        return
+    adapter = TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)  # type: ignore[arg-type]
+    for content in contents:
+        try:
+            valid = adapter.validate_python(content)
+        except ValidationError as error:
+            raise told(error, Experiment, *key.split(".")) from error
+        if isinstance(content, bool) and not isinstance(valid, bool):
+            raise ConfigurationError(f"{key}={content}: give a value, not true or false.")
 
 
 def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> ConfigurationError:

@@ -117,8 +117,7 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
     given = [str(each.input_line) for each in overrides if not each.get_key_element().startswith(no_runs)]
     for key, swept in expanded.items():
         if not any(other.startswith(f"{key}.") for other in expanded):  # a group's swept keys may be what completes it
-            for each in swept:
-                checks.value(key, each.content)
+            checks.check_values(key, [each.content for each in swept])
     checks.whole(base, {key: swept[0].content for key, swept in expanded.items() if "." in key})
     checks.runs(base["steps"], expanded)
     return Composition(choices["experiment"], base, choices, expanded, fixed, given)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests, read_text, write_json
 from mfulab.device import kind_of
@@ -17,25 +19,25 @@ from mfulab.measurements.peaks_audit import AUDITED, installed_version
 from mfulab.measurements.published import PUBLISHED
 from mfulab.planning import traces
 from mfulab.planning.overrides import from_snakemake
-from mfulab.planning.runs import Plan, Run, plan
+from mfulab.planning.runs import Plan, plan
 from mfulab.planning.sources import PACKAGE, locate
 
 CONFIG = Path("config")
 RESULTS = Path("results")
+PLANS = TypeAdapter(list[Plan])
 
 
 @dataclass(frozen=True)
 class Planned:
     """The plans of one command, and the file that remembers them."""
 
-    plans: Sequence[Plan]
+    plans: list[Plan]
     memory: Path
 
     def remember(self) -> None:
         """Writes the plans where the next command, and a cluster's jobs, find them."""
         if not _recall(self.memory):
-            told = [{**vars(plan), "runs": [vars(run) for run in plan.runs]} for plan in self.plans]
-            write_json(self.memory, told)
+            write_json(self.memory, PLANS.dump_python(self.plans))
 
 
 def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESULTS) -> Planned:
@@ -50,25 +52,25 @@ def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESUL
         return Planned(plans, memory)
     from mfulab.planning.composition import compose_experiments
 
-    plans = [plan(each, *place(each.base), emulated(each.base)) for each in compose_experiments(overrides, folder)]
+    plans = [plan(each, *place(each.base)) for each in compose_experiments(overrides, folder)]
     for target in {run.target for each in plans for run in each.runs if run.target}:
         locate(target)
     return Planned(plans, memory)
 
 
-def place(base: Mapping[str, Any]) -> tuple[str, str]:
-    """(hardware slug, device type) of a composed config: this machine's, or what `hardware=` claims of another."""
+def place(base: Mapping[str, Any]) -> tuple[str, str, Mapping[str, str]]:
+    """(hardware slug, device type, formats that it emulates with the reasons) of a composed config.
+
+    They are this machine's, or what `hardware=` claims of another, of which no emulated format is known.
+    """
+    hardware, device = base["hardware"], base["device"]["type"]
+    if hardware:
+        return hardware, device.replace("auto", kind_of(hardware)), {}
     try:
-        if base["hardware"]:
-            return base["hardware"], base["device"]["type"].replace("auto", kind_of(base["hardware"]))
-        return hardware_slug(base["device"]["type"]), resolve(base["device"]["type"])
+        kind = resolve(device)
+        return hardware_slug(device), kind, emulated_here(kind)
     except NoDeviceError as error:
         raise ConfigurationError(str(error)) from error
-
-
-def emulated(base: Mapping[str, Any]) -> dict[str, str]:
-    """Formats that the device to measure emulates, with the reasons; of another machine none is known."""
-    return {} if base["hardware"] else emulated_here(place(base)[1])
 
 
 def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
@@ -92,7 +94,6 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
 def _recall(path: Path) -> list[Plan]:
     """The remembered plans; none if nothing readable is remembered."""
     try:
-        plans = json.loads(read_text(path))
-        return [Plan(**{**each, "runs": [Run(**run) for run in each["runs"]]}) for each in plans]
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return PLANS.validate_json(read_text(path))
+    except (FileNotFoundError, ValueError):
         return []

@@ -14,7 +14,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -41,66 +40,50 @@ def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
     return _reached(tuple(roots), OF_GPUS if hardware and not is_gpu(kind_of(hardware)) else ())
 
 
+@cache
 def closure(*modules: str) -> Sequence[Path]:
     """Every file that all of these modules depend on."""
-    walk = _walked(modules)
-    return sorted(walk.data | {each.path for each in walk.statements})
-
-
-@cache
-def _walked(modules: tuple[str, ...]) -> "_Walk":
-    """The walk through these modules; it goes on where that through all but the last one ended: figures share most."""
-    return _walked(modules[:-1]).to([(modules[-1], ALL)]) if modules else _Walk()
+    data, statements = _walk((module, ALL) for module in modules)
+    return sorted(data | {module.path for module in statements})
 
 
 @cache
 def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
-    walk = _Walk().to(roots, without)
-    found = {file: file.read_bytes() for file in walk.data}
-    for module, places in walk.statements.items():
+    data, statements = _walk(roots, without)
+    found = {file: file.read_bytes() for file in data}
+    for module, places in statements.items():
         found[module.path] = "\n".join(map(module.text, sorted(places))).encode()
     return {file: hashlib.sha256(found[file]).hexdigest()[:16] for file in sorted(found)}
 
 
-@dataclass
-class _Walk:
-    """Definitions that are reached from some, with data files and, of each module, places of its statements."""
+def _walk(roots: Iterable[Node], without: tuple[str, ...] = ()) -> tuple[set[Path], dict["_Module", set[int]]]:
+    """Data files, and of each module the places of its statements, that these definitions reach.
 
-    seen: set[Node] = field(default_factory=set)
-    data: set[Path] = field(default_factory=set)
-    statements: dict["_Module", set[int]] = field(default_factory=dict)
-
-    def to(self, roots: Iterable[Node], without: tuple[str, ...] = ()) -> "_Walk":
-        """The walk that goes on to these roots, not into modules whose names begin with `without`; this one stays."""
-        seen, data = {*self.seen}, {*self.data}
-        statements = {module: {*places} for module, places in self.statements.items()}
-        waiting = list(roots)
-        while waiting:
-            node = waiting.pop()
-            if (
-                node in seen
-                or node[0].startswith(without)
-                or not _is_local(node[0])
-                or (path := _file(node[0])) is None
-            ):
-                continue
-            seen.add(node)
-            module = _module(node[0], path)
-            places, beyond = module.meant(node[1])
-            waiting += beyond
-            known = statements.setdefault(module, set())
-            for place in places - known:
-                known.add(place)
-                nodes, strings, _ = module.read(place)
-                waiting += nodes
-                data |= _data(path.parent, strings)
-        unread = list(data - self.data)
-        while unread:
-            file = unread.pop()
-            included = _data(file.parent, INCLUDE.findall(file.read_text(encoding="utf-8", errors="ignore"))) - data
-            data |= included
-            unread += included
-        return _Walk(seen, data, statements)
+    Modules whose names begin with one of `without` are not entered.
+    """
+    data, statements = set[Path](), dict["_Module", set[int]]()
+    seen, waiting = set[Node](), set(roots)
+    while waiting:
+        node = waiting.pop()
+        seen.add(node)
+        if node[0].startswith(without) or not _is_local(node[0]) or (path := _file(node[0])) is None:
+            continue
+        module = _module(node[0], path)
+        places, beyond = module.meant(node[1])
+        known = statements.setdefault(module, set())
+        for place in places - known:
+            nodes, files, _ = module.read(place)
+            beyond |= nodes
+            data |= files
+        known |= places
+        waiting |= beyond - seen
+    unread = list(data)
+    while unread:
+        file = unread.pop()
+        included = _data(file.parent, INCLUDE.findall(file.read_text(encoding="utf-8", errors="ignore"))) - data
+        data |= included
+        unread += included
+    return data, statements
 
 
 def digests(files: Sources) -> str:
@@ -137,8 +120,7 @@ class _Module:
         self.imported: set[Node] = set()  # what is imported with this module
         self.statements: list[ast.stmt] = []
         self.bound: dict[str, set[int]] = {}  # places of what binds a name
-        self.known: dict[int, tuple[set[Node], set[str], list[str]]] = {}  # what was read
-        self.texts: dict[int, str] = {}
+        self.read, self.text = cache(self._read), cache(self._text)
         try:
             tree = ast.parse(path.read_bytes())
         except SyntaxError as error:
@@ -172,20 +154,16 @@ class _Module:
         places = self.effects | self.bound.get(name, set()) if is_part else set(range(len(self.statements)))
         return places, self.imported | named
 
-    def text(self, place: int) -> str:
+    def _text(self, place: int) -> str:
         """The part of the statement at a place that counts, as text; making it takes as long as all else."""
-        if place not in self.texts:
-            uses = self.read(place)[2]
-            self.texts[place] = "\n".join([ast.dump(self.statements[place]), *uses])
-        return self.texts[place]
+        uses = self.read(place)[2]
+        return "\n".join([ast.dump(self.statements[place]), *uses])
 
-    def read(self, place: int) -> tuple[set[Node], set[str], list[str]]:
-        """Of the statement at a place the definitions to which it refers, the strings in it, and what its names mean.
+    def _read(self, place: int) -> tuple[set[Node], set[Path], list[str]]:
+        """Of the statement at a place the definitions and data files to which it refers, and what its names mean.
 
         What does not count, such as docstrings, is gone from the statement then.
         """
-        if place in self.known:
-            return self.known[place]
         statement = self.statements[place]
         inner: dict[str, Node] = {}
         dotted: set[tuple[str, ...]] = set()
@@ -221,8 +199,7 @@ class _Module:
         nodes |= {(module, IMPORTING) for module, _ in inner.values()}
         nodes = nodes.union(*map(_modules_called, strings), filter(None, meant.values()))
         uses = sorted(f"{'.'.join(names)} is {'.'.join(node)}" for names, node in meant.items() if node)
-        self.known[place] = (nodes, strings, uses)
-        return self.known[place]
+        return nodes, _data(self.path.parent, strings), uses
 
     def _imports(self, node: ast.Import | ast.ImportFrom) -> dict[str, Node]:
         """The names that an import binds, each with what it means; `import a.b` is kept by its whole name."""

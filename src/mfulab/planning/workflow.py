@@ -84,9 +84,9 @@ class Workflow:
         self.first_page = f"{RESULTS}/plan/{self._sweep.digest}.page"
         # Commands that write tables and page of the rows that there are, while others are still to come.
         self.partial_page = (
-            f"warm scripts/tables.py --partial --manifest {shlex.join(self.planned_manifests)}"
+            f"warm scripts/command.py tables --partial --manifest {shlex.join(self.planned_manifests)}"
             " --reference results/reference --out results/tables"
-            f" && warm scripts/page.py --out {PAGE} --language {self.language}"
+            f" && warm scripts/command.py page --out {PAGE} --language {self.language}"
         )
 
     def begin(self) -> bool:

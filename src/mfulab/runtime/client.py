@@ -49,7 +49,7 @@ def main(command: list[str]) -> int:
             return _measure(command, environment)
         began = time.monotonic()
         status = _execute(command, environment, None)
-        if command[0].endswith("page.py") and (sweep := budget.read()) is not None:
+        if command[1:2] == ["page"] and (sweep := budget.read()) is not None:
             sweep.note(budget.PAGE, time.monotonic() - began)
     except WorkflowEndedError:
         print("the workflow ended before this run", file=sys.stderr)

@@ -4,6 +4,7 @@ import importlib
 import mmap
 import random
 import subprocess
+import sys
 import time
 import traceback
 from contextlib import suppress
@@ -22,6 +23,7 @@ from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, Status
 from mfulab.device import system
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.runtime.budget import LEFT_OUT
+from mfulab.runtime.client import REFUSED
 from mfulab.runtime.processes import SIGNALLED, UNSUPERVISED
 from mfulab.timing.statistics import relative_half_width
 
@@ -29,6 +31,25 @@ FEWEST_REPLICATES = 3  # that can be precise: two agree by chance
 MOST_PAGES, MOST_BYTES = 1 << 14, 1 << 16  # that move a run's memory: 64 MB at most, and of the heap a few pages
 # What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator", "memoryerror")
+
+
+def main(step: str) -> None:
+    """Measures the run of `--config FILE`; `--failed MESSAGE --after SECONDS` writes the row of one that ended so.
+
+    Ends the process with `REFUSED`, after one message, where the run must not become a row.
+    """
+    sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
+    given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    config = Path(given["--config"])
+    try:
+        if failed := given.get("--failed"):
+            row = record_failure(step, config, failed, float(given.get("--after") or 0) or None)
+        else:
+            row = measure(step, config)
+    except ConfigurationError as error:
+        print(f"mfulab: {error}", file=sys.stderr)
+        sys.exit(REFUSED)
+    print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))
 
 
 def measure(step: str, config_path: Path) -> Row:

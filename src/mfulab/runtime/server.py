@@ -31,7 +31,7 @@ from mfulab.runtime.client import STARTED, WORKFLOW_ENDED
 from mfulab.runtime.run import commit
 
 # What runs spend their start on, the measurements' first: a run that is already there waits for all of it.
-PRELOADED = ("numpy", "numba", "torch", "triton", "mfulab.cli.step", "mfulab.runtime.run")
+PRELOADED = ("numpy", "numba", "torch", "triton", "mfulab.runtime.run")
 FOLDERS = ("measurements/**/[!_]*.py", "models/[!_]*.py")  # every module of these, for all that they import
 REPORT = ("mfulab.tables.build", "mfulab.report.figures", "mfulab.report.page.document")
 # What only some runs need and takes seconds: modules beside the others, and those of `models` that import it.
