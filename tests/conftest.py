@@ -1,6 +1,5 @@
 """Shared by all tests: the skip rules, and a copy of the workflow in which a test may change anything."""
 
-import fcntl
 import gc
 import os
 import shutil
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from support.shared import made_once
 from support.workflow_copy import MINIATURE, ROOT, Project, copy_workflow
 
 # A busy machine is no failure.
@@ -42,11 +42,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def pytest_configure() -> None:
+    """Has Python look for garbage rarely: modules are imported, and what they make stays."""
+    gc.set_threshold(20_000, 10, 10)
+
+
 def pytest_collection_finish() -> None:
     """What is collected stays: the collector need not walk it, and the libraries, in every test."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 10, 10)
 
 
 def _spread(items: list[pytest.Item]) -> None:
@@ -97,17 +101,11 @@ def make_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Proj
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The miniature with its report, made once for all of pytest's workers; who changes something takes `measured`."""
-    shared = tmp_path_factory.getbasetemp()
-    shared = shared.parent if os.environ.get("PYTEST_XDIST_WORKER") else shared
-    folder, finished = shared / "workflow", shared / "workflow.finished"
-    with (shared / "workflow.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not finished.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            Project(copy_workflow(folder, with_source=True)).snakemake("report", *MINIATURE)
-            finished.touch()
-    return Project(folder)
+
+    def make(folder: Path) -> None:
+        Project(copy_workflow(folder, with_source=True)).snakemake("report", *MINIATURE)
+
+    return Project(made_once(tmp_path_factory, "workflow", make))
 
 
 @pytest.fixture

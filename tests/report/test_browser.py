@@ -20,26 +20,13 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
-    pytest.mark.xdist_group("browser"),  # one process of pytest draws the page for all of them
+    pytest.mark.xdist_group("browser"),  # one browser for all of them
 ]
-EVIL = "<img src=x onerror=document.title='broken'>"
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("report")
-    manifest = report_rows.lay_out(root, models=(*report_rows.MODELS, EVIL))
-    folder = next(
-        path for path in (root / "results" / report_rows.CPU / "profile_step").iterdir() if "gpt2" in path.name
-    )
-    (folder / "log").write_text(f"</script>{EVIL}")
-    main(["tables", "--root", str(root), "--out", str(root / "results/tables"), "--manifest", str(manifest)])
-    tables, drawn = str(root / "results/tables"), str(root / "figures")
-    main(["figures", "--tables", tables, "--out", drawn, "--formats", "svg"])  # once for both languages
-    for name, language in (("report", "en"), ("korean", "ko")):
-        out = str(root / f"{name}.html")
-        main(["page", "--tables", tables, "--figures", drawn, "--out", out, "--language", language])
-    return root / "report.html"
+def report(page) -> Path:
+    return page / "report.html"
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +206,7 @@ def test_a_run_opens_with_its_config_samples_and_log(opened):
 def test_text_from_models_and_logs_is_shown_and_never_run(opened):
     assert opened.title() == "MFU versus utilization"
     opened.locator("#filter").fill("onerror")
-    assert EVIL in cells(opened, "model")
+    assert report_rows.EVIL_NAME in cells(opened, "model")
     opened.locator("#filter").fill("gpt2")
     for line in opened.locator("#grid tbody tr[data-row]").all()[:12]:
         line.click()

@@ -16,6 +16,8 @@ from mfulab.runtime import server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux: elsewhere there is none")
 
+CLASSES = ("transformers:GPT2LMHeadModel", "transformers:ResNetForImageClassification")
+
 
 @pytest.mark.parametrize(
     ("target", "rules", "mode", "work"),
@@ -46,18 +48,12 @@ def test_the_worker_imports_what_the_workflow_is_to_do(target, rules, mode, work
     assert ({"transformers.modeling_utils", "mfulab.models.huggingface"} <= set(modules)) == ("transformers" in work)
 
 
-def test_an_architecture_of_transformers_is_imported_with_its_class():
+def test_an_architecture_of_transformers_is_named_with_its_class():
     text = (ROOT / "config/model/resnet18.yaml").read_text()
     config = json.dumps({"model": yaml.safe_load(text)}, indent=1)
     work = imported([config, config])
     assert work == ["transformers", "dynamo", "transformers:ResNetForImageClassification"]
-    program = (
-        "import sys; from mfulab.runtime import server as s;"
-        f"s.preload(name for name in s.modules_for('rows {' '.join(work)}') if ':' in name);"
-        "print('transformers.models.resnet.modeling_resnet' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n"
+    assert work[-1] in CLASSES  # whose module test_what_the_worker_imports_wakes_no_gpu looks for
 
 
 def test_what_is_left_to_few_runs_is_not_imported_for_others():
@@ -85,7 +81,10 @@ int cuGetProcAddress_v2(const char *s, void **f, int v, unsigned long long g, in
 
 
 def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
-    """A forked child cannot use CUDA once its parent has; the driver's library is replaced by one that tells."""
+    """Each class's module is imported by its name alone, and no GPU is woken.
+
+    A forked child cannot use CUDA once its parent has; the driver's library is replaced by one that tells.
+    """
     (tmp_path / "driver.c").write_text(FAKE_DRIVER)
     library = tmp_path / "libcuda.so.1"
     try:
@@ -99,10 +98,16 @@ def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
         "MFULAB_TEST_TOLD": str(told),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
-    classes = "transformers:GPT2LMHeadModel transformers:ResNetForImageClassification"
-    modules = f"s.modules_for('both transformers dynamo {classes}')"
-    preload = f"import sys; from mfulab.runtime import server as s; s.preload({modules}); sys.modules['torch']"
-    subprocess.run([sys.executable, "-c", preload], env=environment, check=True)
+    program = (
+        "import sys; from mfulab.runtime import server as s;"
+        f"modules = s.modules_for('both transformers dynamo {' '.join(CLASSES)}');"
+        "s.preload(name for name in modules if ':' in name);"
+        "print('transformers.models.resnet.modeling_resnet' in sys.modules);"
+        "s.preload(modules); sys.modules['torch']"
+    )
+    preload = [sys.executable, "-c", program]
+    done = subprocess.run(preload, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == "True\n"
     assert not told.exists(), told.read_text()
     # The library does tell: this is what must not happen.
     subprocess.run([sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"], env=environment)

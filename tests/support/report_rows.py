@@ -45,6 +45,9 @@ MODELS = {  # forward FLOPs a sample, parameters, tokens a sample
     "resnet18": (3_628_146_688, 11_689_512, None),
     "gpt2": (36_500_000_000, 124_439_808, 128),
 }
+# Texts of others that would run if the page did not escape them; a run's name holds no slash.
+EVIL = '<script>alert("x")</script>'
+EVIL_NAME = """<img src=x onerror="document.title='broken'">"""
 PHASES = {"forward": 0.3, "backward": 0.45, "optimiser": 0.2, "other": 0.05}
 KERNELS = {  # share of the reference, by hardware
     CPU: {"python": 1e-6, "numba_naive": 0.004, "numba_reordered": 0.11, "numba_parallel": 0.35, "numpy": 0.99},

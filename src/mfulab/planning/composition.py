@@ -97,7 +97,7 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
     own = [str(override.input_line) for override in single]
     keys = ((each.get_key_element().lstrip("+"), each.get_value_element_as_str()) for each in single)
     fixed = {key: checks.plain(text) for key, text in keys if "." in key}
-    composed = compose("config", overrides=[*chosen, *own], return_hydra_config=True)
+    composed = compose("config", overrides=[*chosen, *own], return_hydra_config=True) if own else shipped
     choices = {str(key): str(value) for key, value in composed.hydra.runtime.choices.items()}
     base = _plain(composed)
     where = f"{folder}/experiment/{choices['experiment']}.yaml: "

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mfulab.runtime import processes
+from mfulab.runtime import garbage, processes
 from mfulab.runtime.client import STARTED, WORKFLOW_ENDED
 from mfulab.runtime.run import commit
 
@@ -87,9 +87,10 @@ def modules_for(work: str) -> list[str]:
 
 def preload(modules: Iterable[str]) -> None:
     """Imports what runs need. A module that cannot be imported is left to the runs, whose rows say why."""
-    for name in modules:
-        with suppress(Exception):
-            pkgutil.resolve_name(name)
+    with garbage.looked_for_rarely():  # runs look as often as Python does
+        for name in modules:
+            with suppress(Exception):
+                pkgutil.resolve_name(name)
     commit()  # of the code that is imported now; remembered for every run
     gc.collect()
     gc.freeze()  # a child's collector leaves the shared pages alone

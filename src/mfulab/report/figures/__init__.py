@@ -28,6 +28,7 @@ from mfulab.core.files import write_text
 from mfulab.core.language import Texts
 from mfulab.report import frames, trust
 from mfulab.report.drawing import hover, kinds, labels, runs, style
+from mfulab.runtime import garbage
 
 TOPICS = (
     *("headline", "why", "ladder", "batch_size", "training", "precision", "execution", "roofline", "kernels"),
@@ -135,6 +136,7 @@ def command(name: str, experiments: Sequence[str] = (), language: str = "en") ->
     return " ".join([f"snakemake --cores 1 reports/figures/{name}.svg", *(["--config"] if chosen else []), *chosen])
 
 
+@garbage.looked_for_rarely()
 def draw(
     tables: Path, out: Path, only: Sequence[str], formats: Sequence[str], language: str, listed: Path | None
 ) -> int:
