@@ -24,6 +24,7 @@ TEXTS = {
     "seminar": ["source", "case", "printed", "formula", "value", "answer", "agrees", "note"],
 }
 ABSENT = {str: "", bool: False, float: float("nan")}
+MANY = 10_000  # rows of a frame whose copy is worth some care
 JUDGED = ("doubtful", "impossible", "doubts")  # columns that `trust.judged` adds
 
 
@@ -47,8 +48,16 @@ def texts(path: Path) -> pd.DataFrame:
 
 
 def those(rows: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
-    """The rows for which `chosen` is true; where all are, the frame itself, since a copy of many rows takes long."""
-    return rows if chosen.all() else rows[chosen]
+    """The rows for which `chosen` is true; where all are, the frame itself, since a copy of many rows takes long.
+
+    Of many rows, columns that are one array, the empty ones, are one again.
+    """
+    if chosen.all() or len(rows) < MANY:
+        return rows if chosen.all() else rows[chosen]
+    places = [rows[name].to_numpy().ctypes.data if rows[name].dtype != "boolean" else name for name in rows]
+    names = dict(zip(places, rows, strict=True))
+    kept = rows[[*names.values()]][chosen]
+    return pd.DataFrame({name: kept[names[place]] for name, place in zip(rows, places, strict=True)}, copy=False)
 
 
 def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
@@ -173,6 +182,12 @@ def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
         problems.append(f"{path.name}: the table is missing")
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
         problems.append(f"{path.name}: the table cannot be read ({str(error).strip()})")
+    # All empty columns of a kind are one array: most columns of a sweep are empty.
+    empty = {
+        str: pd.Series("", frame.index, "str"),
+        bool: pd.Series(pd.NA, frame.index, "boolean"),
+        float: pd.Series(float("nan"), frame.index),
+    }
     for name in filter(frame.__contains__, expected):
         cells, kind = frame[name], expected[name]
         if kind is str:
@@ -183,13 +198,12 @@ def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
         elif is_bool_dtype(cells) or not is_numeric_dtype(cells):
             frame[name] = pd.to_numeric(cells.astype(str), errors="coerce")
             unreadable += int((frame[name].isna() & cells.notna()).sum())
+        if ((frame[name] == "") if kind is str else frame[name].isna()).all():
+            frame[name] = empty[kind]
     if unreadable:
         problems.append(f"{path.name}: {unreadable} cells hold no number where one belongs; they are shown empty")
     if [*frame] != [*expected]:
-        empty = {str: pd.Series("", frame.index, "str"), bool: pd.Series(pd.NA, frame.index, "boolean")}
-        none = pd.Series(float("nan"), frame.index)
-        columns = {name: frame[name] if name in frame else empty.get(kind, none) for name, kind in expected.items()}
-        frame = pd.DataFrame(columns)
+        frame = pd.DataFrame({name: frame.get(name, empty[kind]) for name, kind in expected.items()}, copy=False)
     frame["recorded"] = frame["recorded"].fillna(False).astype(bool)
     return frame
 

@@ -48,7 +48,8 @@ def points(
 
     `interval` are the columns of the lower and the upper end of an interval: of x if they begin so, otherwise of y.
     """
-    rows = rows.dropna(subset=[x, y])
+    read = dict.fromkeys([x, y, *told, *filter(None, (hue, shape)), *interval, *runs.NAMED, runs.DOUBTFUL])
+    rows = rows.filter([*read]).dropna(subset=[x, y])  # not all columns, which are many
     if rows.empty:
         return
     options = {"s": 49, "linewidth": 0, "zorder": 3, "rasterized": len(rows) > style.MANY} | look

@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 
 from mfulab.core.groups import WorkloadConfig
 from mfulab.core.language import Texts
+from mfulab.report import frames
 from mfulab.report.drawing import fonts
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
@@ -177,7 +178,7 @@ def by_machine(
     figure: Figure, rows: pd.DataFrame, titled: Callable[[pd.DataFrame], str] = lambda rows: "", **shared: Any
 ) -> list[tuple[Axes, pd.DataFrame]]:
     """A panel a machine, from left to right, with its rows; `titled` is what stands behind the machine's name."""
-    parts = {name: rows[rows["machine"] == name] for name in machines(rows)}
+    parts = {name: frames.those(rows, rows["machine"] == name) for name in machines(rows)}
     titles = [" · ".join(filter(None, [name, titled(here)])) for name, here in parts.items()]
     grid = panels(figure, [""], titles, **shared)
     return [(grid["", title], here) for title, here in zip(titles, parts.values(), strict=True)]
