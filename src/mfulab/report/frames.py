@@ -128,10 +128,10 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     shared = known.groupby("name")["hardware"].transform("nunique") > 1
     names = (known["name"] + (" " + known["hardware"]).where(shared, "")).to_dict()
     devices = known["device"].to_dict()
-    alike = rows.groupby(["hardware", "recorded"], sort=False, dropna=False)
-    machines = [*alike.groups]  # few, however many rows
+    whose = rows[["hardware", "recorded"]]
+    machines = [*whose.drop_duplicates().itertuples(index=False, name=None)]  # few, however many rows
     shown = [(names.get(machine) or machine[0]) + (RECORDED if machine[1] else "") for machine in machines]
-    which = alike.ngroup()
+    which = whose.groupby([*whose], sort=False, dropna=False).ngroup()
     return rows.assign(
         machine=which.map(dict(enumerate(shown))).astype(str),
         device=which.map({number: devices.get(machine, "") for number, machine in enumerate(machines)}).astype(str),
