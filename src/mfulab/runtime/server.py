@@ -20,12 +20,14 @@ import signal
 import socket
 import sys
 import traceback
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mfulab.core.language import LANGUAGES, catalogue
 from mfulab.runtime import processes
 from mfulab.runtime.client import STARTED, WORKFLOW_ENDED
 from mfulab.runtime.run import commit
@@ -90,6 +92,8 @@ def preload(modules: Iterable[str]) -> None:
     for name in modules:
         with suppress(Exception):
             pkgutil.resolve_name(name)
+            if name in REPORT:
+                deque(map(catalogue, LANGUAGES), 0)  # the texts of figures and page, parsed for all of them
     commit()  # of the code that is imported now; remembered for every run
     gc.collect()
     gc.freeze()  # a child's collector leaves the shared pages alone
