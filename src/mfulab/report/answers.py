@@ -39,10 +39,8 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
     and none beyond it was out of memory.
     """
     rows = rows[["status", *curves.KEYS, "batch_size", "samples_per_s", "predicted_memory_bytes"]]
-    lost: dict[tuple[str, ...], list[float]] = {}  # batch sizes by case
-    failed = rows.loc[rows["status"] == OUT_OF_MEMORY, ["batch_size", *curves.KEYS]].drop_duplicates()
-    for batch_size, *case in failed.itertuples(index=False, name=None):
-        lost.setdefault(tuple(map(str, case)), []).append(batch_size)
+    failed = rows[rows["status"] == OUT_OF_MEMORY]
+    lost = failed["batch_size"].groupby([failed[name].map(str) for name in curves.KEYS]).agg(list).to_dict()
     known = frames.ok(rows, "samples_per_s", "batch_size")
     known = frames.one_each(known, [*curves.KEYS, "batch_size"]) if len(known) else known
     cases, number = known[curves.KEYS].to_dict("records"), known.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
@@ -51,8 +49,7 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
     for rising in np.split(order, np.flatnonzero(np.diff(number.iloc[order])) + 1) if len(order) else ():
         best, last = speeds[rising].max(), rising[-1]
         knee = rising[speeds[rising] >= KNEE * best][0]
-        alike = lost.get(tuple(map(str, cases[last].values())), [])
-        beyond = [batch_size for batch_size in alike if batch_size > sizes[last]]
+        beyond = [size for size in lost.get(tuple(map(str, cases[last].values())), ()) if size > sizes[last]]
         predicted = [(sizes[place], memory[place]) for place in rising if memory[place] == memory[place]]
         found.append(
             Batch(

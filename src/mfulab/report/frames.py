@@ -25,6 +25,7 @@ TEXTS = {
 }
 ABSENT = {str: "", bool: False, float: float("nan")}
 MANY = 10_000  # rows of a frame whose copy is worth some care
+EMPTY = {str: ("", "str"), bool: (pd.NA, "boolean"), float: (float("nan"), "float64")}  # cells of a file, and dtypes
 JUDGED = ("doubtful", "impossible", "doubts")  # columns that `trust.judged` adds
 
 
@@ -183,11 +184,7 @@ def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
         problems.append(f"{path.name}: the table cannot be read ({str(error).strip()})")
     # All empty columns of a kind are one array: most columns of a sweep are empty.
-    empty = {
-        str: pd.Series("", frame.index, "str"),
-        bool: pd.Series(pd.NA, frame.index, "boolean"),
-        float: pd.Series(float("nan"), frame.index),
-    }
+    empty = {kind: pd.Series(value, frame.index, dtype) for kind, (value, dtype) in EMPTY.items()}
     for name in filter(frame.__contains__, expected):
         cells, kind = frame[name], expected[name]
         if kind is str:

@@ -20,7 +20,6 @@ import signal
 import socket
 import sys
 import traceback
-from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
@@ -92,8 +91,8 @@ def preload(modules: Iterable[str]) -> None:
     for name in modules:
         with suppress(Exception):
             pkgutil.resolve_name(name)
-            if name in REPORT:
-                deque(map(catalogue, LANGUAGES), 0)  # the texts of figures and page, parsed for all of them
+            for language in LANGUAGES if name in REPORT else ():  # the texts of figures and page
+                catalogue(language)
     commit()  # of the code that is imported now; remembered for every run
     gc.collect()
     gc.freeze()  # a child's collector leaves the shared pages alone
