@@ -1,5 +1,6 @@
 """One self-contained page: findings first, then figures, rows, environment and definitions; it needs no network."""
 
+import gc
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -54,6 +55,7 @@ KINDS = (("products", "matmuls"), ("recomputed", "recomputation"), ("others", "o
 
 def save(tables: Path, drawn: Path | None, out: Path, language: str) -> None:
     """Writes the page that `build` makes into `out`."""
+    gc.freeze()  # drawing makes much that is collected, which need not look through all imports each time
     write_text(out, build(tables, drawn, language))
 
 
