@@ -224,13 +224,16 @@ def test_a_batch_out_of_memory_is_beyond_the_largest_that_fits():
 
 
 def test_the_largest_batch_of_a_card_follows_the_line_of_predicted_memory():
-    case = profile(0.1, 0.2)  # 2 GB at batch 1, 3 GB at batch 2
-    assert answers.largest_that_fits(case, 16) == 13  # 14.4 of 16 GB
-    assert answers.largest_that_fits(case, 1) == 0
-    assert answers.largest_that_fits(case.head(1), 16) == 1
-    assert answers.largest_that_fits(case.assign(predicted_memory_bytes=float("nan")), 16) is None
-    level = case.assign(predicted_memory_bytes=2e9)
+    predicted = [(1, 2e9), (2, 3e9)]
+    assert answers.largest_that_fits(predicted, 16) == 13  # 14.4 of 16 GB
+    assert answers.largest_that_fits(predicted, 1) == 0
+    assert answers.largest_that_fits(predicted[:1], 16) == 1
+    level = [(1, 2e9), (2, 2e9)]
     assert [answers.largest_that_fits(level, size) for size in (16, 1)] == [2, None]
+    (known,) = answers.batches(profile(0.1, 0.2))
+    assert (known.fits[0], known.at_least) == (13, False)
+    (unknown,) = answers.batches(profile(0.1, 0.2).assign(predicted_memory_bytes=float("nan")))
+    assert set(unknown.fits) == {None}
 
 
 def answered(*rows: pd.DataFrame, language: str = "en") -> list[dict]:

@@ -1,9 +1,10 @@
 """Answers to what readers ask of their runs: batch size, memory of common cards, DataLoader, number format."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mfulab.report import frames
@@ -38,57 +39,54 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
     and none beyond it was out of memory.
     """
     rows = rows[["status", *curves.KEYS, "batch_size", "samples_per_s", "predicted_memory_bytes"]]
-    lost = rows[rows["status"] == OUT_OF_MEMORY].drop_duplicates()
-    lost_cases = lost[curves.KEYS].map(str)
+    failed = rows[rows["status"] == OUT_OF_MEMORY]
+    lost = failed["batch_size"].groupby([failed[name].map(str) for name in curves.KEYS]).agg(list).to_dict()
     known = frames.ok(rows, "samples_per_s", "batch_size")
     known = frames.one_each(known, [*curves.KEYS, "batch_size"]) if len(known) else known
-    found = []
-    for _, case in known.groupby(curves.KEYS, dropna=False, sort=False):
-        case = case.sort_values("batch_size")
-        best, last = case["samples_per_s"].max(), case.iloc[-1]
-        knee = case[case["samples_per_s"] >= KNEE * best].iloc[0]
-        chosen = int(knee["batch_size"]) if len(case) > 1 else None
-        alike = (lost_cases == last[curves.KEYS].map(str)).all(axis=1)
-        beyond = lost.loc[alike & (lost["batch_size"] > last["batch_size"]), "batch_size"]
+    cases, number = known[curves.KEYS].to_dict("records"), known.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
+    sizes, speeds, memory = known[["batch_size", "samples_per_s", "predicted_memory_bytes"]].to_numpy(dtype=float).T
+    order, found = np.lexsort((sizes, number)), []
+    for rising in np.split(order, np.flatnonzero(np.diff(number.iloc[order])) + 1) if len(order) else ():
+        best, last = speeds[rising].max(), rising[-1]
+        knee = rising[speeds[rising] >= KNEE * best][0]
+        beyond = [size for size in lost.get(tuple(map(str, cases[last].values())), ()) if size > sizes[last]]
+        predicted = [(sizes[place], memory[place]) for place in rising if memory[place] == memory[place]]
         found.append(
             Batch(
-                case=last[curves.KEYS].to_dict(),
-                batch_size=chosen,
-                samples_per_s=knee["samples_per_s"],
-                share_percent=100 * knee["samples_per_s"] / best,
-                rising=len(case) > 1 and knee["batch_size"] == last["batch_size"] and beyond.empty,
-                too_large=None if beyond.empty else int(beyond.min()),
-                fits=tuple(largest_that_fits(case, gigabytes) for gigabytes in CARDS_GB),
-                at_least=not bytes_a_sample(case),
+                case=cases[last],
+                batch_size=int(sizes[knee]) if len(rising) > 1 else None,
+                samples_per_s=speeds[knee],
+                share_percent=100 * speeds[knee] / best,
+                rising=len(rising) > 1 and sizes[knee] == sizes[last] and not beyond,
+                too_large=int(min(beyond)) if beyond else None,
+                fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
+                at_least=not bytes_a_sample(predicted),
             )
         )
     return found
 
 
-def largest_that_fits(case: pd.DataFrame, gigabytes: float) -> int | None:
+def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float) -> int | None:
     """The largest batch size whose predicted memory stays within USABLE of a card; 0 if none does; None if unknown.
 
-    Predicted memory grows with the batch by a line through the smallest and the largest that were measured. One alone,
-    or a line that does not rise, says whether it fits, not what would: then the largest measured, or None, as a smaller
-    one might.
+    `predicted` are batch sizes, rising, with their memory. It grows with the batch by a line through the smallest and
+    the largest that were measured. One alone, or a line that does not rise, says whether it fits, not what would: then
+    the largest measured, or None, as a smaller one might.
     """
-    known = case.dropna(subset=["predicted_memory_bytes"]).sort_values("batch_size")
-    if known.empty:
+    if not predicted:
         return None
-    room, last, each = USABLE * gigabytes * 1e9, known.iloc[-1], bytes_a_sample(case)
+    room, (batch_size, memory), each = USABLE * gigabytes * 1e9, predicted[-1], bytes_a_sample(predicted)
     if not each:
-        return int(last["batch_size"]) if last["predicted_memory_bytes"] <= room else None
-    return max(0, int(last["batch_size"] + (room - last["predicted_memory_bytes"]) // each))
+        return int(batch_size) if memory <= room else None
+    return max(0, int(batch_size + (room - memory) // each))
 
 
-def bytes_a_sample(case: pd.DataFrame) -> float | None:
+def bytes_a_sample(predicted: Sequence[tuple[float, float]]) -> float | None:
     """Slope of that line; None where one batch size alone is known, or the line does not rise."""
-    known = case.dropna(subset=["predicted_memory_bytes"]).sort_values("batch_size")
-    if known["batch_size"].nunique() < 2:
+    if len(dict(predicted)) < 2:
         return None
-    ends = known[["batch_size", "predicted_memory_bytes"]].iloc[[0, -1]]
-    samples, more = (ends.iloc[1] - ends.iloc[0]).astype(float)
-    return more / samples if more > 0 else None
+    (smallest, least), (largest, most) = predicted[0], predicted[-1]
+    return (most - least) / (largest - smallest) if most > least else None
 
 
 def bf16(rows: pd.DataFrame) -> pd.DataFrame:

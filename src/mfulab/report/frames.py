@@ -24,6 +24,8 @@ TEXTS = {
     "seminar": ["source", "case", "printed", "formula", "value", "answer", "agrees", "note"],
 }
 ABSENT = {str: "", bool: False, float: float("nan")}
+MANY = 10_000  # rows of a frame whose copy is worth some care
+EMPTY = {str: ("", "str"), bool: (pd.NA, "boolean"), float: (float("nan"), "float64")}  # cells of a file, and dtypes
 JUDGED = ("doubtful", "impossible", "doubts")  # columns that `trust.judged` adds
 
 
@@ -47,8 +49,16 @@ def texts(path: Path) -> pd.DataFrame:
 
 
 def those(rows: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
-    """The rows for which `chosen` is true; where all are, the frame itself, since a copy of many rows takes long."""
-    return rows if chosen.all() else rows[chosen]
+    """The rows for which `chosen` is true; where all are, the frame itself, since a copy of many rows takes long.
+
+    Of many rows, columns that are one array, the empty ones, are one again.
+    """
+    if chosen.all() or len(rows) < MANY:
+        return rows if chosen.all() else rows[chosen]
+    places = [rows[name].to_numpy().ctypes.data if rows[name].dtype != "boolean" else name for name in rows]
+    names = dict(zip(places, rows, strict=True))
+    kept = rows[[*names.values()]][chosen]
+    return pd.DataFrame({name: kept[names[place]] for name, place in zip(rows, places, strict=True)}, copy=False)
 
 
 def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
@@ -119,10 +129,10 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     shared = known.groupby("name")["hardware"].transform("nunique") > 1
     names = (known["name"] + (" " + known["hardware"]).where(shared, "")).to_dict()
     devices = known["device"].to_dict()
-    alike = rows.groupby(["hardware", "recorded"], sort=False, dropna=False)
-    machines = [*alike.groups]  # few, however many rows
+    whose = rows[["hardware", "recorded"]]
+    machines = [*whose.drop_duplicates().itertuples(index=False, name=None)]  # few, however many rows
     shown = [(names.get(machine) or machine[0]) + (RECORDED if machine[1] else "") for machine in machines]
-    which = alike.ngroup()
+    which = whose.groupby([*whose], sort=False, dropna=False).ngroup()
     return rows.assign(
         machine=which.map(dict(enumerate(shown))).astype(str),
         device=which.map({number: devices.get(machine, "") for number, machine in enumerate(machines)}).astype(str),
@@ -173,6 +183,8 @@ def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
         problems.append(f"{path.name}: the table is missing")
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
         problems.append(f"{path.name}: the table cannot be read ({str(error).strip()})")
+    # All empty columns of a kind are one array: most columns of a sweep are empty.
+    empty = {kind: pd.Series(value, frame.index, dtype) for kind, (value, dtype) in EMPTY.items()}
     for name in filter(frame.__contains__, expected):
         cells, kind = frame[name], expected[name]
         if kind is str:
@@ -183,13 +195,12 @@ def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:
         elif is_bool_dtype(cells) or not is_numeric_dtype(cells):
             frame[name] = pd.to_numeric(cells.astype(str), errors="coerce")
             unreadable += int((frame[name].isna() & cells.notna()).sum())
+        if ((frame[name] == "") if kind is str else frame[name].isna()).all():
+            frame[name] = empty[kind]
     if unreadable:
         problems.append(f"{path.name}: {unreadable} cells hold no number where one belongs; they are shown empty")
     if [*frame] != [*expected]:
-        empty = {str: pd.Series("", frame.index, "str"), bool: pd.Series(pd.NA, frame.index, "boolean")}
-        none = pd.Series(float("nan"), frame.index)
-        columns = {name: frame[name] if name in frame else empty.get(kind, none) for name, kind in expected.items()}
-        frame = pd.DataFrame(columns)
+        frame = pd.DataFrame({name: frame.get(name, empty[kind]) for name, kind in expected.items()}, copy=False)
     frame["recorded"] = frame["recorded"].fillna(False).astype(bool)
     return frame
 

@@ -152,7 +152,7 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     again += [STEPS[table] for table in STEPS if broken and len(_failed(tables[table]))]
     steps = dict.fromkeys(again)
     rows = pd.concat([tables[table][["experiment", "recorded"]] for table in STEPS])
-    experiments = ",".join(dict.fromkeys(filter(None, rows.loc[~rows["recorded"], "experiment"])))
+    experiments = ",".join(filter(None, rows.loc[~rows["recorded"], "experiment"].unique()))
     chosen = f" --config experiment={experiments}" if experiments else ""
     command = f"snakemake --cores 1 report --forcerun {' '.join(steps)}{chosen}"
     says = text("ceilings_only") if found else ""

@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mfulab.core.language import LANGUAGES, catalogue
 from mfulab.runtime import garbage, processes
 from mfulab.runtime.client import STARTED, WORKFLOW_ENDED
 from mfulab.runtime.run import commit
@@ -91,6 +92,8 @@ def preload(modules: Iterable[str]) -> None:
         for name in modules:
             with suppress(Exception):
                 pkgutil.resolve_name(name)
+                for language in LANGUAGES if name in REPORT else ():  # the texts of figures and page
+                    catalogue(language)
     commit()  # of the code that is imported now; remembered for every run
     gc.collect()
     gc.freeze()  # a child's collector leaves the shared pages alone

@@ -15,7 +15,7 @@ def series(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of those series (runs alike in all but the batch size) that have two batch sizes or more."""
     rows = frames.one_each(frames.alone(rows), [*KEYS, "batch_size"])
     sizes = rows.groupby(KEYS, dropna=False)["batch_size"].transform("nunique")
-    return rows[sizes >= 2].sort_values("batch_size")
+    return frames.those(rows, sizes >= 2).sort_values("batch_size")
 
 
 def ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

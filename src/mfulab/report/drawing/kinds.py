@@ -20,8 +20,9 @@ LOOKS = ("facecolor", "edgecolor", "linewidth", "sizes", "paths")  # of points, 
 
 @contextmanager
 def _unlabelled(axes: Axes) -> Iterator[None]:
-    """Keeps the axes' labels, in whose place seaborn writes names of columns."""
+    """Keeps the axes' labels, in whose place seaborn writes names of columns; where one stands it makes no ticks."""
     words = {"xlabel": axes.get_xlabel(), "ylabel": axes.get_ylabel()}
+    axes.set(xlabel=words["xlabel"] or " ", ylabel=words["ylabel"] or " ")
     yield
     axes.set(**words)
 
@@ -33,7 +34,8 @@ def points(
 
     `interval` are the columns of the lower and the upper end of an interval: of x if they begin so, otherwise of y.
     """
-    rows = rows.dropna(subset=[x, y])
+    read = dict.fromkeys([x, y, *told, *filter(None, (hue, shape)), *interval, *runs.NAMED, runs.DOUBTFUL])
+    rows = rows.filter([*read]).dropna(subset=[x, y])  # not all columns, which are many
     if rows.empty:
         return
     usual = {"color": style.PALETTE[0], "s": 49, "linewidth": 0, "zorder": 3, "rasterized": len(rows) > style.MANY}
@@ -56,7 +58,7 @@ def leave_hidden(axes: Axes) -> None:
         places = points.get_offset_transform().transform(points.get_offsets()).round()
         many = {name: found for name in LOOKS if len(found := getattr(points, f"get_{name}")()) == len(places)}
         looks = [[id(each) for each in values] if name == "paths" else values for name, values in many.items()]
-        kept = np.sort(np.unique(np.column_stack([places, *looks]), axis=0, return_index=True)[1])
+        kept = np.flatnonzero(~pd.DataFrame(np.column_stack([places, *looks])).duplicated())
         points.set_offsets(points.get_offsets()[kept])
         points.set(**{name: [values[place] for place in kept] for name, values in many.items()})
 

@@ -21,6 +21,7 @@ from mfulab.planning.naming import short
 from mfulab.report import trust
 from mfulab.report.drawing import hover, style
 
+NAMED = ("recorded", "hardware", "run")  # the columns that name a run
 DOUBTFUL = "doubtful"  # the column of a figure's rows
 UNSEEN = (0.0, 0.0, 0.0, 0.0)  # not "none", on which no pointer rests
 RIM = (0.46, 0.38)  # of a cell, most of which are wider than high: what is left out reaches so far from its middle
@@ -70,9 +71,9 @@ def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: s
 
 
 def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
-    found, names = [], ["recorded", "hardware", "run"]
-    rows = rows if set(names) <= set(rows) else rows.assign(recorded=False, hardware="")  # of no machine
-    for recorded, hardware, run, *measured in rows[[*names, *values]].itertuples(index=False, name=None):
+    found = []
+    rows = rows if set(NAMED) <= set(rows) else rows.assign(recorded=False, hardware="")  # of no machine
+    for recorded, hardware, run, *measured in rows[[*NAMED, *values]].itertuples(index=False, name=None):
         known = [(name, value) for name, value in zip(values, measured, strict=True) if pd.notna(value)]
         says = f"{short(run)}: {', '.join(f'{name} {significant(value)}' for name, value in known)}"
         found.append(hover.link(recorded, hardware, run, says))

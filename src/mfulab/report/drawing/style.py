@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 
 from mfulab.core.groups import WorkloadConfig
 from mfulab.core.language import Texts
+from mfulab.report import frames
 from mfulab.report.drawing import fonts
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
@@ -33,6 +34,7 @@ PALE = 0.35  # opacity of differences within the intervals
 Look: TypeAlias = dict[str, Any]  # how something is drawn: options of `kinds`, seaborn and matplotlib
 LIMIT: Look = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}  # what values are held against
 Dash: TypeAlias = str | tuple[float, ...]
+WHEN = ("started_at", "commit")  # columns that the provenance tells
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -110,7 +112,7 @@ def family_colors(values: Iterable[str]) -> dict[str, str]:
 
 
 def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
-    present = set(values)
+    present = set(pd.unique(values) if isinstance(values, pd.Series) else values)  # many rows, few values
     places = {value: place for place, value in enumerate(usual) if value in present}
     free = chain(sorted(set(range(len(PALETTE))) - set(places.values())), count())
     places |= {value: next(free) for value in sorted(present - set(places))}
@@ -177,7 +179,7 @@ def by_machine(
     figure: Figure, rows: pd.DataFrame, titled: Callable[[pd.DataFrame], str] = lambda rows: "", **shared: Any
 ) -> list[tuple[Axes, pd.DataFrame]]:
     """A panel a machine, from left to right, with its rows; `titled` is what stands behind the machine's name."""
-    parts = {name: rows[rows["machine"] == name] for name in machines(rows)}
+    parts = {name: frames.those(rows, rows["machine"] == name) for name in machines(rows)}
     titles = [" · ".join(filter(None, [name, titled(here)])) for name, here in parts.items()]
     return list(zip(panels(figure, [""], titles, **shared)[0], parts.values(), strict=True))
 
@@ -280,7 +282,7 @@ def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
 def provenance(rows: pd.DataFrame) -> str:
     """The line under every figure: machine, date and code."""
     shown = machines(rows) if "machine" in rows else []
-    starts, commits = (sorted(filter(None, set(rows.get(name, ())))) for name in ("started_at", "commit"))
+    starts, commits = (sorted(filter(None, pd.unique(rows.get(name, pd.Series(dtype=str))))) for name in WHEN)
     span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
     commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
     code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""

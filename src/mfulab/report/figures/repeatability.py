@@ -1,5 +1,7 @@
 """Trust in these numbers: the spread of each run between its processes, and what repeated measuring says."""
 
+from functools import lru_cache
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -24,16 +26,19 @@ def rows(tables: Tables) -> pd.DataFrame:
         for name, what in (("profile", "model"), ("matmul", "kernel"))
     ]
     found = own(pd.concat(parts, ignore_index=True))
-    times = [replicates.times_of({"process_times_s": cell}) for cell in found["process_times_s"]]
+    times = [tuple(replicates.times_of({"process_times_s": cell})) for cell in found["process_times_s"]]
     found = with_machine(tables, found.assign(times=times)[np.array([len(each) > 1 for each in times], dtype=bool)])
     columns = pd.DataFrame(found["times"].tolist(), found.index, dtype=float).T  # one a run
     return found.assign(spread_percent=100 * np.log(columns).std())
 
 
+_trust = lru_cache(4)(repeatability.trust)  # of each panel, and once more of the sentence
+
+
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The spread between processes, and the verdicts and intervals of repeated measurements, if any."""
     first = rows[rows["machine"] == rows["machine"].iloc[0]]
-    found = repeatability.trust(list(first["times"]))
+    found = _trust(tuple(first["times"]))
     spread = found.spread_percent if found.spread_percent is not None else first["spread_percent"].median()
     words = text("spread", found=found, spread=spread, worst=first.loc[first["spread_percent"].idxmax()])
     known = found.false_percent is not None and found.covered_percent is not None
@@ -48,7 +53,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     most = max(2.6, 1.4 * rows["spread_percent"].max())
     least = max(FINEST, min(rows["spread_percent"].min(), most / 8))  # three doublings at least
     for axes, here in panels:
-        if usual := repeatability.trust(list(here["times"])).spread_percent:
+        if usual := _trust(tuple(here["times"])).spread_percent:
             axes.axvline(usual, **style.LIMIT)
         here = here[here["what"].isin(order)]
         here = here.assign(place=kinds.lanes(axes, here, "what", order), shown=here["spread_percent"].clip(FINEST))

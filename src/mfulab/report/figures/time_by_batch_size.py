@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from mfulab.core.language import Texts
 from mfulab.report import trust
 from mfulab.report.drawing import curves, kinds, labels, runs, style, ticks
-from mfulab.report.frames import Tables, ok, with_machine
+from mfulab.report.frames import Tables, ok, those, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC, ORDER = "batch_size", 0
@@ -20,7 +20,7 @@ MOST_NAMED = 12  # lines of a panel that all have a label
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs of series with at least two batch sizes."""
     known = ok(tables["profile"], "time_s", "samples_per_s")
-    return curves.series(with_machine(tables, known[known["mode"].isin(MODES)]))
+    return curves.series(with_machine(tables, those(known, known["mode"].isin(MODES))))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -10,7 +10,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.mfu import ladder
 from mfulab.report.drawing import kinds, labels, runs, style
-from mfulab.report.frames import Tables, ok, with_machine, with_traces
+from mfulab.report.frames import Tables, ok, those, with_machine, with_traces
 
 TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "ladder", 0
@@ -30,7 +30,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     # Most rows have three rungs that belong to any row's order: only the others are looked at one by one.
     sure = np.isfinite(rungs[PLAIN]).sum(axis=1) >= 3
     others = rungs[~sure].to_dict("index").items()
-    known = known.drop([index for index, row in others if sum(rung.falls for rung in ladder.measured(row)) < 3])
+    few = [index for index, row in others if sum(rung.falls for rung in ladder.measured(row)) < 3]
+    known = those(known, ~known.index.isin(few))
     busiest = known.loc[known.groupby(["machine", "model"])["utilization_percent"].idxmax()]
     return busiest.sort_values("mfu_percent", ascending=False).groupby("machine", sort=False).head(MOST)
 

@@ -1,5 +1,6 @@
 """One self-contained page: findings first, then figures, rows, environment and definitions; it needs no network."""
 
+import gc
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -57,6 +58,7 @@ KINDS = (("products", "matmuls"), ("recomputed", "recomputation"), ("others", "o
 
 def save(tables: Path, drawn: Path | None, out: Path, language: str) -> None:
     """Writes the page that `build` makes into `out`."""
+    gc.freeze()  # drawing makes much that is collected, which need not look through all imports each time
     write_text(out, build(tables, drawn, language))
 
 
@@ -166,7 +168,7 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
 
 def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
     """Experiments whose rows the page shows, and how many recorded machines."""
-    measured = sorted(set(filter(None, runs.loc[~runs["recorded"], "experiment"])))
+    measured = sorted(filter(None, runs.loc[~runs["recorded"], "experiment"].unique()))
     recorded = runs.loc[runs["recorded"], "hardware"].nunique()
     says = [text("shown_experiments", names=", ".join(measured))] if measured else []
     says += [text("shown_recorded", count=recorded)] if recorded else []
@@ -229,7 +231,7 @@ def _sections(
     runs = _runs(tables)
     measured = runs[~runs["recorded"]]
     # A recorded machine's experiments are not to be measured here: its figures come from experiment=recorded.
-    experiments = list(dict.fromkeys(filter(None, measured["experiment"]))) or ["recorded"] * (len(runs) > 0)
+    experiments = list(filter(None, measured["experiment"].unique())) or ["recorded"] * (len(runs) > 0)
     sections: dict[str, list[dict[str, Any]]] = {}
     for name, module in figures.modules().items():
         try:

@@ -46,12 +46,12 @@ def as_json(data: object) -> str:
 
 
 def packed(pieces: Iterable[str]) -> tuple[str, str]:
-    """Base64 of the gzipped text, what no page can mistake for its own; and the distinct letters of the text."""
+    """Base64 of the gzipped text, what no page can mistake for its own; and its distinct letters beyond ASCII."""
     found: list[bytes] = []
     compressor, letters = zlib.compressobj(6, wbits=31), set[str]()
     for piece in pieces:
         found.append(compressor.compress(piece.encode("utf-8", errors="replace")))
-        letters.update(piece)
+        letters.update("" if piece.isascii() else piece)
     return base64.b64encode(b"".join([*found, compressor.flush()])).decode(), "".join(sorted(letters))
 
 
