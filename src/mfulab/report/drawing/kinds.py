@@ -34,7 +34,8 @@ def points(
 
     `interval` are the columns of the lower and the upper end of an interval: of x if they begin so, otherwise of y.
     """
-    read = dict.fromkeys([x, y, *told, *filter(None, (hue, shape)), *interval, *runs.NAMED, runs.DOUBTFUL])
+    looks = [look[word] for word in ("hue", "style", "size") if look.get(word)]
+    read = dict.fromkeys([x, y, *told, *looks, *interval, *runs.NAMED, runs.DOUBTFUL])
     rows = rows.filter([*read]).dropna(subset=[x, y])  # not all columns, which are many
     if rows.empty:
         return
