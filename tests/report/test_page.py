@@ -1,7 +1,10 @@
 """The page as text: in order, self-contained, escaped, and a page still where tables are broken, empty or huge."""
 
+import os
 import re
 import shutil
+import signal
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -198,3 +201,22 @@ def test_a_broken_table_leaves_a_page_that_names_it(measured, drawn, tmp_path, d
 )
 def test_a_number_reads_as_a_reader_writes_it_and_breaks_nowhere(words, shown):
     assert document._unbroken(words) == shown.replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely with the libraries loaded")
+def test_figures_are_made_in_processes_and_those_of_a_killed_one_here(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    here = os.getpid()
+    names = list("abcdefgh")
+
+    def work(name: str) -> tuple[str, int]:
+        if name == "e" and os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return name, os.getpid()
+
+    made = document._in_processes(work, names)
+    assert [name for name, _ in made] == names
+    assert ("e", here) in made
+    assert any(process != here for _, process in made), "the others' work is not done twice"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(1))
+    assert document._in_processes(work, names) == [(name, here) for name in names]
