@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -45,11 +46,21 @@ NOISE = (
 )
 # What it says of jobs that ended with it.
 ENDED = re.compile(r"Will exit after|CalledProcessError|At least one job did not complete|Shutting down")
+SIGNALLED = "died with <Signals.SIGINT"
 OBVIOUS = ("Missing output", "Input files updated by another job")  # reasons that go without saying in a dry run
 QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO}
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 TAIL = 40  # lines of a failed run's log
 UNTOLD = "a rule that was not planned"
+
+
+def _is_interrupted(message: str) -> bool:
+    """True once a signal ends the sweep, which a run that had it as well may say before the main thread takes it."""
+    for _ in range(100 if SIGNALLED in message else 0):
+        if lifetime.interrupted:
+            break
+        time.sleep(0.01)
+    return lifetime.interrupted
 
 
 def _take_dotted_keys() -> None:
@@ -202,7 +213,8 @@ class LogHandler(LogHandlerBase):
 
     def _text(self, record: logging.LogRecord) -> str:
         event = getattr(record, "event", None)
-        if lifetime.interrupted and (event is LogEvent.JOB_ERROR or ENDED.search(record.getMessage())):
+        message = record.getMessage()
+        if (event is LogEvent.JOB_ERROR or ENDED.search(message)) and _is_interrupted(message):
             return ""
         values: dict[str, Any] = record.__dict__
         match event:

@@ -5,13 +5,16 @@ import pty
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 from support.processes import HANGS_S
 
+import snakemake_logger_plugin_mfulab as plugin
 from mfulab.core.language.quantities import duration
+from mfulab.runtime import lifetime
 from snakemake_logger_plugin_mfulab import TAIL, Progress, Run, row_remark, tail
 
 SNAKEFILE = """
@@ -130,6 +133,18 @@ def test_a_terminal_gets_colour_and_no_redrawing(toy: Path) -> None:
     assert b"\033[32m" in shown
     assert set(re.findall(rb"\033\[[0-9;?]*([A-Za-z])", shown)) == {b"m"}  # no cursor is moved, no line erased
     assert shown.count(b"\r") == shown.count(b"\r\n")
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.1, None])
+def test_a_run_that_the_terminal_ends_is_no_error_though_it_says_so_first(monkeypatch, after_s: float | None) -> None:
+    monkeypatch.setattr(lifetime, "interrupted", after_s == 0)
+    signal = threading.Timer(after_s or 0, setattr, (lifetime, "interrupted", True))
+    if after_s is not None:
+        signal.start()
+    assert plugin._is_interrupted("Command 'run' died with <Signals.SIGINT: 2>.") is (after_s is not None)
+    signal.cancel()
+    monkeypatch.setattr(lifetime, "interrupted", False)
+    assert not plugin._is_interrupted("Command 'run' returned non-zero exit status 1.")
 
 
 def test_snakemake_finds_the_plugin_by_its_name() -> None:
