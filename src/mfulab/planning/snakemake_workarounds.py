@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.runtime import lifetime
-from mfulab.runtime.garbage import OBJECTS_MADE
 
 WILDCARDS = ("hardware", "run", "figure")
 DEFAULT_RATE = (100, 1)  # jobs, seconds: what Snakemake 9 keeps to where no rate is asked for
+OBJECTS_MADE = 100_000  # between two looks for garbage; Python's own number is 700 to 2,000
 
 
 def keep_commas(workflow: Any) -> None:

@@ -5,6 +5,7 @@ A figure's module has `TABLES` (what it reads), `TOPIC` (one of TOPICS) and `ORD
 come from those rows, `draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
 """
 
+import gc
 import re
 import sys
 import textwrap
@@ -28,7 +29,6 @@ from mfulab.core.files import write_text
 from mfulab.core.language import Texts
 from mfulab.report import frames, trust
 from mfulab.report.drawing import hover, kinds, labels, runs, style
-from mfulab.runtime import garbage
 
 TOPICS = (
     *("headline", "why", "ladder", "batch_size", "training", "precision", "execution", "roofline", "kernels"),
@@ -136,11 +136,11 @@ def command(name: str, experiments: Sequence[str] = (), language: str = "en") ->
     return " ".join([f"snakemake --cores 1 reports/figures/{name}.svg", *(["--config"] if chosen else []), *chosen])
 
 
-@garbage.looked_for_rarely()
 def draw(
     tables: Path, out: Path, only: Sequence[str], formats: Sequence[str], language: str, listed: Path | None
 ) -> int:
     """Draws the figures of the folder `tables` into `out`, or lists those with data in the file `listed`."""
+    gc.freeze()  # drawing makes much that is collected, which need not look through all imports each time
     wanted = {table for name in only or modules() for table in modules()[name].TABLES}
     found, problems = frames.read(tables, wanted)
     if listed:

@@ -28,7 +28,6 @@ from mfulab.report import figures, frames, trust
 from mfulab.report.drawing import fonts, hover, style, vector
 from mfulab.report.duty_cycle import duty_cycle
 from mfulab.report.page import payload, why
-from mfulab.runtime import garbage
 from mfulab.tables import compare
 from mfulab.tables.records import PROGRESS
 
@@ -67,7 +66,6 @@ def save(tables: Path, drawn: Path | None, out: Path, language: str) -> None:
     write_text(out, build(tables, drawn, language))
 
 
-@garbage.looked_for_rarely()
 def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
     tables, problems = frames.read(folder)
