@@ -55,7 +55,7 @@ UNTOLD = "a rule that was not planned"
 
 
 def _is_interrupted(message: str) -> bool:
-    """True once a signal ends the sweep, which a run that had it as well may say before the main thread takes it."""
+    """True once a signal ends the sweep; waits for it where a run that died of the same signal reports first."""
     for _ in range(100 if SIGNALLED in message else 0):
         if lifetime.interrupted:
             break

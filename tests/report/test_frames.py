@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from mfulab.core.language import Texts
+from mfulab.report import frames
 from mfulab.report.figures import ceilings
 from mfulab.report.frames import kinds, one_each, own, read, with_machine
 
@@ -80,3 +81,23 @@ def test_numbers_texts_and_flags_are_read_whatever_stands_beside_them(tmp_path):
     assert found[flags].iloc[1].all()
     assert (found[[name for name, kind in columns.items() if kind is str]].iloc[1] == "=1").all()
     assert any("hold no number" in problem for problem in problems) == (len(numbers) > 1)
+
+
+def test_chosen_rows_of_many_keep_every_column_whatever_its_kind():
+    count = 2 * frames.MANY
+    empty = pd.Series(float("nan"), range(count))
+    rows = pd.DataFrame(
+        {
+            **{f"kind_{each}": pd.Categorical([f"{each}{number % 7}" for number in range(count)]) for each in "abc"},
+            **{f"flag_{each}": pd.array([number % each == 0 for number in range(count)], "boolean") for each in (2, 3)},
+            **{f"text_{each}": [f"{number * each}" for number in range(count)] for each in (1, 2)},
+            "number": range(count),
+            "nothing": empty,
+            "nothing_else": empty,
+        },
+        copy=False,
+    )
+    chosen = rows["number"] % 3 == 1
+    pd.testing.assert_frame_equal(frames.those(rows, chosen), rows[chosen])
+    kept = frames.those(rows, chosen)
+    assert kept["nothing"].to_numpy().ctypes.data == kept["nothing_else"].to_numpy().ctypes.data

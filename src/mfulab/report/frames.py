@@ -55,7 +55,8 @@ def those(rows: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
     """
     if chosen.all() or len(rows) < MANY:
         return rows if chosen.all() else rows[chosen]
-    places = [rows[name].to_numpy().ctypes.data if rows[name].dtype != "boolean" else name for name in rows]
+    arrays = [rows[name].to_numpy() for name in rows]  # kept together, so that no two that differ have one address
+    places = [array.ctypes.data for array in arrays]
     names = dict(zip(places, rows, strict=True))
     kept = rows[[*names.values()]][chosen]
     return pd.DataFrame({name: kept[names[place]] for name, place in zip(rows, places, strict=True)}, copy=False)

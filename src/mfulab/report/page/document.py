@@ -243,7 +243,11 @@ def _sections(
         if isinstance(shown, str):
             problems.append(shown)
         elif shown:
-            shown["svg"] = Markup(vector.inline(shown["svg"], name, glyphs))
+            try:
+                shown["svg"] = Markup(vector.inline(shown["svg"], name, glyphs))
+            except Exception as error:
+                problems.append(figures.unmade(name, error, text.language))
+                continue
             sections.setdefault(figures.modules()[name].TOPIC, []).append(shown)
     sections.setdefault("why", [])  # which has cases even where no run has a headroom to draw
     return [
