@@ -153,15 +153,15 @@ class _Recurrent(nn.Module):
 @pytest.mark.parametrize(
     ("steps", "batch", "inputs", "hidden", "options"),
     [
-        (32, 8, 128, 128, {}),
-        (32, 8, 64, 128, {"batch_first": True}),
-        (16, 4, 512, 256, {"num_layers": 2, "bidirectional": True}),
-        (16, 4, 128, 100, {"num_layers": 3, "dropout": 0.3}),
-        (16, 4, 40, 64, {"num_layers": 2, "dropout": 0.3, "bidirectional": True}),
+        (8, 8, 128, 128, {}),
+        (8, 8, 64, 128, {"batch_first": True}),
+        (5, 4, 512, 256, {"num_layers": 2, "bidirectional": True}),
+        (5, 4, 128, 100, {"num_layers": 3, "dropout": 0.3}),
+        (5, 4, 40, 64, {"num_layers": 2, "dropout": 0.3, "bidirectional": True}),
         (7, 3, 20, 50, {"bias": False}),
-        (20, 1, 400, 33, {"num_layers": 2}),
-        (30, 3, 48, 48, {"num_layers": 4, "bidirectional": True}),
-        (16, 4, 64, 64, {"proj_size": 32, "num_layers": 2}),
+        (7, 1, 400, 33, {"num_layers": 2}),
+        (6, 3, 48, 48, {"num_layers": 4, "bidirectional": True}),
+        (5, 4, 64, 64, {"proj_size": 32, "num_layers": 2}),
     ],
 )
 @pytest.mark.parametrize("followed", few([True, False]))

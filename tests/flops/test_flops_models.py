@@ -1,11 +1,13 @@
 """Counts of whole architectures against what their publishers and other tools say."""
 
+import functools
 from math import isclose
 
 import pytest
 import torch
 from support.models import PARAMETERS, read
 
+from mfulab.flops.counter import Operations
 from mfulab.models.build import build
 from mfulab.models.counted import count_model
 
@@ -27,8 +29,13 @@ GPT2 = {"gpt2": (12, 768), "gpt2_medium": (24, 1024), "gpt2_xl": (48, 1600)}
 LLAMA = {"llama_3_2_1b": (2048, 512, 8192, 16), "llama_3_1_8b": (4096, 1024, 14336, 32)}
 
 
+@functools.cache
+def counted_operations(name: str, batch_size: int) -> Operations:
+    return count_model(read(name), batch_size).count.operations
+
+
 def flops(name: str, batch_size: int = 1) -> tuple[int, int]:
-    operations = count_model(read(name), batch_size).count.operations
+    operations = counted_operations(name, batch_size)
     assert not operations.uncounted
     return operations.sum("forward").flops, operations.sum("backward").flops
 
@@ -84,7 +91,7 @@ def test_ways_to_spend_fewer_flops_by_hand():
 @pytest.mark.parametrize("name", sorted(PARAMETERS))
 def test_backward_costs_twice_the_forward_pass(name):
     """But for the first layer, whose input needs no gradient: that is what a ratio below 1.9 must be made of."""
-    counted = count_model(read(name), 1).count.operations
+    counted = counted_operations(name, 1)
     forward, backward = counted.sum("forward"), counted.sum("backward")
     ratio = backward.flops / forward.flops
     assert ratio <= 2.1
@@ -92,22 +99,6 @@ def test_backward_costs_twice_the_forward_pass(name):
         first = next(key.layer for key, total in counted.totals.items() if total.flops)
         missing = counted.sum("forward", layer=first).flops
         assert 1.9 <= (backward.flops + missing) / forward.flops <= 2.1
-
-
-def test_a_mixture_of_experts_with_latent_attention_by_hand():
-    """DeepSeek-V3: 3 dense layers, 58 of 8 chosen experts and a shared one; keys of 128 + 64, values of 128."""
-    counted = count_model(read("deepseek_v3"), 1)
-    tokens, width, heads = 4096, 7168, 128
-    projections = width * (1536 + 512 + 64) + heads * (1536 * 192 + 512 * 256 + 128 * width)
-    attention = tokens * projections + heads * tokens**2 * (192 + 128)
-    dense, routed = tokens * 3 * width * 18432, tokens * width * (256 + 9 * 3 * 2048)
-    forward = 2 * (61 * attention + 3 * dense + 58 * routed + tokens * width * 129280)
-    operations = counted.count.operations
-    assert (operations.sum("forward").flops, operations.sum("backward").flops) == (forward, 2 * forward)
-    norms = 61 * (2 * width + 1536 + 512) + width
-    experts = 58 * width * (256 + 257 * 3 * 2048)
-    parameters = 2 * width * 129280 + 61 * projections + 3 * 3 * width * 18432 + experts + norms
-    assert sum(each.numel() for each in counted.model.parameters()) == parameters == 671_026_404_352
 
 
 def shortened(name: str, **layers: int) -> tuple[int, int, torch.nn.Module]:
@@ -125,6 +116,21 @@ def sizes(model: torch.nn.Module) -> tuple[int, int]:
     """Parameters, and those of them that are trained."""
     trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
     return sum(each.numel() for each in model.parameters()), trained
+
+
+def test_a_mixture_of_experts_with_latent_attention_by_hand():
+    """DeepSeek-V3: 3 dense layers, 58 of 8 chosen experts and a shared one; keys of 128 + 64, values of 128."""
+    tokens, width, heads, layers = 4096, 7168, 128, 5
+    projections = width * (1536 + 512 + 64) + heads * (1536 * 192 + 512 * 256 + 128 * width)
+    attention = tokens * projections + heads * tokens**2 * (192 + 128)
+    dense, routed = tokens * 3 * width * 18432, tokens * width * (256 + 9 * 3 * 2048)
+    by_hand = 2 * (layers * attention + 3 * dense + (layers - 3) * routed + tokens * width * 129280)
+    forward, backward, whole = shortened("deepseek_v3", num_hidden_layers=layers)
+    assert (forward, backward) == (by_hand, 2 * by_hand)
+    norms = 61 * (2 * width + 1536 + 512) + width
+    experts = 58 * width * (256 + 257 * 3 * 2048)
+    parameters = 2 * width * 129280 + 61 * projections + 3 * 3 * width * 18432 + experts + norms
+    assert sizes(whole)[0] == parameters == 671_026_404_352
 
 
 def test_palm_540b_by_hand():

@@ -1,6 +1,7 @@
 """The files that a run depends on, read from import statements and from the names of data files."""
 
 import os
+import shutil
 import sys
 import textwrap
 from pathlib import Path
@@ -14,9 +15,10 @@ from mfulab.planning import sources
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-    """An empty folder in which modules are looked for."""
+    """An empty folder in which modules are looked for, by a user whose caches are empty."""
     monkeypatch.chdir(tmp_path)
-    remembered = (sources.locate, sources.closure, sources._reached, sources._module, sources._modules_called)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    remembered = (sources.locate, sources._reached, sources._memory, sources._module, sources._modules_called)
     remembered += (sources._file, sources._is_local, sources._data_files)
     for function in remembered:
         function.cache_clear()
@@ -50,6 +52,7 @@ def test_digests_are_the_same_where_a_library_is_not_installed(lab, monkeypatch)
     installed = reached("lab.used.used")
     found = sources._file
     monkeypatch.setattr(sources, "_file", lambda module: None if module.startswith("torch") else found(module))
+    shutil.rmtree("caches")
     for function in (sources._reached, sources._module, sources._is_local):
         function.cache_clear()
     assert reached("lab.used.used") == installed
@@ -130,11 +133,16 @@ def lab(elsewhere, monkeypatch):
         path = elsewhere / "lab" / file
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new))
-        for function in (sources._reached, sources._module):
-            function.cache_clear()
+        forget()
         return reached(root) != before
 
     return changes
+
+
+def forget():
+    """Leaves what another process would know."""
+    for function in (sources._reached, sources._memory, sources._module):
+        function.cache_clear()
 
 
 def reached(root):
@@ -173,6 +181,26 @@ def test_the_description_of_a_field_counts_nowhere_and_its_default_does(lab):
 def test_a_module_imported_by_a_name_made_at_run_time_counts_whole(lab):
     assert lab("parts/one/part.py", "1", "2", root="lab.dynamic.used")
     assert not lab("parts/one/other.py", "1", "2", root="lab.dynamic.used")
+
+
+def test_what_was_found_is_remembered_for_this_text_of_the_package_alone(lab, monkeypatch):
+    found, walk = reached("lab.used.used"), sources._walk
+    monkeypatch.setattr(sources, "_walk", None)
+    forget()
+    assert reached("lab.used.used") == found
+    monkeypatch.setattr(sources, "_walk", walk)
+    for version in range(sources.MEMORIES + 2):
+        assert lab("effects.py", 'TABLE["more"] =', f'TABLE["more"] = {version} +')
+    assert len(list(Path("caches/mfulab/sources").iterdir())) <= sources.MEMORIES + 1
+
+
+def test_a_users_own_files_are_read_each_time_and_no_cache_is_needed(own_module, monkeypatch):
+    (own_module / "caches").write_text("A file where a folder would be.")
+    before = sources.run_sources("count_flops", "my_module.build")
+    (own_module / "my_layers.py").write_text("WIDTH = 4\n")
+    forget()
+    after = sources.run_sources("count_flops", "my_module.build")
+    assert {path.name for path in before if before[path] != after[path]} == {"my_layers.py"}
 
 
 def test_the_digests_file_is_as_old_as_the_last_change_that_counts(elsewhere):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -36,8 +37,14 @@ def make(manifest: Path, *more: str) -> Path:
     return root / "results/tables"
 
 
-def test_a_planned_experiment_becomes_tables(planned):
-    found, problems = read(make(planned))
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of the planned experiment, made once."""
+    return make(report_rows.lay_out(tmp_path_factory.mktemp("planned")))
+
+
+def test_a_planned_experiment_becomes_tables(tables):
+    found, problems = read(tables)
     assert problems == []
     assert {name: len(found[name]) for name in TABLES} == {
         "environment": 1,
@@ -294,24 +301,22 @@ def test_a_broken_line_of_a_recorded_table_is_left_out_and_named(tmp_path):
     assert "profile.csv, line 3: time_s='fast'" in collected.problems[0]
 
 
-def test_tables_have_the_columns_that_are_promised(planned):
-    folder = make(planned)
+def test_tables_have_the_columns_that_are_promised(tables):
     for name in TABLES:
-        with (folder / f"{name}.csv").open() as file:
+        with (tables / f"{name}.csv").open() as file:
             assert next(csv.reader(file)) == columns(name)
 
 
-def test_missing_is_empty_and_never_zero(planned):
-    folder = make(planned)
-    with (folder / "profile.csv").open() as file:
+def test_missing_is_empty_and_never_zero(tables):
+    with (tables / "profile.csv").open() as file:
         for row in csv.DictReader(file):
             assert row["energy_j"] == ""
 
 
 @pytest.mark.parametrize("name", sorted(TABLES))
 @pytest.mark.parametrize("content", few([None, "\x00\xff", "", "a,b\n1,2\n", 'hardware\n"open'], 2))
-def test_any_table_may_be_broken(planned, name, content):
-    folder = make(planned)
+def test_any_table_may_be_broken(tables, tmp_path, name, content):
+    folder = shutil.copytree(tables, tmp_path / "tables")
     path = folder / f"{name}.csv"
     path.unlink() if content is None else path.write_text(content, encoding="latin-1")
     found, problems = read(folder)

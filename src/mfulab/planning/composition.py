@@ -1,6 +1,6 @@
 """Hydra's part of planning: the composed base config of an experiment and the values of each swept axis.
 
-Composing costs some 60 ms, so each option of a group is composed once and not once a combination, and taken from its
+Composing costs some 100 ms, so each option of a group is composed once and not once a combination, and taken from its
 file alone if nothing else touches the group. The content of a group must not depend on the choice in another.
 """
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -129,9 +130,8 @@ def _options(group: str, names: Sequence[str], overrides: Sequence[str], experim
     lines = derived(folder, group)
     with suppress(Exception):  # of a file that cannot be read: Hydra says why
         is_touched = any(each.partition("=")[0].lstrip("+~").startswith(f"{group}.") for each in overrides)
-        config: Any = OmegaConf.load(folder / "config.yaml")
-        if not is_touched and group not in OmegaConf.load(folder / f"experiment/{experiment}.yaml"):
-            shared = OmegaConf.merge(defaults().get(group, {}), config.get(group) or {})
+        if not is_touched and group not in _loaded(folder / f"experiment/{experiment}.yaml"):
+            shared = OmegaConf.merge(defaults().get(group, {}), _loaded(folder / "config.yaml").get(group) or {})
     found = []
     for name in names:
         checks.check_choice(group, name, folder)
@@ -139,11 +139,21 @@ def _options(group: str, names: Sequence[str], overrides: Sequence[str], experim
         with suppress(Exception):  # the same
             path = folder / group / f"{name}.yaml"
             if shared is not None and (name in lines or not BY_HYDRA.search(path.read_text(encoding="utf-8"))):
-                content = OmegaConf.to_container(OmegaConf.merge(shared, lines.get(name) or OmegaConf.load(path)))
+                content = OmegaConf.to_container(OmegaConf.merge(shared, lines.get(name) or _loaded(path)))
         if content is None:
             content = _plain(compose("config", overrides=[*overrides, f"{group}={name}"]))[group]
         found.append(Value(name, content))
     return found
+
+
+def _loaded(path: Path) -> Any:
+    """A file's config, which no one changes; reading YAML takes most of the time of composing."""
+    return _read_once(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _read_once(path: Path, changed_ns: int) -> Any:
+    return OmegaConf.load(path)
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

@@ -10,14 +10,18 @@ something when the module is imported. Docstrings, comments and descriptions of 
 import ast
 import hashlib
 import importlib.machinery
+import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.files import UnreadableError, read_json, write_text
 from mfulab.device import OF_GPUS, is_gpu, kind_of
 from mfulab.planning.store import holds, write_if_changed
 
@@ -25,6 +29,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
 Sources = Mapping[Path, str]  # each file, with the digest of what counts of it
 Node = tuple[str, str]  # a module, and a name in it
+MEMORIES = 8  # versions of the package of which is remembered what was found
 ALL, IMPORTING = "*", ""  # in place of a name: every statement of the module; those that importing it needs
 DOTTED = re.compile(r"\w+(\.[\w*]+)+")
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -40,20 +45,40 @@ def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
     return _reached(tuple(roots), OF_GPUS if hardware and not is_gpu(kind_of(hardware)) else ())
 
 
-@cache
 def closure(*modules: str) -> Sequence[Path]:
     """Every file that all of these modules depend on."""
-    data, statements = _walk((module, ALL) for module in modules)
-    return sorted(data | {module.path for module in statements})
+    return list(_reached(tuple((module, ALL) for module in modules)))
 
 
 @cache
 def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
+    memory = _memory() / f"{hashlib.sha256(repr((roots, without)).encode()).hexdigest()[:16]}.json"
+    with suppress(FileNotFoundError, UnreadableError):
+        return {PACKAGE / file: each for file, each in read_json(memory).items()}
     data, statements = _walk(roots, without)
-    found = {file: file.read_bytes() for file in data}
+    read = {file: file.read_bytes() for file in data}
     for module, places in statements.items():
-        found[module.path] = "\n".join(map(module.text, sorted(places))).encode()
-    return {file: hashlib.sha256(found[file]).hexdigest()[:16] for file in sorted(found)}
+        read[module.path] = "\n".join(map(module.text, sorted(places))).encode()
+    found = {file: hashlib.sha256(read[file]).hexdigest()[:16] for file in sorted(read)}
+    if all(file.is_relative_to(PACKAGE) for file in found):  # what is a user's may change
+        with suppress(ConfigurationError):
+            write_text(memory, json.dumps({str(file.relative_to(PACKAGE)): each for file, each in found.items()}))
+    return found
+
+
+@cache
+def _memory() -> Path:
+    """The folder, among a user's caches, of what was found in this very text of the package; a walk takes a second."""
+    import platformdirs
+
+    text = hashlib.sha256(sys.version.encode())
+    for file in sorted(path for path in PACKAGE.rglob("*.*") if path.suffix != ".pyc" and path.is_file()):
+        text.update(f"{file.relative_to(PACKAGE)}\n".encode() + file.read_bytes())
+    texts = platformdirs.user_cache_path("mfulab") / "sources"
+    with suppress(FileNotFoundError):  # another process may forget the same
+        for old in sorted(texts.glob("*"), key=lambda folder: folder.stat().st_mtime)[:-MEMORIES]:
+            shutil.rmtree(old, ignore_errors=True)
+    return texts / text.hexdigest()[:16]
 
 
 def _walk(roots: Iterable[Node], without: tuple[str, ...] = ()) -> tuple[set[Path], dict["_Module", set[int]]]:
