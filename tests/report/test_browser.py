@@ -6,6 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,9 +38,22 @@ def browser():
         chromium.close()
 
 
-@pytest.fixture
-def opened(browser, report):
-    """The page, open; at its end there must have been no complaint and no request but for the page itself."""
+@pytest.fixture(scope="module")
+def of_one_figure(report) -> Path:
+    return with_one_drawing(report)
+
+
+def with_one_drawing(page: Path) -> Path:
+    """The page with the headline's drawing alone: opening forty others takes longer than most tests."""
+    drawings = re.compile(r'(<svg id="svg-(?!mfu_versus_utilization")[^>]*>).*?</svg>', re.DOTALL)
+    emptied = page.with_name(f"{page.stem}_of_one_figure.html")
+    emptied.write_text(drawings.sub(r"\1</svg>", page.read_text()))
+    return emptied
+
+
+@contextmanager
+def without_complaints(browser, report: Path):
+    """A tab with the page; at its end there must have been no complaint and no request but for the page itself."""
     complaints, requests = [], []
     tab = browser.new_page(viewport={"width": 1280, "height": 900}, accept_downloads=True)
     tab.on("console", lambda message: complaints.append(message.text))
@@ -52,6 +66,18 @@ def opened(browser, report):
     asked = {url.partition("#")[0] for url in requests if not url.startswith(("blob:", "data:", "about:"))}
     assert asked == {report.as_uri()}
     tab.close()
+
+
+@pytest.fixture
+def opened(browser, of_one_figure):
+    with without_complaints(browser, of_one_figure) as tab:
+        yield tab
+
+
+@pytest.fixture
+def drawn(browser, report):
+    with without_complaints(browser, report) as tab:
+        yield tab
 
 
 def column_of(tab, name: str):
@@ -134,7 +160,7 @@ AXE = find_spec("axe_playwright_python")
 @pytest.mark.parametrize("name", ["report", "korean"])
 def test_accessible_at_three_widths(browser, report, name):
     tab = browser.new_page()
-    tab.goto(report.with_name(f"{name}.html").as_uri())
+    tab.goto(with_one_drawing(report.with_name(f"{name}.html")).as_uri())
     tab.wait_for_selector("#grid tbody tr[data-row]")
     tab.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     tab.evaluate(next(Path(AXE.submodule_search_locations[0]).rglob("axe.min.js")).read_text())
@@ -237,9 +263,9 @@ def test_dark_mode_reaches_the_figures(opened):
 
 
 @pytest.mark.parametrize("width", [375, 1920])
-def test_nothing_is_wider_than_the_screen(opened, width):
-    opened.set_viewport_size({"width": width, "height": 900})
-    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+def test_nothing_is_wider_than_the_screen(drawn, width):
+    drawn.set_viewport_size({"width": width, "height": 900})
+    assert drawn.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_tables_of_facts_need_no_sideways_scrolling_on_a_phone(opened):
@@ -271,15 +297,15 @@ def test_the_name_of_a_row_stays_in_view(opened):
     assert opened.evaluate(f"{first}.textContent") in report_rows.MODELS
 
 
-def test_figures_say_their_finding_to_those_who_do_not_see_them(opened):
-    drawings = opened.locator(".drawing")
+def test_figures_say_their_finding_to_those_who_do_not_see_them(drawn):
+    drawings = drawn.locator(".drawing")
     assert drawings.count() >= 10
     for label in drawings.evaluate_all("all => all.map((each) => each.ariaLabel)"):
         assert any(character.isdigit() for character in label)
 
 
-def test_ids_are_unique(opened):
-    ids = opened.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
+def test_ids_are_unique(drawn):
+    ids = drawn.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
     assert len(ids) == len(set(ids))
 
 
@@ -413,31 +439,31 @@ def test_a_trace_shows_its_operators_by_what_is_to_gain(browser, tmp_path):
     assert best + gain == pytest.approx(time, rel=1e-3)
 
 
-def test_a_phone_stacks_panels_and_wraps_the_legend(opened):
-    opened.locator("#batch_size summary").first.click()
-    drawing = opened.locator("#figure-time_by_batch_size .drawing")
+def test_a_phone_stacks_panels_and_wraps_the_legend(drawn):
+    drawn.locator("#batch_size summary").first.click()
+    drawing = drawn.locator("#figure-time_by_batch_size .drawing")
     panels = "all => all.map((each) => each.querySelector('path').getBoundingClientRect()).map(({x, y}) => [x, y])"
     wide = drawing.locator(".panel").evaluate_all(panels)
     assert len({round(y) for _, y in wide}) == 1
-    opened.set_viewport_size({"width": 390, "height": 900})
-    opened.wait_for_selector("#figure-time_by_batch_size svg.stack")
+    drawn.set_viewport_size({"width": 390, "height": 900})
+    drawn.wait_for_selector("#figure-time_by_batch_size svg.stack")
     stacked = drawing.locator(".panel").evaluate_all(panels)
     assert len({round(y) for _, y in stacked}) == len(stacked) > 1
     assert drawing.evaluate("each => each.scrollWidth <= each.clientWidth")
     named = "all => all.every((each) => each.querySelectorAll('.axis use').length)"
     assert drawing.locator(".panel").evaluate_all(named)
-    opened.set_viewport_size({"width": 1280, "height": 900})
-    opened.wait_for_selector("#figure-time_by_batch_size svg:not(.stack)")
+    drawn.set_viewport_size({"width": 1280, "height": 900})
+    drawn.wait_for_selector("#figure-time_by_batch_size svg:not(.stack)")
     assert drawing.locator(".panel").evaluate_all(panels) == wide
 
 
-def test_a_phone_shows_twelve_texts_of_a_figure_at_most(opened):
+def test_a_phone_shows_twelve_texts_of_a_figure_at_most(drawn):
     noted = """all => all.map((each) => [...each.querySelectorAll('.text, .value')].filter(
         (text) => !text.closest('.axis, .legend') && !text.matches('.spare')).map((text) => text.className.baseVal))"""
     headings = "all => all.map((each) => each.querySelectorAll('.heading:not(.spare)').length)"
-    wide, titles = (opened.locator(".drawing").evaluate_all(each) for each in (noted, headings))
-    opened.set_viewport_size({"width": 390, "height": 900})
-    narrow = opened.locator(".drawing").evaluate_all(noted)
+    wide, titles = (drawn.locator(".drawing").evaluate_all(each) for each in (noted, headings))
+    drawn.set_viewport_size({"width": 390, "height": 900})
+    narrow = drawn.locator(".drawing").evaluate_all(noted)
     for some, every in zip(narrow, wide, strict=True):
         if len(every) > 12:
             assert some == ["text"] * min(every.count("text"), 12), "values are there together, or not"
@@ -445,20 +471,20 @@ def test_a_phone_shows_twelve_texts_of_a_figure_at_most(opened):
             assert some == every
     assert max(map(len, wide)) > 12
     assert max(each.count("value") for each in narrow) > 1
-    assert opened.locator(".drawing").evaluate_all(headings) == titles
-    alone = opened.locator(".leader").evaluate_all(
+    assert drawn.locator(".drawing").evaluate_all(headings) == titles
+    alone = drawn.locator(".leader").evaluate_all(
         "all => all.filter((each) => each.matches('.spare') !== each.nextElementSibling.matches('.spare')).length"
     )
     assert alone == 0
-    assert opened.locator(".leader.spare").count() > 0
+    assert drawn.locator(".leader.spare").count() > 0
     assert max(titles) > 1
-    opened.set_viewport_size({"width": 1280, "height": 900})
-    assert opened.locator(".drawing").evaluate_all(noted) == wide
+    drawn.set_viewport_size({"width": 1280, "height": 900})
+    assert drawn.locator(".drawing").evaluate_all(noted) == wide
 
 
-def test_a_link_into_a_closed_topic_opens_it(opened, report):
-    opened.goto(f"{report.as_uri()}#figure-roofline")
-    sync_api.expect(opened.locator("#figure-roofline .drawing")).to_be_visible()
+def test_a_link_into_a_closed_topic_opens_it(drawn, report):
+    drawn.goto(f"{report.as_uri()}#figure-roofline")
+    sync_api.expect(drawn.locator("#figure-roofline .drawing")).to_be_visible()
 
 
 def test_the_first_screen_has_sentence_figure_because_and_advice(opened):
@@ -471,12 +497,12 @@ def test_the_first_screen_has_sentence_figure_because_and_advice(opened):
     assert doubts["height"] < 40
 
 
-def test_paper_shows_the_rows_without_controls(opened):
-    opened.emulate_media(media="print")
-    assert not opened.locator(".controls").is_visible()
-    assert opened.locator("#grid").is_visible()
-    opened.set_viewport_size({"width": 718, "height": 1047})  # A4 at 96 dpi less its margins
-    assert opened.evaluate("document.documentElement.scrollWidth") <= 718
+def test_paper_shows_the_rows_without_controls(drawn):
+    drawn.emulate_media(media="print")
+    assert not drawn.locator(".controls").is_visible()
+    assert drawn.locator("#grid").is_visible()
+    drawn.set_viewport_size({"width": 718, "height": 1047})  # A4 at 96 dpi less its margins
+    assert drawn.evaluate("document.documentElement.scrollWidth") <= 718
 
 
 @pytest.mark.slow
