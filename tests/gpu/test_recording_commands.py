@@ -87,6 +87,7 @@ def test_nothing_outlives_its_part(tmp_path):
     assert not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_a_test_whose_kernel_hangs_fails_alone(tmp_path):
     shutil.copy(ROOT / "tests" / "gpu" / "conftest.py", tmp_path)
     (tmp_path / "test_hang.py").write_text(

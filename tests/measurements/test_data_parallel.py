@@ -88,6 +88,7 @@ def srun(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
 
 
+@pytest.mark.slow
 def test_ranks_on_several_nodes_meet_at_a_store(tmp_path, srun, monkeypatch):
     from mfulab.models import parallel
 

@@ -242,6 +242,7 @@ def again(project: Project) -> set[str]:
     return {step for step in MEASUREMENTS if re.search(rf"^{step} +\d+$", done.stdout, re.MULTILINE)}
 
 
+@pytest.mark.slow
 def test_a_reworded_docstring_or_comment_measures_nothing_again(everything):
     package = everything.folder / "src/mfulab"
     shared = ["core/groups.py", "core/rows.py", "core/configs.py", "core/files.py"]

@@ -48,6 +48,7 @@ def test_more_replicates_measure_the_missing_ones_alone_and_changed_code_all(mak
     assert all("/profile_step/" in path for path in new)
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_done_is_not_tried_again(make_project):
     project = make_project()
     options = ("experiment=miniature", *ONE_RUN, "precision=int8", "replicates=3")

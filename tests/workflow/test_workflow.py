@@ -218,6 +218,7 @@ def test_the_same_sweep_runs_by_hand_in_hydras_words(measured):
     assert sorted(path.split("/")[-2] for path in new) == expected
 
 
+@pytest.mark.slow
 def test_a_collection_by_hand_is_a_row_for_each_of_its_lines(make_project):
     project = make_project()
     lines = (ROOT / PUBLISHED / "papers.csv").read_text(encoding="utf-8").splitlines(keepends=True)[:6]
@@ -234,10 +235,11 @@ def test_an_own_model_in_the_users_folder_is_measured(measured):
         "import torch\n\n\ndef build():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 5))\n"
     )
     overrides = "overrides=model._target_=my_module.build model.input_shape=[3,4,4]"
-    paths = changed(measured, *MINIATURE, overrides)
+    own = (*MINIATURE, overrides, "workload=inference", "batch_size=2")
+    paths = changed(measured, *own)
     assert {path.split("model=")[1].split(",")[0] for path in paths} == {"my_module.build"}
     edit(measured.folder / "my_module.py", "48, 5", "48, 6")
-    assert changed(measured, *MINIATURE, overrides) == paths
+    assert changed(measured, *own) == paths
 
 
 BAD = [  # the last ones are mistakes of test_planning.py too, and take the way of the first
