@@ -254,6 +254,7 @@ def test_a_reworded_docstring_or_comment_measures_nothing_again(everything):
     assert again(everything) == set()
 
 
+@pytest.mark.slow
 def test_another_measurement_measures_none_of_the_others_again(everything):
     add_measurement(everything.folder)
     assert again(everything) == set()

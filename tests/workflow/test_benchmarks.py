@@ -78,6 +78,7 @@ def test_too_few_pairs_for_an_interval_are_refused_before_anything_is_measured(m
     assert "--pairs 4: 5 are the fewest that have an interval" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.workflow
 def test_trivial_sweeps_have_a_row_a_run_and_nothing_to_do_afterwards():
     import trivial

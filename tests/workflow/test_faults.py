@@ -294,7 +294,10 @@ def test_a_broken_file_costs_one_row_at_most_and_is_made_anew(tree: Path, how: s
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    few([("started_at", "2999-01-01T00:00:00+00:00"), ("process_s", "abc"), ("process_s", "-1"), ("process_s", "inf")], 0),
+    few(
+        [("started_at", "2999-01-01T00:00:00+00:00"), ("process_s", "abc"), ("process_s", "-1"), ("process_s", "inf")],
+        0,
+    ),
 )
 def test_an_impossible_cell_is_told_with_its_file_and_a_remedy(tree: Path, column: str, value: str) -> None:
     finish(tree, batch_size="1,2")
