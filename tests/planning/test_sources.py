@@ -18,7 +18,7 @@ def elsewhere(tmp_path, monkeypatch):
     """An empty folder in which modules are looked for, by a user whose caches are empty."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    remembered = (sources.locate, sources._reached, sources._memory, sources._module, sources._modules_called)
+    remembered = (sources.locate, sources._reached, sources._version, sources._module, sources._modules_called)
     remembered += (sources._file, sources._is_local, sources._data_files)
     for function in remembered:
         function.cache_clear()
@@ -141,7 +141,7 @@ def lab(elsewhere, monkeypatch):
 
 def forget():
     """Leaves what another process would know."""
-    for function in (sources._reached, sources._memory, sources._module):
+    for function in (sources._reached, sources._version, sources._module):
         function.cache_clear()
 
 
@@ -189,9 +189,9 @@ def test_what_was_found_is_remembered_for_this_text_of_the_package_alone(lab, mo
     forget()
     assert reached("lab.used.used") == found
     monkeypatch.setattr(sources, "_walk", walk)
-    for version in range(sources.MEMORIES + 2):
+    for version in range(3):
         assert lab("effects.py", 'TABLE["more"] =', f'TABLE["more"] = {version} +')
-    assert len(list(Path("caches/mfulab/sources").iterdir())) <= sources.MEMORIES + 1
+    assert len(list(Path("caches/lab/sources").iterdir())) == 1
 
 
 def test_a_users_own_files_are_read_each_time_and_no_cache_is_needed(own_module, monkeypatch):

@@ -148,12 +148,10 @@ def _options(group: str, names: Sequence[str], overrides: Sequence[str], experim
 
 def _loaded(path: Path) -> Any:
     """A file's config, which no one changes; reading YAML takes most of the time of composing."""
-    return _read_once(path, path.stat().st_mtime_ns)
+    return _read(path, path.stat().st_mtime_ns)
 
 
-@cache
-def _read_once(path: Path, changed_ns: int) -> Any:
-    return OmegaConf.load(path)
+_read = cache(lambda path, changed_ns: OmegaConf.load(path))
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

@@ -13,12 +13,13 @@ import importlib.machinery
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+import platformdirs
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import UnreadableError, read_json, write_text
@@ -29,7 +30,6 @@ PACKAGE = Path(__file__).resolve().parents[1]
 INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
 Sources = Mapping[Path, str]  # each file, with the digest of what counts of it
 Node = tuple[str, str]  # a module, and a name in it
-MEMORIES = 8  # versions of the package of which is remembered what was found
 ALL, IMPORTING = "*", ""  # in place of a name: every statement of the module; those that importing it needs
 DOTTED = re.compile(r"\w+(\.[\w*]+)+")
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -52,33 +52,29 @@ def closure(*modules: str) -> Sequence[Path]:
 
 @cache
 def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
-    memory = _memory() / f"{hashlib.sha256(repr((roots, without)).encode()).hexdigest()[:16]}.json"
-    with suppress(FileNotFoundError, UnreadableError):
-        return {PACKAGE / file: each for file, each in read_json(memory).items()}
+    """Looks first into a user's caches for what was found in this text of the package: a walk takes a second."""
+    asked = hashlib.sha256(repr((roots, without)).encode()).hexdigest()
+    memory = platformdirs.user_cache_path(PACKAGE.name) / f"sources/{asked[:16]}.json"
+    with suppress(FileNotFoundError, UnreadableError, KeyError):
+        return {PACKAGE / file: each for file, each in read_json(memory)[_version()].items()}
     data, statements = _walk(roots, without)
     read = {file: file.read_bytes() for file in data}
     for module, places in statements.items():
         read[module.path] = "\n".join(map(module.text, sorted(places))).encode()
     found = {file: hashlib.sha256(read[file]).hexdigest()[:16] for file in sorted(read)}
-    if all(file.is_relative_to(PACKAGE) for file in found):  # what is a user's may change
-        with suppress(ConfigurationError):
-            write_text(memory, json.dumps({str(file.relative_to(PACKAGE)): each for file, each in found.items()}))
+    with suppress(ValueError, ConfigurationError):  # of a file outside, which may change; of caches that are read-only
+        kept = {str(file.relative_to(PACKAGE)): each for file, each in found.items()}
+        write_text(memory, json.dumps({_version(): kept}))
     return found
 
 
 @cache
-def _memory() -> Path:
-    """The folder, among a user's caches, of what was found in this very text of the package; a walk takes a second."""
-    import platformdirs
-
-    text = hashlib.sha256(sys.version.encode())
+def _version() -> str:
+    """Digest of all that the package holds, and of Python's version, which decides how a statement reads."""
+    held = hashlib.sha256(sys.version.encode())
     for file in sorted(path for path in PACKAGE.rglob("*.*") if path.suffix != ".pyc" and path.is_file()):
-        text.update(f"{file.relative_to(PACKAGE)}\n".encode() + file.read_bytes())
-    texts = platformdirs.user_cache_path("mfulab") / "sources"
-    with suppress(FileNotFoundError):  # another process may forget the same
-        for old in sorted(texts.glob("*"), key=lambda folder: folder.stat().st_mtime)[:-MEMORIES]:
-            shutil.rmtree(old, ignore_errors=True)
-    return texts / text.hexdigest()[:16]
+        held.update(f"{file.relative_to(PACKAGE)}\n".encode() + file.read_bytes())
+    return held.hexdigest()
 
 
 def _walk(roots: Iterable[Node], without: tuple[str, ...] = ()) -> tuple[set[Path], dict["_Module", set[int]]]:
