@@ -34,7 +34,7 @@ SPREAD = --dist loadgroup --no-loadscope-reorder
 CORES = $$(getconf _NPROCESSORS_ONLN)
 
 test: lint types ## Everything that .ci/run checks (ALL=1: the slow tests too, as every night)
-	$(ALONE) $(BIN)/pytest $(QUICK) -n $$(($(CORES) + 3)) $(SPREAD) --durations=25
+	$(ALONE) $(BIN)/pytest $(QUICK) -n $$(($(CORES) + 2)) $(SPREAD) --durations=25
 
 lint: $(VENV)/tested ## Style and format of Python and Snakemake code
 	$(BIN)/ruff check .

@@ -182,6 +182,7 @@ def test_edited_cuda_c_re_runs_exactly_the_kernels_that_include_it(make_project)
             row.touch()
 
 
+@pytest.mark.slow
 def test_a_new_batch_size_adds_only_its_runs(measured):
     paths = changed(measured, *MINIATURE, "batch_size=2,4,8")
     assert len(paths) == 2 + 4
@@ -289,6 +290,7 @@ def test_snakemake_lint_has_nothing_to_say(measured):
     assert "Congratulations, your workflow is in a good condition!" in measured.snakemake("--lint").stdout
 
 
+@pytest.mark.slow
 def test_a_recording_alone_gives_the_tables_that_were_measured(measured):
     before = {name: table(measured, name) for name in ("ceilings", "flops", "profile", "matmul")}
     figures = (measured.folder / "results/tables/figures.txt").read_text()
