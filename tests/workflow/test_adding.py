@@ -242,7 +242,6 @@ def again(project: Project) -> set[str]:
     return {step for step in MEASUREMENTS if re.search(rf"^{step} +\d+$", done.stdout, re.MULTILINE)}
 
 
-@pytest.mark.slow
 def test_a_reworded_docstring_or_comment_measures_nothing_again(everything):
     package = everything.folder / "src/mfulab"
     shared = ["core/groups.py", "core/rows.py", "core/configs.py", "core/files.py"]
@@ -254,7 +253,6 @@ def test_a_reworded_docstring_or_comment_measures_nothing_again(everything):
     assert again(everything) == set()
 
 
-@pytest.mark.slow
 def test_another_measurement_measures_none_of_the_others_again(everything):
     add_measurement(everything.folder)
     assert again(everything) == set()
