@@ -80,7 +80,16 @@ def test_out_of_memory_has_a_row_and_no_speed(planned):
 
 
 @pytest.mark.parametrize(
-    "damage", ["", "hardware,run\n", "hardware,run,time_s\nx,y,0.1\nx,y,0.2\n", "hardware,time_s\nx,fast\n"]
+    "damage",
+    [
+        "",
+        "hardware,run\n",
+        "hardware,run,time_s\nx,y,0.1\nx,y,0.2\n",
+        "hardware,time_s\nx,fast\n",
+        "process_s\ninf\n",
+        "process_s\n-1\n",
+        "started_at\n2999-01-01T00:00:00+00:00\n",
+    ],
 )
 def test_a_broken_row_is_a_failed_row_that_names_its_file(planned, damage):
     folder = next((planned.parents[1] / "profile_step").iterdir())
@@ -89,6 +98,7 @@ def test_a_broken_row_is_a_failed_row_that_names_its_file(planned, damage):
     broken = profile[profile["run"] == folder.name].iloc[0]
     assert broken["status"] == "failed"
     assert str(folder / "row.csv") in broken["message"]
+    assert "measured anew" in broken["message"]
 
 
 def test_a_missing_row_is_a_failed_row(planned):
