@@ -39,14 +39,14 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def of_one_figure(report) -> Path:
-    return with_one_drawing(report)
+def of_one_figure(report, tmp_path_factory) -> Path:
+    return with_one_drawing(report, tmp_path_factory.mktemp("of_one_figure"))
 
 
-def with_one_drawing(page: Path) -> Path:
+def with_one_drawing(page: Path, folder: Path) -> Path:
     """The page with the headline's drawing alone: opening forty others takes longer than most tests."""
     drawings = re.compile(r'(<svg id="svg-(?!mfu_versus_utilization")[^>]*>).*?</svg>', re.DOTALL)
-    emptied = page.with_name(f"{page.stem}_of_one_figure.html")
+    emptied = folder / page.name
     emptied.write_text(drawings.sub(r"\1</svg>", page.read_text()))
     return emptied
 
@@ -158,9 +158,9 @@ AXE = find_spec("axe_playwright_python")
 
 @pytest.mark.skipif(AXE is None, reason="axe-playwright-python, which brings axe-core, is not installed")
 @pytest.mark.parametrize("name", ["report", "korean"])
-def test_accessible_at_three_widths(browser, report, name):
+def test_accessible_at_three_widths(browser, report, tmp_path, name):
     tab = browser.new_page()
-    tab.goto(with_one_drawing(report.with_name(f"{name}.html")).as_uri())
+    tab.goto(with_one_drawing(report.with_name(f"{name}.html"), tmp_path).as_uri())
     tab.wait_for_selector("#grid tbody tr[data-row]")
     tab.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     tab.evaluate(next(Path(AXE.submodule_search_locations[0]).rglob("axe.min.js")).read_text())

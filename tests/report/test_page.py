@@ -205,7 +205,7 @@ def test_a_number_reads_as_a_reader_writes_it_and_breaks_nowhere(words, shown):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely with the libraries loaded")
 def test_figures_are_made_in_processes_and_those_of_a_killed_one_here(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    monkeypatch.setattr(document, "usable_cores", lambda: 3)
     here = os.getpid()
     names = list("abcdefgh")
 
@@ -218,5 +218,5 @@ def test_figures_are_made_in_processes_and_those_of_a_killed_one_here(monkeypatc
     assert [name for name, _ in made] == names
     assert ("e", here) in made
     assert any(process != here for _, process in made), "the others' work is not done twice"
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(1))
+    monkeypatch.setattr(document, "usable_cores", lambda: 1)
     assert document._in_processes(work, names) == [(name, here) for name in names]

@@ -147,7 +147,7 @@ def _options(group: str, names: Sequence[str], overrides: Sequence[str], experim
 
 
 def _loaded(path: Path) -> Any:
-    """A file's config, which no one changes; reading YAML takes most of the time of composing."""
+    """The config in a file, read again only if that changed; the caller must not change it."""
     return _read(path, path.stat().st_mtime_ns)
 
 

@@ -52,7 +52,7 @@ def closure(*modules: str) -> Sequence[Path]:
 
 @cache
 def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
-    """Looks first into a user's caches for what was found in this text of the package: a walk takes a second."""
+    """Walks the code, or returns the result that the user's cache folder holds for this text of the package."""
     asked = hashlib.sha256(repr((roots, without)).encode()).hexdigest()
     memory = platformdirs.user_cache_path(PACKAGE.name) / f"sources/{asked[:16]}.json"
     with suppress(FileNotFoundError, UnreadableError, KeyError):

@@ -21,6 +21,7 @@ from markupsafe import Markup
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts, catalogue, verdicts
 from mfulab.core.language.quantities import duration, percent, quantity, significant
+from mfulab.device.cpu import usable_cores
 from mfulab.measurements.registry import TABLES
 from mfulab.mfu import headroom, ladder
 from mfulab.planning.naming import short
@@ -258,12 +259,9 @@ def _sections(
 
 
 def _in_processes(work: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
-    """Results of `work` for each name, at most 256, from forked processes, one a core; from this one but on Linux.
-
-    What a process did that is killed is done here.
-    """
-    cores = min(4, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
-    if cores == 1:
+    """Results of `work` for each of 256 names or fewer: on Linux by a forked process a core, here what one lost."""
+    cores = min(4, usable_cores()) if sys.platform == "linux" else 1
+    if cores < 2:
         return list(map(work, names))
     fork = multiprocessing.get_context("fork")
     turns, giving = os.pipe()  # of a byte each: a process takes the next when it is done, and no lock dies with it
