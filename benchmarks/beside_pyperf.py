@@ -22,7 +22,7 @@ from pathlib import Path
 import repeatability
 import trivial
 
-from mfulab.tables import compare
+from mfulab.lab.tables import compare
 
 THREE = (
     "steps=[profile_step]",

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mfulab.goodput import journal as journals
+from mfulab.loop.goodput import journal as journals
 
 STEP_S = 0.02
 

@@ -27,8 +27,8 @@ import pandas as pd
 import trivial
 
 from mfulab.core.language import verdicts
-from mfulab.planning.naming import short
-from mfulab.report import frames, trust
+from mfulab.lab.planning.naming import short
+from mfulab.lab.report import frames, trust
 
 # Overrides beyond its name: bf16 is what a CPU most often lacks.
 EXPERIMENTS = {"miniature": ("precision=fp32,bf16",), "quickstart": ()}

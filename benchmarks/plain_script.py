@@ -16,8 +16,8 @@ from pathlib import Path
 
 from mfulab.core.files import read_csv, write_json
 from mfulab.device.identity import hardware_slug
-from mfulab.planning.composition import compose_experiments
-from mfulab.planning.runs import plan
+from mfulab.lab.planning.composition import compose_experiments
+from mfulab.lab.planning.runs import plan
 
 ROOT = Path(__file__).parents[1]
 CASES = {  # name: overrides beside fp32 on the CPU

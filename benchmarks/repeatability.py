@@ -28,7 +28,7 @@ from targets import HEADER, Target, report
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import read_json, remove, write_json
-from mfulab.tables import compare
+from mfulab.lab.tables import compare
 
 CHANGED = ("faster", "slower")
 NOTICEABLE = 0.1  # between sweeps; commits are compared in turn, and by less
@@ -46,7 +46,7 @@ SLOWER = """
 import sys
 import time
 from dataclasses import replace
-from mfulab.runtime.run import main
+from mfulab.lab.runtime.run import main
 from mfulab.measurements.profile_step import process
 
 made = process.make

@@ -22,7 +22,7 @@ measure = lambda config, folder: Measured(MEASUREMENTS[step].row(measured_s=0.0)
 """
 PLAN = """
 import sys
-from mfulab.planning.workflow import Workflow
+from mfulab.lab.planning.workflow import Workflow
 
 Workflow(dict(each.split("=", 1) for each in sys.argv[1:])).begin()
 """

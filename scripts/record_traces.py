@@ -10,12 +10,12 @@ from pathlib import Path
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
+from mfulab.lab.runtime.run import commit
+from mfulab.lab.tables.columns import columns
+from mfulab.lab.tables.records import from_recorded
+from mfulab.measurements.read_trace.reader import files, read_file
 from mfulab.mfu import job as jobs
-from mfulab.runtime.run import commit
-from mfulab.tables.columns import columns
-from mfulab.tables.records import from_recorded
-from mfulab.tables.trace_join import trace_columns
-from mfulab.tracing.reader import files, read_file
+from mfulab.mfu.trace_join import trace_columns
 
 PLACE = Path("results/reference/public/traces.csv")
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from mfulab.runtime.run import main
+from mfulab.lab.runtime.run import main
 
 if __name__ == "__main__":
     main(sys.argv.pop(1))

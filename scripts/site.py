@@ -16,10 +16,10 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from mfulab.core.language import catalogue
+from mfulab.lab.report import figures, frames
+from mfulab.lab.tables import build
+from mfulab.lab.tables.columns import dictionary
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.report import figures, frames
-from mfulab.tables import build
-from mfulab.tables.columns import dictionary
 
 ROOT = Path(__file__).parent.parent
 BESIDE = {

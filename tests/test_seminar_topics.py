@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mfulab.lab.report import figures
+from mfulab.lab.tables.columns import columns
 from mfulab.measurements.registry import TABLES
-from mfulab.report import figures
-from mfulab.tables.columns import columns
 
 ROOT = Path(__file__).parents[1]
 LISTED = (ROOT / "docs" / "seminar.md").read_text(encoding="utf-8").partition("\n## Lab\n")[2]

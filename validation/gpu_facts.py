@@ -30,9 +30,9 @@ from mfulab.device.samplers.reading import Readings
 from mfulab.device.samplers.selection import samplers_for
 from mfulab.device.samplers.series import Series
 from mfulab.device.vendors import nvidia
+from mfulab.lab.runtime.run import commit
 from mfulab.measurements.environment import measure as environment
 from mfulab.mfu.utilization import utilization
-from mfulab.runtime.run import commit
 from mfulab.timing.best_matmul import matmul_of, sweep_triad
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.pace import CPU_PACE, Pace

@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from mfulab.report import frames
+from mfulab.lab.report import frames
 
 Row = Mapping[str, Any]
 OK, DIFFERS, NOT_MEASURABLE = "ok", "differs", "not measurable"

@@ -14,7 +14,7 @@ import torch
 from mfulab.kernels.base import Shape
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import check, exact_product, random_operands
-from mfulab.planning import keys
+from mfulab.lab.planning import keys
 
 CONFIG = Path(__file__).parents[1] / "config"
 

@@ -18,7 +18,7 @@ import torch
 from mfulab.kernels.base import Shape
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import random_operands
-from mfulab.planning import keys
+from mfulab.lab.planning import keys
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.pace import Pace
 from mfulab.timing.windows import observe

@@ -4,23 +4,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see; at run time each is imported when it is first used
     from mfulab.device.peaks import peak as peak
-    from mfulab.goodput.journal import Journal as Journal
-    from mfulab.interactive.decorator import measured as measured
-    from mfulab.interactive.huggingface import TrainerCallback as TrainerCallback
-    from mfulab.interactive.lightning import LightningCallback as LightningCallback
-    from mfulab.interactive.measure import Measurement as measure  # noqa: N813
-    from mfulab.interactive.without_data import flops_of as flops_of
+    from mfulab.loop.goodput.journal import Journal as Journal
+    from mfulab.loop.interactive.decorator import measured as measured
+    from mfulab.loop.interactive.huggingface import TrainerCallback as TrainerCallback
+    from mfulab.loop.interactive.lightning import LightningCallback as LightningCallback
+    from mfulab.loop.interactive.measure import Measurement as measure  # noqa: N813
+    from mfulab.loop.interactive.without_data import flops_of as flops_of
     from mfulab.mfu.explain import explain as explain
 
 __version__ = "0.1.0"
 
 _LIBRARY = {
-    "measure": ("mfulab.interactive.measure", "Measurement"),
-    "measured": ("mfulab.interactive.decorator", "measured"),
-    "TrainerCallback": ("mfulab.interactive.huggingface", "TrainerCallback"),
-    "LightningCallback": ("mfulab.interactive.lightning", "LightningCallback"),
-    "Journal": ("mfulab.goodput.journal", "Journal"),
-    "flops_of": ("mfulab.interactive.without_data", "flops_of"),
+    "measure": ("mfulab.loop.interactive.measure", "Measurement"),
+    "measured": ("mfulab.loop.interactive.decorator", "measured"),
+    "TrainerCallback": ("mfulab.loop.interactive.huggingface", "TrainerCallback"),
+    "LightningCallback": ("mfulab.loop.interactive.lightning", "LightningCallback"),
+    "Journal": ("mfulab.loop.goodput.journal", "Journal"),
+    "flops_of": ("mfulab.loop.interactive.without_data", "flops_of"),
     "peak": ("mfulab.device.peaks", "peak"),
     "explain": ("mfulab.mfu.explain", "explain"),
 }

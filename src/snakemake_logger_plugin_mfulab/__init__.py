@@ -24,8 +24,8 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from mfulab.core.language.quantities import duration
 from mfulab.core.replicates import base_name
-from mfulab.planning import snakemake_workarounds
-from mfulab.runtime import budget, lifetime
+from mfulab.lab.planning import snakemake_workarounds
+from mfulab.lab.runtime import budget, lifetime
 
 __all__ = ["LogHandler"]
 

@@ -8,7 +8,7 @@ import pytest
 from mfulab.cli import refine
 from mfulab.cli.main import main
 from mfulab.core.files import write_json
-from mfulab.runtime import client
+from mfulab.lab.runtime import client
 
 
 @pytest.mark.parametrize(

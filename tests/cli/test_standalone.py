@@ -9,7 +9,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.cli import standalone
 from mfulab.cli.main import main
-from mfulab.planning.overrides import complete
+from mfulab.lab.planning.overrides import complete
 
 
 def test_one_step_is_a_list_of_one():

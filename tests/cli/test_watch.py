@@ -17,8 +17,8 @@ from mfulab.cli.export import prometheus_page
 from mfulab.cli.main import main
 from mfulab.device.peaks import Peak
 from mfulab.device.vendors import nvml
-from mfulab.interactive import published
-from mfulab.interactive.published import Rate
+from mfulab.loop.interactive import published
+from mfulab.loop.interactive.published import Rate
 
 RATE = Rate(42, "train.py", "GPU-1", {"bf16": 0.4 * 989.4e12}, 0.02, 5.0)
 

@@ -6,7 +6,7 @@ import pytest
 from support.workflow_copy import ROOT
 
 from mfulab.core.groups import DeviceConfig, ExecutionConfig, PrecisionConfig, WorkloadConfig
-from mfulab.planning import keys
+from mfulab.lab.planning import keys
 
 GROUPS = {
     "precision": PrecisionConfig,

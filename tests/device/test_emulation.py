@@ -91,10 +91,10 @@ def test_tf32_is_what_a_device_has(monkeypatch):
 PROGRAM = """
 import torch
 from mfulab.device.compute import emulated
-from mfulab.interactive.peaks import peaks_of
-from mfulab.planning.load import load
+from mfulab.loop.interactive.peaks import peaks_of
+from mfulab.lab.planning.load import load
 from mfulab.core.groups import DeviceConfig
-from mfulab.tables import verdict
+from mfulab.mfu import verdict
 
 cpu = torch.device("cpu")
 assert emulated("bf16", cpu) and emulated("fp16", cpu) and not emulated("fp32", cpu)

@@ -11,8 +11,8 @@ from mfulab.device import ByKind, is_gpu, kind_of, synchronise
 # The package's files that still name the kind, beside device/ and kernels/, and why.
 NAMED = {
     "core/groups.py": "a value of the config, which imports nothing above it",
-    "tables/recording.py": "the column of CUDA's version",
-    "tables/seminar.py": "a Python package of that name",
+    "lab/tables/recording.py": "the column of CUDA's version",
+    "lab/tables/seminar.py": "a Python package of that name",
 }
 
 

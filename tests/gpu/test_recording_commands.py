@@ -18,8 +18,8 @@ from support.workflow_copy import ROOT
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.cutile import CuTile
 from mfulab.kernels.hopper import TILE_M, TILE_N
-from mfulab.planning import load
-from mfulab.planning.keys import choices
+from mfulab.lab.planning import load
+from mfulab.lab.planning.keys import choices
 
 FOLDER = ROOT / "validation" / "recording"
 SCRIPT, PARTS = FOLDER / "record.sh", ("1", "2", "3")

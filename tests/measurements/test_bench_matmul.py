@@ -3,9 +3,9 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel
+from mfulab.lab.runtime.run import _message
 from mfulab.measurements.bench_matmul import BenchMatmulConfig, MatmulRow
 from mfulab.measurements.bench_matmul.measure import measure
-from mfulab.runtime.run import _message
 
 OF_THE_RUN = ("measured_s", "process_s", "probe_s")  # seconds that are no speed
 QUICK = {"windows": 2, "window_time_s": 0.01, "warm_up_time_s": 0.01}

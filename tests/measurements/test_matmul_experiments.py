@@ -9,10 +9,10 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cuda_elementwise import CudaElementwise
 from mfulab.kernels.formats import format_of
+from mfulab.lab.planning import keys
+from mfulab.lab.planning.composition import compose_experiments
+from mfulab.lab.planning.runs import plan
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
-from mfulab.planning import keys
-from mfulab.planning.composition import compose_experiments
-from mfulab.planning.runs import plan
 
 CONFIG = ROOT / "config"
 EXPERIMENTS = (

@@ -18,13 +18,13 @@ from support.slow import few
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_json
 from mfulab.device.identity import hardware_slug
+from mfulab.lab.runtime import run
+from mfulab.lab.tables.records import read_row
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.profile_step import measure as profile_step
 from mfulab.measurements.read_trace import ReadTraceConfig
 from mfulab.measurements.read_trace import measure as read_trace
 from mfulab.models.step import make
-from mfulab.runtime import run
-from mfulab.tables.records import read_row
 
 
 def config(**changes) -> ProfileStepConfig:

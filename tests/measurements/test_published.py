@@ -7,11 +7,11 @@ import pytest
 from support.slow import few
 
 from mfulab.core.rows import Row
+from mfulab.lab.tables.records import from_recorded, read_rows
 from mfulab.measurements import published as declared
 from mfulab.measurements.published import PublishedConfig, PublishedRow
 from mfulab.measurements.published import measure as published
 from mfulab.measurements.published.measure import measure
-from mfulab.tables.records import from_recorded, read_rows
 
 KEPT = Path(__file__).parents[2] / "results/reference/public"
 SHAPES = (

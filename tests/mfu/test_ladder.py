@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from support.workflow_copy import ROOT
 
 from mfulab.core.language import Texts
-from mfulab.mfu import ladder
-from mfulab.report.figures import utilization_ladder
-from mfulab.tables import verdict
+from mfulab.lab.report.figures import utilization_ladder
+from mfulab.mfu import ladder, verdict
 
 SHARES = st.one_of(st.none(), st.just(math.nan), st.floats(0, 150))
 ROWS = st.fixed_dictionaries(
@@ -84,6 +83,6 @@ def test_docs_list_the_rungs_in_their_order():
 
 
 def test_the_ladder_needs_neither_torch_nor_pandas():
-    code = "import sys, mfulab.mfu.ladder, mfulab.mfu.utilization, mfulab.tables.verdict, mfulab.tables.join as j\n"
+    code = "import sys, mfulab.mfu.ladder, mfulab.mfu.utilization, mfulab.mfu.verdict, mfulab.mfu.join as j\n"
     code += "assert not {'torch', 'pandas', 'yaml'} & set(sys.modules), sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)

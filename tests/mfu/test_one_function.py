@@ -3,16 +3,16 @@
 import pytest
 
 from mfu.test_roofline import made
-from mfulab.interactive.row import as_job
+from mfulab.loop.interactive.row import as_job
 from mfulab.measurements.published import PublishedRow
 from mfulab.measurements.published.measure import _add_mfu
 from mfulab.mfu import job
 from mfulab.mfu.conventions import OURS
 from mfulab.mfu.explain import Denominator, change
+from mfulab.mfu.join import profile_columns, reading_columns
 from mfulab.mfu.roofline import expected
+from mfulab.mfu.trace_join import trace_columns
 from mfulab.mfu.utilization import of_peak
-from mfulab.tables.join import profile_columns, reading_columns
-from mfulab.tables.trace_join import trace_columns
 
 CEILING = {"computed_tflop_s": 100.0, "measured_tflop_s": 80.0}
 RANK = {"status": "ok", "job": "a", "first_step": 1, "last_step": 2, "time_s": 1.0, "flops": 1e13, "window_s": 2.0}

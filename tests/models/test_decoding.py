@@ -6,10 +6,10 @@ from pydantic import ValidationError
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig, WorkloadConfig
+from mfulab.mfu.join import profile_columns
 from mfulab.models.build import build
 from mfulab.models.counted import count_model
 from mfulab.models.decoding import generating
-from mfulab.tables.join import profile_columns
 
 WIDTH, LAYERS, VOCABULARY, LENGTH, BATCH = 64, 2, 100, 24, 3
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from support.processes import HANGS_S
 from support.workflow_copy import ROOT, copy_workflow, fake_steps
 
-from mfulab.runtime.client import SOCKET
+from mfulab.lab.runtime.client import SOCKET
 
 HARDWARE = "nvidia-pretend"
 # A measurement notes where and when it was made. While a file `hold` is there, only the first ends; with a file

@@ -5,7 +5,7 @@ import importlib
 from support.workflow_copy import ROOT
 
 from mfulab.kernels.base import MatmulKernel, Shape
-from mfulab.planning import keys
+from mfulab.lab.planning import keys
 
 CONFIG = ROOT / "config"
 KERNELS = {name: keys.content(CONFIG, "kernel", name) for name in keys.choices(CONFIG, "kernel")}

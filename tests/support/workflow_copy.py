@@ -16,7 +16,7 @@ import sys, types
 from pathlib import Path
 step = sys.argv.pop(1)
 # CODE
-from mfulab.runtime.run import main
+from mfulab.lab.runtime.run import main
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.core.measurement import Measured
 module = types.ModuleType(f"mfulab.measurements.{step}.measure")

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.tables import states
+from mfulab.lab.tables import states
 from mfulab.timing.pace import Pace
 from mfulab.timing.probe import Best, Probe, State, best_of, known_best, packed
 from mfulab.timing.repetitions import Budget, Repetition, Timed, disturbed_rounds, interleave, undisturbed

@@ -10,14 +10,14 @@ from support.trace_events import H100, TRACE, event, launched, operator, steps, 
 
 from mfulab.cli.main import main
 from mfulab.core.said import Said
+from mfulab.measurements.read_trace.reader import read_file
 from mfulab.mfu import job as jobs
-from mfulab.tables import trace_join
+from mfulab.mfu import trace_join
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import FUSED
 from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.events import read
 from mfulab.tracing.operators import trace_readings, trace_steps
-from mfulab.tracing.reader import read_file
 from mfulab.tracing.window import annotation, windows
 
 CPU = torch.device("cpu")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support.trace_events import launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
+from mfulab.measurements.read_trace.reader import read_file
 from mfulab.tracing.analysis import analyse
 from mfulab.tracing.difference import difference
-from mfulab.tracing.reader import read_file
 from mfulab.tracing.recording import Call, Recorder
 from mfulab.tracing.shares import SPENT
 from mfulab.tracing.window import windows

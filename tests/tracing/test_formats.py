@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mfulab.cli.main import main
+from mfulab.measurements.read_trace.reader import read_file
 from mfulab.tracing.formats import read
-from mfulab.tracing.reader import read_file
 from mfulab.tracing.recording import Recorder, TraceError, step_mark
 from mfulab.tracing.xplane_schema import message
 

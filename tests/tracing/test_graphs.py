@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from support.trace_events import event, launched, operator, trace, write
 
+from mfulab.measurements.read_trace.reader import read_file
 from mfulab.tracing import graphs
-from mfulab.tracing.reader import read_file
 
 FOLDER = Path(__file__).parents[3] / "shared/traces"
 SHAPES = [[64, 32], [32, 16]]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
-from mfulab.tables.trace_join import trace_columns
+from mfulab.measurements.read_trace.reader import read_file
+from mfulab.mfu.trace_join import trace_columns
 from mfulab.tracing.operators import modules_of
-from mfulab.tracing.reader import read_file
 
 SHARED = Path(__file__).parents[3] / "shared/traces"
 needs_traces = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no traces in {SHARED}")

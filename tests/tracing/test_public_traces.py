@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from mfulab.lab.tables.records import from_recorded
 from mfulab.measurements.read_trace import TraceRow
-from mfulab.tables.records import from_recorded
-from mfulab.tables.trace_join import trace_columns
-from mfulab.tracing.reader import read_file
+from mfulab.measurements.read_trace.reader import read_file
+from mfulab.mfu.trace_join import trace_columns
 
 FOLDER = Path(__file__).parents[3] / "shared/traces"
 REFERENCE = Path(__file__).parents[2] / "results/reference/public"

@@ -9,8 +9,8 @@ import pytest
 from support.trace_events import TRACE, event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
+from mfulab.measurements.read_trace.reader import read_file
 from mfulab.tracing import timeline
-from mfulab.tracing.reader import read_file
 
 SHARED = Path(__file__).parents[3] / "shared/traces"
 

@@ -59,7 +59,7 @@ class NumpyAgain(Numpy):
 @pytest.mark.slow
 def test_a_joined_column_is_a_field_and_a_line_and_a_language_a_catalogue(make_project):
     project = make_project(with_source=True)
-    join = project.folder / "src/mfulab/tables/join.py"
+    join = project.folder / "src/mfulab/mfu/join.py"
     line = '        "share_of_spec_percent": percent(speed, peak),'
     replace(join, line, f'{line}\n        "flops_per_byte": ratio(row.get("flops"), row.get("bytes_moved")),')
     joined = project.folder / "src/mfulab/measurements/bench_matmul/joined.py"
@@ -131,9 +131,9 @@ class Joined(columns.Joined):
 
     task: str | None = of_config("model.task")
 ''',
-    "src/mfulab/report/figures/letters.py": '''"""Letters of models' names."""
+    "src/mfulab/lab/report/figures/letters.py": '''"""Letters of models' names."""
 
-from mfulab.report.frames import ok
+from mfulab.lab.report.frames import ok
 
 TABLES = ("letters",)
 TOPIC = "flops"

@@ -127,7 +127,7 @@ def test_what_was_measured_of_the_targets_is_kept_and_the_rest_is_left_for_later
     import repeatability
 
     from mfulab.core.files import write_json
-    from mfulab.tables.compare import Compared, write
+    from mfulab.lab.tables.compare import Compared, write
 
     asked, clock = [], [0.0]
 

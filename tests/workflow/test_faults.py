@@ -24,7 +24,7 @@ from support.processes import is_running, until
 from support.slow import few
 from support.workflow_copy import copy_workflow, fake_steps
 
-from mfulab.runtime.client import SOCKET
+from mfulab.lab.runtime.client import SOCKET
 
 pytestmark = [
     pytest.mark.workflow,
@@ -144,7 +144,7 @@ def assert_complete(tree: Path, status: str = "ok") -> None:
 KILLED = {
     "client": "client.py\0scripts/run.py\0count",
     "run": "faulthandler\0scripts/run.py\0count",
-    "worker": "mfulab.runtime.server",
+    "worker": "mfulab.lab.runtime.server",
 }
 
 

@@ -13,7 +13,7 @@ from support import pretend
 from support.processes import is_running, until
 from support.slow import few
 
-from mfulab.runtime.devices import GPUS, JOBS, VISIBLE
+from mfulab.lab.runtime.devices import GPUS, JOBS, VISIBLE
 
 pytestmark = [
     pytest.mark.workflow,

@@ -14,7 +14,7 @@ from support.processes import HANGS_S
 from support.workflow_copy import ROOT
 
 from mfulab.core.language import Texts
-from mfulab.report import figures
+from mfulab.lab.report import figures
 
 NOT_INSTALLED = "the notebook's packages are not installed: pip install '.[notebook]'"
 nbformat = pytest.importorskip("nbformat", reason=NOT_INSTALLED)

@@ -19,8 +19,8 @@ from support.workflow_copy import ROOT
 
 from mfulab.cli import schema
 from mfulab.cli.main import main
+from mfulab.lab.planning import keys, sources
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.planning import keys, sources
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = {path.stem: path.read_text() for path in (ROOT / "requirements").glob("*.lock")}

@@ -127,8 +127,8 @@ def test_an_edited_kernel_re_runs_exactly_the_runs_that_use_it(measured):
         [
             ("device/datasheets.csv", {"ceilings", "seminar", "tables", "page", "report"}),
             ("core/language/catalogue/ko.yaml", {"figure", "page", "report"}),  # tables hold keys, no sentence
-            ("report/page/templates/report.css", {"page", "report"}),
-            ("report/figures/ceilings.py", {"figure", "page", "report"}),
+            ("lab/report/page/templates/report.css", {"page", "report"}),
+            ("lab/report/figures/ceilings.py", {"figure", "page", "report"}),
         ],
         2,
     ),
@@ -144,7 +144,7 @@ def test_an_edited_file_of_the_package_re_runs_exactly_what_reads_it(measured, f
 BEGIN = """
 import sys
 from types import SimpleNamespace
-from mfulab.planning.workflow import Workflow
+from mfulab.lab.planning.workflow import Workflow
 
 lab = Workflow(dict(word.split("=", 1) for word in sys.argv[1:]))
 lab.begin()
@@ -279,7 +279,7 @@ def test_results_that_cannot_be_written_are_refused(make_project):
 
 def test_planning_imports_neither_torch_nor_pandas(measured):
     code = (
-        "import sys; from mfulab.planning.workflow import Workflow; from mfulab.runtime import lifetime;"
+        "import sys; from mfulab.lab.planning.workflow import Workflow; from mfulab.lab.runtime import lifetime;"
         "Workflow({'experiment': 'miniature', 'device': 'cpu'});"
         "print('imported:', sorted({'torch', 'pandas', 'numba', 'matplotlib', 'transformers'} & set(sys.modules)))"
     )

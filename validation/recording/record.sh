@@ -37,7 +37,7 @@ first() {
     local testable=$? status name
     # A forked child that cannot use CUDA ends every run in the worker: known in seconds rather than by the miniature's rows.
     if [ "$DEVICE" = cuda ] && [ $testable = 0 ]; then
-        PYTORCH_NVML_BASED_CUDA_CHECK=1 part preflight 30 python3 -c 'import os, torch; from mfulab.runtime import server as s; s.preload(s.PRELOADED); '\
+        PYTORCH_NVML_BASED_CUDA_CHECK=1 part preflight 30 python3 -c 'import os, torch; from mfulab.lab.runtime import server as s; s.preload(s.PRELOADED); '\
 'os.fork() or (torch.zeros(1, device="cuda"), os._exit(0)); raise SystemExit(9 if os.wait()[1] else 0)'
         if [ $? = 9 ]; then
             touch "$OUT/no_worker.txt"

@@ -1,6 +1,6 @@
-from mfulab.planning import snakemake_workarounds
-from mfulab.planning.workflow import Workflow
-from mfulab.runtime import lifetime
+from mfulab.lab.planning import snakemake_workarounds
+from mfulab.lab.planning.workflow import Workflow
+from mfulab.lab.runtime import lifetime
 from mfulab.measurements.registry import MEASUREMENTS, TABLES
 
 snakemake_workarounds.look_for_garbage_rarely()

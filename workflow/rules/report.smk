@@ -19,7 +19,7 @@ checkpoint tables:
         recorded=lab.recorded,
         rows=lab.rows,
         refined=refined,
-        sources=lab.module_sources("mfulab.tables.build"),
+        sources=lab.module_sources("mfulab.lab.tables.build"),
     output:
         expand("results/tables/{table}.csv", table=TABLES),
         figures="results/tables/figures.txt",
@@ -86,7 +86,7 @@ rule refine:
 rule figure:
     input:
         tables=expand("results/tables/{table}.csv", table=TABLES),
-        sources=lab.module_sources("mfulab.report.figures", "mfulab.report.figures.*"),
+        sources=lab.module_sources("mfulab.lab.report.figures", "mfulab.lab.report.figures.*"),
     output:
         report(
             "reports/figures/{figure}.svg",
@@ -112,7 +112,7 @@ rule figure:
 # Numbers that need no measuring: computed once, and anew where the counting changed.
 rule seminar:
     input:
-        sources=lab.module_sources("mfulab.tables.seminar"),
+        sources=lab.module_sources("mfulab.lab.tables.seminar"),
     output:
         "results/tables/seminar.csv",
     log:
@@ -131,7 +131,7 @@ rule page:
         seminar="results/tables/seminar.csv",
         comparison=lab.comparison,
         figures=figures_with_data,
-        sources=lab.module_sources("mfulab.report.page.document", "mfulab.report.figures.*"),
+        sources=lab.module_sources("mfulab.lab.report.page.document", "mfulab.lab.report.figures.*"),
     output:
         "reports/report.html",
     log:

@@ -14,7 +14,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import Peak, peak
-from mfulab.goodput.engines import COLUMNS, Page, read, sample_of
+from mfulab.loop.goodput.engines import COLUMNS, Page, read, sample_of
 
 
 def frames(

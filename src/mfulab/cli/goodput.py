@@ -11,8 +11,8 @@ from rich.text import Text
 
 from mfulab.cli.watch import follow
 from mfulab.core.language import Texts
-from mfulab.goodput.ladder import RUNGS, Job, job_of
-from mfulab.interactive.show import bar
+from mfulab.loop.goodput.ladder import RUNGS, Job, job_of
+from mfulab.loop.interactive.show import bar
 
 
 def show(
@@ -20,7 +20,7 @@ def show(
 ) -> int:
     """Prints the ladder once, or serves it for Prometheus until interrupted, read anew every `interval_s` seconds."""
     if figure:
-        from mfulab.goodput.figure import draw
+        from mfulab.cli.goodput_figure import draw
 
         draw(job_of(folder), figure, language)
 

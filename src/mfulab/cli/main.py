@@ -61,7 +61,7 @@ class Overrides(click.ParamType):
     name = "overrides"
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        from mfulab.planning import keys
+        from mfulab.lab.planning import keys
 
         key, equals, _ = incomplete.rpartition("=")
         words = [word for word in ctx.params.get("words") or () if word != "="]
@@ -82,7 +82,7 @@ TYPES: Mapping[str, Any] = {
     "port": click.IntRange(0, 65535),
     "step": click.Choice(STEPS),
     "words": Overrides(),
-    "figure": Name("figure", "mfulab.report.figures", "modules"),
+    "figure": Name("figure", "mfulab.lab.report.figures", "modules"),
     "language": Name("language", "mfulab.core.language", "LANGUAGES"),
     "precision": Name("precision", "mfulab.device.peaks", "UNITS"),
 }

@@ -24,17 +24,17 @@ from unittest.mock import patch
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, remove
 from mfulab.core.replicates import base_name, numbered, turn
-from mfulab.planning.workflow import imported
-from mfulab.runtime import client, lifetime
-from mfulab.tables import compare, paired
+from mfulab.lab.planning.workflow import imported
+from mfulab.lab.runtime import client, lifetime
+from mfulab.lab.tables import compare, paired
 
 PLACE = Path("results/paired").absolute()
 # What each side runs in its own tree: writes the configs of its runs below a folder, one process each.
 PLAN = """
 import sys
 from pathlib import Path
-from mfulab.planning import store
-from mfulab.planning.load import load
+from mfulab.lab.planning import store
+from mfulab.lab.planning.load import load
 
 for plan in load(dict(each.split("=", 1) for each in sys.argv[2:])).plans:
     store.write(plan, Path(sys.argv[1]))

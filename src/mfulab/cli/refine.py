@@ -20,11 +20,11 @@ from mfulab.core.files import read_json, remove, write_json
 from mfulab.core.replicates import MOST_REPLICATES, numbered
 from mfulab.core.rows import NOT_MEASURED, TimedRow
 from mfulab.device.identity import hardware_slug
+from mfulab.lab.runtime import budget, client, lifetime
+from mfulab.lab.tables.consistency import any_failed
+from mfulab.lab.tables.recording import gather
+from mfulab.lab.tables.records import read_row
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.runtime import budget, client, lifetime
-from mfulab.tables.consistency import any_failed
-from mfulab.tables.recording import gather
-from mfulab.tables.records import read_row
 
 TIMED = {each.table: step for step, each in MEASUREMENTS.items() if issubclass(each.row, TimedRow)}
 LONGER = 10.0  # a process ÷ the usual one of its run: then it hangs, and is ended

@@ -11,9 +11,9 @@ import click
 from pydantic import BaseModel
 
 from mfulab.core.files import write_text
+from mfulab.lab.planning.keys import SET_BY_PLANNING, Asked, Experiment, defaults, group_model
+from mfulab.lab.tables.columns import dictionary
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.planning.keys import SET_BY_PLANNING, Asked, Experiment, defaults, group_model
-from mfulab.tables.columns import dictionary
 
 CONFIG = Path("config")
 README = CONFIG / "README.md"

@@ -23,11 +23,11 @@ from rich.text import Text
 
 from mfulab.core.files import UnreadableError, read_csv, write_text
 from mfulab.core.language.quantities import duration, quantity
+from mfulab.lab.planning import keys, lock, runs, store
+from mfulab.lab.planning.composition import compose_experiments
+from mfulab.lab.planning.load import CONFIG, RESULTS, place
+from mfulab.lab.planning.runs import Plan, Run
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.planning import keys, lock, runs, store
-from mfulab.planning.composition import compose_experiments
-from mfulab.planning.load import CONFIG, RESULTS, place
-from mfulab.planning.runs import Plan, Run
 
 
 def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None) -> None:
@@ -115,7 +115,7 @@ def expected_s(run: Run) -> float | None:
 
 def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
     """A run's row, joined with its counts and ceilings; of a collection a row for each of its lines."""
-    from mfulab.tables import build
+    from mfulab.lab.tables import build
 
     alone = replace(plan, runs=[each for each in plan.runs if each is run or each.step != run.step])
     with tempfile.TemporaryDirectory() as folder:
@@ -136,8 +136,8 @@ def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
         console.print(render([{**each, "share_percent": float(each["share_percent"] or 0)} for each in rows]))
     whole = whole or row["status"] != "ok"
     if run.step == "profile_step" and not whole:
-        from mfulab.interactive import show
-        from mfulab.tables import verdict
+        from mfulab.loop.interactive import show
+        from mfulab.mfu import verdict
 
         show.show(SimpleNamespace(row=row, readings={}, verdict=verdict.judge(row)), console)
     else:

@@ -12,10 +12,10 @@ from mfulab.core.files import write_text
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent
 from mfulab.device.peaks import UNITS
+from mfulab.measurements.read_trace.reader import Read, failed, files, read_file
 from mfulab.mfu import job as jobs
-from mfulab.tables.trace_join import trace_columns
+from mfulab.mfu.trace_join import trace_columns
 from mfulab.tracing.chrome import TraceError
-from mfulab.tracing.reader import Read, failed, files, read_file
 
 # Columns that hold JSON in a table and are plain objects here.
 _NESTED = (
@@ -65,7 +65,7 @@ def run(
         raise ConfigurationError(f"--perfetto {perfetto}: tracks are added to one trace, and {len(paths)} are given")
     counted = None  # gives a row the FLOPs of the model that was named
     if model is not None:
-        from mfulab.tracing.model_flops import count
+        from mfulab.cli.trace_model import count
 
         if batch_size is None or precision not in UNITS:
             formats = ", ".join(UNITS)
@@ -126,9 +126,9 @@ def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Pa
 def _write_page(rows: list[dict[str, Any]], page: Path, language: str) -> None:
     import tempfile
 
-    from mfulab.report.page.document import build
-    from mfulab.tables import build as tables
-    from mfulab.tables.records import Collected
+    from mfulab.lab.report.page.document import build
+    from mfulab.lab.tables import build as tables
+    from mfulab.lab.tables.records import Collected
 
     with tempfile.TemporaryDirectory() as folder:
         collected = Collected()

@@ -12,10 +12,10 @@ from mfulab.cli.trace_text import KINDS, NAME, short, table
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
-from mfulab.tables.compare import show as results
+from mfulab.lab.tables.compare import show as results
+from mfulab.measurements.read_trace.reader import read_file
 from mfulab.tracing.device_time import CAUSES
 from mfulab.tracing.difference import Difference, Part, difference
-from mfulab.tracing.reader import read_file
 
 COMPARED = ("operator", "shapes", "before", "after", "change")
 LONGEST = 15

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.interactive.show import bar
+from mfulab.loop.interactive.show import bar
+from mfulab.measurements.read_trace.reader import Read
 from mfulab.mfu import ladder as rungs
 from mfulab.mfu.headroom import PARTS
 from mfulab.tracing.analysis import Analysis, Product
-from mfulab.tracing.reader import Read
 
 PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding")
 OPERATORS = ("operator", "shapes", "bound", "ms", "best", "headroom")

@@ -18,11 +18,11 @@ from mfulab.device.local_peak import local_peak
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.series import cpu_probe
 from mfulab.flops.formulas import weighted_peak_flop_s
-from mfulab.interactive.published import Rate, rates
-from mfulab.interactive.show import bar, ladder_table
+from mfulab.loop.interactive.published import Rate, rates
+from mfulab.loop.interactive.show import bar, ladder_table
 from mfulab.mfu.ladder import Facts
 from mfulab.mfu.utilization import utilization
-from mfulab.tables.verdict import expected_mfu
+from mfulab.mfu.verdict import expected_mfu
 
 # What the line below a GPU's ladder says, each in a unit.
 GPU_FACTS = {"clock_mhz": (1.0, "{:.0f} MHz"), "power_w": (1.0, "{:.0f} W"), "temperature_c": (1.0, "{:.0f} °C")}

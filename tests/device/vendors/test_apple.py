@@ -13,6 +13,7 @@ from mfulab.device.compute import effective_precision, emulated, prepare
 from mfulab.device.local_peak import peak_of
 from mfulab.device.samplers.reading import first_available, sampling
 from mfulab.device.vendors import GpuProperties, apple
+from mfulab.lab.planning.load import load
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.measurements.bench_matmul import measure as bench_matmul
 from mfulab.measurements.ceilings import CeilingsConfig
@@ -23,7 +24,6 @@ from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.profile_step import measure as profile_step
 from mfulab.measurements.profile_step.process import measure_step
 from mfulab.mfu.utilization import default_basis
-from mfulab.planning.load import load
 from mfulab.timing import best_matmul
 from mfulab.timing.clocks import EventClock
 

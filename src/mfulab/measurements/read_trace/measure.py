@@ -6,9 +6,9 @@ from pathlib import Path
 from mfulab.core.files import write_csv
 from mfulab.core.measurement import Measured
 from mfulab.measurements.read_trace import ReadTraceConfig
+from mfulab.measurements.read_trace.reader import read_file
 from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.operators import KERNEL_COLUMNS
-from mfulab.tracing.reader import read_file
 
 PRODUCT_COLUMNS = (
     *("operator", "input_shapes", "format", "recomputed", "calls", "time_s", "flops", "tile", "padding_percent"),

@@ -1,0 +1,1 @@
+"""The pipeline: plan, runs, tables, figures and page of a sweep."""

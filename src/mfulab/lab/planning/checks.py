@@ -1,0 +1,213 @@
+"""Mistakes in a sweep, each reported in one sentence with the key, the value and the choices, before any planning."""
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from hydra.core.override_parser.types import Override, RangeSweep
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.files import read_text
+from mfulab.lab.planning.keys import Experiment, choices, group_model, groups
+from mfulab.lab.planning.overrides import OPEN, put
+from mfulab.measurements.registry import MEASUREMENTS
+
+MOST = 100_000  # values of one key, and runs of one step: more is a mistake
+PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
+SHOWN = 80  # characters of a value in a message
+# Keys with one value for all runs.
+ONE = {"steps", "replicates", "ceiling_replicates", "short_processes", "budget_min", "hardware", "exclude"}
+ONE |= {"device", "device.name", "device.type", "report.language", "report.rows"}
+
+
+def experiment_file(path: Path) -> None:
+    """Raises ConfigurationError if an experiment's file is none: for the first thing that is wrong with it."""
+    try:
+        text = read_text(path)
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigurationError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}.") from error
+    if content is None:
+        raise ConfigurationError(f"{path}: empty. Give `steps` and what they sweep: config/README.md has an example.")
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{path}: holds a {type(content).__name__}. Give keys, such as steps: [profile_step].")
+    if not PACKAGE.search(text):
+        raise ConfigurationError(f"{path}: begin it with the line `# @package _global_`, else it sets nothing.")
+    for key in ("hydra", "hydra.sweeper", "hydra.sweeper.params"):
+        content = content.get(key.rpartition(".")[2]) or {}
+        if not isinstance(content, dict):
+            raise ConfigurationError(f"{path}: {key}={_short(content)}: give sweeper: {{params: {{KEY: VALUES}}}}.")
+
+
+def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Path, where: str = "") -> None:
+    """Raises ConfigurationError for the first override that names no key of `config` or no option of a group."""
+    known = groups(folder)
+    for override in parsed:
+        key, line = override.key_or_group, f"{where}{override.input_line}"
+        if override.is_delete() or override.package is not None:
+            raise ConfigurationError(f"{line}: give key=value; keys are neither removed nor moved.")
+        if key.split(".")[0].split("/")[0] == "hydra":
+            raise ConfigurationError(f"{line}: Hydra's own keys are no part of a sweep; see config/README.md.")
+        if key in ONE and override.is_sweep_override():
+            raise ConfigurationError(f"{line}: one value for all runs. Give the command again for another.")
+        if key == "steps" and override.value() == []:
+            names = ", ".join(MEASUREMENTS)
+            raise ConfigurationError(f"{line}: nothing to measure. Choices: {names}; experiment=recorded needs none.")
+        if key in known:
+            for choice in values_of(override):
+                check_choice(key, choice, folder, where)
+            continue
+        node: Any = config
+        parents = ""
+        for part in key.split("."):
+            if parents.removesuffix(".") in OPEN:
+                break
+            beside = node if isinstance(node, Mapping) else {}
+            if part not in beside:
+                there = {*beside, *(() if parents else known)}
+                raise unknown(f"{where}key", key, [f"{parents}{name}" for name in there])
+            node = node[part]
+            parents += f"{part}."
+        if not override.is_sweep_override() and "${" not in override.get_value_element_as_str():
+            check_values(key, [plain(override.get_value_element_as_str())])
+
+
+def values_of(override: Override) -> list[str]:
+    """The values that an override gives, as text. Raises ConfigurationError if they are none or no end of them."""
+    if not override.is_sweep_override():
+        return [override.get_value_element_as_str()]
+    if not override.is_discrete_sweep():
+        says = "an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
+        raise ConfigurationError(f"{override.input_line}: {says}")
+    found = override.value()
+    is_endless = isinstance(found, RangeSweep) and not (
+        found.step and abs((found.stop - found.start) / found.step) <= MOST  # type: ignore[operator]
+    )
+    values = [] if is_endless else list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
+    if is_endless or len(values) > MOST:
+        raise ConfigurationError(f"{_short(override.input_line)}: more than {MOST:,} values. Give fewer.")
+    if not values:
+        raise ConfigurationError(f"{override.input_line}: matches nothing.")
+    return values
+
+
+def plain(text: str) -> Any:
+    """A value as YAML reads it; a text that is none, such as `@3`, as it stands."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+
+
+def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None:
+    """Raises ConfigurationError if `choice` is no option of `group`."""
+    if choice not in (options := choices(folder, group)):
+        raise unknown(f"{where}{group}", _short(choice), options)
+
+
+def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
+    """Raises ConfigurationError for the first value of a composed config that is none, also where no step reads it.
+
+    `swept` are nested keys, each with one of its values, which may be what makes the others fit.
+    """
+    content = dict(base)
+    for key, each in swept.items():
+        put(content, key, each)
+    try:
+        checked = Experiment.model_validate(content)
+    except ValidationError as error:
+        raise told(error, Experiment) from error
+    for step in checked.steps:
+        if step not in MEASUREMENTS:
+            raise unknown("steps", step, MEASUREMENTS)
+    for rule in checked.exclude:
+        conditions = [key for key in rule if key != "because"]
+        if "because" not in rule or not conditions:
+            raise ConfigurationError(f"exclude={_short(rule)}: give axes and, as `because`, the reason.")
+        for key in conditions:
+            if str(key).split(".")[0] not in (known := [*_names(Experiment), "emulated"]):
+                raise unknown("exclude", key, known)
+
+
+def check_values(key: str, contents: Iterable[Any]) -> None:
+    """Raises ConfigurationError for the first that is no value of `key`; how keys go together is not looked at."""
+    field = _find(Experiment, key.split("."))[1]
+    if field is None:  # one of the user's own keys
+        return
+    adapter = TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)  # type: ignore[arg-type]
+    for content in contents:
+        try:
+            valid = adapter.validate_python(content)
+        except ValidationError as error:
+            raise told(error, Experiment, *key.split(".")) from error
+        if isinstance(content, bool) and not isinstance(valid, bool):
+            raise ConfigurationError(f"{key}={content}: give a value, not true or false.")
+
+
+def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> ConfigurationError:
+    """The sentence for what pydantic found first in `model`, or in its field `prefix`."""
+    first = error.errors(include_url=False)[0]
+    where = [*prefix, *(str(part) for part in first["loc"])]
+    key = ".".join(part for part in where if not part.startswith(("function-", "constrained-"))) or "config"
+    if first["type"] == "extra_forbidden":
+        return unknown("key", key, _siblings(model, where))
+    given, kind = _short(first["input"]), first["type"]
+    if kind == "literal_error":
+        return unknown(key, given, re.findall(r"'([^']*)'", first["ctx"]["expected"]))
+    if kind == "missing":
+        return ConfigurationError(f"{key}: missing. Give {key}=VALUE.")
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        inner = _siblings(model, [*where, ""])
+        return ConfigurationError(f"{key}={given}: give one of its keys: {', '.join(inner) or f'{key}.NAME'}.")
+    says = first["msg"].removeprefix("Value error, ").replace("Input should", "must").replace(" should ", " must ")
+    if kind == "list_type":
+        says = f"give a list: {key}=[{given}]" if key != "exclude" else "give a list of rules in the experiment's file"
+    if kind == "string_pattern_mismatch":  # a reader of regular expressions is not presumed
+        field = _find(model, where)[1]
+        says = f"give {((field and field.description) or 'letters, digits, . _ and -').rstrip('.')}"
+    if isinstance(first["input"], Mapping):  # what is wrong is how its values go together
+        return ConfigurationError(f"{key}: {says}.")
+    return ConfigurationError(f"{key}={given}: {says}.")
+
+
+def _find(model: type[BaseModel], where: Sequence[str]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
+    """The model that holds the last of `where`, and its field there; None for what is not there."""
+    *parents, last = where
+    holder: type[BaseModel] | None = model
+    for part in parents:
+        field = _find(holder, [part])[1] if holder else None
+        holder = group_model(field.annotation) if field else None
+    fields = holder.model_fields.items() if holder else ()
+    return holder, next((field for name, field in fields if last in (name, field.alias)), None)
+
+
+def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
+    """The keys next to the last of `where`, each whole."""
+    holder = _find(model, where)[0]
+    return [".".join([*where[:-1], name]) for name in _names(holder)] if holder else []
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or key for key, field in model.model_fields.items()]
+
+
+def _short(content: object) -> str:
+    text = str(content)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def runs(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:
+    """Raises ConfigurationError if a step's axes multiply to more runs than anyone means."""
+    for step in steps:
+        read = [key for key in axes if key.split(".")[0] in MEASUREMENTS[step].config.model_fields]
+        count = math.prod(len(axes[key]) for key in read)
+        if count > MOST:
+            raise ConfigurationError(f"{step}: {', '.join(read)} give {count:,} runs, more than {MOST:,}. Sweep less.")

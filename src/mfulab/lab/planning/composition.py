@@ -1,0 +1,160 @@
+"""Hydra's part of planning: the composed base config of an experiment and the values of each swept axis.
+
+Composing costs some 100 ms, so each option of a group is composed once and not once a combination, and taken from its
+file alone if nothing else touches the group. The content of a group must not depend on the choice in another.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import digests
+from mfulab.lab.planning import checks
+from mfulab.lab.planning.keys import defaults, derived, groups, register
+from mfulab.lab.planning.overrides import complete
+
+BY_HYDRA = re.compile(r"@package|\$\{|^defaults:", re.MULTILINE)  # in a file that only Hydra can compose
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of an axis: how it reads in a run's name and in an exclusion, and what it puts into the config."""
+
+    label: str
+    content: Any
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A composed experiment: the base config, the option chosen in each group, and every swept axis by its key."""
+
+    experiment: str
+    base: Mapping[str, Any]
+    choices: Mapping[str, str]
+    axes: Mapping[str, Sequence[Value]]
+    fixed: Mapping[str, Any]  # dotted keys that the user set once for all runs
+    overrides: Sequence[str] = ()  # what the user gave for its runs, as Hydra is told it
+
+
+def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool = True) -> list[Composition]:
+    """One composition for each experiment that `overrides` name (`experiment=a,b`); the default where none is named.
+
+    Without `sweeps` an experiment's own axes are left out. Raises ConfigurationError, then also for several values.
+    """
+    with _hydra(folder):
+        parsed = _parse(complete(overrides))
+        for override in parsed:
+            if override.is_sweep_override() and not sweeps:
+                raise ConfigurationError(f"{override.input_line}: several values. Add -m to sweep over them.")
+        names = [name for each in parsed if each.key_or_group == "experiment" for name in checks.values_of(each)]
+        rest = [each for each in parsed if each.key_or_group != "experiment"]
+        for name in names:
+            checks.check_choice("experiment", name, folder)
+            checks.experiment_file(folder / "experiment" / f"{name}.yaml")
+        wanted = [[f"experiment={name}"] for name in names] or [[]]
+        return [_compose_one(chosen, rest, folder, sweeps) for chosen in wanted]
+
+
+@contextmanager
+def _hydra(folder: Path) -> Iterator[None]:
+    """Hydra's global state, and its errors in this project's words; it opens what this project would not."""
+    digests(folder, ".yaml")
+    try:
+        register(folder)
+        with initialize_config_dir(version_base="1.3", config_dir=str(folder.resolve())):
+            yield
+    except (ConfigurationError, OSError):
+        raise
+    except Exception as error:  # of Hydra, OmegaConf, ANTLR or YAML, which give no promise of theirs
+        text = " ".join(str(error).split("See https")[0].split()) or type(error).__name__
+        raise ConfigurationError(f"{folder}/: {text}") from error
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    loader = GlobalHydra.instance().config_loader()
+    try:
+        return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+    except OverrideParseException as error:
+        says = "cannot be read. Give key=value, several values as key=a,b and a list as key=[a,b]."
+        raise ConfigurationError(f"{error.override}: {says}") from error
+
+
+def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: Path, sweeps: bool) -> Composition:
+    shipped = compose("config", overrides=list(chosen), return_hydra_config=True)
+    checks.overrides(overrides, _plain(shipped), folder)
+    single = [override for override in overrides if not override.is_sweep_override()]
+    own = [str(override.input_line) for override in single]
+    keys = ((each.get_key_element().lstrip("+"), each.get_value_element_as_str()) for each in single)
+    fixed = {key: checks.plain(text) for key, text in keys if "." in key}
+    composed = compose("config", overrides=[*chosen, *own], return_hydra_config=True) if own else shipped
+    choices = {str(key): str(value) for key, value in composed.hydra.runtime.choices.items()}
+    base = _plain(composed)
+    where = f"{folder}/experiment/{choices['experiment']}.yaml: "
+    params = (composed.hydra.sweeper.params if sweeps else None) or {}
+    sweep = _parse([f"{key}={value}" for key, value in params.items()])
+    checks.overrides(sweep, base, folder, where)
+    axes = {override.key_or_group: override for override in [*sweep, *overrides]}
+
+    expanded: dict[str, list[Value]] = {}
+    for key, override in axes.items():
+        values = checks.values_of(override)
+        if key in groups(folder):
+            expanded[key] = _options(key, values, [*chosen, *own], choices["experiment"], folder)
+        elif override.is_sweep_override() or "." not in key or override in sweep:  # a user's own one is in the base
+            expanded[key] = [Value(value, checks.plain(value)) for value in values]
+    no_runs = ("report.", "budget_min")
+    given = [str(each.input_line) for each in overrides if not each.get_key_element().startswith(no_runs)]
+    for key, swept in expanded.items():
+        if not any(other.startswith(f"{key}.") for other in expanded):  # a group's swept keys may be what completes it
+            checks.check_values(key, [each.content for each in swept])
+    checks.whole(base, {key: swept[0].content for key, swept in expanded.items() if "." in key})
+    checks.runs(base["steps"], expanded)
+    return Composition(choices["experiment"], base, choices, expanded, fixed, given)
+
+
+def _options(group: str, names: Sequence[str], overrides: Sequence[str], experiment: str, folder: Path) -> list[Value]:
+    """Contents of a group's choices: by Hydra, but of a group that nothing else touches by lines and files alone."""
+    shared: Any = None  # by the group's choices, where a choice is nothing but that and its own line or file
+    lines = derived(folder, group)
+    with suppress(Exception):  # of a file that cannot be read: Hydra says why
+        is_touched = any(each.partition("=")[0].lstrip("+~").startswith(f"{group}.") for each in overrides)
+        if not is_touched and group not in _loaded(folder / f"experiment/{experiment}.yaml"):
+            shared = OmegaConf.merge(defaults().get(group, {}), _loaded(folder / "config.yaml").get(group) or {})
+    found = []
+    for name in names:
+        checks.check_choice(group, name, folder)
+        content: Any = None
+        with suppress(Exception):  # the same
+            path = folder / group / f"{name}.yaml"
+            if shared is not None and (name in lines or not BY_HYDRA.search(path.read_text(encoding="utf-8"))):
+                content = OmegaConf.to_container(OmegaConf.merge(shared, lines.get(name) or _loaded(path)))
+        if content is None:
+            content = _plain(compose("config", overrides=[*overrides, f"{group}={name}"]))[group]
+        found.append(Value(name, content))
+    return found
+
+
+def _loaded(path: Path) -> Any:
+    """The config in a file, read again only if that changed; the caller must not change it."""
+    return _read(path, path.stat().st_mtime_ns)
+
+
+_read = cache(lambda path, changed_ns: OmegaConf.load(path))
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """The config without Hydra's own node, interpolations resolved."""
+    keys = [str(key) for key in config if key != "hydra"]
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True))

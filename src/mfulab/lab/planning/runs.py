@@ -1,0 +1,249 @@
+"""Runs of an experiment: combinations, exclusions, validation, and the rows that each run is joined with.
+
+A run is one step with the part of the config that this step reads. Combinations which differ only in what a step does
+not read are one run of it, so that a sweep over models and kernels costs neither a kernel a model nor a model a kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from mfulab.core.configs import StepConfig
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.formats import format_name
+from mfulab.core.replicates import numbered
+from mfulab.device import ByKind, is_gpu
+from mfulab.lab.planning import traces
+from mfulab.lab.planning.naming import SHORT, run_name
+from mfulab.lab.planning.overrides import put
+from mfulab.measurements.profile_step import ProfileStepConfig
+from mfulab.measurements.registry import MEASUREMENTS
+
+if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
+    from mfulab.lab.planning.composition import Composition
+
+Values = Mapping[str, Any]  # by key
+MEMORY = "memory"
+REPLICATES = ByKind(cpu=3, gpu=2)
+CEILING_REPLICATES = ByKind(cpu=4, gpu=2)  # every MFU divides by a ceiling, and a CPU's is the best of its processes
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measurement: its step, name and folder below the results, its config, and what its row is joined with.
+
+    `text` is the config as it is written, the same text for the same config: a remembered plan of thousands of runs is
+    compared with what is on disk without reading one.
+    """
+
+    step: str
+    name: str
+    folder: str
+    text: str
+    needs: Mapping[str, str] = field(default_factory=dict)  # flops, compute, memory: the folder of each run to join
+    target: str | None = None  # dotted path of the model or kernel that the run measures
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its keys and values, as the run reads them."""
+        return json.loads(self.text)
+
+    @property
+    def joined(self) -> dict[str, Any]:
+        """Rows that this one is joined with, as in the manifest."""
+        ceilings = {key: f"results/{folder}" for key, folder in self.needs.items()}
+        flops = ceilings.pop("flops", None)
+        return ({"flops_folder": flops} if flops else {}) | ({"ceilings": ceilings} if ceilings else {})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every run of one experiment on one device, and what was left out for what reason."""
+
+    experiment: str
+    hardware: str
+    runs: Sequence[Run]
+    excluded: Sequence[Mapping[str, str]]
+    language: str = "en"  # of the report; no run reads it
+    overrides: Sequence[str] = ()  # what the user gave for these runs, beside the experiment
+    seed: int = 0  # of the order in which replicates are measured
+    time_limit_s: float = 0  # of runs of whose config it is no part; 0: the default
+    shown: str = "planned"  # by the report: these runs, or all that were ever measured
+    budget_min: float | None = None  # of wall time; no run reads it
+
+    @property
+    def manifest_path(self) -> str:
+        """Path of the manifest, below the results."""
+        return f"{self.hardware}/plan/{self.experiment}.json"
+
+    @property
+    def manifest(self) -> str:
+        """JSON for the tables: each run's row, config and joins; `overrides` are for recordings."""
+        runs = [
+            {
+                "step": run.step,
+                "run": run.name,
+                "folder": f"results/{run.folder}",
+                "config_digest": hashlib.sha256(run.text.encode()).hexdigest()[:12],
+                **run.joined,
+            }
+            for run in self.runs
+        ]
+        values = {"experiment": self.experiment, "hardware": self.hardware, "overrides": list(self.overrides)}
+        return json.dumps({**values, "runs": runs, "excluded": list(self.excluded)}) + "\n"
+
+
+def plan(composition: Composition, hardware: str, device: str, emulated: Container[str] = ()) -> Plan:
+    """Expands a composed experiment into validated runs. Raises ConfigurationError.
+
+    `device` is its kind; `emulated` are the formats that it has no units for.
+    """
+    planner = _Planner(composition, hardware, device, emulated)
+    for step in composition.base["steps"]:
+        for labels, dotted, content in planner.combinations(step):
+            planner.add(step, labels, dotted, content)
+    if planner.runs:
+        planner.append("environment", _validated("environment", {"device": planner.base["device"]}), {})
+    base = composition.base
+    limits = [value.content for value in composition.axes.get("timing.time_limit_s", ())]
+    return Plan(
+        composition.experiment,
+        hardware,
+        list(planner.runs.values()),
+        list(planner.excluded.values()),
+        language=base["report"]["language"],
+        overrides=composition.overrides,
+        seed=0 if "seed" in composition.axes else base.get("seed", 0),
+        time_limit_s=max(limits or [base.get("timing", {}).get("time_limit_s", 0)]),
+        shown=base["report"]["rows"],
+        budget_min=base.get("budget_min") and float(f"{base['budget_min']:g}"),  # as rows quote it
+    )
+
+
+class _Planner:
+    def __init__(self, composition: Composition, hardware: str, device: str, emulated: Container[str]) -> None:
+        self.composition = composition
+        self.emulated = emulated
+        # A format that the user named is measured in full.
+        named = any(each.startswith("precision") for each in composition.overrides)
+        self.sweeps_precision = "precision" in composition.axes and not named
+        self.hardware = hardware
+        self.device = device
+        self.runs: dict[str, Run] = {}
+        self.excluded: dict[str, dict[str, str]] = {}
+        self.base = dict(composition.base)
+        # A given peak belongs to the ceilings alone: it is a denominator and must not re-measure what it divides.
+        self.peaks = {**self.base["device"], "name": device, "type": device}
+        self.base["device"] = {**self.peaks, "peak_tflop_s": {}}
+        if self.base.get("short_processes") and not is_gpu(device):
+            times = {key: value for key, value in self.base["timing"].items() if value is not None}
+            self.base["timing"] = {**self.base["timing"], **SHORT, **times}
+        self.base["trace_peaks"] = self.peaks["peak_tflop_s"]
+
+    def combinations(self, step: str) -> Iterator[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]:
+        """Combinations of the axes that `step` reads: (labels for exclusions, nested keys for the name, config)."""
+        fields = MEASUREMENTS[step].config.model_fields
+        axes = {key: values for key, values in self.composition.axes.items() if key.split(".")[0] in fields}
+        chosen = {key: value for key, value in self.composition.choices.items() if key in fields}
+        base = {key: self.base[key] for key in fields if key in self.base}
+        plain = {key: str(value) for key, value in base.items() if not isinstance(value, dict)}
+        for values in itertools.product(*axes.values()):
+            labels = {**chosen, **plain, "device": self.device}
+            dotted, content = dict(self.composition.fixed), dict(base)
+            for key, value in zip(axes, values, strict=True):
+                labels[key] = value.label
+                put(content, key, value.content)
+                if "." in key:
+                    dotted[key] = value.content
+            if "precision" in axes and self.sweeps_precision:
+                labels["emulated"] = str(_format(content["precision"]) in self.emulated)
+            if step != traces.STEP:
+                yield labels, dotted, content
+                continue
+            for trace in traces.expanded(content["trace"]):
+                yield {**labels, "trace": trace["name"]}, dotted, {**content, "trace": trace}
+
+    def add(self, step: str, labels: dict[str, str], dotted: dict[str, Any], content: dict[str, Any]) -> None:
+        because = excluded_because(labels, self.base["exclude"])
+        try:
+            config = _validated(step, content)
+        except ConfigurationError:
+            if because:  # what cannot be a run at all is left out without a word
+                return
+            raise
+        if because:
+            name = run_name(config, dotted)
+            self.excluded[f"{step}/{name}"] = {"step": step, "run": name, "because": because}
+            return
+        needs = {}
+        if isinstance(config, ProfileStepConfig):
+            counted = {key: content[key] for key in MEASUREMENTS["count_flops"].config.model_fields}
+            needs["flops"] = self.append("count_flops", _validated("count_flops", counted), dotted)
+        if config.on_device and "precision" in content:
+            needs["compute"] = self._add_ceiling(content["precision"])
+            if isinstance(config, ProfileStepConfig) and config.execution.multiplies_integers:
+                self._add_ceiling({"name": "int8", "dtype": "int8"})
+            if _format(content["precision"]) in self.emulated:  # whose own ceiling nothing is divided by
+                self._add_ceiling({"name": "fp32", "dtype": "float32"})
+            needs["memory"] = self._add_ceiling(None)
+        processes = self.base["replicates"] or REPLICATES[self.device]
+        is_disturbed = "replicate" in type(config).model_fields  # of others, no machine disturbs the result
+        self.append(step, config, dotted, needs, processes if is_disturbed else 1)
+
+    def _add_ceiling(self, precision: Mapping[str, Any] | None) -> str:
+        content = {"ceiling": precision["name"] if precision else MEMORY, "precision": precision, "device": self.peaks}
+        is_swept = precision is None or _format(precision) not in self.emulated
+        processes = (self.base["ceiling_replicates"] or CEILING_REPLICATES[self.device]) if is_swept else 1
+        return self.append("ceilings", _validated("ceilings", content), {}, processes=processes)
+
+    def append(
+        self, step: str, config: StepConfig, dotted: Values, needs: Values | None = None, processes: int = 1
+    ) -> str:
+        """Adds the runs of so many processes, but for those that are there; gives the folder of the first."""
+        name = run_name(config, dotted)
+        place = f"{self.hardware}/{step}" if config.on_device else step
+        for replicate in range(1, processes + 1):
+            run = numbered(name, replicate)
+            if (folder := f"{place}/{run}") not in self.runs:
+                content = config.model_dump(mode="json", by_alias=True)
+                content |= {"replicate": replicate} if replicate > 1 else {}
+                measured = content.get("model") or content.get("kernel") or {}
+                text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+                self.runs[folder] = Run(step, run, folder, text, needs or {}, measured.get("_target_"))
+        return f"{place}/{name}"
+
+
+def _format(precision: Mapping[str, Any]) -> str | None:
+    return format_name(precision["dtype"], precision.get("tf32", False))
+
+
+def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any]]) -> str | None:
+    """The reason of the first rule that holds for a combination; patterns such as `cuda_*` and lists are alternatives.
+
+    A rule which names an axis that the step does not read says nothing about that step.
+    """
+
+    def holds(key: str, wanted: Any) -> bool:
+        patterns = wanted if isinstance(wanted, list) else [wanted]
+        return key in labels and any(fnmatchcase(labels[key], str(pattern)) for pattern in patterns)
+
+    found = (rule for rule in rules if all(holds(key, rule[key]) for key in rule if key != "because"))
+    return next((str(rule["because"]) for rule in found), None)
+
+
+def _validated(step: str, content: Values) -> StepConfig:
+    config = MEASUREMENTS[step].config
+    try:
+        return config.model_validate(content)
+    except ValidationError as error:
+        from mfulab.lab.planning.checks import told  # with Hydra, which a remembered plan does without
+
+        raise told(error, config) from error

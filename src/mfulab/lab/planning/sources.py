@@ -1,0 +1,372 @@
+"""The sources of a measurement, found by reading code and names of data files, never by importing.
+
+Snakemake tracks a script's own text but not the modules behind it, nor what these read: tables of facts, CUDA C,
+catalogues, templates. All are declared as inputs, so that an edited kernel re-runs its runs and nothing else.
+
+Of a module of this package counts what is reached by name from the step, at any depth, and each statement that does
+something when the module is imported. Docstrings, comments and descriptions of fields count nowhere.
+"""
+
+import ast
+import hashlib
+import importlib.machinery
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import platformdirs
+
+from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.files import UnreadableError, read_json, write_text
+from mfulab.device import OF_GPUS, is_gpu, kind_of
+from mfulab.lab.planning.store import holds, write_if_changed
+
+PACKAGE = Path(__file__).resolve().parents[2]
+INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
+Sources = Mapping[Path, str]  # each file, with the digest of what counts of it
+Node = tuple[str, str]  # a module, and a name in it
+ALL, IMPORTING = "*", ""  # in place of a name: every statement of the module; those that importing it needs
+DOTTED = re.compile(r"\w+(\.[\w*]+)+")
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
+    """Every file that a run of `step` with a model or kernel `target` depends on; a CPU's on nothing for GPUs alone."""
+    roots = [(f"mfulab.measurements.{step}.measure", "measure")]
+    if target:
+        module = locate(target)
+        roots.append((module, target.removeprefix(f"{module}.").split(".")[0]))
+    return _reached(tuple(roots), OF_GPUS if hardware and not is_gpu(kind_of(hardware)) else ())
+
+
+def closure(*modules: str) -> Sequence[Path]:
+    """Every file that all of these modules depend on."""
+    return list(_reached(tuple((module, ALL) for module in modules)))
+
+
+@cache
+def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
+    """Walks the code, or returns the result that the user's cache folder holds for this text of the package."""
+    asked = hashlib.sha256(repr((roots, without)).encode()).hexdigest()
+    memory = platformdirs.user_cache_path(PACKAGE.name) / f"sources/{asked[:16]}.json"
+    with suppress(FileNotFoundError, UnreadableError, KeyError):
+        return {PACKAGE / file: each for file, each in read_json(memory)[_version()].items()}
+    data, statements = _walk(roots, without)
+    read = {file: file.read_bytes() for file in data}
+    for module, places in statements.items():
+        read[module.path] = "\n".join(map(module.text, sorted(places))).encode()
+    found = {file: hashlib.sha256(read[file]).hexdigest()[:16] for file in sorted(read)}
+    with suppress(ValueError, ConfigurationError):  # of a file outside, which may change; of caches that are read-only
+        kept = {str(file.relative_to(PACKAGE)): each for file, each in found.items()}
+        write_text(memory, json.dumps({_version(): kept}))
+    return found
+
+
+@cache
+def _version() -> str:
+    """Digest of all that the package holds, and of Python's version, which decides how a statement reads."""
+    held = hashlib.sha256(sys.version.encode())
+    for file in sorted(path for path in PACKAGE.rglob("*.*") if path.suffix != ".pyc" and path.is_file()):
+        held.update(f"{file.relative_to(PACKAGE)}\n".encode() + file.read_bytes())
+    return held.hexdigest()
+
+
+def _walk(roots: Iterable[Node], without: tuple[str, ...] = ()) -> tuple[set[Path], dict["_Module", set[int]]]:
+    """Data files, and of each module the places of its statements, that these definitions reach.
+
+    Modules whose names begin with one of `without` are not entered.
+    """
+    data, statements = set[Path](), dict["_Module", set[int]]()
+    seen, waiting = set[Node](), set(roots)
+    while waiting:
+        node = waiting.pop()
+        seen.add(node)
+        if node[0].startswith(without) or not _is_local(node[0]) or (path := _file(node[0])) is None:
+            continue
+        module = _module(node[0], path)
+        places, beyond = module.meant(node[1])
+        known = statements.setdefault(module, set())
+        for place in places - known:
+            nodes, files, _ = module.read(place)
+            beyond |= nodes
+            data |= files
+        known |= places
+        waiting |= beyond - seen
+    unread = list(data)
+    while unread:
+        file = unread.pop()
+        included = _data(file.parent, INCLUDE.findall(file.read_text(encoding="utf-8", errors="ignore"))) - data
+        data |= included
+        unread += included
+    return data, statements
+
+
+def digests(files: Sources) -> str:
+    """A line for each file with its digest."""
+    roots = (PACKAGE.parent, Path.cwd())
+    shorter = {file: [file.relative_to(root) for root in roots if file.is_relative_to(root)] for file in files}
+    return "".join(f"{digest}  {[*shorter[file], file][0]}\n" for file, digest in files.items())
+
+
+def write_digests(path: Path, files: Sources) -> None:
+    """Writes the digest of each file to `path` where one changed; `path` is then as old as the newest of them.
+
+    Its age matters for results that were copied from elsewhere: those that are newer than the code stay. A reworded
+    docstring makes a file newer and `path` not.
+    """
+    if write_if_changed(path, digests(files)):
+        newest = max(file.stat().st_mtime_ns for file in files)
+        os.utime(path, ns=(newest, newest))
+
+
+def changed_at(path: Path, files: Sources) -> float:
+    """Time of the last change that counts: of `path` where it holds these digests, else of the newest file."""
+    return max(each.stat().st_mtime for each in ([path] if holds(path, digests(files)) else files))
+
+
+class _Module:
+    """A module's statements, each known by its place; imports are no statements here, but names and what they mean."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.path = name, path
+        self.package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        self.is_shipped = path.is_relative_to(PACKAGE)
+        self.aliases: dict[str, Node] = {}
+        self.imported: set[Node] = set()  # what is imported with this module
+        self.statements: list[ast.stmt] = []
+        self.bound: dict[str, set[int]] = {}  # places of what binds a name
+        self.read, self.text = cache(self._read), cache(self._text)
+        try:
+            tree = ast.parse(path.read_bytes())
+        except SyntaxError as error:
+            raise ConfigurationError(f"{path}:{error.lineno}: {error.msg}.") from error
+        for statement in tree.body:
+            for node in () if isinstance(statement, DEFINITIONS) else ast.walk(statement):
+                if isinstance(node, IMPORTS):
+                    aliases = self._imports(node)
+                    self.aliases |= aliases
+                    if _runs(statement):
+                        self.imported |= {(module, IMPORTING) for module, _ in aliases.values()}
+            if ALL in self.aliases:
+                self.imported.add(self.aliases[ALL])
+            if not isinstance(statement, IMPORTS):
+                for each in _bound(statement):
+                    self.bound.setdefault(each, set()).add(len(self.statements))
+                self.statements.append(statement)
+        self.effects = {place for place, each in enumerate(self.statements) if self._has_effect(each)}
+
+    def meant(self, name: str) -> tuple[set[int], set[Node]]:
+        """Places of what a name means and of what happens on import, and nodes of other modules that these bring.
+
+        All places of a user's module, or where the name is unknown.
+        """
+        if name == ALL:  # of a module that was imported whole, the statements say what they use
+            named = {node for node in self.aliases.values() if node[1] != ALL}
+        else:
+            named = {self.aliases[name]} if name in self.aliases else set()
+        is_known = name == IMPORTING or name in self.bound or bool(named)
+        is_part = self.is_shipped and name != ALL and is_known
+        places = self.effects | self.bound.get(name, set()) if is_part else set(range(len(self.statements)))
+        return places, self.imported | named
+
+    def _text(self, place: int) -> str:
+        """The part of the statement at a place that counts, as text; making it takes as long as all else."""
+        uses = self.read(place)[2]
+        return "\n".join([ast.dump(self.statements[place]), *uses])
+
+    def _read(self, place: int) -> tuple[set[Node], set[Path], list[str]]:
+        """Of the statement at a place the definitions and data files to which it refers, and what its names mean.
+
+        What does not count, such as docstrings, is gone from the statement then.
+        """
+        statement = self.statements[place]
+        inner: dict[str, Node] = {}
+        dotted: set[tuple[str, ...]] = set()
+        strings: set[str] = set()
+        nodes: set[Node] = set()
+        waiting: list[ast.AST] = [statement]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, ast.Name | ast.Attribute):
+                root, names = _parts(node)
+                waiting += [root] if root else ()
+                dotted.add(names)
+            elif isinstance(node, ast.Constant):
+                strings |= {node.value} if isinstance(node.value, str) else set()
+            elif isinstance(node, IMPORTS):
+                inner |= self._imports(node)
+            else:
+                if isinstance(node, DEFINITIONS):  # without docstrings
+                    node.body = [each for each in node.body if not _is_text(each)]
+                elif isinstance(node, ast.Call) and _parts(node.func)[1][-1] in ("Field", "column"):
+                    node.keywords = [each for each in node.keywords if each.arg != "description"]
+                    node.args = node.args if _parts(node.func)[1][-1] == "Field" else []
+                elif isinstance(node, ast.JoinedStr):
+                    texts = (str(each.value) if isinstance(each, ast.Constant) else ALL for each in node.values)
+                    nodes |= _modules_called("".join(texts))
+                waiting += ast.iter_child_nodes(node)
+        aliases = self.aliases | inner
+        meant = {names: _meant(names, aliases) for names in dotted}
+        for names in dotted | {(string,) for string in strings}:
+            if not meant.get(names) and names[0] in self.bound:
+                nodes.add((self.name, names[0]))
+        nodes |= {(self.name, ALL) for name in ("globals", "eval", "exec") if (name,) in dotted}
+        nodes |= {(module, IMPORTING) for module, _ in inner.values()}
+        nodes = nodes.union(*map(_modules_called, strings), filter(None, meant.values()))
+        uses = sorted(f"{'.'.join(names)} is {'.'.join(node)}" for names, node in meant.items() if node)
+        return nodes, _data(self.path.parent, strings), uses
+
+    def _imports(self, node: ast.Import | ast.ImportFrom) -> dict[str, Node]:
+        """The names that an import binds, each with what it means; `import a.b` is kept by its whole name."""
+        if isinstance(node, ast.Import):
+            return {alias.asname or alias.name: (alias.name, ALL) for alias in node.names}
+        parents = self.package.split(".")[: len(self.package.split(".")) - node.level + 1] if node.level else []
+        base = ".".join([*parents, *([node.module] if node.module else [])])
+        named = {alias.asname or alias.name: alias.name for alias in node.names}
+        return {key: (f"{base}.{name}", ALL) if _is_ours(base, name) else (base, name) for key, name in named.items()}
+
+    def _has_effect(self, statement: ast.stmt) -> bool:
+        """True unless all that importing the statement does is to bind its names."""
+        if isinstance(statement, DEFINITIONS):
+            return any(self._calls_ours(each) for each in statement.decorator_list)
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = [each for target in targets for each in (getattr(target, "elts", None) or [target])]
+            calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+            return not all(isinstance(each, ast.Name) for each in names) or any(
+                self._calls_ours(call) and not _parts(call)[1][-1][:1].isupper() for call in calls
+            )
+        return _runs(statement)
+
+    def _calls_ours(self, called: ast.expr) -> bool:
+        """True if what is called is defined in this project, and not by a library or by Python."""
+        root, names = _parts(called)
+        while isinstance(root, ast.Call):
+            root, names = _parts(root.func)
+        meant = _meant(names, self.aliases)
+        return _is_local(meant[0]) if meant else names[0] in self.bound
+
+
+@cache
+def _module(name: str, path: Path) -> _Module:
+    return _Module(name, path)
+
+
+def _runs(statement: ast.stmt) -> bool:
+    """False for what an import passes over: texts, and what is for type checkers or for a module that is a script."""
+    if isinstance(statement, ast.If):
+        return ast.unparse(statement.test) not in ("TYPE_CHECKING", "__name__ == '__main__'")
+    return not _is_text(statement)
+
+
+def _is_text(statement: ast.AST) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds in its module."""
+    if isinstance(statement, DEFINITIONS):
+        return {statement.name}
+    names = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return {node.id for node in names} | {node.name for node in ast.walk(statement) if isinstance(node, DEFINITIONS)}
+
+
+def _parts(node: ast.expr) -> tuple[ast.expr | None, tuple[str, ...]]:
+    """The names of a dotted expression; and what it begins with, where that is no name."""
+    if isinstance(node, ast.Attribute):
+        root, names = _parts(node.value)
+        return root, (*names, node.attr)
+    return (None, (node.id,)) if isinstance(node, ast.Name) else (node, ("",))
+
+
+def _meant(names: Sequence[str], aliases: Mapping[str, Node]) -> Node | None:
+    """The node that dotted names mean, if they begin with an imported one; None for others."""
+    for length in range(len(names), 0, -1):
+        module, name = aliases.get(".".join(names[:length]), ("", ""))
+        rest = list(names[length:])
+        while name == ALL and rest and _is_ours(module, rest[0]):
+            module = f"{module}.{rest.pop(0)}"
+        if module:
+            return module, rest[0] if name == ALL and rest else name
+    return None
+
+
+@cache
+def _modules_called(text: str) -> frozenset[Node]:
+    """The package's modules that a string names, such as `mfulab.kernels.*`, or whose last part it names in them."""
+    if not text.startswith(f"{PACKAGE.name}.") or not DOTTED.fullmatch(text):
+        return frozenset()
+    names = re.compile(re.escape(text).replace(r"\*", r"\w+"))
+    found = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")}
+    found = {name.removesuffix(".__init__") for name in found}
+    beginning, _, last = text.rpartition(".")
+    return frozenset((name, ALL) for name in found if names.fullmatch(name)) or frozenset(
+        {(beginning, last)} if beginning in found else ()
+    )
+
+
+def _data(folder: Path, names: Iterable[str]) -> set[Path]:
+    """The package's data files below `folder` that one of `names` means: `x.csv`, or `y/*.yaml`, at any depth."""
+    alike = ((name, file) for name in names for file in _data_files().get(name.rpartition(".")[2], ()))
+    return {file for name, file in alike if file.is_relative_to(folder) and file.match(name)}
+
+
+@cache
+def _data_files() -> dict[str, list[Path]]:
+    """Files of this package other than Python's, by the names' endings."""
+    found: dict[str, list[Path]] = {}
+    for path in PACKAGE.rglob("*.*"):
+        if path.suffix not in (".py", ".pyc", ".typed") and path.is_file():
+            found.setdefault(path.suffix[1:], []).append(path)
+    return found
+
+
+def _is_ours(package: str, name: str) -> bool:
+    """True for a module in a local package. Of a library none is looked for: it may not be installed everywhere."""
+    return _is_local(package) and _file(f"{package}.{name}") is not None
+
+
+@cache
+def _is_local(module: str) -> bool:
+    """True if a module belongs to this project or to the user's own files, not to an installed library."""
+    top = module.split(".")[0]
+    path = _file(top)
+    is_library = path is None or {"site-packages", "dist-packages"} & set(path.parts) or top in sys.stdlib_module_names
+    return path is not None and (path.is_relative_to(PACKAGE) or not is_library)
+
+
+@cache
+def _file(module: str) -> Path | None:
+    """The Python file of a module, found without importing it or its parents; None for anything else."""
+    search: Sequence[str] | None = [str(Path.cwd()), *sys.path]
+    for part in module.split("."):
+        spec = None if search is None else importlib.machinery.PathFinder.find_spec(part, search)
+        if spec is None:
+            return None
+        search, path = spec.submodule_search_locations, spec.origin
+    return Path(path).resolve() if path and path.endswith(".py") else None
+
+
+@cache
+def locate(target: str) -> str:
+    """The module of a `_target_`. Raises ConfigurationError if no module, or no such name in it, is found.
+
+    A name is looked for in the module's text; a module that makes its names at run time is believed.
+    """
+    parts = target.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:length])
+        if path := _file(name):
+            module = _module(name, path)
+            names = {*module.bound, *module.aliases}
+            is_dynamic = {"__getattr__", ALL} & names or (path.name == "__init__.py" and not module.is_shipped)
+            if parts[length] not in names and not is_dynamic:
+                raise unknown(f"_target_={target}: name in {name}", parts[length], names)
+            return name
+    raise ConfigurationError(f"_target_={target}: no module {'.'.join(parts[:-1]) or target} can be found.")

@@ -1,0 +1,329 @@
+"""The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
+
+import atexit
+import os
+import re
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import write_text
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import duration
+from mfulab.core.measurement import Measurement
+from mfulab.core.replicates import previous, replicate_of, turn
+from mfulab.device import is_gpu, kind_of
+from mfulab.lab.planning import lock, store
+from mfulab.lab.planning.costs import Sweep
+from mfulab.lab.planning.load import RESULTS, load
+from mfulab.lab.planning.runs import Plan, Run
+from mfulab.lab.planning.sources import PACKAGE, Sources, changed_at, closure, digests, run_sources, write_digests
+from mfulab.lab.runtime import client, devices, lifetime
+
+PAGE = Path("reports/report.html")
+PROCESSES, NODES = (re.compile(rf'"{name}": (\d+)') for name in ("processes", "nodes"))  # in a run's config
+# What runs import beside torch, by what their configs hold. A model from elsewhere may import anything.
+IMPORTED = {
+    "jax": re.compile(r'"mode": "jax'),
+    "tensorflow": re.compile(r'"mode": "tensorflow'),
+    "transformers": re.compile(r'"_target_": "(?!torch\.|mfulab\.(?!models\.(huggingface|lora)\.))'),
+    "dynamo": re.compile(r'"model": |torch_compiled'),  # to count FLOPs, trace, train and compile
+}
+ARCHITECTURE = re.compile(r'models\.huggingface\.build".*?"architecture": "(\w+)', re.DOTALL)
+FIRST = 100  # added to the priority of what the page's first sentence needs
+
+
+def imported(configs: Collection[str]) -> list[str]:
+    """Names what runs with these configs import beside torch, as `server.modules_for`."""
+    named = (f"transformers:{found[1]}" for found in map(ARCHITECTURE.search, configs) if found)
+    return [*(name for name, holds in IMPORTED.items() if any(map(holds.search, configs))), *sorted(set(named))]
+
+
+class Workflow:
+    """Plans of Snakemake's `--config`; a mistake in it ends the process with one message.
+
+    Nothing is written before `begin`. Until then files that `begin` would write are given to Snakemake as scratch files
+    of now, so that a dry run lists exactly the runs that would be measured.
+    """
+
+    def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
+        began = time.time() - time.process_time()  # Snakemake's start is part of the command
+        with _told_in_one_line():
+            here, records = Path.cwd(), Path(".snakemake")  # without which Snakemake cannot work
+            if not os.access(records if records.exists() else here, os.W_OK | os.X_OK):
+                raise ConfigurationError(f"{here}: cannot be written, not even for a dry run. Work in one that can be.")
+            if {"{", "}"} & set(str(here)):
+                raise ConfigurationError(f"{here}: Snakemake allows no braces in a path. Move or rename this folder.")
+            self._planned = load(config)
+            self._sweep = Sweep(self._planned.plans, began)
+        self.plans: Sequence[Plan] = self._planned.plans
+        self._is_read_only = is_main  # a cluster's job finds all that the main process wrote
+        self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
+        self._states: dict[str, store.State] = {}
+        self._scratch_folder: tempfile.TemporaryDirectory[str] | None = None
+        self.language = self.plans[0].language  # of page and figures: the first experiment's
+        self.gpu = int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))  # held by what nothing runs beside
+        self.planned_manifests = [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
+        # Those whose finished rows are shown beside ours: other machines' of the same experiments, or all.
+        is_all, same = self.plans[0].shown == "all", {plan.experiment for plan in self.plans if self._runs}
+        others = {str(path) for path in RESULTS.glob("*/plan/*.json") if is_all or path.stem in same}
+        self.other_manifests = sorted(others - set(self.planned_manifests))
+        # The option that also shows folders copied from machines without a plan.
+        self.unplanned = ["--results", str(RESULTS)] if self._runs else []
+        self.recorded = sorted(map(str, RESULTS.glob("reference/*/*.csv")))
+        self.comparison = [str(path) for path in RESULTS.glob("tables/comparison.csv")]  # of `mfulab compare --out`
+        # What the page's first sentence needs, and a file that says that a page of it was written.
+        self.headline_rows = [f"{RESULTS}/{folder}/row.csv" for folder in self._sweep.headline]
+        self.first_page = f"{RESULTS}/plan/{self._sweep.digest}.page"
+        # Commands that write tables and page of the rows that there are, while others are still to come.
+        self.partial_page = (
+            f"warm scripts/command.py tables --partial --manifest {shlex.join(self.planned_manifests)}"
+            " --reference results/reference --out results/tables"
+            f" && warm scripts/command.py page --out {PAGE} --language {self.language}"
+        )
+
+    def begin(self) -> bool:
+        """Takes the results' lock and writes the plan, or ends the process; true where a sweep before was killed."""
+        with _told_in_one_line():
+            store.check_writable(RESULTS)
+            try:  # before the first run fails
+                os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
+            except RuntimeError as error:
+                raise ConfigurationError(str(error)) from error
+            is_left_over = lock.take(RESULTS)
+            for plan in self.plans:
+                store.write(plan, RESULTS, _newest, self._sweep.budget_min)
+            self._planned.remember()
+            self._sweep.write(len(self._runs) - len(self.complete_rows))
+        self._is_read_only = False
+        return is_left_over
+
+    def say_estimate(self, jobs: Iterable[Any], gpus: int = 1) -> None:
+        """Says how long Snakemake's `jobs` will take, those of GPUs on `gpus` at once; nothing where none measures."""
+        runs = [run for job in jobs if (run := _folder(job.rule.name, job.wildcards_dict)) in self._runs]
+        if not runs:
+            return
+        seconds, most = self._sweep.estimate_s(runs, max(1, gpus * self.gpu)), 60 * self._sweep.budget_min
+        words = f"; budget_min={most / 60:g} ends it after {duration(most)}" if seconds > most else ""
+        print(f"about {duration(seconds)}{words}", file=sys.stderr)
+
+    def last_page(self, jobs: Iterable[Any]) -> str:
+        """A shell command after a sweep that was interrupted or failed: the page of what there is, if it was to be."""
+        try:
+            store.check_writable(RESULTS)
+        except ConfigurationError as error:
+            print(f"mfulab: {error}", file=sys.stderr)
+            return "true"
+        atexit.register(self._say_how_to_go_on, time.time())
+        if not self.complete_rows or not any(job.rule.name == "page" for job in jobs):
+            return "true"
+        (RESULTS / "tables").mkdir(exist_ok=True)
+        if lifetime.interrupted:
+            print("Interrupted: writing the page of what there is", file=sys.stderr)
+        return f"({self.partial_page}) >> results/tables/first_page.log 2>&1 || true"
+
+    def _say_how_to_go_on(self, since: float) -> None:
+        """Says what is kept, where the page is that was written `since`, and how to go on."""
+        words = [f"{len(self.complete_rows)} of {len(self._runs)} rows are kept"]
+        words += [f"page: {PAGE.resolve()}"] if PAGE.exists() and PAGE.stat().st_mtime >= since else []
+        print("\n" + " · ".join([*words, f"to go on: {self._sweep.command()}"]), file=sys.stderr)
+
+    def clear_lock(self) -> None:
+        """Forgets the holder of the results' lock; ends the process with one message where it lives."""
+        with _told_in_one_line():
+            lock.clear(RESULTS)
+
+    @property
+    def warm(self) -> str:
+        """A shell function that runs a script in the warm worker, or directly without one."""
+        command = shlex.join([sys.executable, "-S", "-E", client.__file__])
+        limit = max((plan.time_limit_s for plan in self.plans), default=0)
+        # 137: killed by SIGKILL. Snakemake formats a prefix: braces are doubled.
+        again = f'{{{{ [ $? = 137 ] && {command} {client.KILLED} "$@"; }}}}'
+        return f'export {client.TIME_LIMIT}={limit:g}; warm() {{{{ {command} "$@" || {again}; }}}}; '
+
+    @property
+    def complete_rows(self) -> list[str]:
+        """The rows of planned runs that are there, whole."""
+        return [path for path in self.rows() if store.is_complete(Path(path), self._sweep.budget_min)]
+
+    def rows(self, wildcards: Any = None) -> list[str]:
+        """An input function: the row of every planned run; in a dry run not of those whose old results come back."""
+        return [f"{RESULTS}/{folder}/row.csv" for folder in self._runs if self._state(folder) is not store.State.RESTED]
+
+    def config(self, step: str) -> Callable[[Any], str]:
+        """An input function: the config of a run."""
+
+        def file(wildcards: Any) -> str:
+            folder = _folder(step, wildcards)
+            is_there = self._state(folder) is store.State.KEPT
+            return f"{RESULTS}/{folder}/config.json" if is_there else self._scratch("config.json", "")
+
+        return file
+
+    def previous(self, step: str) -> Callable[[Any], list[str]]:
+        """An input function: for a replicate, the row of the one before, so that a run that failed is not repeated."""
+        # Not `ancient`: see docs/upstream.md.
+        return lambda wildcards: [
+            f"{RESULTS}/{wildcards.hardware}/{step}/{before}/row.csv" for before in [previous(wildcards.run)] if before
+        ]
+
+    def priority(self, measurement: Measurement) -> Callable[[Any], float]:
+        """Priority of a run: what others are joined with first, then round by round in an order of the plan's seed."""
+        seed = self.plans[0].seed
+
+        def number(wildcards: Any) -> float:
+            run = str(wildcards.run)
+            folder = _folder(measurement.step, wildcards)
+            first = (measurement.priority if replicate_of(run) == 1 else 0) + FIRST * (folder in self._sweep.headline)
+            return first + self._sweep.turns.get(folder, turn(run, seed))
+
+        return number
+
+    def early(self, wildcards: Any) -> list[str]:
+        """An input function: the first page, where a sweep with a budget is to measure what it needs."""
+        missing = not all(store.is_complete(Path(row), self._sweep.budget_min) for row in self.headline_rows)
+        return [self.first_page] if missing else []
+
+    def refined(self, wildcards: Any) -> list[str]:
+        """An input function: a file that says that what a budget left was spent; none where all rows are complete."""
+        path = RESULTS / "plan" / f"{self._sweep.digest}.refined"
+        is_wanted = path.exists() or len(self.complete_rows) < len(self._runs)
+        return [str(path)] if self._sweep.headline and is_wanted else []
+
+    def manifests(self, wildcards: Any) -> list[str]:
+        """An input function: manifests of the planned experiments."""
+        if not self._is_read_only:
+            return self.planned_manifests
+        return [self._written(f"{RESULTS}/{plan.manifest_path}", plan.manifest) for plan in self.plans]
+
+    def work(self, jobs: Iterable[Any]) -> str:
+        """Names what Snakemake's `jobs` do, and what runs import beside torch, as `server.modules_for`."""
+        if not self._runs:  # recorded machines alone
+            return "report"
+        work = "both" if any(job.rule.name == "tables" for job in jobs) else "rows"
+        return " ".join([work, *imported([run.text for run in self._runs.values()])])
+
+    def figures(self, listed: str) -> list[str]:
+        """The figures that have something to draw, as the tables listed them."""
+        return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]
+
+    def sources(self, step: str) -> Callable[[Any], list[str]]:
+        """An input function: one file that holds digests of the step's sources and those of the run's model or kernel.
+
+        One file, because Snakemake takes a time for each input of each run: sixteen of them made a sweep of 5,000
+        three times as slow to find that nothing is to be done.
+        """
+
+        @cache
+        def file(target: str | None, hardware: str) -> list[str]:
+            path, found = _sources(step, target, hardware)
+            if self._is_read_only:
+                return [self._written(str(path), digests(found))]
+            write_digests(path, found)
+            return [str(path)]
+
+        def files(wildcards: Any) -> list[str]:
+            run = self._runs.get(_folder(step, wildcards))
+            return file(run.target if run else None, wildcards.get("hardware") or "")
+
+        return _told_in_one_line()(files)
+
+    def _state(self, folder: str) -> store.State:
+        """State of a run's folder for this plan; `as planned` once that is written."""
+        if not self._is_read_only or folder not in self._runs:
+            return store.State.KEPT
+        if folder not in self._states:
+            self._states[folder] = store.state(self._runs[folder], RESULTS, _newest, self._sweep.budget_min)
+        return self._states[folder]
+
+    def _written(self, path: str, text: str) -> str:
+        """`path` where it holds `text`, else a scratch file that does."""
+        return path if store.holds(Path(path), text) else self._scratch(path.replace("/", ","), text)
+
+    def _scratch(self, name: str, text: str) -> str:
+        """A file outside the project, as long as this process lives."""
+        if self._scratch_folder is None:
+            self._scratch_folder = tempfile.TemporaryDirectory(prefix="mfulab-dry-")
+        path = Path(self._scratch_folder.name, name)
+        if not path.exists():
+            write_text(path, text)
+        return str(path)
+
+    def module_sources(self, *modules: str) -> Callable[[Any], list[str]]:
+        """An input function: files of modules and of all that they import; `*` is the wildcards' figure, or each."""
+
+        def files(wildcards: Any) -> list[str]:
+            figure = wildcards.get("figure")
+            figures = [figure] if figure else [path.stem for path in (PACKAGE / "lab/report/figures").glob("[!_]*.py")]
+            named = (module.replace("*", each) for module in modules for each in (figures if "*" in module else [""]))
+            found, here = closure(*named), Path.cwd()
+            return [str(file.relative_to(here) if file.is_relative_to(here) else file) for file in found]
+
+        return files
+
+    def category(self, wildcards: Any) -> str:
+        """The figure's section in Snakemake's report: the page's. Its topic is read, as importing it imports pandas."""
+        code = (PACKAGE / f"lab/report/figures/{wildcards.figure}.py").read_text(encoding="utf-8")
+        found = re.search(r'^TOPIC\b.* = "(\w+)"', code, flags=re.MULTILINE)
+        return Texts(self.language, "page")(f"topic_{found[1]}") if found else wildcards.figure
+
+    def labels(self, wildcards: Any) -> dict[str, str]:
+        """Labels of the figure in Snakemake's report: its title and its name."""
+        return {"figure": Texts(self.language, wildcards.figure)("title"), "name": wildcards.figure}
+
+    def reading(self, wildcards: Any) -> str:
+        """Caption of the figure in Snakemake's report, as on the page."""
+        return Texts(self.language, wildcards.figure)("reading")
+
+    def resources(self, measurement: Measurement) -> dict[str, Any]:
+        """Resources of a run: a GPU, or the CPU for itself, if it measures one; time for a cluster to reserve."""
+
+        def of(name: str) -> Callable[[Any], Any]:
+            """The value of a run; None, which Snakemake drops."""
+
+            def resource(wildcards: Any) -> Any:
+                run = self._runs.get(_folder(measurement.step, wildcards))
+                # Read from text, as thousands of runs are.
+                found = [each.search(run.text) if run else None for each in (PROCESSES, NODES)]
+                processes, nodes = (int(match[1]) if match else 1 for match in found)
+                on_gpu = is_gpu(kind_of(str(wildcards.hardware)))
+                values: dict[str, Any] = {"gpu": processes * on_gpu, "cpu_measurement": int(not on_gpu)}
+                if nodes > 1:  # a task a process; `mpi` has the job start them itself, by srun
+                    values |= {"nodes": nodes, "tasks": processes, "tasks_per_gpu": int(on_gpu) or None, "mpi": "srun"}
+                return values.get(name)
+
+            return resource
+
+        names = ("gpu", "cpu_measurement", "nodes", "tasks", "tasks_per_gpu", "mpi") if measurement.on_device else ()
+        return {"runtime": f"{measurement.runtime_min}m"} | {name: of(name) for name in names}
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """Ends the process with the message of a ConfigurationError."""
+    try:
+        yield
+    except ConfigurationError as error:
+        sys.exit(f"mfulab: {error}")
+
+
+def _folder(step: str, wildcards: Any) -> str:
+    """The folder of a run below the results."""
+    return "/".join(filter(None, (wildcards.get("hardware"), step, wildcards.get("run"))))
+
+
+def _newest(run: Run) -> float:
+    return changed_at(*_sources(run.step, run.target, run.folder.partition(run.step)[0].rstrip("/")))
+
+
+def _sources(step: str, target: str | None, hardware: str) -> tuple[Path, Sources]:
+    name = f"{','.join(filter(None, (step, target or 'itself', hardware)))}.txt"
+    return RESULTS / "plan/sources" / name, run_sources(step, target, hardware)

@@ -1,0 +1,38 @@
+"""Curves against batch size: which runs form a series, and how series are named."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from mfulab.core.language import Texts
+from mfulab.lab.report import frames
+
+KEYS = ["machine", "model", "workload", "mode", "precision", "execution", "sequence_length"]
+
+
+def series(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of those series (runs alike in all but the batch size) that have two batch sizes or more."""
+    rows = frames.one_each(frames.alone(rows), [*KEYS, "batch_size"])
+    sizes = rows.groupby(KEYS, dropna=False)["batch_size"].transform("nunique")
+    return frames.those(rows, sizes >= 2).sort_values("batch_size")
+
+
+def ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The smallest and the largest batch of each series, with the same index."""
+    ordered = rows.sort_values("batch_size")
+    ordered = ordered.set_index(ordered.groupby(KEYS, dropna=False).ngroup())
+    first, last = (ordered[~ordered.index.duplicated(keep=keep)].sort_index() for keep in ("first", "last"))
+    return first, last
+
+
+def named(row: pd.Series, text: Texts) -> str:
+    """A series in words: model, mode and precision; workload and execution where they are not the plain ones."""
+    known = [text.name("mode", row["mode"]), text.name("precision", row["precision"]), *variant(row, text)]
+    return f"{row['model']} ({', '.join(known)})"
+
+
+def variant(row: Mapping[str, Any] | pd.Series, text: Texts) -> list[str]:
+    """Workload and execution of a run, each where it is not the plain one."""
+    known = [row["workload"]] if row["workload"] not in ("", row["mode"]) else []
+    return known + ([text.name("execution", row["execution"])] if row["execution"] not in ("", "eager") else [])

@@ -1,0 +1,178 @@
+"""Kinds of drawings, by seaborn: points, lines, bars, stacks and cells, a mark a row that names its run.
+
+Seaborn places and colours; values and intervals are those of the rows, from which nothing is estimated again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+
+from mfulab.lab.report.drawing import runs, style
+
+LOOKS = ("facecolor", "edgecolor", "linewidth", "sizes", "paths")  # of points, one for all or one each
+
+
+@contextmanager
+def _unlabelled(axes: Axes) -> Iterator[None]:
+    """Keeps the axes' labels, in whose place seaborn writes names of columns; where one stands it makes no ticks."""
+    words = {"xlabel": axes.get_xlabel(), "ylabel": axes.get_ylabel()}
+    axes.set(xlabel=words["xlabel"] or " ", ylabel=words["ylabel"] or " ")
+    yield
+    axes.set(**words)
+
+
+def points(
+    axes: Axes, rows: pd.DataFrame, x: str, y: str, *told: str, interval: Sequence[str] = (), **look: Any
+) -> None:
+    """A point a row at its columns `x` and `y`; `told` are in its title, `look` holds seaborn's words.
+
+    `interval` are the columns of the lower and the upper end of an interval: of x if they begin so, otherwise of y.
+    """
+    looks = [look[word] for word in ("hue", "style", "size") if look.get(word)]
+    read = dict.fromkeys([x, y, *told, *looks, *interval, *runs.NAMED, runs.DOUBTFUL])
+    rows = rows.filter([*read]).dropna(subset=[x, y])  # not all columns, which are many
+    if rows.empty:
+        return
+    usual = {"color": style.PALETTE[0], "s": 49, "linewidth": 0, "zorder": 3, "rasterized": len(rows) > style.MANY}
+    with _unlabelled(axes):
+        sns.scatterplot(rows, x=x, y=y, legend=False, ax=axes, **usual | look)
+    runs.mark(axes.collections[-1], rows, *(told or (x, y)))
+    if interval:
+        of = x if interval[0].startswith(x) else y
+        low, high = rows[of] - rows[interval[0]], rows[interval[1]] - rows[of]
+        reach = [low.clip(lower=0).fillna(0), high.clip(lower=0).fillna(0)]
+        ink = rows[look["hue"]].map(look["palette"]).tolist()
+        axes.errorbar(
+            rows[x], rows[y], **{"xerr" if of == x else "yerr": reach}, fmt="none", ecolor=ink, elinewidth=1.3
+        )
+
+
+def leave_hidden(axes: Axes) -> None:
+    """Drops points of a picture of many that look like another within 0.01 inch; only after the layout is final."""
+    for points in (each for each in axes.collections if each.get_rasterized() and isinstance(each, PathCollection)):
+        places = points.get_offset_transform().transform(points.get_offsets()).round()
+        many = {name: found for name in LOOKS if len(found := getattr(points, f"get_{name}")()) == len(places)}
+        looks = [[id(each) for each in values] if name == "paths" else values for name, values in many.items()]
+        kept = np.flatnonzero(~pd.DataFrame(np.column_stack([places, *looks])).duplicated())
+        points.set_offsets(points.get_offsets()[kept])
+        points.set(**{name: [values[place] for place in kept] for name, values in many.items()})
+
+
+def lines(
+    axes: Axes,
+    rows: pd.DataFrame,
+    x: str,
+    y: str,
+    *told: str,
+    by: Sequence[str] = (),
+    dash: str = "",
+    dashes: Mapping[Any, Any] | None = None,
+    linewidth: float = 2,
+    **look: Any,
+) -> None:
+    """A line for each distinct value of `by` (default: of hue and dash), in the order of its rows, with its points."""
+    rows = rows.dropna(subset=[x, y])
+    if rows.empty:
+        return
+    keys = [*by] or list(filter(None, dict.fromkeys([look.get("hue"), dash])))
+    series = rows.groupby(keys, dropna=False, sort=False).ngroup() if keys else 0
+    inks = {"color": style.PALETTE[0]} | {word: look[word] for word in ("hue", "palette", "color") if word in look}
+    kinds = {"style": dash, "dashes": dashes} if dashes else {}
+    with _unlabelled(axes):
+        sns.lineplot(rows.assign(series=series), x=x, y=y, **inks, **kinds, units="series", estimator=None,
+                     sort=False, legend=False, ax=axes, linewidth=linewidth, marker="", markersize=0)  # fmt: skip
+    points(axes, rows, x, y, *told, **look)
+
+
+def bars(
+    axes: Axes,
+    rows: pd.DataFrame,
+    value: str,
+    name: str,
+    *told: str,
+    order: Sequence[str] | None = None,
+    words: str = "",
+    pale: str = "",
+    start: str = "",
+    upright: bool = False,
+    fontsize: float = 9,
+    **look: Any,
+) -> None:
+    """A bar a row, the first above (left if `upright`), `words` behind it; those of one name stand beside one another.
+
+    Bars are pale where the column `pale` is false: a difference within the intervals. They begin at the column `start`.
+    Without hue and order every row has a line of its own, whatever its name.
+    """
+    own = order is None and "hue" not in look
+    names = list(rows[name] if own else order or dict.fromkeys(rows[name]))
+    each = [str(place) for place in range(len(rows))] if own else names
+    lanes = rows.assign(lane=each if own else rows[name]).dropna(subset=[value])
+    lanes = lanes.sort_values("lane", key=lambda lane: lane.map(each.index), kind="stable")
+    if "hue" in look:
+        look["hue_order"] = [*look["palette"]]
+        lanes = lanes.sort_values(look["hue"], key=lambda hue: hue.map(look["hue_order"].index), kind="stable")
+    before, place = len(axes.patches), {"x": "lane", "y": value} if upright else {"x": value, "y": "lane"}
+    if len(lanes):
+        usual = {"color": style.PALETTE[0], "linewidth": 0, "width": 0.7, "orient": "x" if upright else "y"} | look
+        usual |= {"bottom" if upright else "left": lanes[start].to_numpy()} if start else {}
+        with _unlabelled(axes):
+            sns.barplot(lanes, **place, order=each, errorbar=None, saturation=1, legend=False, ax=axes, **usual)
+    drawn = axes.patches[before:]
+    runs.mark(drawn, lanes, *(told or (value,)))
+    for bar, differs in zip(drawn, lanes[pale] if pale else (), strict=False):
+        bar.set_alpha(None if differs else style.PALE)
+    (axes.set_xticks if upright else axes.set_yticks)(range(len(names)), names)
+    axes.grid(axis="x" if upright else "y", visible=False)
+    behind = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
+    for bar, said in zip(drawn, lanes[words] if words else (), strict=False):
+        end = (bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2)
+        if said:
+            axes.annotate(said, end, (5, 0), textcoords="offset points", va="center", fontsize=fontsize, bbox=behind)
+
+
+def stacks(axes: Axes, rows: pd.DataFrame, parts: Mapping[str, str], name: str, *told: str, **look: Any) -> None:
+    """A bar a row of its columns `parts`, each in its colour, one behind another; what is missing takes nothing."""
+    start = pd.Series(0.0, rows.index)
+    for part, color in parts.items():
+        here = rows.assign(**{part: rows[part].astype(float).fillna(0)})
+        edge: style.Look = {"edgecolor": style.PAPER, "linewidth": 0.6} | look
+        bars(axes, here.assign(start=start), part, name, *(told or (part,)), color=color, start="start", **edge)
+        start = start + here[part]
+
+
+def cells(
+    axes: Axes,
+    table: pd.DataFrame,
+    words: pd.DataFrame,
+    rows: pd.DataFrame,
+    across: str,
+    down: str,
+    *told: str,
+    small: float = 10,
+    **look: Any,
+) -> None:
+    """A heat map with `words` in its cells; a row of `rows` belongs to the cell of its columns `across` and `down`."""
+    sns.heatmap(table, ax=axes, annot=words, fmt="", annot_kws={"fontsize": small}, linewidths=1, linecolor=style.PAPER,
+                **{"cmap": "crest"} | look)  # fmt: skip
+    style.keep_words(axes)
+    places = (table.columns.get_indexer(rows[across]) + 0.5, table.index.get_indexer(rows[down]) + 0.5)
+    runs.cells(axes, rows, *places, *told)
+    axes.set(xlabel="", ylabel="")
+    axes.grid(visible=False)
+    axes.tick_params(axis="y", labelrotation=0)
+
+
+def lanes(axes: Axes, rows: pd.DataFrame, name: str, order: Sequence[Any], hue: str = "", hues: Sequence[Any] = (),
+          apart: float = 0.1, **look: Any) -> pd.Series:  # fmt: skip
+    """The heights of rows whose names are lines of the y axis, the first below; hues stand `apart`, the first above."""
+    axes.set_yticks(range(len(order)), list(order), **look)
+    axes.set_ylim(-0.6, len(order) - 0.4)
+    heights = rows[name].map({each: place for place, each in enumerate(order)}).astype(float)
+    shift = {each: apart * ((len(hues) - 1) / 2 - place) for place, each in enumerate(hues)}
+    return heights + (rows[hue].map(shift).astype(float) if hue else 0.0)

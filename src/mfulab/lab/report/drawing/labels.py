@@ -1,0 +1,157 @@
+"""Labels that stand beside what they name and never on one another."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.text import Annotation
+
+from mfulab.lab.report.drawing.style import INK, MUTED, PAPER, Look
+
+GAP = 1.5  # points between two labels
+ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
+NEAR = 20  # points from which on a label needs a leader
+# Offsets of a label in points with its alignment, nearest first.
+PLACES: Sequence[tuple[float, float, str]] = [
+    place
+    for reach in (8, 14, 22, 32, 44)
+    for place in (
+        *((reach, 0, "left"), (-reach, 0, "right"), (0, reach + 3, "center"), (0, -reach - 3, "center")),
+        *((0.8 * reach, reach, "left"), (0.8 * reach, -reach, "left")),
+        *((-0.8 * reach, reach, "right"), (-0.8 * reach, -reach, "right")),
+    )
+]
+LEADER: Look = {"arrowstyle": "-", "shrinkB": 4, "gid": "leader"}
+USUAL, SMALLEST = 10, 6  # font sizes in points; where even the latter do not fit, the lowest lines go unnamed
+_waiting: WeakKeyDictionary[Figure, list[Callable[[], object]]] = WeakKeyDictionary()
+
+
+def later(place: Callable[..., object], axes: Axes, *given: object) -> None:
+    """Places labels by a function below, with what it is given, once `settle` knows where things are."""
+    _waiting.setdefault(axes.figure, []).append(partial(place, axes, *given))
+
+
+def settle(figure: Figure) -> None:
+    """Lays the figure out, and again with the labels that waited. Call it when panels, limits and legend are final."""
+    engine = figure.get_layout_engine()
+    engine.execute(figure)  # not `draw_without_rendering`, which draws everything once more
+    if waiting := _waiting.pop(figure, []):
+        for place in waiting:
+            place()
+        engine.execute(figure)
+
+
+def at_line_ends(
+    axes: Axes, x: Iterable[float], y: Iterable[float], names: Iterable[str], colors: Iterable[str]
+) -> list[Annotation]:
+    """Names lines in the right margin, where each line's last point is at `x` and `y`, in data units.
+
+    Labels keep the order of the lines' ends and are pushed apart until none touches another; a thin leader ties each to
+    its line. Give it to `later`.
+    """
+    room = axes.get_window_extent().height * 72 / axes.figure.dpi
+    ends = sorted(zip(x, y, names, colors, strict=True), key=lambda end: end[1])
+    size = max(SMALLEST, min(USUAL, (room / max(len(ends), 1) - GAP) / 1.25))
+    ends = ends[-int(room / (SMALLEST * 1.25 + GAP)) :]
+    height = (size * 1.25 + GAP) / room
+    to_fraction = axes.transData + axes.transAxes.inverted()
+    wanted = sorted(((to_fraction.transform((x, y))[1], (x, y), name, color) for x, y, name, color in ends))
+    top = 1 - height / 2  # a label's centre: its upper half stays under the panel's title
+    placed = top * _apart([want / top for want, *_ in wanted], height / top)
+    look: Look = {"textcoords": "axes fraction", "annotation_clip": False}
+    look |= {"fontsize": size, "color": INK, "va": "center"}
+    leader = LEADER | {"linewidth": 0.8, "shrinkA": 1, "relpos": (0, 0.5)}
+    return [
+        axes.annotate(name, end, (1.03, place), **look, arrowprops=leader | {"color": color})
+        for (_, end, name, color), place in zip(wanted, placed, strict=True)
+    ]
+
+
+def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
+    """Positions near the wanted ones (ascending), `height` apart or more and within [0, 1] where that many fit.
+
+    Neighbours that touch become a block centred on the mean of what its members want (pool adjacent violators).
+    """
+    blocks: list[tuple[float, int]] = []  # (start, members)
+    for want in wanted:
+        block = (want, 1)
+        while blocks and blocks[-1][0] + blocks[-1][1] * height > block[0]:
+            start, members = blocks.pop()
+            count = members + block[1]
+            block = ((start * members + (block[0] - members * height) * block[1]) / count, count)
+        blocks.append(block)
+    positions = [start + index * height for start, members in blocks for index in range(members)]
+    least = height * np.arange(len(positions))  # leave room for those below, and for those above
+    return np.maximum(np.minimum(positions, 1 - least[::-1]), least)
+
+
+def beside_points(
+    axes: Axes,
+    points: Sequence[tuple[float, float, str]],
+    obstacles: Sequence[tuple[float, float]] = (),
+    lines: Sequence[tuple[float, float]] = (),
+) -> list[Annotation]:
+    """Names points of a scatter: (x, y, name) in data units. Each label takes the nearest free place around its point.
+
+    `obstacles` are points that no label may cover, nor a text of the axes; on `lines`, points of lines, one stands only
+    where it finds no other place. A label that finds none is left out rather than drawn over another. Give it to
+    `later`.
+    """
+    renderer = axes.figure.canvas.get_renderer()
+    inside = axes.get_window_extent(renderer).extents
+    scale = axes.figure.dpi / 72
+    taken = _around(axes, [*obstacles, *(point[:2] for point in points)], 4 * scale)
+    texts = [text.get_window_extent(renderer).extents for text in axes.texts if text.get_text()]
+    taken = np.vstack([taken, *texts]) if texts else taken
+    crossed = _around(axes, lines, 2 * scale)
+    labels = []
+    for x, y, name in points:
+        label = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=USUAL, color=INK, va="center")
+        label.set_path_effects([withStroke(linewidth=2.5, foreground=PAPER)])
+        center = axes.transData.transform((x, y))
+        extent = label.get_window_extent(renderer).size + 2 * GAP * scale
+        tries = (_free(center, extent, inside, boxes, scale) for boxes in (np.vstack([taken, crossed]), taken))
+        if (free := next(filter(None, tries), None)) is None:
+            label.remove()
+            continue
+        (dx, dy, align), boxes = free
+        taken = np.vstack([taken, boxes])
+        label.set(ha=align, position=(dx, dy))
+        labels.append(label)
+        if abs(dx) + abs(dy) > NEAR:
+            leader = LEADER | {"color": MUTED, "linewidth": 0.6, "shrinkA": 0}
+            axes.annotate("", (x, y), (dx * 0.92, dy * 0.85), textcoords="offset points", arrowprops=leader)
+            label.remove()
+            axes.add_artist(label)  # drawn next after its leader: so the page knows whose it is
+    return labels
+
+
+def _around(axes: Axes, points: Sequence[tuple[float, float]], reach: float) -> np.ndarray:
+    """Squares about points given in data units: x0, y0, x1, y1 in pixels."""
+    places = axes.transData.transform(np.asarray(points, dtype=float).reshape(-1, 2))
+    return np.hstack([places - reach, places + reach])
+
+
+def _free(
+    center: np.ndarray, size: np.ndarray, inside: np.ndarray, taken: np.ndarray, scale: float
+) -> tuple[tuple[float, float, str], np.ndarray] | None:
+    """The nearest place about `center` where a label of `size` pixels is free, with the boxes that it takes there."""
+    width, height = size
+    for dx, dy, align in PLACES:
+        left, middle = center + np.array([dx, dy]) * scale - (width * ALIGNED[align], 0)
+        extent = (left, middle - height / 2, left + width, middle + height / 2)
+        boxes = np.array([extent])
+        if abs(dx) + abs(dy) > NEAR:  # small ones along the leader, from where it has left its point, keep others off
+            leader = center + np.outer(np.arange(3, 10) / 10, (dx, dy)) * scale
+            boxes = np.vstack([boxes, np.hstack([leader - 1, leader + 1])])
+        if (np.array(extent[:2]) < inside[:2]).any() or (np.array(extent[2:]) > inside[2:]).any():
+            continue
+        wanted, others = boxes[:, None], taken[None]
+        overlap = (wanted[..., :2] < others[..., 2:]) & (others[..., :2] < wanted[..., 2:])
+        if not overlap.all(axis=-1).any():
+            return (dx, dy, align), boxes
+    return None

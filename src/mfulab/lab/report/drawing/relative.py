@@ -1,0 +1,106 @@
+"""Runs relative to the same run at a baseline of one axis: which pairs there are, and how they are drawn."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.formats import FORMATS
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import significant
+from mfulab.lab.report import frames, trust
+from mfulab.lab.report.drawing import curves, kinds, runs, style, ticks
+from mfulab.mfu.utilization import quotient_interval
+
+KEYS = (*curves.KEYS, "batch_size")
+READ = ("samples_per_s", "mfu_percent", "ceiling_tflop_s", "effective_precision", "page_faults_ms")
+MOST = 24  # models a panel
+MARGIN = 1.1  # by which two measured ceilings may err
+FAULTS = 0.2  # of a step in page faults, which a format of half the bytes may not have: then nobody disturbed it
+
+
+def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
+    """Each run that has a partner at `axis == baseline`, at the largest batch where it has one, with its `speedup`.
+
+    `speedup_low` and `speedup_high` bound it; both runs' confidence intervals are in it.
+    """
+    keys = [key for key in KEYS if key != axis]
+    filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
+    values = [*READ, *trust.INTERVAL]
+    filled = filled.reindex(columns=dict.fromkeys([*filled, *values]))
+    partners = filled[filled[axis] == baseline].drop_duplicates(keys)
+    paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
+    largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
+    paired = paired[paired["batch_size"] == largest]
+    paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])
+    each = paired[["speedup", *(f"{name}_base" for name in trust.INTERVAL), *trust.INTERVAL]].itertuples(index=False)
+    own = [quotient_interval(speedup, [measured[:3]], [measured[3:]]) for speedup, *measured in each]
+    ends = ["speedup_low", "speedup_high"]
+    paired[ends] = pd.DataFrame(own, paired.index, ends, dtype=float)
+    # A format saves time by faster arithmetic or by fewer bytes: beyond both it cannot be faster.
+    faster = paired["ceiling_tflop_s"] / paired["ceiling_tflop_s_base"]
+    wide = {name: float(form.bytes) for name, form in FORMATS.items()}
+    fewer = paired["effective_precision_base"].map(wide) / paired["effective_precision"].map(wide)
+    return paired.assign(possible=np.maximum(faster, fewer))
+
+
+def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
+    """The largest gain and the largest loss, or the smallest gain where nothing loses; a gain that cannot be."""
+    ends = {"best": rows.loc[rows["speedup"].idxmax()], "worst": rows.loc[rows["speedup"].idxmin()]}
+    values = {f"{which}_run": _named(row, rows, axis, text) for which, row in ends.items()}
+    values |= {which: times(row["speedup"], text) for which, row in ends.items()}
+    said = text("finding_one" if ends["best"]["speedup"] == ends["worst"]["speedup"] else "finding", **values)
+    beyond = rows["speedup"] / rows["possible"]
+    if axis != "precision" or not (beyond > MARGIN).any():
+        return said
+    row = rows.loc[beyond.idxmax()]
+    step = 1e3 * row["time_s_base"]
+    key = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
+    key = "faults" if row["page_faults_ms_base"] > FAULTS * step else key
+    return f"{said} {text(key, run=_named(row, rows, axis, text), row=row, step=step)}"
+
+
+def times(speedup: float, text: Texts) -> str:
+    """A speed-up in words: how many times as fast, or how many times as long."""
+    return text("as_fast" if speedup >= 1 else "as_long", times=significant(max(speedup, 1 / speedup)))
+
+
+def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
+    """A run in words, with its machine if there are several."""
+    known = [text.name("mode", row["mode"]), text.name(axis, row[axis])]
+    return f"{row['model']} ({', '.join([*known, *([row['machine']] if rows['machine'].nunique() > 1 else [])])})"
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
+    """A panel a machine and mode, a line of dots a model, models ordered by their best gain; doubtful ones hollow.
+
+    Prefill and decoding of a model are lines of their own in the panel of inference.
+    """
+    phase = ~rows["mode"].isin(("training", "inference"))
+    named = rows["model"] + ", " + rows["mode"].map(lambda mode: text.name("mode", mode))
+    rows = rows.assign(model=rows["model"].mask(phase, named), mode=rows["mode"].mask(phase, "inference"))
+    titles, machines = style.modes(rows, text), style.machines(rows)
+    panels = style.facets(figure, rows, "mode", titles, sharey="row", sharex=True)
+    if len(machines) == 1:
+        style.fit(figure, min(MOST, rows["model"].nunique()))
+    low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
+    values = rows[axis].unique()
+    colors = style.precision_colors(values) if axis == "precision" else style.colors(sorted(values))
+    shapes = style.shapes(colors)
+    for number, (axes, here) in enumerate(panels):
+        on_it = rows[rows["machine"] == machines[number // len(titles)]]
+        order = on_it.groupby("model")["speedup"].max().nlargest(MOST).sort_values().index
+        size = min(11, (240 if len(machines) == 1 else 145) / len(order))
+        here = here[here["model"].isin(order)]
+        axes.axvline(1, color=style.MUTED, linewidth=1.2)
+        apart = 0.4 / max(1, len(colors) - 1)
+        heights = kinds.lanes(axes, here, "model", order, hue=axis, hues=[*colors][::-1], apart=apart, fontsize=size)
+        look: style.Look = {"hue": axis, "palette": colors, "interval": ("speedup_low", "speedup_high")}
+        look |= {"style": axis, "markers": shapes}
+        kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
+        ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
+        axes.set_xlim(low, high)
+        if here.empty:
+            said = {"transform": axes.transAxes, "ha": "center", "color": style.MUTED}
+            axes.text(0.5, 0.5, text.name("status", "not_measured"), **said)
+    style.label(figure, style.wrapped(text("speedup"), 78 // len(titles)))
+    style.legend(figure, style.dots(colors, text, axis, shapes) + runs.key(rows, text))

@@ -1,0 +1,90 @@
+"""Marks of runs: each tells its run while the pointer rests on it, and is hollow where the run is doubtful.
+
+`figures.render` judges a figure's rows once; `mark` and `cells` read its column, and `key` is the legend's entry.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection, PolyCollection
+from matplotlib.colors import to_rgba
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from numpy.typing import ArrayLike
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import significant
+from mfulab.lab.planning.naming import short
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import hover, style
+
+NAMED = ("recorded", "hardware", "run")  # the columns that name a run
+DOUBTFUL = "doubtful"  # the column of a figure's rows
+UNSEEN = (0.0, 0.0, 0.0, 0.0)  # not "none", on which no pointer rests
+RIM = (0.46, 0.38)  # of a cell, most of which are wider than high: what is left out reaches so far from its middle
+EDGE = 1.6  # points: the rim of a hollow mark
+
+Drawn: TypeAlias = PathCollection | Iterable[Rectangle]
+
+
+def judged(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with their column `doubtful`; those that a figure judged itself, from more than it draws, stay so."""
+    return rows if DOUBTFUL in rows else rows.assign(doubtful=trust.doubtful)
+
+
+def key(rows: pd.DataFrame, text: Texts) -> list[Line2D]:
+    """A legend's entry for hollow marks; none where no row is doubtful."""
+    return [style.dot(style.MUTED, text("hollow"), fill="none")] if rows[DOUBTFUL].any() else []
+
+
+def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
+    """Titles of points or bars, one a row in its order: run and columns `values`; doubtful ones become hollow."""
+    hollow = rows[DOUBTFUL].to_numpy(dtype=bool)
+    if isinstance(drawn, PathCollection):
+        _leave_rims(drawn, hollow)
+        drawn.set_urls(_titles(rows, values) if len(rows) <= style.MANY else None)
+        return
+    for bar, title, doubtful in zip(drawn, _titles(rows, values), hollow, strict=True):
+        bar.set_url(title)
+        if doubtful and bar.get_width() and bar.get_height():
+            bar.set(edgecolor=bar.get_facecolor(), facecolor=style.PAPER, linewidth=EDGE)
+
+
+def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: str) -> None:
+    """Titles of a heat map's cells, a row each, whose middles are at `x` and `y`; of doubtful ones a rim is left.
+
+    Call it when the words of the cells stand there.
+    """
+    sides = np.where(rows[[DOUBTFUL]], RIM, 0.5)
+    corners = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
+    middles = np.column_stack([x, y]).astype(float)
+    faces = [style.PAPER if doubtful else UNSEEN for doubtful in rows[DOUBTFUL]]
+    squares = middles[:, None] + corners[None] * sides[:, None]
+    axes.add_collection(PolyCollection(squares, facecolors=faces, linewidth=0, urls=_titles(rows, values), zorder=2.5))
+    hollow = {tuple(middle) for middle in middles[rows[DOUBTFUL].to_numpy(dtype=bool)]}
+    for words in axes.texts:
+        if words.get_position() in hollow:
+            words.set_color(style.INK)
+
+
+def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
+    found = []
+    rows = rows if set(NAMED) <= set(rows) else rows.assign(recorded=False, hardware="")  # of no machine
+    for recorded, hardware, run, *measured in rows[[*NAMED, *values]].itertuples(index=False, name=None):
+        known = [(name, value) for name, value in zip(values, measured, strict=True) if pd.notna(value)]
+        says = f"{short(run)}: {', '.join(f'{name} {significant(value)}' for name, value in known)}"
+        found.append(hover.link(recorded, hardware, run, says))
+    return found
+
+
+def _leave_rims(points: PathCollection, hollow: np.ndarray) -> None:
+    if not hollow.any():
+        return
+    faces = np.resize(points.get_facecolor(), (len(hollow), 4))
+    edges = np.resize(points.get_edgecolor() if len(points.get_edgecolor()) else faces, (len(hollow), 4))
+    widths = np.resize(points.get_linewidths(), len(hollow)).astype(float)
+    edges[hollow], faces[hollow], widths[hollow] = faces[hollow], to_rgba(style.PAPER), EDGE
+    points.set(facecolor=faces, edgecolor=edges, linewidth=widths)

@@ -1,0 +1,293 @@
+"""The look that all figures share: sizes for a projector, colours that everyone can tell apart, who measured when."""
+
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, count, product
+from typing import Any, TypeAlias, get_args
+from unicodedata import east_asian_width
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from mfulab.core.groups import WorkloadConfig
+from mfulab.core.language import Texts
+from mfulab.lab.report import frames
+from mfulab.lab.report.drawing import fonts
+
+INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
+ON_PALE, ON_DEEP = "#262626", "#fefefe"  # of words on a colour that no theme of the page changes
+# seaborn's "colorblind" without its yellow, its pale pink and one of two near blues: readable on white and on black.
+PALETTE = tuple(sns.color_palette("colorblind").as_hex()[index] for index in (0, 1, 2, 3, 4, 5, 9, 7))
+SIZE = (10.0, 5.625)  # inches: 16:9, 1920 × 1080 at DPI
+DPI = 192
+LEAST = 6.0  # points: a legend in smaller letters cannot be read
+LETTERS = 128  # of the provenance: what fits the width of a figure
+MANY = 1500  # points beyond which an SVG holds them as one picture
+PALE = 0.35  # opacity of differences within the intervals
+Look: TypeAlias = dict[str, Any]  # how something is drawn: options of `kinds`, seaborn and matplotlib
+LIMIT: Look = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}  # what values are held against
+Dash: TypeAlias = str | tuple[float, ...]
+WHEN = ("started_at", "commit")  # columns that the provenance tells
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def theme() -> rc_context:
+    """A context in which figures are drawn; nothing leaks into the caller's matplotlib."""
+    return rc_context(
+        {
+            **sns.axes_style("whitegrid"),
+            "font.family": fonts.families(),
+            "font.size": 12,
+            "axes.titlesize": 12,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.labelsize": 12,
+            "axes.labelcolor": INK,
+            "axes.edgecolor": MUTED,
+            "axes.linewidth": 0.8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "grid.color": GRID,
+            "grid.linewidth": 0.8,
+            "text.color": INK,
+            "xtick.color": MUTED,
+            "ytick.color": MUTED,
+            "xtick.labelcolor": INK,
+            "ytick.labelcolor": INK,
+            "xtick.labelsize": 11,
+            "ytick.labelsize": 11,
+            "legend.frameon": False,
+            "legend.fontsize": 11,
+            "lines.linewidth": 2,
+            "lines.markersize": 7,
+            "figure.facecolor": PAPER,
+            "svg.fonttype": "path",
+            "svg.hashsalt": "mfulab",
+            "pdf.fonttype": 42,
+        }
+    )
+
+
+def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
+    """The machines that get a panel: those measured here before recorded ones, then by name."""
+    each = rows[["recorded", "machine"]].drop_duplicates()
+    return list(dict.fromkeys(each.sort_values(["recorded", "machine"])["machine"]))[:most]
+
+
+def one_machine(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the first machine that would get a panel."""
+    return rows[rows["machine"].isin(machines(rows, 1))]
+
+
+def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
+    """The modes that there are, each with its word, in one order for the panels and legends of all figures."""
+    usual = get_args(WorkloadConfig.model_fields["mode"].annotation)
+    found = set(rows["mode"].unique())
+    present = [*(mode for mode in usual if mode in found), *sorted(found - set(usual))]
+    return {mode: text.name("mode", mode) for mode in present}
+
+
+def precision_colors(values: Iterable[str]) -> dict[str, str]:
+    """A colour for each precision: of the usual eight the same one in all figures, of others one that is free."""
+    usual = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16")
+    return _usual_first(usual, values)
+
+
+def keep_words(axes: Axes) -> None:
+    """Keeps the words in a heat map's cells as they are in a dark page, where the paper's white would be black."""
+    for words in axes.texts:
+        words.set_color(ON_DEEP if to_hex(words.get_color()) == PAPER else ON_PALE)
+
+
+def family_colors(values: Iterable[str]) -> dict[str, str]:
+    """A colour for each family of kernels, the same one in all figures."""
+    return _usual_first(("library", "CPU", "Numba CUDA", "CUDA C", "Triton", "tile language"), values)
+
+
+def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
+    present = set(pd.unique(values) if isinstance(values, pd.Series) else values)  # many rows, few values
+    places = {value: place for place, value in enumerate(usual) if value in present}
+    free = chain(sorted(set(range(len(PALETTE))) - set(places.values())), count())
+    places |= {value: next(free) for value in sorted(present - set(places))}
+    return {value: PALETTE[place % len(PALETTE)] for value, place in places.items()}
+
+
+def colors(values: Iterable[str]) -> dict[str, str]:
+    """A colour for each distinct value, in the order given; they repeat beyond eight, where `shapes` differ."""
+    return {value: PALETTE[index % len(PALETTE)] for index, value in enumerate(dict.fromkeys(values))}
+
+
+def shapes(values: Iterable[str]) -> dict[str, str]:
+    """A marker for each distinct value: the next one wherever `colors` begin again."""
+    return {value: MARKERS[index // len(PALETTE) % len(MARKERS)] for index, value in enumerate(dict.fromkeys(values))}
+
+
+def dashes(values: Iterable[str]) -> dict[str, Dash]:
+    """A line style for each distinct value, in the order given, as seaborn takes it."""
+    patterns: tuple[Dash, ...] = ("", (5, 2), (1, 1.5), (6, 2, 1, 2), (3, 1, 1, 1, 1, 1))
+    patterns += ((10, 3), (1, 4), (10, 2, 3, 2), (3, 3, 1, 3), (6, 2, 1, 1, 1, 1, 1, 2))
+    return {value: patterns[index % len(patterns)] for index, value in enumerate(dict.fromkeys(values))}
+
+
+def blank(title: str, footer: str) -> Figure:
+    """A figure with its title above and its provenance below; panels go between them."""
+    figure = Figure(figsize=SIZE, dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(hspace=0.06, wspace=0.04)
+    figure.text(0.015, 1, title, ha="left", va="top", fontsize=17, fontweight="bold", gid="title")
+    figure.text(0.015, 0, footer, fontsize=9, color=MUTED, gid="provenance")
+    arrange(figure)
+    return figure
+
+
+def arrange(figure: Figure, top: float = 0.76) -> None:
+    """Puts title, legend and provenance at their distances from the edges, in inches, and the panels between them.
+
+    `top` is what title and legend take; without a legend it is less.
+    """
+    height = figure.get_figheight()
+    title, footer = figure.texts[:2]
+    title.set_y(1 - 0.14 / height)
+    footer.set_y(0.07 / height)
+    for row in figure.legends:
+        row.set_bbox_to_anchor((0.003, 1 - 0.39 / height), transform=figure.transFigure)
+    top, bottom = (top if figure.legends else 0.45) / height, 0.25 / height
+    figure.get_layout_engine().set(rect=(0.01, bottom, 0.98, 1 - top - bottom))
+
+
+def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared: Any) -> np.ndarray:
+    """A grid of axes, titled by the names of its rows or columns, whichever vary; more rows make a higher figure."""
+    figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
+    arrange(figure)
+    grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
+    width = 78 // len(columns) - {3: 4, 4: 1}.get(len(columns), 0)  # letters between titles
+    for axes, (row, column) in zip(grid.flat, product(rows, columns), strict=True):
+        parts = [part for part in (row if len(rows) > 1 or not column else "", column) if part]
+        beside = len(columns) < 3 and sum(map(letters, parts)) + 3 <= width
+        axes.set_title((" · " if beside else "\n").join(wrapped(part, width) for part in parts))
+    return grid
+
+
+def by_machine(
+    figure: Figure, rows: pd.DataFrame, titled: Callable[[pd.DataFrame], str] = lambda rows: "", **shared: Any
+) -> list[tuple[Axes, pd.DataFrame]]:
+    """A panel a machine, from left to right, with its rows; `titled` is what stands behind the machine's name."""
+    parts = {name: frames.those(rows, rows["machine"] == name) for name in machines(rows)}
+    titles = [" · ".join(filter(None, [name, titled(here)])) for name, here in parts.items()]
+    return list(zip(panels(figure, [""], titles, **shared)[0], parts.values(), strict=True))
+
+
+def facets(
+    figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str], **shared: Any
+) -> list[tuple[Axes, pd.DataFrame]]:
+    """A panel for each machine and each of `cases`, which are values of the column `case` and titles, with its rows.
+
+    Rows of no machine have a panel a case.
+    """
+    rows = rows if "machine" in rows else rows.assign(machine="")
+    names = machines(rows)
+    each = zip(panels(figure, names, list(cases.values()), **shared).flat, product(names, cases), strict=True)
+    return [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in each]
+
+
+def in_rows(
+    figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared: Any
+) -> list[tuple[list[Axes], pd.DataFrame]]:
+    """A row of panels a machine, at most two of them, a panel for each title of `columns`; with the machine's rows."""
+    names = machines(rows, 2)
+    grid = panels(figure, names, columns, **shared)
+    return [(list(row), rows[rows["machine"] == name]) for row, name in zip(grid, names, strict=True)]
+
+
+def label(figure: Figure, x: str = "", y: str = "") -> None:
+    """Names the x axes of the lowest panels and the y axes of the leftmost ones."""
+    for axes in figure.axes:
+        place = axes.get_subplotspec()
+        if x and place is not None and place.is_last_row():
+            axes.set_xlabel(x)
+        if y and place is not None and place.is_first_col():
+            axes.set_ylabel(y)
+
+
+def letters(text: str) -> int:
+    """Width of a text in Latin letters; Hangul is nearly twice as wide."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text in lines of `width` Latin letters."""
+    return textwrap.fill(text, max(8, width * len(text) // letters(text)))
+
+
+def resize(figure: Figure, height: float) -> None:
+    """Makes a figure so many inches high."""
+    figure.set_figheight(height)
+    arrange(figure)
+
+
+def fit(figure: Figure, lines: int) -> None:
+    """Makes a figure of few lines (bars, models) as low as they need; call it after `panels` or before `subplots`."""
+    resize(figure, min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
+
+
+def dot(color: str, label: str, marker: str = "o", fill: str = "full") -> Line2D:
+    """A legend's entry for points."""
+    return Line2D([], [], color=color, label=label, marker=marker, linestyle="", fillstyle=fill, markeredgewidth=2)
+
+
+def dots(colors: Mapping[Any, str], text: Texts, kind: str = "", marker: str | Mapping[Any, str] = "o") -> list[Line2D]:
+    """A legend's entry for each value: its name of that kind, or its own text; `marker` is of all, or one a value."""
+    markers = dict.fromkeys(colors, marker) if isinstance(marker, str) else marker
+    return [dot(color, text.name(kind, name) if kind else text(name), markers[name]) for name, color in colors.items()]
+
+
+def line(color: str, label: str, dash: Dash = "") -> Line2D:
+    """A legend's entry for lines."""
+    return Line2D([], [], color=color, label=label, linestyle=(0, dash) if dash else "-")
+
+
+def within(differences: pd.Series, text: Texts) -> list[Line2D]:
+    """A legend's entry for differences within the intervals; none where there are none."""
+    if not differences.any():
+        return []
+    entry = dot(MUTED, text("within"), "s")
+    entry.set_alpha(PALE)
+    return [entry]
+
+
+def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
+    """One row under the title: what direct labels do not say; rows of four where one could not be read, or `columns`.
+
+    Call it after `panels` and `fit`.
+    """
+    if not entries:
+        return
+    size = min(11, 88 / len(entries), 690 / sum(3.3 + 0.6 * letters(entry.get_label()) for entry in entries))
+    columns = columns or (4 if size < LEAST else len(entries))
+    lines = -(-len(entries) // columns)
+    row = {"loc": "upper left", "handletextpad": 0.4, "columnspacing": 1.4, "fontsize": size if lines == 1 else 9}
+    figure.legend(handles=list(entries), ncols=columns, **row).set_in_layout(False)
+    if lines > 1:
+        figure.set_figheight(figure.get_figheight() + 0.2 * lines)
+    arrange(figure, 0.5 + 0.2 * lines if lines > 1 else 0.76)
+
+
+def provenance(rows: pd.DataFrame) -> str:
+    """The line under every figure: machine, date and code."""
+    shown = machines(rows) if "machine" in rows else []
+    starts, commits = (sorted(filter(None, pd.unique(rows.get(name, pd.Series(dtype=str))))) for name in WHEN)
+    span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
+    commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
+    code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""
+    rest = " · ".join(filter(None, [span, code]))
+    names, room = ", ".join(shown), LETTERS - letters(rest)
+    if letters(names) > room:
+        names = f"{names[: room * len(names) // letters(names) - 2]} …"
+    return " · ".join(filter(None, [names, rest]))

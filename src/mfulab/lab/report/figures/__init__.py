@@ -1,0 +1,164 @@
+"""The figures: one module each, found by being here.
+
+A figure's module has `TABLES` (what it reads), `TOPIC` (one of TOPICS) and `ORDER` (its place there), three functions:
+`rows(tables)` selects what is drawn (no rows: no figure), `finding(rows, text)` says it in one sentence whose numbers
+come from those rows, `draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
+"""
+
+import gc
+import re
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+
+import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from mfulab.core.files import write_text
+from mfulab.core.language import Texts
+from mfulab.lab.report import frames, trust
+from mfulab.lab.report.drawing import hover, kinds, labels, runs, style
+
+TOPICS = (
+    *("headline", "why", "ladder", "batch_size", "training", "precision", "execution", "roofline", "kernels"),
+    *("memory", "flops", "energy", "series", "trust", "published"),
+)
+FAILED, LONGEST = "failed", 300  # the mark of a figure that could not be drawn; characters of its reason
+# Not `Figure.savefig`, which draws twice what it writes. Dates and versions would make each file a new one.
+WRITERS: dict[str, Callable[[Figure, Path], object]] = {
+    "svg": lambda figure, path: write_text(path, hover.svg(figure)),
+    "png": lambda figure, path: FigureCanvasAgg(figure).print_png(path, metadata={"Software": None}),
+    "pdf": lambda figure, path: FigureCanvasPdf(figure).print_pdf(path, metadata={"CreationDate": None}),
+}
+VALUE = re.compile(r"[<≥≤−+-]?\s*\d")  # how a text in a panel begins that is a value, not a name
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One figure that has data: its name, its words, and the matplotlib figure."""
+
+    name: str
+    topic: str
+    title: str
+    finding: str
+    figure: Figure
+
+
+@cache
+def modules() -> dict[str, ModuleType]:
+    """Every figure's module by name, in the page's order: by topic, then by its ORDER within it, then by name."""
+    found = {info.name: import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)}
+    ranked = sorted(found, key=lambda name: (TOPICS.index(found[name].TOPIC), getattr(found[name], "ORDER", 9), name))
+    return {name: found[name] for name in ranked}
+
+
+def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.DataFrame | None = None) -> Drawn | None:
+    """Draws one figure; None if the tables hold nothing for it. `rows` are what it draws, if they are known already."""
+    module, text = modules()[name], Texts(language, name)
+    rows = frames.in_words(module.rows(tables) if rows is None else rows, text)
+    if rows.empty:
+        return None
+    rows = runs.judged(rows)
+    with style.theme():
+        figure = style.blank(text("title"), style.provenance(rows))
+        module.draw(rows, figure, text)
+        labels.settle(figure)
+        figure.set_layout_engine("none")  # the layout is final: saving must not repeat it
+        for axes in figure.axes:  # the layout's solver is not exact: the same data would give other last digits
+            if axes.get_axes_locator() is None:
+                axes.set_position(Bbox(axes.get_position().get_points().round(6)))
+            axes.set_gid(hover.panel(axes))
+            kinds.leave_hidden(axes)
+            for words in (each for each in axes.get_children() if isinstance(each, Text)):
+                beside = "value" if VALUE.match(words.get_text()) else "text"
+                words.set_gid(beside if words in axes.texts else "heading")
+    return Drawn(name, module.TOPIC, text("title"), finding(module, rows, text), figure)
+
+
+def failed(name: str, error: Exception, language: str = "en") -> Drawn:
+    """The figure that stands for one whose drawing raised, and says why; the page takes it for none."""
+    traceback.print_exception(error)
+    text, says = Texts(language, name), unmade(name, error, language)
+    with style.theme():
+        figure = style.blank(text("title"), "")
+        lines = textwrap.fill(says, 80)
+        figure.text(0.5, 0.5, lines, ha="center", va="center", color=style.INK, parse_math=False, gid=FAILED)
+    return Drawn(name, modules()[name].TOPIC, text("title"), says, figure)
+
+
+def unmade(name: str, error: Exception, language: str) -> str:
+    """Sentence on a figure that cannot be drawn, with what its code raised."""
+    said = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
+    text = Texts(language, "page")
+    return text("figure_failed", title=Texts(language, name)("title"), name=name, said=said)
+
+
+def has_data(name: str, tables: frames.Tables) -> bool:
+    """True if the tables hold something for a figure, or something that its code cannot read, which the page says."""
+    try:
+        return not modules()[name].rows(tables).empty
+    except Exception:
+        return True
+
+
+def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
+    """A figure's sentence: about what was measured here, and about recorded machines only where nothing was.
+
+    A row that cannot be right carries no sentence while another can.
+    """
+    own = frames.own(rows)
+    return module.finding(frames.preferred(own, ~trust.impossible(own)), text)
+
+
+def save(drawn: Drawn, path: Path) -> None:
+    """Writes the figure in the format that the path's ending names; the same data gives the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn.figure.set_dpi(style.DPI)
+    with style.theme():
+        WRITERS[path.suffix[1:]](drawn.figure, path)
+
+
+def command(name: str, experiments: Sequence[str] = (), language: str = "en") -> str:
+    """Command that makes the figure anew, in the project's folder."""
+    chosen = [f"experiment={','.join(experiments)}"] if experiments else []
+    chosen += [f"overrides=report.language={language}"] if language != "en" else []
+    return " ".join([f"snakemake --cores 1 reports/figures/{name}.svg", *(["--config"] if chosen else []), *chosen])
+
+
+def draw(
+    tables: Path, out: Path, only: Sequence[str], formats: Sequence[str], language: str, listed: Path | None
+) -> int:
+    """Draws the figures of the folder `tables` into `out`, or lists those with data in the file `listed`."""
+    gc.freeze()  # drawing makes much that is collected, which need not look through all imports each time
+    wanted = {table for name in only or modules() for table in modules()[name].TABLES}
+    found, problems = frames.read(tables, wanted)
+    if listed:
+        write_text(listed, "".join(f"{name}\n" for name in modules() if has_data(name, found)))
+        return 0
+    found = trust.judged(found)
+    for name in only or modules():
+        try:
+            drawn = render(name, found, language)
+        except Exception as error:
+            drawn = failed(name, error, language)
+        for path in (out / f"{name}.{kind}" for kind in formats):
+            path.unlink(missing_ok=True)  # a figure whose data are gone must not stay
+            if drawn is not None:
+                save(drawn, path)
+        if only and drawn is None:
+            why = "; ".join(problems) or f"{tables}/ holds nothing to draw"
+            again = "Tables are made anew by: snakemake --cores 1 report --forcerun tables"
+            print(f"{name}: {why}. {again}", file=sys.stderr)
+            return 1
+    return 0

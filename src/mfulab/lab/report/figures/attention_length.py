@@ -1,0 +1,77 @@
+"""Longer sequences: attention's share of the FLOPs, and memory and MFU with each of its backends."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.lab.report.drawing import kinds, runs, style, ticks
+from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+
+TABLES = ("profile", "flops", "environment")
+TOPIC, ORDER = "memory", 10
+ALIKE = ["machine", "model", "workload", "batch_size", "precision"]
+BACKENDS = ("math", "flash", "efficient", "cudnn")
+COLORS = dict(zip(BACKENDS, (style.PALETTE[1], style.PALETTE[0], style.PALETTE[2], style.PALETTE[4]), strict=True))
+FAILED = "out_of_memory"
+ALIKE_WITHIN = 0.02  # of a time: less is no difference
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs with a chosen backend of attention at two lengths or more; runs out of memory are among them.
+
+    `share` is attention's part of the forward pass's FLOPs in percent.
+    """
+    chosen = alone(tables["profile"])
+    chosen = chosen[chosen["attention"].isin(BACKENDS)]
+    found = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])
+    counted = tables["flops"].drop_duplicates("run").set_index("run")
+    share = 100 * counted["attention_flops"] / counted["forward_flops"]
+    found = with_machine(tables, found.assign(share=found["flops_run"].map(share)))
+    found = one_each(found, [*ALIKE, "attention", "sequence_length", "status"])
+    lengths = found["sequence_length"].where(found["status"] == "ok").groupby([found[key] for key in ALIKE])
+    return found[lengths.transform("nunique") > 1].sort_values("sequence_length")
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """Of the case with the longest sequence: attention's share, the backends' memory and speed there, and failures."""
+    measured = rows[rows["status"] == "ok"]
+    longest = measured.loc[measured["sequence_length"].idxmax()]
+    here = measured[(measured[ALIKE] == longest[ALIKE]).all(axis=1)].sort_values("sequence_length", kind="stable")
+    ends = {"short": here.iloc[0], "long": longest}
+    said = [text("finding" if here["share"].notna().all() else "finding_without", **ends)]
+    last = here[here["sequence_length"] == longest["sequence_length"]].set_index("attention")
+    if {"math", "flash"} <= set(last.index):
+        math, flash = last.loc["math"], last.loc["flash"]
+        times = math["time_s"] / flash["time_s"]
+        key = "equal" if abs(times - 1) < ALIKE_WITHIN else "slower" if times > 1 else "faster"
+        said.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
+        if pd.notna(math["memory_bytes"]) and pd.notna(flash["memory_bytes"]):
+            said.append(text("peaks", math=math, flash=flash))
+    failed = int((rows["status"] == FAILED).sum())
+    return " ".join([*said, *([text("failed", count=failed)] if failed else [])])
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """For each machine, by length: the share of FLOPs, peak memory, and MFU, a line a backend."""
+    rows = rows.assign(memory_mib=rows["memory_bytes"] / 2**20, failed=(rows["status"] == FAILED).map({True: 0.97}))
+    colors = {backend: color for backend, color in COLORS.items() if (rows["attention"] == backend).any()}
+    look: style.Look = {"by": [*ALIKE, "attention"], "hue": "attention", "palette": colors}
+    columns = [text("shares"), text("memory"), text("useful")]
+    for (left, middle, right), here in style.in_rows(figure, rows, columns):
+        measured, failed = (here[here["status"] == status] for status in ("ok", FAILED))
+        shares = measured.drop_duplicates([*ALIKE, "sequence_length"])
+        kinds.lines(left, shares, "sequence_length", "share", "share", by=ALIKE, color=style.MUTED)
+        kinds.lines(middle, measured, "sequence_length", "memory_mib", "memory_bytes", **look)
+        kinds.lines(right, measured, "sequence_length", "mfu_percent", "mfu_percent", "time_s", **look)
+        # A cross at the upper edge where a run was out of memory.
+        middle.scatter(failed["sequence_length"], failed["failed"], color=failed["attention"].map(colors), marker="x",
+                       transform=middle.get_xaxis_transform())  # fmt: skip
+        left.set_ylim(0, 100)
+        right.set_ylim(bottom=0)
+        ticks.decades(middle.yaxis)
+        for axes in (left, middle, right):
+            ticks.doublings(axes, rows["sequence_length"])
+    style.label(figure, text("tokens"))
+    entries = [style.line(color, text.name("attention", backend)) for backend, color in colors.items()]
+    entries += [style.dot(style.INK, text("failure"), "x")] if (rows["status"] == FAILED).any() else []
+    style.legend(figure, entries + runs.key(rows, text))

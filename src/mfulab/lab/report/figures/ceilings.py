@@ -1,0 +1,57 @@
+"""Ceilings of each device by precision: measured beside computed."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import quantity
+from mfulab.lab.planning.naming import short
+from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.frames import Tables, ok, with_machine
+
+TABLES = ("ceilings", "environment")
+TOPIC, ORDER = "roofline", 1
+RING = style.PALETTE[1]
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Ceilings with a measured matmul."""
+    return with_machine(tables, ok(tables["ceilings"], "measured_tflop_s"))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The fastest format, and what share of the computed peak was reached; on a CPU why that may be over 100 %."""
+    best = rows.loc[rows["measured_tflop_s"].idxmax()]
+    share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
+    words = text("finding" if share == share else "finding_unknown", best=best, share=share)
+    return f"{words} {text('boosted')}" if share > 100 and best["device"] == "cpu" else words
+
+
+def _words(row: pd.Series, text: Texts) -> tuple[str, str]:
+    """A ceiling's format, with what its run has besides, such as fewer threads; and its speed and share."""
+    rest = row["run"].removeprefix(f"ceiling={row['ceiling']}").removeprefix(",")
+    share = 100 * row["measured_tflop_s"] / row["computed_tflop_s"]
+    behind = [quantity(row["measured_tflop_s"] * 1e12, "FLOP/s")]
+    behind += [text("share", share=f"{share:.0f}")] if share == share else []
+    return "\n".join(filter(None, [text.name("precision", row["ceiling"]), short(rest)])), "\n".join(behind)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """One panel a machine: a bar to the measured ceiling, a ring at the computed peak."""
+    panels = style.by_machine(figure, rows)
+    style.fit(figure, int(rows.groupby("machine").size().max()))
+    for axes, here in panels:
+        here = here.sort_values("measured_tflop_s", ascending=False)
+        names, behind = zip(*(_words(row, text) for _, row in here.iterrows()), strict=True)
+        here = here.assign(name=names, place=range(len(here)))
+        kinds.bars(axes, here, "measured_tflop_s", "name", "measured_tflop_s", "computed_tflop_s", width=0.55)
+        axes.plot(here["computed_tflop_s"], here["place"], "o", color=RING, fillstyle="none", ms=10, markeredgewidth=2)
+        far = here[["measured_tflop_s", "computed_tflop_s"]].max(axis=1)
+        for said, *end in zip(behind, far, here["place"], strict=True):
+            axes.annotate(said, end, (10, 0), textcoords="offset points", va="center", fontsize=10)
+        axes.set_xlim(0, 1.5 * far.max())
+        room = max(0.0, (3 - len(here)) / 2)  # a single bar is no wall
+        axes.set_ylim(len(here) - 0.4 + room, -0.6 - room)
+    style.label(figure, "TFLOP/s")
+    marks = [style.dot(style.PALETTE[0], text("measured"), "s"), style.dot(RING, text("computed"), fill="none")]
+    style.legend(figure, marks + runs.key(rows, text))

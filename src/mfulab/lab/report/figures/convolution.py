@@ -1,0 +1,55 @@
+"""One convolution three ways: by the library, as a matmul of unfolded images, by direct loops."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent, significant
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import kinds, runs, style, ticks
+from mfulab.lab.report.frames import Tables, ok, one_each, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC, ORDER = "flops", 6
+THREE_WAYS = ("convolution_library", "convolution_im2col", "convolution_direct")
+LIBRARY = THREE_WAYS[0]
+CASE = ["mode", "batch_size", "precision"]
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Eager steps of the three ways on one machine, the first, each beside the library's of the same case."""
+    known = with_machine(tables, ok(tables["profile"], "time_s", "flops"))
+    known = known[known["model"].isin(THREE_WAYS) & (known["execution"] == "eager")]
+    known = one_each(style.one_machine(known), [*CASE, "model"])
+    beside = trust.against(known, known[known["model"] == LIBRARY], CASE, "_library")
+    several = beside.groupby(CASE)["model"].transform("nunique") > 1
+    return beside[several].sort_values(CASE)
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The largest case: the same FLOPs, each way's time against the library's; and the largest error of all."""
+    most = rows.loc[rows["flops"].idxmax()]
+    here = rows[(rows[CASE] == most[CASE]).all(axis=1) & (rows["model"] != LIBRARY)].sort_values("factor")
+    ways = [text("way", name=text(row.model), factor=significant(row.factor, 2)) for row in here.itertuples()]
+    words = [text("finding", most=most, ways=", ".join(ways))]
+    errors = rows["relative_error"].dropna()
+    return " ".join([*words, *([text("error", error=significant(errors.max(), 2))] if len(errors) else [])])
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a mode, a group of bars a batch size: time relative to the library's, logarithmic; MFU behind it."""
+    panels = style.facets(figure, rows, "mode", style.modes(rows, text))
+    cases = {batch: text("batch", count=int(batch)) for batch in sorted(rows["batch_size"].unique(), reverse=True)}
+    style.fit(figure, 2 * len(cases))
+    colors = dict(zip([way for way in THREE_WAYS if (rows["model"] == way).any()], style.PALETTE, strict=False))
+    longest, lowest = rows["factor"].max(), rows["factor"].min() / 2
+    look: style.Look = {"hue": "model", "palette": colors, "order": list(cases.values()), "words": "words"}
+    for axes, here in panels:
+        shares = [f" · {percent(mfu)} %" if mfu == mfu else "" for mfu in here["mfu_percent"]]
+        words = [f"{significant(factor, 2)}×{share}" for factor, share in zip(here["factor"], shares, strict=True)]
+        here = here.assign(case=here["batch_size"].map(cases), words=words)
+        kinds.bars(axes, here, "factor", "case", "factor", "time_s", "mfu_percent", fontsize=10, **look)
+        axes.set_xlim(lowest, max(6, longest) * (longest / lowest) ** 0.6)
+        ticks.decades(axes.xaxis)
+    style.label(figure, text("relative"))
+    style.legend(figure, [*style.dots(colors, text, marker="s"), *runs.key(rows, text)])

@@ -1,0 +1,86 @@
+"""Scaling of several processes, and what each of them spends on communication that compute does not hide."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.frames import Tables, ok, one_each, preferred, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC, ORDER = "training", 10
+# What a job and the single process beside it have in common; a ceiling's name holds a CPU's threads.
+ALIKE = ["machine", "model", "workload", "batch_size", "sequence_length", "precision", "ceiling"]
+OWN = ["processes", "wrapper", "bucket_mb", "slowed_rank"]
+PARTS = {"computes": style.PALETTE[0], "not_hidden": style.PALETTE[1]}
+MOST = 12  # jobs a machine
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Jobs of several processes beside the same step in one: `efficiency` is their speed ÷ (processes × its speed)."""
+    found = with_machine(tables, ok(tables["profile"], "samples_per_s", "time_s"))
+    found = found[(found["mode"] == "training") & (found["execution"] == "eager")]
+    found = one_each(found, [*ALIKE, *OWN])
+    alone = found[found["processes"].fillna(1) == 1].drop_duplicates(ALIKE)
+    jobs = found[(found["processes"] > 1) & found["ranks"].ne("")]
+    jobs = jobs.merge(alone[[*ALIKE, "samples_per_s"]], on=ALIKE, suffixes=("", "_alone"))
+    return jobs.assign(efficiency=100 * jobs["samples_per_s"] / jobs["processes"] / jobs["samples_per_s_alone"])
+
+
+def job(row: pd.Series, text: Texts) -> str:
+    """A job's name: its wrapper, processes and batch, its bucket or its slowed rank."""
+    name = text("job", job=row) + (text("bucket", job=row) if row["wrapper"] == "ddp" else "")
+    return name if pd.isna(row["slowed_rank"]) else name + text("slowed", job=row)
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """Best and worst scaling, its exposed communication, FSDP2 against DDP, bytes against formula, who is slow."""
+    plain = preferred(rows, rows["slowed_rank"].isna())
+    best, worst = plain.loc[plain["efficiency"].idxmax()], plain.loc[plain["efficiency"].idxmin()]
+    # The time of equal work is the inverse of the efficiency.
+    within = ~trust.apart(plain, best, ratio=best["efficiency"] / plain["efficiency"])
+    alike, tied = len(plain) > 1 and within[worst.name], 1 + int(within.drop(best.name).sum())
+    key = "alike" if alike else "finding" if pd.notna(best["mfu_percent"]) else "finding_without"
+    values = {"best": best, "worst": worst, "best_job": job(best, text), "worst_job": job(worst, text), "tied": tied}
+    said = [text(key, **values), *([text("worst", **values)] if len(plain) > 1 and not alike else [])]
+    if pd.notna(worst["exposed_communication_ms"]):
+        said.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
+    largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)
+    sharded = trust.against(plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp")
+    sharded = sharded[sharded["apart"]]
+    if not sharded.empty:
+        one = sharded.loc[sharded["factor"].sub(1).abs().idxmax()]
+        key = "sharded" if one["factor"] > 1 else "sharded_faster"
+        said.append(text(key, job=job(one, text), ratio=max(one["factor"], 1 / one["factor"])))
+    off = (100 * (rows["sent_bytes"] / rows["predicted_sent_bytes"].where(rows["predicted_sent_bytes"] > 0) - 1)).abs()
+    if off.notna().any():
+        one = rows.loc[off.idxmax()]
+        said.append(text("sent", job=job(one, text), sent=one["sent_bytes"], deviation=off.max()))
+    slowed = rows[rows["slowed_rank"].notna() & rows["slowest_rank"].notna()].head(1)
+    return " ".join([*said, *(text("named", job=one) for _, one in slowed.iterrows())])
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """For each machine efficiency by job, and beside it the step with the communication that compute does not hide."""
+    rows = rows.sort_values("efficiency", ascending=False, kind="stable").groupby("machine", sort=False).head(MOST)
+    shares = rows[["efficiency", "mfu_percent"]].to_numpy()
+    rows = rows.assign(
+        job=[job(row, text) for _, row in rows.iterrows()],
+        computes=1e3 * rows["time_s"] - rows["exposed_communication_ms"].fillna(0),
+        not_hidden=rows["exposed_communication_ms"],
+        words=[", MFU ".join(text("share_of", share=each) for each in both if each == each) for both in shares],
+    )
+    panels = style.in_rows(figure, rows, [text("efficiency"), text("step")])
+    style.resize(figure, len(panels) * (1.2 + 0.42 * max(3, rows["machine"].value_counts().max())) + 0.8)
+    for (left, right), here in panels:
+        left.axvline(100, **style.LIMIT)
+        told = ("efficiency", "samples_per_s", "exposed_communication_ms")
+        kinds.bars(left, here, told[0], "job", *told, words="words", fontsize=8, color=style.MUTED, width=0.6)
+        left.tick_params(axis="y", labelsize=8)
+        left.set(xlim=(0, 1.7 * max(100, here["efficiency"].max())), xticks=[0, 50, 100])
+        kinds.stacks(right, here, PARTS, "job", "time_s", "exposed_communication_ms", width=0.6)
+        right.set_yticks([])
+    left.set_xlabel(text("percent"))
+    right.set_xlabel(text("milliseconds"))
+    style.legend(figure, style.dots(PARTS, text, marker="s") + runs.key(rows, text))

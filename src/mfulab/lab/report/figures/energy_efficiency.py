@@ -1,0 +1,39 @@
+"""Energy: FLOPs per joule against MFU."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.lab.report.drawing import points, ticks
+from mfulab.lab.report.frames import Tables, ok, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC = "energy"
+PLACE = ("mfu_percent", "gflop_per_j")
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs whose energy was measured."""
+    known = with_machine(tables, ok(tables["profile"], "flops_per_j", "mfu_percent", "samples_per_j"))
+    known = known[known["flops_per_j"] > 0]  # without FLOPs nothing is compared
+    return known.assign(gflop_per_j=known["flops_per_j"] / 1e9)
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The most and the least efficient run."""
+    best, worst = rows.loc[rows["flops_per_j"].idxmax()], rows.loc[rows["flops_per_j"].idxmin()]
+    factor = best["flops_per_j"] / worst["flops_per_j"]
+    key = "finding_one" if factor == 1 else "finding"
+    return text(key, best=best, worst=worst, factor=factor, sample_j=1 / best["samples_per_j"])
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine; colour is the precision, size the batch."""
+
+    def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
+        axes.set(xlim=(0, 1.3 * here["mfu_percent"].max()))
+        ticks.decades(axes.yaxis)
+        return []
+
+    points.draw(rows, figure, text, PLACE, (text("mfu"), "GFLOP/J"), finish, sharey=True)

@@ -1,0 +1,58 @@
+"""Equal devices of several participants: the time of the same run on each, relative to the median of all."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.lab.planning.naming import short
+from mfulab.lab.report.drawing import kinds, runs, style, ticks
+from mfulab.lab.report.frames import Tables, most, ok, own
+from mfulab.lab.tables.merge import OF
+
+TABLES = ("profile", "matmul", "environment")
+TOPIC, ORDER = "trust", 1
+COLUMNS = ["hardware", "recorded", "run", "status", "started_at", "commit", "time_s", runs.DOUBTFUL]
+MOST = 24  # runs, those that differ most
+RATIOS = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs that two participants or more measured on devices of one kind, with `kind`, `relative` and `range`."""
+    parts = [ok(runs.judged(tables[name])[COLUMNS], "time_s") for name in ("profile", "matmul")]
+    found = own(pd.concat(parts, ignore_index=True))
+    found = found[found["hardware"].str.contains(OF, regex=False)]
+    names = found["hardware"].str.split(OF, n=1).str
+    found = found.assign(kind=names[0], who=names[-1], what=found["run"].map(short))
+    alike = found.groupby(["kind", "run"])
+    found = found.assign(
+        relative=found["time_s"] / alike["time_s"].transform("median"),
+        range=alike["time_s"].transform("max") / alike["time_s"].transform("min"),
+    )
+    return found[alike["who"].transform("nunique") > 1]
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """Tells how far the same run differs between participants of the commonest kind, and on which run most."""
+    here = most(rows, ["kind"], "who")
+    each = here.drop_duplicates("run")
+    worst = here[here["run"] == each.loc[each["range"].idxmax(), "run"]]
+    slow, fast = worst.loc[worst["relative"].idxmax()], worst.loc[worst["relative"].idxmin()]
+    values = {"participants": here["who"].nunique(), "runs": len(each), "usual": each["range"].median()}
+    return text("finding", slow=slow, fast=fast, **values)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a kind of device, a line a run, a dot a participant; the line in the middle is the median."""
+    order = rows.groupby("what")["range"].max().nlargest(MOST).sort_values().index
+    names = {kind: kind for kind in sorted(rows["kind"].unique())}
+    most = max(1.3, 1.1 * np.exp(np.abs(np.log(rows["relative"])).max()))
+    for axes, here in style.facets(figure, rows, "kind", names, sharex=True, sharey=True):
+        here = here[here["what"].isin(order)]
+        axes.axvline(1, **style.LIMIT)
+        here = here.assign(place=kinds.lanes(axes, here, "what", order))
+        look: style.Look = {"alpha": 0.75, "s": 36, "edgecolor": style.PAPER, "linewidth": 0.5}
+        kinds.points(axes, here, "relative", "place", "time_s", **look)
+        ticks.doublings(axes, RATIOS)
+        axes.set(xlim=(1 / most, most), xlabel=text("axis"))
+    style.legend(figure, runs.key(rows, text))

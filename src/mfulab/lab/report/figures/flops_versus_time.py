@@ -1,0 +1,65 @@
+"""Fewer FLOPs need not be less time: each model's FLOPs a sample against its time a sample."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.lab.report.drawing import points, runs, style, ticks
+from mfulab.lab.report.frames import Tables, alone, ok, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC, ORDER = "flops", 2
+PLACE = ("flops_per_sample", "time_per_sample")
+ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Eager runs that other models' runs can be held against: alike in all but the model."""
+    found = with_machine(tables, alone(ok(tables["profile"], "flops", "time_s", "batch_size")))
+    found = found[(found["flops"] > 0) & (found["execution"] == "eager")]
+    found = found.drop_duplicates([*ALIKE, "model"])
+    models = found.groupby(ALIKE)["model"].transform("nunique")
+    found = found.assign(models=models)[models >= 2].sort_values(["models", "batch_size"])
+    # Of the batch sizes, the one that most models share: one point a model and precision says it.
+    chosen = found.groupby(["machine", "mode"])["batch_size"].transform("last")
+    found = found[found["batch_size"] == chosen].sort_index()
+    return found.assign(
+        flops_per_sample=found["flops"] / found["batch_size"],
+        time_per_sample=found["time_s"] / found["batch_size"],
+        speed=found["flops"] / found["time_s"],
+    )
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The two runs, alike in all but the model, whose FLOPs promise most about their times and mislead most."""
+    groups = rows.groupby(ALIKE)["speed"]
+    widest = (groups.transform("max") / groups.transform("min")).idxmax()
+    alike = rows[(rows[ALIKE] == rows.loc[widest, ALIKE]).all(axis=1)]
+    ends = alike.sort_values(["speed", "flops_per_sample"]).iloc[[0, -1]].sort_values("flops_per_sample")
+    small, large = ends.iloc[0], ends.iloc[1]
+    ratios = {name: large[f"{name}_per_sample"] / small[f"{name}_per_sample"] for name in ("flops", "time")}
+    return text("finding", large=large, small=small, **ratios)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
+    colors = style.precision_colors(rows["precision"])
+    panels = style.facets(figure, rows, "mode", style.modes(rows, text), sharex=True)
+    for axes, here in panels:
+        points.scatter(axes, here, *PLACE, colors)
+        axes.set(xscale="log", yscale="log")
+        axes.margins(y=0.1)
+        ticks.decades(axes.yaxis)
+    style.label(figure, text("flops"), text("time"))
+    speed = style.line(style.MUTED, text("speed"), (4, 2))
+    style.legend(figure, [*style.dots(colors, text, "precision"), speed, *runs.key(rows, text)])
+    for axes, here in panels:
+        # Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits.
+        (left, right), limits, speeds = axes.get_xlim(), axes.get_ylim(), np.log10(here["speed"])
+        across = np.geomspace(left, right, 60)
+        for power in range(int(np.floor(speeds.min())), int(np.ceil(speeds.max())) + 1) if len(here) else ():
+            axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)
+        axes.set(xlim=(left, right), ylim=limits)
+        lines = [place for line in axes.lines for place in line.get_xydata().tolist()]
+        points.name_highest(axes, here, *PLACE, lines)

@@ -1,0 +1,97 @@
+"""The same model in several frameworks: time, compile time and MFU."""
+
+import itertools
+import json
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent, significant
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC, ORDER = "execution", 2
+IN_TORCH = ("eager", "compile")
+ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
+EXECUTIONS = (*IN_TORCH, *ELSEWHERE)
+CASE = ["model", "mode", "batch_size"]
+MOST = 3  # cases that get a panel each
+VANISHED = 1e-6  # of the first loss
+TOLERANCE_PERCENT = 1.0  # of a loss: the order of additions differs, and each update carries its rounding on
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Steps on one machine, the first, of cases that another framework than torch was timed in."""
+    known = with_machine(tables, alone(ok(tables["profile"], "time_s")))
+    known = known[known["execution"].isin(EXECUTIONS) & (known["precision"] == "fp32")]
+    known = known.assign(other=known["execution"].isin(ELSEWHERE))
+    known = known[known.groupby(["machine", *CASE])["other"].transform("any")]
+    known = one_each(style.one_machine(known), [*CASE, "execution"])
+    return known.assign(order=known["execution"].map(EXECUTIONS.index)).sort_values([*CASE, "order"])
+
+
+def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
+    """Steps before the loss vanishes in any execution, and in these the largest deviation within a step, in percent.
+
+    A deviation is relative to the step's largest loss. What follows a loss of zero is chance: no gradient leads there.
+    """
+    steps = list(zip(*curves.values(), strict=False))
+    kept = list(itertools.takewhile(lambda losses: min(losses) > VANISHED * steps[0][0], steps))
+    return len(kept), 100 * max(((max(losses) - min(losses)) / max(losses) for losses in kept), default=0.0)
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree.
+
+    The slowest is ranked only if its interval and the fastest's do not meet.
+    """
+    cases = [case.sort_values("time_s") for _, case in rows.groupby(CASE, sort=False)]
+    ranked = [case for case in cases if len(case) > 1 and trust.apart(case.iloc[-1], case.iloc[0])]
+    here = max(ranked or cases, key=lambda case: case["time_s"].iloc[-1] / case["time_s"].iloc[0])
+    fast, slow = here.iloc[0], here.iloc[-1]
+    values = {"row": fast, "fast": text(fast.execution), "slow": text(slow.execution), "longer": slow["time_s"]}
+    words = [text("finding" if ranked else "finding_alike" if len(here) > 1 else "finding_one", **values)]
+    beside = here.iloc[1:][~trust.apart(here.iloc[1:], fast)] if ranked else here.head(0)
+    if len(beside):
+        words.append(text("as_fast", fast=values["fast"], others=", ".join(text(each) for each in beside["execution"])))
+    for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():
+        words.append(text("compiled", name=text(row.execution), time=row["compile_s"]))
+    told = rows[rows["losses"].fillna("") != ""]  # of the first case that has them
+    told = told.merge(told[CASE].head(1), on=CASE)
+    curves = {row.execution: json.loads(row.losses) for row in told.itertuples()}
+    if len(curves) > 1:
+        steps, share = alike(curves)
+        whole = steps == min(map(len, curves.values()))
+        span = text("all_steps" if whole else "until_vanished", steps=steps, row=told.iloc[0])
+        key = "losses" if share <= TOLERANCE_PERCENT else "losses_differ"
+        values = {"share": significant(share, 2), "tolerance": f"{TOLERANCE_PERCENT:g}", "row": told.iloc[0]}
+        words.append(text(key if steps else "losses_vanish", span=span, count=len(curves), **values))
+    return " ".join(words)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a case, a bar an execution; MFU and compile time behind it."""
+    shares = rows["mfu_percent"].map(lambda share: "" if share != share else f"{percent(share)} %\n")
+    times = rows["compile_s"].map(lambda time: "" if time != time else text("after", time=time))
+    rows = rows.assign(
+        case=[text("case", row=row) for row in rows.itertuples()],
+        name=[text(name) for name in rows["execution"]],
+        time_ms=1e3 * rows["time_s"],
+        behind=(shares + times).str.strip(),
+    )
+    cases = {case: case for case in rows["case"].drop_duplicates().head(MOST)}
+    panels = style.facets(figure, rows, "case", cases, sharey=True)
+    names = list(dict.fromkeys(rows.sort_values("order")["name"]))
+    style.fit(figure, len(names) + 1)
+    look: style.Look = {"hue": "execution", "palette": dict(zip(EXECUTIONS, style.PALETTE, strict=False))}
+    look |= {"order": names, "dodge": False, "words": "behind", "fontsize": 8}
+    told = ("time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
+    for axes, here in panels:
+        kinds.bars(axes, here, "time_ms", "name", *told, **look)
+        axes.set_xlim(0, 2.4 * here["time_ms"].max())
+        axes.locator_params(axis="x", nbins=4)
+    style.label(figure, text("time"))
+    style.legend(figure, runs.key(rows, text))

@@ -1,0 +1,71 @@
+"""Milliseconds of a step that are lost between the peak and MFU, each part once."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
+from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.frames import Tables, ok, with_machine, with_traces
+from mfulab.mfu.headroom import PARTS
+
+TABLES = ("profile", "traces", "environment")
+TOPIC, ORDER = "why", 0
+MOST = 12  # runs of all machines
+SHOWN = 0.05  # points below which a part has no step of its own
+NAMED = 4.0  # points of a stacked bar that hold a number
+COLORS = dict(zip(PARTS, (
+    "#8c8c8c", "#c9ced6", "#cc78bc", "#56b4e9", "#949494", "#d55e00", "#de8f05", "#ece133", "#ca9161", "#fbafe4",
+    "#b4d3b2", "#a5c8e1", "#0173b2", "#029e73"), strict=True))  # fmt: skip
+DARK = ("matmuls_below_best", "useful", "input_wait", "graph")  # on which numbers are white
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """The budget of the busiest run of each model on each machine, in points of MFU."""
+    known = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", "useful_ms"))
+    if known.empty:
+        return known
+    for part in PARTS:
+        known[part] = (known[f"{part}_ms"] / 10 / known["time_s"]).fillna(0)  # a part that is not known takes nothing
+    best = known.loc[known["utilization_percent"].fillna(0).groupby([known["machine"], known["model"]]).idxmax()]
+    ordered = best.sort_values(["recorded", "machine", "useful"], ascending=[True, True, False])
+    machines = style.machines(ordered)
+    return ordered[ordered["machine"].isin(machines)].groupby("machine", sort=False).head(MOST // len(machines))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The part that takes most off the run that loses most to it."""
+    lost = rows[[part for part in PARTS if part != "useful"]].astype(float)
+    worst = rows.loc[lost.max(axis=1).idxmax()]
+    part = str(lost.loc[worst.name].idxmax())
+    values = {"part": text.within("trace")(part), "ms": worst[f"{part}_ms"], "points": worst[part]}
+    return text("finding", worst=worst, step=1e3 * worst["time_s"], **values)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A bar a run, cut into the parts of its step; the runs of a machine below its name."""
+    axes = style.panels(figure, [""], [""])[0, 0]
+    colors = {part: color for part, color in reversed(COLORS.items()) if (rows[part].abs() >= SHOWN).any()}
+    style.fit(figure, len(rows) + rows["machine"].nunique())
+    lines: list[pd.Series] = []
+    for machine, here in rows.groupby("machine", sort=False):
+        axes.text(0, len(lines) + 0.1, machine, fontsize=10, fontweight="bold", va="center")
+        lines += [pd.Series({runs.DOUBTFUL: False, "run": "", "name": ""}), *(row for _, row in here.iterrows())]
+    shown = pd.DataFrame(lines)
+    useful = ["" if share != share else text("share_of", share=share) for share in shown["useful"]]
+    shown["name"] = (shown["model"] + "  ").fillna("") + useful
+    shown[[*colors]] = shares = shown[[*colors]].astype(float).clip(lower=0).fillna(0)
+    look = {"edgecolor": style.PAPER, "linewidth": 0.6, "width": 0.78}
+    kinds.stacks(axes, shown, colors, "name", *(f"{part}_ms" for part in colors), **look)
+    starts = shares.cumsum(axis=1) - shares
+    for (place, part), value in shares.reset_index(drop=True).stack().items():
+        if value >= NAMED:
+            on_bar = "#fefefe" if part in DARK else "#101418"  # whatever the page's theme
+            color = style.INK if shown.iloc[place][runs.DOUBTFUL] else on_bar
+            middle = starts.iloc[place][part] + value / 2
+            axes.text(middle, place, percent(value), ha="center", va="center", fontsize=9, color=color)
+    axes.tick_params(axis="y", length=0, labelsize=10)
+    axes.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, max(100.0, float(shares.sum(axis=1).max()))))
+    axes.set_xlabel(text("points"))
+    entries = [style.dot(color, text.within("trace")(part), "s") for part, color in colors.items()]
+    style.legend(figure, entries + runs.key(rows, text), 3)

@@ -1,0 +1,77 @@
+"""Readings of each counter of loads whose utilization is known, and of one moment: the calibration of all else."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
+from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.frames import Tables, most, ok, one_each, own, with_machine
+
+TABLES = ("readings", "environment")
+TOPIC, ORDER = "ladder", 5
+COUNTERS = (
+    *("mfulab_percent", "psutil_process_percent", "cgroup_percent", "proc_stat_percent", "psutil_machine_percent"),
+    *("profiler_percent", "nvml_percent", "sm_active_percent"),
+)
+SINGLE = ("during_percent", "after_percent")  # readings at one time, which judge no counter
+WORDS = ("idle", "copies", "spin_one", "duty_25", "bursty", "duty_50", "duty_75", "padded", "steady")
+DISTURBED = 5.0  # percent of the CPUs: beyond it the load itself waited, and its truth is what it wanted
+WORST = 50  # points of error that have the full colour
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """One row a load of one machine, the one with the most loads; medians where one was run more than once."""
+    known = own(with_machine(tables, ok(tables["readings"], "truth_percent")))
+    known = known[known[list(COUNTERS)].notna().any(axis=1)]
+    each = one_each(most(known, ["hardware"], "load"), ["load"])
+    return each.sort_values("load", key=lambda load: load.map(WORDS.index))
+
+
+def errors(rows: pd.DataFrame, columns: Sequence[str] = COUNTERS) -> pd.DataFrame:
+    """Points by which each counter that read anything is off, a row a load."""
+    read = rows.set_index("load")[list(columns)].dropna(axis="columns", how="all")
+    return read.sub(rows.set_index("load")["truth_percent"], axis=0)
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The worst counter, the one whose worst is the least, what else ran meanwhile, and a reading after the load."""
+    off = errors(rows)
+    load, worst = off.abs().stack().idxmax()
+    row = rows.set_index("load").loc[load]
+    said = [text("finding", counter=text(worst), load=text(load), reading=row[worst], truth=row["truth_percent"])]
+    furthest, others = off.abs().max(), rows["other_processes_percent"].median()
+    if others > DISTURBED:  # a counter may be right of a load that was disturbed
+        said.append(text("disturbed", share=percent(others)))
+    elif len(furthest) > 1:
+        said.append(text("best", counter=text(furthest.idxmin()), points=percent(furthest.min()), count=len(off)))
+    late = rows.dropna(subset=["after_percent", "mfulab_percent"])
+    lost = late["mfulab_percent"] - late["after_percent"]
+    return " ".join([*said, *([text("after", row=late.loc[lost.idxmax()])] if (lost > 0).any() else [])])
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A table: loads down, counters across; each cell the reading and its error, by which it is coloured."""
+    off = errors(rows, (*COUNTERS, *SINGLE))
+    readings = rows.set_index("load")[list(off.columns)]
+    style.resize(figure, min(figure.get_figheight(), 2.2 + 0.42 * max(3, len(rows))))
+    axes = figure.subplots()
+    words = readings.map(lambda value: "–" if pd.isna(value) else percent(value))
+    words += off.map(lambda error: "" if pd.isna(error) else f" ({round(error):+d})".replace("-", "−"))
+    colors = LinearSegmentedColormap.from_list("error", [style.PAPER, style.PALETTE[3]])
+    each = rows.melt([*rows.columns.drop([*off.columns])], [*off.columns], "counter", "reading_percent")
+    look = {"cmap": colors, "vmin": 0, "vmax": 1.6 * WORST, "cbar": False}
+    places = ("counter", "load", "truth_percent", "reading_percent")
+    kinds.cells(axes, off.abs().clip(upper=WORST).fillna(0), words, each, *places, **look)
+    for said in axes.texts:
+        said.set_color(style.ON_PALE)
+    truths = [text("share_of", share=share) for share in rows["truth_percent"]]
+    axes.set_yticklabels([f"{text(load)}: {truth}" for load, truth in zip(rows["load"], truths, strict=True)])
+    axes.set_xticklabels([text(name).replace(" ", "\n", 1) for name in off.columns], fontsize=10)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.set_xlabel(text("cell"))
+    style.legend(figure, runs.key(rows, text))

@@ -1,0 +1,76 @@
+"""Shapes that do not fit: share of the measured ceiling where matmuls are no cubes or no multiples of a tile."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
+from mfulab.lab.report.drawing import kinds, matmuls, runs, style
+from mfulab.lab.report.frames import Tables, most, ok, own, with_machine
+
+TABLES = ("matmul", "environment")
+TOPIC, ORDER = "kernels", 2
+SHARE, MOST_SHAPES, MOST_KERNELS = "share_of_measured_percent", 16, 16
+FITS = 32  # what tiles and vectors divide
+FLAT_NAMES = 4  # so many names of implementations stand beside one another
+BESIDE = 0.1  # an odd cube is compared with those that fit and are so near in size
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """The machine and precision with the most shapes, if any is odd: those, and the cubes to compare them with.
+
+    Measured machines go before recorded ones. Only implementations that were given odd shapes are there. Of too many
+    shapes, those stay that most implementations were given, the largest first.
+    """
+    timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], SHARE, "m", "n", "k")))
+    # Measured or recorded machines, whichever have odd shapes; their cubes too.
+    timed = timed[timed["recorded"].isin(own(timed[odd(timed)])["recorded"])]
+    here = most(timed, ["machine", "precision"], "size")
+    strange = here[odd(here)]
+    fits = here[~odd(here) & here["kernel"].isin(strange["kernel"])]
+    cubes = strange.loc[matmuls.cube(strange), "n"]
+    near = [((n - cubes).abs() <= BESIDE * cubes).any() for n in fits["n"]]
+    found = pd.concat([fits[near] if any(near) else fits[fits["n"] == fits["n"].max()], strange])
+    found = found.assign(shape=[shape(row) for row in found[["batch", "m", "n", "k"]].to_dict("records")])
+    given = found.groupby("shape").agg({"kernel": "nunique", "flops": "max"})
+    return found[found["shape"].isin(given.nlargest(MOST_SHAPES, ["kernel", "flops"]).index)]
+
+
+def odd(rows: pd.DataFrame) -> pd.Series:
+    """True if a matmul is not n × n × n, or n no multiple of a common tile."""
+    return ~(matmuls.cube(rows) & (rows["n"] % FITS == 0))
+
+
+def shape(row: Mapping[str, Any] | pd.Series) -> str:
+    """`1024³`, `16×1024×1024`, and of a batch `32 · 128³`."""
+    sides = [int(row[side]) for side in ("m", "n", "k")]
+    one = f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(map(str, sides))
+    return f"{int(row['batch'])} · {one}" if row["batch"] > 1 else one
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The shape that costs most against the best shape, for the implementation that is fastest overall."""
+    here = rows[rows["kernel"] == rows.groupby("kernel")[SHARE].max().idxmax()]
+    best, worst = here.loc[here[SHARE].idxmax()], here.loc[here[SHARE].idxmin()]
+    return text("finding_one" if best[SHARE] == worst[SHARE] else "finding", best=best, worst=worst)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A heat map: shapes down, implementations across, each cell its share of the measured ceiling in percent."""
+    rows = rows.assign(batched=rows["batch"] > 1, flat=~matmuls.cube(rows))
+    shapes = list(rows.sort_values(["batched", "flat", "flops"])["shape"].drop_duplicates())
+    kernels = list(rows.groupby("kernel")[SHARE].median().nlargest(MOST_KERNELS).index)
+    table = rows.pivot_table(index="shape", columns="kernel", values=SHARE).reindex(shapes, columns=kernels)
+    words = table.map(lambda share: "" if share != share else percent(share))
+    shown = rows[rows["kernel"].isin(kernels)].drop_duplicates(["shape", "kernel"])
+    axes, small = figure.subplots(), 8 if len(kernels) > 8 else 10
+    look: style.Look = {"small": small, "vmin": 0, "cbar_kws": {"label": text("share")}}
+    kinds.cells(axes, table, words, shown, "kernel", "shape", SHARE, "tflop_s", **look)
+    style.legend(figure, runs.key(shown, text))
+    axes.set_ylabel(text("shape"))
+    axes.tick_params(labelsize=small + 1)
+    turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(kernels) > FLAT_NAMES else {}
+    axes.set_xticks(axes.get_xticks(), kernels, **({"rotation": 0} | turned))

@@ -1,0 +1,46 @@
+"""One matmul in every implementation: throughput against its size."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.lab.report.drawing import kinds, labels, matmuls, runs, style, ticks
+from mfulab.lab.report.frames import Tables, most, ok, with_machine
+
+TABLES = ("matmul", "environment")
+TOPIC, ORDER = "kernels", 0
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Square matmuls of the precision that most implementations share."""
+    square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
+    return most(square, ["precision"], "kernel").sort_values("n")
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The fastest and the slowest implementation of the largest size that several have."""
+    here = rows[rows["machine"] == rows["machine"].iloc[0]]
+    shared = here.groupby("n")["kernel"].nunique()
+    here = here[here["n"] == shared[shared == shared.max()].index.max()]
+    best, worst = here.loc[here["tflop_s"].idxmax()], here.loc[here["tflop_s"].idxmin()]
+    values = {"factor": best["tflop_s"] / worst["tflop_s"], "error": here["relative_error"].max()}
+    return text("finding_one" if values["factor"] == 1 else "finding", best=best, worst=worst, **values)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """FLOP/s with the measured ceiling above, a panel a machine; a family has one colour, a line its kernel's name."""
+    colors = style.family_colors(rows["family"])
+    for axes, here in style.by_machine(figure, rows, sharex=True):
+        kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", palette=colors, s=25)
+        ticks.doublings(axes, rows["n"])
+        axes.set_yscale("log")
+        axes.margins(y=0.1)
+        for ceiling in here["ceiling_tflop_s"].dropna().nlargest(1):
+            axes.axhline(ceiling, **style.LIMIT)
+            axes.text(0.01, ceiling, text("ceiling"), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)
+        ticks.speeds(axes)
+        last = here.groupby("kernel").last().reset_index()
+        inks = last["family"].map(colors)
+        labels.later(labels.at_line_ends, axes, last["n"], last["tflop_s"], last["kernel"], inks)
+    style.label(figure, text("size"))
+    style.legend(figure, style.dots(colors, text, "family", "s") + runs.key(rows, text))

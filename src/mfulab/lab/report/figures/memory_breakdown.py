@@ -1,0 +1,165 @@
+"""Memory by what holds it: weights, gradients, optimiser state, activations, cache, technique by technique."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent, quantity
+from mfulab.device.datasheets import find
+from mfulab.flops.memory import StepMemory, training_memory
+from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.frames import Tables, alone, ok, with_machine
+
+TABLES = ("profile", "flops", "environment")
+TOPIC, ORDER = "memory", 0
+PARTS = [part.name for part in fields(StepMemory)]
+COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (0, 4, 5, 1, 2, 3)), strict=True))
+CARDS = ("GeForce RTX 4090", "H100 SXM5 80GB", "H200 SXM", "B200 HGX", "Instinct MI300X")
+CAPACITIES = sorted((find(card).memory_gb or 0.0, card) for card in CARDS)
+MOST = 3  # models that get a panel each
+BYTES = 4  # an element, as counted
+TRAINING: dict[str, Any] = {"element_bytes": 4, "optimizer": "adam", "checkpointing": False, "devices": 1}
+MIXED = TRAINING | {"element_bytes": 2, "master_copy": True}
+AUTOCAST = TRAINING | {"element_bytes": 2, "autocast": True}
+# From the usual to the leanest, each with what differs.
+WAYS: Mapping[str, dict[str, Any]] = {
+    "fp32_adam": TRAINING,
+    "fp32_sgd": TRAINING | {"optimizer": "sgd"},
+    "fp32_checkpointed": TRAINING | {"checkpointing": True},
+    "autocast_adam": AUTOCAST,
+    "autocast_checkpointed": AUTOCAST | {"checkpointing": True},
+    "mixed_adam": MIXED,
+    "bf16_adam": TRAINING | {"element_bytes": 2},
+    "mixed_8bit": MIXED | {"optimizer": "adam_8bit"},
+    "mixed_checkpointed": MIXED | {"checkpointing": True},
+    "mixed_8_devices": MIXED | {"checkpointing": True, "devices": 8},
+    "mixed_64_devices": MIXED | {"checkpointing": True, "devices": 64},
+}
+INFERENCE = "bf16_inference"
+SAME = ("run", "model", "batch_size", "sequence_length", "recorded", "started_at", "commit")
+NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointed_activation_bytes")
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured.
+
+    Of each model one count: one whose training was measured before others, then the largest. The largest model that was
+    measured is there, beside the largest of all.
+    """
+    counted = ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
+    profile = with_machine(tables, alone(ok(tables["profile"], "memory_bytes")))
+    plain = profile["gradient_accumulation"].fillna(1) == 1
+    plain &= (profile["mode"] == "training") & (profile["execution"] == "eager")
+    measured = runs.judged(style.one_machine(profile[plain]))  # peaks of plain training, own ones before recorded
+    size = counted["batch_size"] * counted["sequence_length"].fillna(1)
+    counted = counted.assign(seen=counted["run"].isin(measured["flops_run"]), size=size)
+    counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates("model")
+    known = counted[counted["seen"]].nlargest(1, "parameters")
+    largest = counted.drop(known.index).nlargest(MOST - len(known), "parameters")
+    counted = pd.concat([known, largest]).sort_values("parameters")
+    return pd.DataFrame(line for row in counted.to_dict("records") for line in _of_model(row, measured))
+
+
+def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, Any]]:
+    known = {**{name: row[name] for name in SAME}, "measured_bytes": None, runs.DOUBTFUL: False}
+    here = measured[measured["flops_run"] == row["run"]]
+    found = []
+    for way, asked in WAYS.items():
+        held = _training(row, **asked)
+        line = known | {"way": way, "total": held.total} | asdict(held)
+        if len(peaks := here[_are(here, asked)]):
+            line |= {"run": peaks["run"].iloc[0], runs.DOUBTFUL: bool(peaks[runs.DOUBTFUL].all())}
+            line["measured_bytes"] = float(peaks["memory_bytes"].median())
+        found.append(line)
+    if pd.notna(cache := row["key_value_cache_bytes"]):
+        held = StepMemory(int(row["parameters"]) * 2, 0, 0, 0, 0, int(cache) * 2 // BYTES)
+        found.append(known | {"way": INFERENCE, "total": held.total} | asdict(held))
+    return found
+
+
+def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any) -> StepMemory:
+    saved = row["checkpointed_activation_bytes" if checkpointing else "activation_bytes"]
+    fixed = row["activation_fixed_bytes"]
+    return training_memory(
+        int(row["parameters"]),
+        trainable=int(row["trainable_parameters"]),
+        activation_elements=int(saved) // BYTES,
+        activation_fixed_bytes=int(fixed) if fixed == fixed and not checkpointing else 0,
+        **options,
+    ).sharded(devices)
+
+
+def _are(measured: pd.DataFrame, asked: Mapping[str, Any]) -> pd.Series:
+    """True for each measured step of a way: of its format, optimiser and checkpointing, on one device."""
+    known = {
+        "element_bytes": measured["dtype"].map({"bfloat16": 2, "float16": 2, "float64": 8}).fillna(4),
+        "autocast": measured["autocast"].fillna(False),
+        "optimizer": measured["optimizer"].replace("adamw", "adam"),
+        "checkpointing": measured["checkpointing"].fillna(False),
+        "devices": 1,
+        "master_copy": False,
+    }
+    wanted = {"autocast": False, "master_copy": False, **asked}
+    return pd.DataFrame({name: values == wanted[name] for name, values in known.items()}, measured.index).all(axis=1)
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The largest model: what fp32 with Adam holds, what the leanest way holds, and cards that suffice; deviations."""
+    largest = rows[rows["model"] == rows.loc[rows["total"].idxmax(), "model"]].set_index("way")
+    plain, ways = largest.loc["fp32_adam"], largest.drop(index=INFERENCE, errors="ignore")
+    least = ways.loc[ways["total"].idxmin()]
+    state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
+    said = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
+    if least["total"] < plain["total"]:
+        said.append(text("least", way=least.name, **_needed(least["total"], text)))
+    known = rows[rows["measured_bytes"] > 0]
+    if len(known):
+        deviation = (100 * (known["total"] / known["measured_bytes"] - 1)).abs()
+        said.append(text("measured", count=len(known), deviation=percent(deviation.median())))
+    return " ".join(said)
+
+
+def _needed(needed: float, text: Texts) -> dict[str, str]:
+    """Four digits of it, since the memory of a card has three, and the smallest card that holds it."""
+    suffice = [card for capacity, card in CAPACITIES if capacity * 1e9 >= needed]
+    fits = text("fits", card=suffice[0]) if suffice else text("fits_none", card=CAPACITIES[-1][1])
+    return {"needed": quantity(needed, "B", 4), "fits": fits}
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a model, a stacked bar a way; lines are capacities of cards, diamonds measured peaks."""
+    present = [way for way in (*WAYS, INFERENCE) if (rows["way"] == way).any()]
+    rows = rows.assign(name=[text.name("memory_way", way) for way in rows["way"]])
+    order = [text.name("memory_way", way) for way in present]
+    titles = {}
+    for row in rows.drop_duplicates("model").itertuples():
+        key = "samples" if row.sequence_length != row.sequence_length else "tokens"
+        titles[row.model] = text(key, row=row)
+    panels = style.facets(figure, rows, "model", titles, sharey=True)
+    colors = {part: color for part, color in COLORS.items() if rows[part].any()}
+    for axes, here in panels:
+        most = here[["total", "measured_bytes"]].astype(float).max(axis=None)
+        unit, letter = (1e9, "GB") if here["total"].max() >= 1e9 else (1e6, "MB")
+        formulas = here.assign(doubtful=False, **{f"{part} ": here[part] / unit for part in colors})
+        parts = {f"{part} ": color for part, color in colors.items()}
+        kinds.stacks(axes, formulas, parts, "name", *colors, "total", order=order, width=0.8)
+        here = here.assign(place=here["way"].map(present.index), peak=here["measured_bytes"].astype(float) / unit)
+        peaks = ("peak", "place", "measured_bytes", "total")
+        kinds.points(axes, here, *peaks, color=style.INK, marker="D", s=25)
+        axes.set(xlim=(0, 1.1 * most / unit), xlabel=letter)
+        axes.tick_params(axis="y", labelsize=9)
+        # A line at the memory of each card that lies in view, named along it, none closer to another than is read.
+        end, last = axes.get_xlim()[1], 0.0
+        words = {"rotation": 90, "fontsize": 7, "ha": "right", "va": "bottom", "color": style.MUTED}
+        for place, card in ((capacity * 1e9 / unit, card) for capacity, card in CAPACITIES):
+            if last + 0.06 * end < place < end:
+                axes.axvline(place, **style.LIMIT)
+                axes.text(place, 0.02, card, transform=axes.get_xaxis_transform(), **words)
+                last = place
+    entries = style.dots(colors, text, "memory_part", "s")
+    entries += [style.dot(style.INK, text("peak"), "D")] if rows["measured_bytes"].notna().any() else []
+    style.legend(figure, entries + runs.key(rows, text))

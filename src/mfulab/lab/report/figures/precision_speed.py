@@ -1,0 +1,20 @@
+"""Gain of number formats: samples per second relative to fp32, each model at its largest batch that has both."""
+
+from functools import partial
+
+import pandas as pd
+
+from mfulab.lab.report.drawing import relative
+from mfulab.lab.report.frames import Tables, ok, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC, ORDER = "precision", 0
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs in another format than fp32 beside the same run in fp32."""
+    return relative.against(with_machine(tables, ok(tables["profile"], "samples_per_s")), "precision", "fp32")
+
+
+finding = partial(relative.finding, axis="precision")
+draw = partial(relative.draw, axis="precision")

@@ -1,0 +1,82 @@
+"""MFU of public training runs by number of accelerators, one panel a model, and where one's own run of it stands."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.formats import FORMATS
+from mfulab.core.language import Texts
+from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.frames import Tables, ok
+
+TABLES = ("published", "profile")
+TOPIC, ORDER = "published", 1
+MOST = 4  # panels
+SEVERAL = 5  # numbers of devices that make a series
+FULL = 100.0
+FAMILIES = {"8.0": "Ampere", "9.0": "Hopper", "10.0": "Blackwell", "10.3": "Blackwell Ultra"}
+FAMILIES |= {"gfx942": "CDNA 3", "gfx950": "CDNA 4"}
+OWN = "own"
+SIXTEEN_BITS = [form.name for form in FORMATS.values() if form.bits == 16]
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Public runs of the models with most of them, and training steps of the same models measured here in 16 bits."""
+    public = ok(tables["published"], "mfu_bf16_percent", "accelerators")
+    # The models that ran on the most devices, of those with several sizes of machine, if any.
+    by_model = public.groupby("model")["accelerators"]
+    ranked = pd.DataFrame({"most": by_model.max(), "counts": by_model.nunique(), "runs": by_model.size()})
+    ranked["several"] = ranked["counts"] >= SEVERAL
+    ranked = ranked[ranked["several"] == ranked["several"].any()]
+    models = list(ranked.sort_values(["most", "runs"], ascending=False).index[:MOST])
+    public = public[public["model"].isin(models)]
+    public = public.assign(family=public["architecture"].replace(FAMILIES), doubtful=False)
+    # Their MFU is of the peak of the format that their matmuls used: of another, it is no share of the 16-bit peak.
+    mine = runs.judged(ok(tables["profile"], "mfu_percent"))
+    mine = mine[mine["model"].isin(models) & (mine["mode"] == "training")]
+    mine = mine[mine["effective_precision"].isin(SIXTEEN_BITS)].assign(
+        family=OWN,
+        accelerators=lambda step: step["devices"].fillna(step["processes"]).fillna(1).round().clip(lower=1),
+        mfu_bf16_percent=lambda step: step["mfu_percent"],
+    )
+    together = pd.concat([public, mine.reindex(columns=public.columns)]) if len(mine) else public
+    return together.assign(place=together["model"].map(models.index)).sort_values(["place", "accelerators"])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The widest fall from few to many devices of one kind, and how many runs exceed the 16-bit peak."""
+    public = rows[rows["family"] != OWN]
+    above = int((public["mfu_bf16_percent"] > FULL).sum())
+    words = text("above" if above else "none_above", above=above, count=len(public))
+    best = public.groupby(["model", "accelerator", "accelerators"])["mfu_bf16_percent"].max().reset_index()
+    ends = [best.groupby(["model", "accelerator"], as_index=False).nth(place) for place in (0, -1)]
+    falls = ends[0].merge(ends[1], on=["model", "accelerator"], suffixes=("_few", "_many"))
+    falls = falls[falls["accelerators_few"] < falls["accelerators_many"]]
+    falls = falls.assign(ratio=falls["mfu_bf16_percent_many"] / falls["mfu_bf16_percent_few"])
+    falls = falls[falls["ratio"] < 1].sort_values(["ratio", "model", "accelerator"])
+    return f"{text('finding', **falls.iloc[0])} {words}" if len(falls) else words
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A point a run; the dashed line is the 16-bit peak, above which matmuls ran in a faster format."""
+    present = set(rows["family"])
+    public = [name for name in dict.fromkeys([*FAMILIES.values(), *rows["family"]]) if name in present - {OWN}]
+    colors = style.colors(public) | {OWN: style.INK}
+    markers = {name: style.MARKERS[place % 7] for place, name in enumerate(public)} | {OWN: "*"}
+    top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
+    look: style.Look = {"hue": "family", "palette": colors, "style": "family", "markers": markers, "alpha": 0.75}
+    for axes, here in style.facets(figure, rows, "model", {name: name for name in rows["model"]}, sharey=True):
+        axes.axhline(FULL, **style.LIMIT)
+        sizes = here["family"].eq(OWN).map({True: 190, False: 46})
+        kinds.points(axes, here, "accelerators", "mfu_bf16_percent", s=sizes, **look)
+        axes.set_xscale("log", base=2)
+        shown = sorted(set(here["accelerators"].astype(int)))
+        shown = shown if len(shown) <= 4 else [shown[0], shown[len(shown) // 2], shown[-1]]
+        axes.set_xticks(shown, [f"{count:,}" for count in shown])
+        axes.minorticks_off()
+        axes.set_ylim(0, top)
+    style.label(figure, text("accelerators"), text("mfu_of_16_bits"))
+    entries = [style.dot(colors[family], family, markers[family]) for family in public]
+    entries += [style.dot(style.INK, text("you_are_here"), "*")] if OWN in present else []
+    style.legend(figure, entries + runs.key(rows, text))
+    # Attribution that MLPerf's rules ask for, at the right of the provenance.
+    figure.text(0.985, 0.07 / figure.get_figheight(), text("derived"), ha="right", fontsize=9, color=style.MUTED)

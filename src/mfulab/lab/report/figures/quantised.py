@@ -1,0 +1,86 @@
+"""Speed of quantised models against the same step before, with the bytes of their weights and their error."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import significant
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC = "precision"
+ALIKE = ["machine", "model", "workload", "mode", "batch_size", "sequence_length", "precision"]
+ORDER_OF_SCHEMES = ("dynamic_int8", "static_int8", "weight_int8", "weight_int4")
+MOST = 4  # cases that get a panel each
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Quantised steps, each beside the eager step that it was: `relative` is their speed in percent of that."""
+    found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
+    before = one_each(found[found["execution"] == "eager"], ALIKE)
+    fewer = found[~found["quantisation"].isin(["", "none"]) & found["weight_bytes"].notna()]
+    fewer = one_each(fewer, [*ALIKE, "quantisation"])
+    fewer = trust.against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
+    # MBU is bytes ÷ time: with the ratio of both its bytes before follow, without a count of their own.
+    moved = fewer["mbu_percent_before"] / (fewer["mbu_percent"] * fewer["factor"])
+    return fewer.assign(
+        relative=100 * fewer["samples_per_s"] / fewer["samples_per_s_before"],
+        size=(1 / moved).where(fewer["mode"] != "decoding"),  # a decoding step reads its cache beside them
+        error=100 * fewer["output_error"],
+    ).assign(size=lambda each: each.groupby(["machine", "model", "precision", "quantisation"])["size"].transform("max"))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The fastest and the slowest scheme beyond the intervals, the bandwidth of decoding, and the largest error."""
+    beyond = rows[rows["apart"]]
+    faster, slower = beyond[beyond["relative"] > 100], beyond[beyond["relative"] < 100]
+    best = rows.loc[(rows if faster.empty else faster)["relative"].idxmax()]
+    said = [text("finding_slower" if faster.empty else "finding", **_case(best, text))]
+    if not slower.empty and slower["relative"].min() < best["relative"]:
+        said.append(text("slowest", **_case(slower.loc[slower["relative"].idxmin()], text)))
+    if len(beyond) < len(rows):
+        said.append(text("overlaps", count=len(rows) - len(beyond), total=len(rows)))
+    ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
+    decoded = rows[(rows["mode"] == "decoding") & ratio.notna() & trust.apart(rows, suffix="_before", ratio=ratio)]
+    if not decoded.empty:
+        said.append(text("bandwidth", **_case(decoded.loc[decoded["relative"].idxmax()], text)))
+    if rows["quantisation"].nunique() > 1:
+        said.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
+    return " ".join(said)
+
+
+def _case(row: pd.Series, text: Texts) -> dict[str, object]:
+    """Values of a row for sentences and titles."""
+    size = "?" if pd.isna(row["size"]) else significant(row["size"])
+    return {"row": row, "scheme": text("of", row=row), "factor": row["relative"] / 100, "size": size}
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine and case, a bar a scheme."""
+    shown = rows[rows["machine"].isin(style.machines(rows, 2))]
+    schemes = {}
+    for scheme in (name for name in ORDER_OF_SCHEMES if (shown["quantisation"] == name).any()):
+        each = shown[shown["quantisation"] == scheme]
+        formats = "/".join(text.name("precision", name) for name in dict.fromkeys(each["precision"]))
+        largest = each[["weight_bytes", "error"]].max()
+        schemes[scheme] = text("scheme", scheme=scheme, precision=formats, largest=largest)
+    shares = shown[["relative", "mbu_percent"]].to_numpy()
+    shown = shown.assign(
+        case=[text("case", **_case(row, text)) for _, row in shown.iterrows()],
+        words=[", ".join(text("share_of", share=each) for each in both if each == each) for both in shares],
+        named=shown["quantisation"].map(schemes),
+    )
+    cases = {case: case for case in shown["case"].drop_duplicates().head(MOST)}
+    panels = style.facets(figure, shown, "case", cases, sharey=True, sharex=True)
+    style.resize(figure, 1.8 + 2.6 * len(panels) / len(cases))
+    look: style.Look = {"order": list(schemes.values()), "words": "words", "fontsize": 8, "width": 0.6}
+    for axes, here in panels:
+        axes.axvline(100, **style.LIMIT)
+        kinds.bars(axes, here, "relative", "named", "relative", "time_s", "mbu_percent", pale="apart", **look)
+        axes.tick_params(axis="y", labelsize=9)
+        axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
+    panels[len(cases) // 2 - len(cases)][0].set_xlabel(text("relative"))
+    entries = [style.dot("none", text("behind")), *style.within(~shown["apart"], text)]
+    style.legend(figure, entries + runs.key(shown, text))

@@ -1,0 +1,88 @@
+"""Every run under its roofs: arithmetic intensity against speed, with measured and computed ceilings.
+
+A step read from a trace has computed ones alone; it is here where it has an MFU and all bytes of its matmuls are known.
+"""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import quantity
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import points, style, ticks
+from mfulab.lab.report.frames import Tables, ok, with_machine, with_traces
+
+TABLES = ("profile", "traces", "environment")
+TOPIC, ORDER = "roofline", 0
+PLACE = ("arithmetic_intensity", "tflop_s")
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs with an intensity, a speed and both measured ceilings, and steps of traces with both computed ones."""
+    needed, traces = ("tflop_s", "arithmetic_intensity"), with_traces({**tables, "profile": tables["profile"].head(0)})
+    known = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
+    read = ok(traces, *needed, "peak_tflop_s", "peak_gb_s", "mfu_percent")
+    known = pd.concat([known, read], ignore_index=True) if len(read) else known
+    roofs = {f"roof_{unit}": known[f"ceiling_{unit}"].fillna(known[f"peak_{unit}"]) for unit in ("tflop_s", "gb_s")}
+    return with_machine(tables, known.assign(**roofs))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """Number of runs that memory limits, the run closest to its roof, and the one furthest above memory's."""
+
+    def named(best: pd.Series) -> str:
+        return text("run" if best["batch_size"] == best["batch_size"] else "run_of_trace", best=best)
+
+    memory = rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3  # what it lets a run reach, TFLOP/s
+    limited = memory < rows["roof_tflop_s"]
+    share = 100 * rows["tflop_s"] / np.minimum(rows["roof_tflop_s"], memory)
+    above = limited & (share > trust.ABOVE)
+    under = share if above.all() else share[~above]
+    best = rows.loc[under.idxmax()]
+    values = {"share": under.max(), "median": share.median(), "measured": int(pd.notna(best["ceiling_tflop_s"]))}
+    said = [text("finding", limited=int(limited.sum()), total=len(rows), run=named(best), **values)]
+    if above.any() and not above.all():
+        furthest = share[above].idxmax()
+        said.append(text("above", count=int(above.sum()), run=named(rows.loc[furthest]), share=share[furthest]))
+    return " ".join(said)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """One panel a machine: solid roofs are measured, dashed computed; colour is the precision, a label the height."""
+    colors = style.precision_colors(rows["precision"])
+
+    def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
+        bandwidth, peak_bandwidth = here["roof_gb_s"].iloc[0] / 1e3, here["peak_gb_s"].iloc[0] / 1e3
+        low = min(here["arithmetic_intensity"].min() / 3, 0.3 * here["roof_tflop_s"].min() / bandwidth)
+        high = max(here["arithmetic_intensity"].max() * 12, 12 * here["roof_tflop_s"].max() / bandwidth)
+        x, roofs = np.geomspace(low, high, 200), {}
+        for precision, group in here.groupby("precision", sort=False):
+            ceiling, peak = group["ceiling_tflop_s"].iloc[0], group["peak_tflop_s"].iloc[0]
+            height = ceiling if ceiling == ceiling else peak
+            roofs[f"{text.name('precision', precision)} {quantity(height * 1e12, 'FLOP/s')}"] = height
+            # Of a peak without a bandwidth only what is higher than the measured roof is known.
+            known = peak if peak_bandwidth == peak_bandwidth else np.where(x > ceiling / bandwidth, peak, np.nan)
+            slope = peak_bandwidth if peak_bandwidth == peak_bandwidth else np.inf
+            axes.plot(x, np.minimum(ceiling, x * bandwidth), color=colors[precision], linewidth=1.6)
+            axes.plot(x, np.minimum(known, x * slope), color=colors[precision], linewidth=1, linestyle="--")
+        axes.set(xscale="log", yscale="log", xlim=(low, high))
+        lowest, highest = here["tflop_s"].min() / 3, axes.get_ylim()[1]
+        axes.set_ylim(lowest, highest * (highest / lowest) ** (0.06 + 0.04 * len(roofs)))  # room for the names of roofs
+        ticks.decades(axes.xaxis)
+        ticks.speeds(axes)
+        end, start = high / (high / low) ** 0.02, low * (high / low) ** 0.06
+        # Roofs are named at their right ends and the slope of memory at its start, on the side where no run can be.
+        above = {"va": "bottom", "fontsize": 10}
+        ordered = sorted(roofs, key=roofs.__getitem__, reverse=True)
+        place = {"textcoords": "offset points", "ha": "right"}
+        axes.annotate("\n".join(ordered), (end, roofs[ordered[0]]), (0, 3), **place, **above)
+        angle = np.degrees(np.arctan2(start * bandwidth, start))
+        along = {"rotation": angle, "transform_rotates_text": True, "rotation_mode": "anchor"}
+        axes.text(start, 1.12 * start * bandwidth, quantity(bandwidth * 1e12, "B/s"), **along, **above)
+        return [place for line in axes.lines for place in line.get_xydata()[::3].tolist() if place[1] == place[1]]
+
+    entries = [style.line(style.MUTED, text("measured"))] if rows["ceiling_tflop_s"].notna().any() else []
+    entries += [style.line(style.MUTED, text("computed"), (4, 2))]
+    points.draw(rows, figure, text, PLACE, (text("intensity"), ""), finish, entries=entries)

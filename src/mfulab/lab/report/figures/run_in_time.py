@@ -1,0 +1,52 @@
+"""One run in time: what the device reported while it ran, the measured window marked."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.frames import Tables, ok, with_machine
+
+TABLES = ("series", "profile", "environment")
+TOPIC, ORDER = "series", 0
+VALUES = ("utilization_percent", "system_utilization_percent", "clock_mhz", "power_w", "temperature_c")
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """The series of the run with the most readings in its window, the busiest of these, of this machine first."""
+    keys = ["hardware", "recorded", "run"]
+    columns = [*keys, "model", "mode", "precision", "batch_size", "mfu_percent", "started_at", "commit", runs.DOUBTFUL]
+    known = runs.judged(tables["profile"])[[*columns, "status", "utilization_percent"]]
+    known = ok(known, "utilization_percent", "mfu_percent")
+    series = tables["series"].assign(read=lambda each: each["in_window"] & each["utilization_percent"].notna())
+    seen = series.groupby(keys, as_index=False)["read"].sum()
+    known = known.merge(seen, on=keys)
+    wanted = known.sort_values(["recorded", "read", "utilization_percent"], ascending=[True, False, False]).head(1)
+    return with_machine(tables, tables["series"].merge(wanted[columns], on=keys))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """Mean utilization inside the window, and the MFU of the same window."""
+    inside = rows.loc[rows["in_window"], "utilization_percent"]
+    key = "finding_none" if inside.isna().all() else "finding"
+    return text(key, row=rows.iloc[0], busy=inside.mean(), count=int(inside.notna().sum()))
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A strip a quantity over time; the window is shaded, its MFU a line across the first strip."""
+    values = [name for name in VALUES if name in rows and rows[name].notna().any()]
+    strips = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
+    inside, mfu = rows.loc[rows["in_window"], "time_s"], rows["mfu_percent"].iloc[0]
+    for axes, name, color in zip(strips, values, style.PALETTE, strict=False):
+        if len(inside):
+            axes.axvspan(min(0.0, inside.min()), inside.max(), color=style.GRID, alpha=0.6, linewidth=0)
+        kinds.lines(axes, rows, "time_s", name, name, "mfu_percent", color=color, linewidth=1.5, s=12)
+        axes.set_title(text(f"series_{name}"), fontsize=11)
+        axes.set_ylim(0, 1.15 * max(rows[name].max(), 100 if name.endswith("percent") else 0))
+    strips[0].set_ylim(top=max(strips[0].get_ylim()[1], 1.15 * mfu))
+    strips[0].axhline(mfu, color=style.PALETTE[3], linewidth=1.5, linestyle=(0, (4, 3)))
+    named = f"MFU\n{text('share_of', share=mfu)}"
+    strips[0].text(1.01, mfu, named, transform=strips[0].get_yaxis_transform(), va="center", fontsize=10)
+    strips[-1].set_xlabel(text("time"))
+    window = [style.dot(style.GRID, text("window", row=rows.iloc[0]), "s")] if len(inside) else []
+    style.legend(figure, window + runs.key(rows, text))

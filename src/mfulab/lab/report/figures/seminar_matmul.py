@@ -1,0 +1,108 @@
+"""The seminar's kernels as written beside the corrected ones: hot, by the seminar's own clock, and by their errors."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import quantity
+from mfulab.lab.report.drawing import kinds, matmuls, runs, style, ticks
+from mfulab.lab.report.frames import Tables, own, preferred, with_machine
+
+TABLES = ("matmul", "environment")
+TOPIC, ORDER = "kernels", 5
+CORRECTED = {
+    "numba_cpu_seminar": "numba_cpu_naive",
+    "numba_cuda_seminar": "numba_cuda_naive",
+    "numba_cuda_seminar_transposed": "numba_cuda_transposed",
+    "numba_cuda_seminar_shared": "numba_cuda_shared",
+}
+TIMES = ("time_s", "first_calls_mean_s", "first_call_s")
+MOST_SIZES = 2
+PARTS = ("accumulator", "access", "rest", "compiled", "cold")  # of the first calls' mean
+DOMINATES = 50.0  # % of the mean's sum: less, and compilation is not what the mean shows
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Matmuls that were timed from the first call on, and those of them that were wrong; the largest sizes, here."""
+    table = tables["matmul"]
+    known = (table["status"] == "incorrect") | table[list(TIMES)].notna().all(axis=1)
+    asked = with_machine(tables, table[known & table["first_calls"].notna() & table["m"].notna()])
+    if not asked["time_s"].notna().any():
+        return asked.head(0)
+    here = own(matmuls.square(asked))
+    here = here[here["hardware"] == here["hardware"].iloc[-1]]
+    sizes = sorted(here["n"].unique())[-MOST_SIZES:]
+    return here[here["n"].isin(sizes)].sort_values(["n", "family", "kernel"])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The mean of the seminar's kernel that the first call spoils most, its errors, and what is wrong altogether."""
+    timed = rows[rows["time_s"].notna()]
+    timed = timed.assign(
+        factor=timed["first_calls_mean_s"] / timed["time_s"],
+        share=100 * timed["first_call_s"] / (timed["first_calls"] * timed["first_calls_mean_s"]),
+    )
+    among = preferred(timed, timed["kernel"].isin(CORRECTED))  # the largest of the seminar's own kernels, if timed
+    worst = among.loc[among.loc[among["n"] == among["n"].max(), "factor"].idxmax()]
+    words, calls = [text("finding", worst=worst)], worst["first_calls"]
+    if calls > 1 and worst["share"] < DOMINATES:
+        without_s = (calls * worst["first_calls_mean_s"] - worst["first_call_s"]) / (calls - 1)
+        words.append(text("not_dominated", without=quantity(without_s, "s")))
+    words += _parts(timed, worst, text)
+    errors = timed.set_index(["n", "kernel"])["max_absolute_error"].dropna()
+    pairs = [(n, kernel) for n, kernel in errors.index if (n, CORRECTED.get(kernel)) in errors.index]
+    for n, kernel in sorted(pairs)[-1:]:
+        values = {"kernel": kernel, "other": CORRECTED[kernel], "size": int(n)}
+        words.append(text("errors", own=errors[n, kernel], other_error=errors[n, CORRECTED[kernel]], **values))
+    wrong = rows[rows["status"] == "incorrect"]
+    return " ".join([*words, *(text("wrong_at", row=row) for _, row in wrong.iterrows())])
+
+
+def _parts(timed: pd.DataFrame, worst: pd.Series, text: Texts) -> list[str]:
+    """The mean of a kernel's first calls as an exact sum, each suspect by what the kernel without it saves, hot."""
+    hot = timed[timed["n"] == worst["n"]].drop_duplicates("kernel").set_index("kernel")["time_s"]
+    others = {"accumulator": CORRECTED.get(worst["kernel"]), "access": f"{worst['kernel']}_transposed"}
+    if others["accumulator"] not in hot or "torch" not in hot:
+        return []
+    parts = {key: worst["time_s"] - hot[other] for key, other in others.items() if other in hot}
+    parts["rest"] = worst["time_s"] - hot["torch"] - sum(parts.values())
+    parts["compiled"] = (worst["first_call_s"] - worst["time_s"]) / worst["first_calls"]
+    parts["cold"] = worst["first_calls_mean_s"] - worst["time_s"] - parts["compiled"]
+    found = [(key, parts[key]) for key in PARTS if key in parts]
+    terms = [f"{'−' if part < 0 else '+'} {text(key, part=quantity(abs(part), 's'))}" for key, part in found]
+    return [text("parts", mean=worst["first_calls_mean_s"], library=hot["torch"], terms=" ".join(terms))]
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A row a size; left three times of each kernel, right its greatest error; a wrong result has no time."""
+    sizes = sorted(rows["n"].unique())
+    rows = rows.assign(as_written=rows["kernel"].str.contains("seminar"))
+    grid = style.panels(figure, [f"{n:g}³" for n in sizes], ["times", "errors"], sharey="row", sharex="col")
+    lines = int(rows.groupby("n")["kernel"].nunique().max())
+    style.resize(figure, 2.4 + 0.36 * len(sizes) * max(lines, 4))
+    colors, markers = (dict(zip(TIMES, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
+    authors = {True: style.PALETTE[3], False: style.PALETTE[7]}
+    for n, (times, errors) in zip(sizes, grid, strict=True):
+        here = rows[rows["n"] == n].drop_duplicates("kernel").iloc[::-1]
+        here = here.assign(place=range(len(here)))
+        times.hlines(here["place"], here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
+        each = here.melt([*here.columns.drop([*TIMES])], [*TIMES], "time", "seconds")
+        look: style.Look = {"hue": "time", "palette": colors, "style": "time", "markers": markers, "alpha": 0.9}
+        kinds.points(times, each, "seconds", "place", "seconds", **look)
+        for height in here.loc[here["status"] == "incorrect", "place"]:
+            times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
+        look = {"hue": "as_written", "palette": authors, "marker": "D"}
+        kinds.points(errors, here, "max_absolute_error", "place", "max_absolute_error", **look)
+        times.set_yticks(here["place"], here["kernel"])
+        for axes in (times, errors):
+            axes.margins(x=0.08, y=0.12)
+            axes.grid(axis="y", visible=False)
+            if axes.dataLim.x1 > 0:
+                ticks.decades(axes.xaxis, 5)
+        times.set_title(f"{n:g}³")
+        errors.set_title("")
+    times.set_xlabel(text("times"))
+    errors.set_xlabel(text("errors_axis"))
+    entries = [style.dot(colors[name], text(name), markers[name]) for name in TIMES]
+    entries += [style.dot(authors[True], text("as_written"), "D"), style.dot(authors[False], text("others"), "D")]
+    style.legend(figure, entries + runs.key(rows, text))

@@ -1,0 +1,62 @@
+"""Cost of subnormal numbers: operations on them beside those on normal ones, and with subnormal taken for zero."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import significant
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.frames import Tables, ok, one_each, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC, ORDER = "precision", 7
+KINDS = ("normal", "subnormal", "flushed")
+OPERATIONS = ("products", "quotients", "roots")
+CASE = ["operation", "precision"]
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """One row an operation, precision and kind of numbers of one machine, with the factor over normal numbers."""
+    known = with_machine(tables, ok(tables["profile"], "time_s"))
+    known = known[known["model"].isin([f"{numbers}_{name}" for numbers in KINDS for name in OPERATIONS])]
+    parts = known["model"].str.split("_", n=1).str
+    known = known.assign(numbers=parts[0], operation=parts[1])
+    known = one_each(style.one_machine(known), [*CASE, "numbers"])
+    both = trust.against(known, known[known["numbers"] == "normal"], CASE, "_normal")
+    both = both.merge(both.loc[both["numbers"] == "subnormal", CASE], on=CASE)
+    return both.sort_values([*CASE, "numbers"])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The operation and precision that subnormal numbers slow down most, what zero makes of it, and the least."""
+    slow = rows[rows["numbers"] == "subnormal"].sort_values("factor")
+    row, least = slow.iloc[-1], slow.iloc[0]
+    words = [text("finding", row=row, operation=text(row.operation))]
+    same = rows[(rows[CASE] == row[CASE]).all(axis=1)]
+    words += [text("zero", row=each) for _, each in same[same["numbers"] == "flushed"].iterrows()]
+    if least["operation"] != row["operation"]:
+        words.append(text("least", row=least, operation=text(least.operation)))
+    return " ".join(words)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel an operation, a bar a precision and kind of numbers: the step's time, with its factor behind it."""
+    operations = {name: text(name) for name in OPERATIONS if (rows["operation"] == name).any()}
+    colors = dict(zip(KINDS, (style.PALETTE[0], style.PALETTE[3], style.PALETTE[2]), strict=True))
+    colors = {name: color for name, color in colors.items() if (rows["numbers"] == name).any()}
+    rows = rows.assign(
+        named=[text.name("precision", name) for name in rows["precision"]],
+        time_us=1e6 * rows["time_s"],
+        words=[f"{significant(factor, 2)}×" for factor in rows["factor"]],
+    )
+    order = list(dict.fromkeys(rows["named"]))
+    look: style.Look = {"hue": "numbers", "palette": colors, "order": order, "words": "words", "fontsize": 11}
+    panels = style.facets(figure, rows, "operation", operations)
+    style.fit(figure, len(order) * 2)
+    for axes, here in panels:
+        kinds.bars(axes, here, "time_us", "named", "time_s", "factor", **look)
+        axes.set_xlim(0, 1.3 * here["time_us"].max())
+        axes.locator_params(axis="x", nbins=4)
+    style.label(figure, text("time"))
+    style.legend(figure, [*style.dots(colors, text, marker="s"), *runs.key(rows, text)])

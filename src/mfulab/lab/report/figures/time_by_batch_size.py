@@ -1,0 +1,72 @@
+"""Time of one step against batch size, one line a model and precision."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import curves, kinds, labels, runs, style, ticks
+from mfulab.lab.report.frames import Tables, ok, those, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC, ORDER = "batch_size", 0
+MODES = ("training", "inference")  # of the others the figure `decoding` has the series
+MOST_NAMED = 12  # lines of a panel that all have a label
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Runs of series with at least two batch sizes."""
+    known = ok(tables["profile"], "time_s", "samples_per_s")
+    return curves.series(with_machine(tables, those(known, known["mode"].isin(MODES))))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The series whose samples per second gain most from a larger batch, and the one that gains least or loses."""
+    first, last = curves.ends(rows)
+    gain = last["samples_per_s"] / first["samples_per_s"]
+    best, least = (
+        {"run": curves.named(last.loc[at], text), "small": first.loc[at], "large": last.loc[at], "gain": gain[at]}
+        for at in (gain.idxmax(), gain.idxmin())
+    )
+    said = [text("finding" if gain.max() > 1 else "finding_none", **best, count=len(gain))]
+    if gain.max() > gain.min():
+        key = "least_gains" if gain.min() > 1 else "least_same" if gain.min() == 1 else "least_loses"
+        said.append(text(key, **least, loss=1 / gain.min()))
+    if falling := int(trust.falling(rows).sum()):
+        said.append(text("falling", count=falling))
+    return " ".join(said)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine and mode, on logarithmic axes; bars are the 95 % confidence interval.
+
+    Colour is the precision, dashes tell executions apart, names stand at line ends.
+    """
+    colors, modes = style.precision_colors(rows["precision"]), style.modes(rows, text)
+    several = rows.groupby("mode")["workload"].transform("nunique") > 1
+    names = {key: rows[key].map(partial(text.name, key)) for key in ("workload", "execution")}
+    rows = rows.assign(variant=(names["workload"] + ", ").where(several, "") + names["execution"])
+    dashes, keys = style.dashes(rows["variant"]), ["model", "precision", "variant", "sequence_length"]
+    look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "dash": "variant", "dashes": dashes, "s": 25}
+    panels, ranges = style.facets(figure, rows, "mode", modes, sharex=True), rows.groupby("machine")["time_s"]
+    for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(modes)), strict=True):
+        kinds.lines(axes, here, "batch_size", "time_s", interval=trust.INTERVAL[1:], **look)
+        ticks.doublings(axes, rows["batch_size"])
+        # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
+        values = ranges.get_group(machine)
+        axes.set_ylim(values.min() / 2, values.max() * 2)
+        ticks.decades(axes.yaxis)
+        ends = here.groupby(keys, sort=False, dropna=False).tail(1)
+        if len(ends) > MOST_NAMED:  # one a model, at its highest
+            ends = ends.sort_values("time_s").drop_duplicates("model", keep="last")
+        said = [f" {text.name('precision', name)}" if len(colors) > 1 else "" for name in ends["precision"]]
+        named = ends["model"] + said, ends["precision"].map(colors)
+        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["time_s"], *named)
+    style.label(figure, text("batch_size"), text("time"))
+    entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
+    if len(dashes) > 1:
+        entries += [style.line(style.MUTED, name, dash) for name, dash in dashes.items()]
+    style.legend(figure, [*entries, *runs.key(rows, text)])

@@ -1,0 +1,134 @@
+"""Time of a training step, technique by technique: forward, backward, optimiser, other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import kinds, labels, runs, style
+from mfulab.lab.report.frames import Tables, alone, ok, one_each, preferred, with_machine
+
+TABLES = ("profile", "environment")
+TOPIC, ORDER = "training", 0
+PLAIN = "training"  # the workload that others are held against, in fp32 where that was measured
+WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
+COLORS = dict(zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True))
+CASE = ["machine", "model", "batch_size"]
+MOST = 4  # cases that get a panel each
+MOST_BARS = 18
+WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """Eager training steps with measured phases, each beside the plain step of the same model and batch.
+
+    `relative` is the time a sample in percent of the plain step's; a format that the device emulates has no MFU.
+    """
+    found = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
+    plainly_fed = ~(found["loader_workers"] > 0) & found["loader_source"].isin(["", "random"])
+    # The figure `input` has the others.
+    found = found[(found["mode"] == "training") & (found["execution"] == "eager") & plainly_fed]
+    plain = found[found["workload"] == PLAIN]
+    if plain.empty:
+        return plain
+    usual = "fp32" if (plain["precision"] == "fp32").any() else plain["precision"].mode()[0]
+    keys = [*CASE, "sequence_length"]
+    found = one_each(found, [*keys, "workload", "precision"])
+    found["is_plain"] = (found["workload"] == PLAIN) & (found["precision"] == usual)
+    found = trust.against(found, found[found["is_plain"]], keys, "_plain", "samples_per_s", "memory_bytes")
+    relative = 100 * found["samples_per_s_plain"] / found["samples_per_s"]
+    return found.assign(
+        relative=relative,
+        apart=trust.apart(found, suffix="_plain", ratio=relative / 100),
+        share=100 * found["optimiser_ms"] / found[list(WORDS)].sum(axis=1),
+        precision_differs=found["precision"] != usual,
+    )
+
+
+def technique(row: Mapping[str, Any] | pd.Series, text: Texts) -> str:
+    """The workload's word, with the precision where it is not the plain step's."""
+    word = text.name("workload", row["workload"])
+    words = [text.name("precision", row["precision"])] if row["precision_differs"] else []
+    return ", ".join(words if words and row["workload"] == PLAIN else [word, *words])
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """The plain step whose optimiser weighs most, what is fastest there, and what checkpointing trades."""
+    plain = rows[rows["is_plain"]]
+    worst = plain.loc[plain["share"].idxmax()]
+    said = [text("finding", row=worst)] + ([text("busy", row=worst)] if pd.notna(worst["utilization_percent"]) else [])
+    others = rows[(rows[CASE] == worst[CASE]).all(axis=1) & ~rows["is_plain"] & rows["mfu_percent"].notna()]
+    if not others.empty:
+        faster = others["apart"] & (others["relative"] < 100)
+        best = others.loc[preferred(others, faster)["relative"].idxmin()]
+        key = "faster" if faster.any() else "no_faster"
+        beside = ~trust.apart(others, best, ratio=others["relative"] / best["relative"]).drop(best.name)
+        tied = 1 + int(beside.sum())
+        said.append(text(key, technique=technique(best, text), factor=100 / best["relative"], row=best, tied=tied))
+        if not others["apart"].all():
+            said.append(text("overlaps", count=int((~others["apart"]).sum()), total=len(others)))
+    again = rows[rows["checkpointing"].fillna(False).astype(bool)]
+    more = again["hfu_percent"] / again["mfu_percent"]
+    said += [text("checkpointed", row=again.loc[more.idxmax()])] if more.notna().any() else []
+    left = again["memory_bytes"] / again["memory_bytes_plain"].where(~again["precision_differs"])
+    if left.notna().any():
+        one = again.loc[left.idxmin()]
+        said.append(text("traded", row=one, fast=1 / one["samples_per_s_plain"], slow=1 / one["samples_per_s"]))
+        said += [] if one["apart"] else [text("overlap")]
+    return " ".join(said)
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine and case, a bar a technique; one panel with a bar a case if no case has two techniques."""
+    shown = rows[rows["machine"].isin(style.machines(rows, 2))]
+    shown = shown.assign(
+        case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()],
+        name=[technique(row, text) for row in shown[["workload", "precision", "precision_differs"]].to_dict("records")],
+        differs=shown["apart"] | shown["is_plain"],
+    )
+    counts = shown.groupby("case", sort=False)["name"].nunique().sort_values(ascending=False, kind="stable")
+    cases = list(counts[counts >= max(2, counts.max() / 4)].index[:MOST])
+    if not cases:
+        shown, cases = shown.assign(name=shown["case"], case=""), [""]
+    shown = shown[shown["case"].isin(cases)].sort_values(["is_plain", "relative"], ascending=[False, True])
+    each = dict(sorted(shown.groupby(["machine", "case"]), key=lambda item: (item[0][0], cases.index(item[0][1]))))
+    named = {key: list(dict.fromkeys(here["name"]))[:MOST_BARS] for key, here in each.items()}
+    titles = [" · ".join(filter(None, key[shown["machine"].nunique() < 2 :])) for key in each]
+    heights = [1 + len(names) for names in named.values()]
+    grid = style.panels(figure, titles, [""], height_ratios=heights, sharex=True)
+    style.resize(figure, max(style.SIZE[1], 1.8 + 0.26 * sum(heights) + 0.3 * len(heights)))
+    parts = {f"{phase} %": color for phase, color in COLORS.items()}
+    longest = min(WIDEST, max(100.0, shown["relative"].max()))
+    for axes, (key, names) in zip(grid.flat, named.items(), strict=True):
+        # What is longer is cut off at the end.
+        here = each[key][each[key]["name"].isin(names)]
+        ends = here[[*WORDS]].cumsum(axis=1).mul(here["relative"] / here[[*WORDS]].sum(axis=1), axis=0)
+        ends = ends.clip(upper=longest).add_suffix(" %")
+        here = here.join(ends.sub(ends.shift(axis=1).fillna(0)))
+        look: style.Look = {"order": names, "pale": "differs", "width": 0.8}
+        kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", **look)
+        axes.tick_params(axis="y", labelsize=9)
+        axes.set(xlim=(0, 1.25 * longest), xticks=[tick for tick in (0, 100, 200) if tick <= longest])
+        for _, row in here.iterrows():
+            end = min(row["relative"], 1.02 * longest) + 0.01 * longest
+            axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
+    style.label(figure, text("relative"))
+    entries = style.dots(COLORS, text, marker="s")
+    entries += [style.dot("none", text("behind")), *style.within(~shown["differs"], text)]
+    style.legend(figure, entries + runs.key(shown, text))
+    labels.settle(figure)
+
+
+def _label(row: pd.Series, text: Texts) -> str:
+    """MFU behind a bar, HFU behind it where more is executed than needed; the length of a bar that is cut off."""
+    length = [f"→ {text('share_of', share=row['relative'])}"] if row["relative"] > WIDEST else []
+    if pd.isna(row["mfu_percent"]):
+        return "".join(length)
+    executes_more = row["checkpointing"] is True or row["teacher"] == "online"
+    shares = [row["mfu_percent"], *([row["hfu_percent"]] if executes_more else [])]
+    said = " / ".join([*map(percent, shares[:-1]), text("share_of", share=shares[-1])])
+    return "; ".join([*length, said])

@@ -1,0 +1,66 @@
+"""Time of a matmul besides its kernel: memory for its matrices and, on a GPU, their transfers."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.lab.report.drawing import kinds, matmuls, runs, style
+from mfulab.lab.report.frames import Tables, most, ok, preferred, with_machine
+
+TABLES = ("matmul", "environment")
+TOPIC, ORDER = "kernels", 4
+PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
+COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (3, 0, 2, 1)), strict=True))
+MOST_LEVEL = 16  # bars whose words fit beside one another
+
+
+def rows(tables: Tables) -> pd.DataFrame:
+    """The fastest kernel of each size on each machine, and the best CPU time of that size beside a GPU's.
+
+    All in the precision that most matmuls were made in: another one moves other bytes.
+    """
+    timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
+    timed = most(timed, ["precision"])
+    best = timed.loc[timed.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
+    on_host = timed[timed["host_to_device_s"].isna()].assign(host_s=lambda row: row["allocation_s"] + row["time_s"])
+    best = best.merge(on_host.groupby(["recorded", "n"], as_index=False)["host_s"].min(), "left", on=["recorded", "n"])
+    return best.assign(host_s=best["host_s"].where(best["host_to_device_s"].notna()))
+
+
+def finding(rows: pd.DataFrame, text: Texts) -> str:
+    """All that is not the kernel at both ends of the sizes, on one machine: a GPU if any, the one with the most sizes.
+
+    Of a GPU and a CPU that was measured, also the size from which on the GPU is faster.
+    """
+    rows = preferred(rows, rows["host_to_device_s"].notna())
+    here = most(rows, ["machine"]).sort_values("n")
+    total = here[list(PARTS)].sum(axis=1)
+    here = here.assign(share=100 * (1 - here["time_s"] / total))
+    words = text("finding_one" if len(here) == 1 else "finding", small=here.iloc[0], large=here.iloc[-1])
+    compared, faster = here["host_s"].notna(), total < here["host_s"]
+    lost = here.loc[compared & ~faster, "n"].max()
+    won = here.loc[faster & ~(here["n"] <= lost), "n"]
+    if len(won):
+        return f"{words} {text('wins', size=int(won.iloc[0]))}"
+    return f"{words} {text('never')}" if compared.any() and not faster.any() else words
+
+
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+    """A panel a machine; bars are shares of each part, stacked to 100 %, the total time above each."""
+    precision = text.name("precision", rows["precision"].iloc[0])
+    panels = style.by_machine(figure, rows, lambda here: precision, sharey=True)
+    turned = 90 if rows.groupby("machine").size().max() * len(panels) > MOST_LEVEL else 0
+    parts = {f"{part} %": color for part, color in COLORS.items()}
+    words = {"ha": "center", "rotation": turned, "fontsize": 8 if turned else 9}
+    for axes, here in panels:
+        total = here[list(PARTS)].sum(axis=1)
+        shares = here[list(PARTS)].div(total / 100, axis=0).add_suffix(" %")
+        here = here.assign(size=here["n"].map("{:g}".format)).join(shares)
+        kinds.stacks(axes, here, parts, "size", *PARTS, upright=True)
+        for place, seconds in enumerate(total):
+            axes.text(place, 102, text("total", time=seconds), **words)
+        axes.set(xlabel=text("size"), ylim=(0, 125 if turned else 110), yticks=range(0, 101, 20))
+        axes.tick_params(axis="x", labelrotation=turned)
+    style.label(figure, y=text("share_of_time"))
+    present = {part: color for part, color in COLORS.items() if rows[part].notna().any()}
+    style.legend(figure, style.dots(present, text, marker="s") + runs.key(rows, text))

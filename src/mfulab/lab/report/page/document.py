@@ -1,0 +1,399 @@
+"""One self-contained page: findings first, then figures, rows, environment and definitions; it needs no network."""
+
+import gc
+import json
+import multiprocessing
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import resources
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment
+from markupsafe import Markup
+
+from mfulab.core.files import write_text
+from mfulab.core.language import Texts, catalogue, verdicts
+from mfulab.core.language.quantities import duration, percent, quantity, significant
+from mfulab.device.cpu import usable_cores
+from mfulab.lab.planning.naming import short
+from mfulab.lab.report import figures, frames, trust
+from mfulab.lab.report.drawing import fonts, hover, style, vector
+from mfulab.lab.report.duty_cycle import duty_cycle
+from mfulab.lab.report.page import payload, why
+from mfulab.lab.tables import compare
+from mfulab.lab.tables.records import PROGRESS
+from mfulab.measurements.registry import TABLES
+from mfulab.mfu import headroom, ladder
+
+FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
+SCRIPTS = ("report.js", "figures.js", "table.js", "run.js")  # one script of the page, in this order
+MISSING = 12  # runs still to come that are named
+COMPARED = 200  # lines of a comparison; the file has all
+SAID = ("window_source", "notes")  # keys and numbers of traces, beside the verdict's
+SENTENCES = ("explanation", "flops_source", "adds")  # texts of rows that have words in other languages
+CLAIMED = ("case", "printed", "formula", "answer", "note")  # what is said of a number of the seminar
+UNIT = re.compile(r"(?<=\d) (?=%|[kMGTPmnµ]?(?:s|B|J|W|Hz|FLOP|MAC)(?![A-Za-z]))")
+POWER = re.compile(r"(?<![\w=.:/-])(\d[\d.]*)e([+-]\d+)\b")  # not that of a command's key=1e-05
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+PARTICLE = re.compile(r"(?<=[%)])(?=[가-힣])")
+LISTED = 5  # reasons of one status that are told; runs with others are counted
+WORDS = (
+    *("copied", "count", "no_column", "no_number", "row", "config", "log", "folder", "operators", "ranks", "samples"),
+    *("series", "selected", "select", "zoom", "reset"),
+    *("difference", "apart", "meet", "budget", "ladder", "times", "settings"),
+    *("same_settings", "phases", "kernels", "timeline", "drill", "drill_help", "step", "rest"),
+    *("side_by_side", "verdict"),
+)
+# Words of the tables of a trace's operators and modules, and of its time.
+ROOFLINE = (
+    *("operators", "operator", "shapes", "bound", "ms", "best", "headroom"),
+    *("modules", "module", "calls", "share", "gflop", "mfu"),
+    *("uncounted", "graph", "communication", "copies", "input_wait", "idle"),
+    *("compute", "memory", "launch", "doubtful", "synchronisation", "starved", "queued", "unlinked"),
+)
+KINDS = (("products", "matmuls"), ("recomputed", "recomputation"), ("others", "other_operators"))  # of its time
+
+
+def save(tables: Path, drawn: Path | None, out: Path, language: str) -> None:
+    """Writes the page that `build` makes into `out`."""
+    gc.freeze()  # drawing makes much that is collected, which need not look through all imports each time
+    write_text(out, build(tables, drawn, language))
+
+
+def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
+    """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
+    tables, problems = frames.read(folder)
+    text = Texts(language, "page")
+    told = _in_words(tables, language)
+    tables = trust.judged(tables)
+    runs = _runs(tables)
+    seminar = frames.texts(folder / "seminar.csv")
+    seminar = seminar.assign(**{column: seminar[column].map(text.said) for column in CLAIMED})
+    glyphs: dict[str, str] = {}
+    sections = _sections(tables, drawn, text, problems, glyphs)
+    names = {figure["name"] for figure in _all(sections)}
+    doubts, doubt_lines, again = trust.summary(tables, language)
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["unbroken"] = _unbroken
+    template = environment.from_string(_file("report.html"))
+    drawn_rows = {each["name"]: each.pop("rows") for each in _all(sections)}
+    data, letters = payload.packed(payload.read(told, folder, drawn_rows, text))
+    words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text)}
+    content = template.render(
+        text=text,
+        headline=_headline(sections, tables, text),
+        provenance=style.provenance(frames.in_words(runs, text)),
+        duty_cycle=_duty_cycle(runs, text),
+        precision=trust.precision(tables, language),
+        rows_shown=_rows_shown(runs, text),
+        progress=_progress(folder, text),
+        unmeasured=_unmeasured(told, text),
+        problems=[*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, problems)],
+        excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
+        comparison=_comparison(folder, text),
+        seminar=seminar.to_dict("records"),
+        wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
+        sections=sections,
+        glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
+        first=why.first(tables, names, language),
+        why=why.section(tables, names, language),
+        doubts={"says": doubts, "lines": doubt_lines, "again": again},
+        has_rows=any(len(tables[name]) for name in TABLES),
+        environment=_environment(tables, text),
+        definitions=catalogue(language)["definitions"].items(),
+        words=words,
+        data=data,
+        css=Markup(_file("report.css")),
+        javascript=Markup("\n".join(map(_file, SCRIPTS))),
+    )
+    return content.replace(FONTS, fonts.faces(content + letters + payload.as_json(words)), 1)
+
+
+def _groups(text: Texts) -> dict[str, dict[str, str]]:
+    """Columns of a step's time and ladder that the script shows together, each with its name."""
+    parts, phases = text.within("trace"), text.within("why")
+    return {
+        "budget": {f"{part}_ms": parts(part) for part in headroom.PARTS},
+        "phases": {f"{name}_ms": phases(name) for name in why.PHASES},
+        "ladder": {rung.column: rung.column for rung in ladder.RUNGS},
+        "trace": {key: parts(key) for key in ROOFLINE}
+        | {kind: parts(name) for kind, name in KINDS}
+        | {"rest": text("rest")},
+    }
+
+
+def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
+    """The tables with the sentences of their verdicts, flags and notes in `language`, in place of their keys."""
+    counts = dict(zip(tables["flops"]["run"], tables["flops"]["message"], strict=True))
+    shown, flags = dict(tables), partial(verdicts.flags, language=language)
+    for name, table in tables.items():
+        if "verdict_reason" in table:
+            read = table[[name for name in verdicts.READ if name in table]]
+            named = read["verdict_numbers"].str.contains('"name"', regex=False)  # an operator, told by these two
+            read = read.assign(**{name: read[name].where(named) for name in ("optimiser_ms", "time_s") if name in read})
+            alike = read.groupby(list(read), dropna=False, sort=False).ngroup()  # each distinct row is said once
+            distinct = read[~alike.duplicated()].to_dict("records")
+            rows = [verdicts.columns(row, counts.get(row.get("flops_run")), language) for row in distinct]
+            columns = list(verdicts.columns(dict.fromkeys(table)))
+            words = pd.DataFrame(rows, columns=columns, dtype=object).take(alike).set_axis(table.index)
+            told = {column: _each(table[column], flags) for column in SAID if column in table}
+            shown[name] = table.assign(**words, **told).drop(columns="verdict_numbers")
+        elif "verdict_flags" in table:
+            shown[name] = table.assign(verdict_flags=_each(table["verdict_flags"], flags))
+        said = {column: _each(table[column], Texts(language).said) for column in SENTENCES if column in table}
+        if "reasons" in table:
+            said["reasons"] = _each(table["reasons"], lambda cell: verdicts.reasons(cell, language))
+        shown[name] = shown[name].assign(**said)
+    return shown
+
+
+def _each(column: pd.Series, say: Callable[[str], str]) -> pd.Series:
+    """A column in words, each distinct cell put into words once."""
+    return column.map({cell: say(cell) for cell in column.unique()})
+
+
+def _file(name: str) -> str:
+    return resources.files("mfulab.lab.report.page").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+
+
+def _runs(tables: frames.Tables) -> pd.DataFrame:
+    """Every row that was measured on a machine, with what all tables share."""
+    shared = ["hardware", "recorded", "experiment", "status", "started_at", "commit", "process_s", "measured_s"]
+    wanted = [tables[name][shared] for name in ("profile", "matmul", "ceilings")]
+    return frames.with_machine(tables, pd.concat(wanted, ignore_index=True))
+
+
+def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
+    """Experiments whose rows the page shows, and how many recorded machines."""
+    measured = sorted(filter(None, runs.loc[~runs["recorded"], "experiment"].unique()))
+    recorded = runs.loc[runs["recorded"], "hardware"].nunique()
+    says = [text("shown_experiments", names=", ".join(measured))] if measured else []
+    says += [text("shown_recorded", count=recorded)] if recorded else []
+    return " ".join([*says, text("shown_all")]) if measured else " ".join(says)
+
+
+def _progress(folder: Path, text: Texts) -> dict[str, Any]:
+    """Counts of a sweep before its end, their sentence, and the first runs that are missing; empty at its end."""
+    found = frames.texts(folder / "progress.csv")
+    missing = found[found["state"] != PROGRESS[0]]
+    if missing.empty:
+        return {}
+    counts = {state: int((found["state"] == state).sum()) for state in PROGRESS}
+    parts = [text(f"progress_{state}", count=count) for state, count in counts.items() if count or state == PROGRESS[0]]
+    listed = [f"{row['step']} {short(row['run'])}" for _, row in missing.head(MISSING).iterrows()]
+    more = [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
+    says = ", ".join(parts) + "."
+    return {"measured": counts[PROGRESS[0]], "total": len(found), "says": says, "missing": [*listed, *more]}
+
+
+def _duty_cycle(runs: pd.DataFrame, text: Texts) -> str:
+    """The duty cycle of what was measured here."""
+    found = duty_cycle(runs[~runs["recorded"]])
+    if found is None:
+        return ""
+    return text("duty_cycle", count=found.runs, total=duration(found.total_s), share=percent(found.duty_percent))
+
+
+def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
+    """Rows that were not measured, and those with a suspicious MFU, in words."""
+    lines = []
+    for name in TABLES:
+        table = tables[name]
+        for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):
+            word = text.name("status", str(status))
+            alike = list(rows.groupby("message", sort=False)["run"])
+            lines += [_of_runs(runs, f"{word}. {message}".strip(), text) for message, runs in alike[:LISTED]]
+            more = sum(len(runs) for _, runs in alike[LISTED:])
+            if more:
+                lines.append(text("more_unmeasured", count=more, status=word, table=name))
+    noted = tables["profile"][tables["profile"]["mfu_note"] != ""]
+    lines += [_of_runs(runs, str(note), text) for note, runs in noted.groupby("mfu_note", sort=False)["run"]]
+    traces = tables["traces"][(tables["traces"]["mfu_reason"] != "") & ~tables["traces"]["recorded"]]
+    return lines + [_of_runs(runs, str(why), text) for why, runs in traces.groupby("mfu_reason", sort=False)["run"]]
+
+
+def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
+    """A note on one run, or the same note on several."""
+    example = runs.iloc[0]
+    return f"{example}: {note}" if len(runs) == 1 else text("note", count=len(runs), example=example, note=note)
+
+
+def _sections(
+    tables: frames.Tables, drawn: Path | None, text: Texts, problems: list[str], glyphs: dict[str, str]
+) -> list[dict[str, Any]]:
+    """The topics that have figures, in the page's order; a figure that cannot be made is added to `problems`.
+
+    Letters of the figures are put into `glyphs`.
+    """
+    runs = _runs(tables)
+    measured = runs[~runs["recorded"]]
+    # A recorded machine's experiments are not to be measured here: its figures come from experiment=recorded.
+    experiments = list(filter(None, measured["experiment"].unique())) or ["recorded"] * (len(runs) > 0)
+    sections: dict[str, list[dict[str, Any]]] = {}
+    names = list(figures.modules())
+    made = _in_processes if drawn is None else map  # what is drawn already costs less than a process
+    found = made(lambda name: _made(name, tables, drawn, text, experiments), names)
+    for name, shown in zip(names, found, strict=True):
+        if isinstance(shown, str):
+            problems.append(shown)
+        elif shown:
+            try:
+                shown["svg"] = Markup(vector.inline(shown["svg"], name, glyphs))
+            except Exception as error:
+                problems.append(figures.unmade(name, error, text.language))
+                continue
+            sections.setdefault(figures.modules()[name].TOPIC, []).append(shown)
+    sections.setdefault("why", [])  # which has cases even where no run has a headroom to draw
+    return [
+        {"topic": topic, "title": text(f"topic_{topic}"), "figures": sections[topic]}
+        for topic in figures.TOPICS
+        if topic in sections
+    ]
+
+
+def _in_processes(work: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
+    """Results of `work` for each of 256 names or fewer: on Linux by a forked process a core, here what one lost."""
+    cores = min(4, usable_cores()) if sys.platform == "linux" else 1
+    if cores < 2:
+        return list(map(work, names))
+    fork = multiprocessing.get_context("fork")
+    turns, giving = os.pipe()  # of a byte each: a process takes the next when it is done, and no lock dies with it
+    os.write(giving, bytes(range(len(names))))
+    os.close(giving)
+
+    def serve(to: Connection) -> None:
+        to.send({name: work(name) for turn in iter(partial(os.read, turns, 1), b"") for name in [names[turn[0]]]})
+
+    found: dict[str, Any] = {}
+    answers = []
+    for _ in range(cores):
+        here, there = fork.Pipe(duplex=False)
+        fork.Process(target=serve, args=(there,)).start()
+        there.close()  # the process has the other end alone, and reading ends with it
+        answers.append(here)
+    for here in answers:
+        with suppress(EOFError):
+            found |= here.recv()
+    os.close(turns)
+    return [found[name] if name in found else work(name) for name in names]
+
+
+def _made(
+    name: str, tables: frames.Tables, drawn: Path | None, text: Texts, experiments: Sequence[str]
+) -> dict[str, Any] | str:
+    """A figure as `_figure` gives it; where that fails, a sentence: one figure never costs the page."""
+    try:
+        return _figure(name, tables, drawn, text.within(name), experiments)
+    except Exception as error:
+        return figures.unmade(name, error, text.language)
+
+
+def _figure(
+    name: str, tables: frames.Tables, drawn: Path | None, text: Texts, experiments: Sequence[str]
+) -> dict[str, Any]:
+    """A figure with its sentence, rows and command; empty where the tables hold nothing for it."""
+    module = figures.modules()[name]
+    rows = module.rows(tables)
+    if rows.empty:
+        return {}
+    svg, finding = vector.saved(drawn, name), None
+    if svg is None:
+        found = figures.render(name, tables, text.language, rows)
+        svg, finding = (hover.svg(found.figure), found.finding) if found else ("", None)
+    rows = frames.in_words(rows, text)
+    return {
+        "name": name,
+        "title": text("title"),
+        "finding": _unbroken(finding or figures.finding(module, rows, text)),
+        "reading": _unbroken(text("reading")),
+        "svg": svg,
+        "rows": payload.drawn(rows),
+        "command": figures.command(name, experiments, text.language),
+    }
+
+
+def _headline(sections: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:
+    """The first figure's sentence; where every run failed, the failure."""
+    measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
+    failed = "" if measured else trust.failed(tables, text.language)
+    return failed or next((figure["finding"] for figure in _all(sections)), None)
+
+
+def _all(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [figure for section in sections for figure in section["figures"]]
+
+
+def _unbroken(words: str) -> str:
+    """The words with each unit bound to its number, a Korean particle to the sign before it, 1e-05 as 1 × 10⁻⁵."""
+    words = PARTICLE.sub("\N{WORD JOINER}", UNIT.sub("\N{NO-BREAK SPACE}", words))
+    return POWER.sub(
+        lambda found: f"{found[1]}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{str(int(found[2])).translate(RAISED)}", words
+    )
+
+
+def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
+    """Comparison of two sets of results: a sentence, and a line a run."""
+    found = compare.read(folder / "comparison.csv")
+    if found.empty:
+        return {}
+    numbers = ["old_s", "new_s", "ratio", "ratio_low", "ratio_high"]
+    found[numbers] = found[numbers].apply(pd.to_numeric, errors="coerce")
+    counts = found["verdict"].value_counts()
+    words = ", ".join(f"{text.name('compared', str(says))} {count}" for says, count in counts.items())
+    lines = [
+        {
+            "run": row["run"],
+            "short": short(row["run"]),
+            "verdict": row["verdict"],
+            "word": text.name("compared", row["verdict"]),
+            "because": text.name("because", row["because"]),
+            "ratio": compare.change(row["ratio"]),
+            "bounds": " … ".join(compare.change(row[name]) for name in ("ratio_low", "ratio_high") if row[name] > 0),
+            **{name: quantity(row[f"{name}_s"], "s") for name in ("old", "new")},
+        }
+        for _, row in found[found["ratio"] > 0].head(COMPARED).iterrows()
+    ]
+    others = found.loc[found["ratio"].isna(), "because"].value_counts()
+    without = [text("incomparable", count=n, because=text.name("because", str(why))) for why, n in others.items()]
+    folders = list(filter(None, found[["old", "new"]].iloc[0]))
+    says = text("compared", count=len(found), counts=words)
+    return {"says": says, "folders": folders, "lines": lines, "others": without}
+
+
+def _environment(tables: frames.Tables, text: Texts) -> dict[str, Any]:
+    """A column a machine, a line a fact that at least one of them has."""
+    rows = frames.with_machine(tables, tables["environment"]).drop_duplicates("machine", keep="last")
+    skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s", *frames.JUDGED}
+    cells = {name: [_fact(name, value) for value in rows[name]] for name in rows if name not in skipped}
+    facts = [(name, values) for name, values in cells.items() if any(values)]
+    return {"machines": list(frames.in_words(rows, text)["machine"]), "facts": facts}
+
+
+def _fact(name: str, value: Any) -> str:
+    """A value as a person reads it: bytes with a unit, JSON as lines."""
+    if pd.isna(value) or value == "":
+        return ""
+    if isinstance(value, str):
+        return _lines(value)
+    if name.endswith("_bytes"):
+        return f"{significant(value / 2**30)} GiB"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _lines(value: str) -> str:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    if isinstance(found, dict):
+        return "\n".join(f"{name} {each}" for name, each in found.items())
+    if isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
+        return "\n\n".join(_lines(json.dumps(each, ensure_ascii=False)) for each in found)
+    return value

@@ -1,0 +1,101 @@
+"""The page's data: tables by column and details of runs, gzipped because the rows of a sweep repeat themselves."""
+
+import base64
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mfulab.core.files import UnreadableError, read_json
+from mfulab.core.language import Texts
+from mfulab.lab.report import frames
+from mfulab.lab.tables.columns import description, fields
+from mfulab.measurements.registry import TABLES
+
+DRAWN = 500  # rows of a figure's CSV; the table's export has all
+KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", "time_ci_high_s"}
+# Columns that tables do not show at first, without those that name a run and its time's interval.
+BEHIND = {name for table in TABLES for name in fields(table)} - KEPT
+BEHIND -= {name for each in TABLES.values() for name in each.shown.split()}
+
+
+def read(tables: frames.Tables, folder: Path, figures: Mapping[str, Any], text: Texts) -> Iterator[str]:
+    """Yields JSON of the tables, of their runs' details, and of the rows of figures, in pieces.
+
+    The details are those of details.json in `folder`, if it can be read. Empty tables are left out.
+    """
+    try:
+        details = read_json(folder / "details.json")
+    except (FileNotFoundError, UnreadableError):
+        details = {}
+    yield '{"tables":{'
+    for place, name in enumerate(name for name in TABLES if len(tables[name])):
+        yield f'{"," * (place > 0)}"{name}":'
+        yield from compact(name, tables[name], text)
+    yield "}," + as_json({"details": details, "figures": figures})[1:]
+
+
+def as_json(data: object) -> str:
+    """The data as JSON."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def packed(pieces: Iterable[str]) -> tuple[str, str]:
+    """Base64 of the gzipped text, what no page can mistake for its own; and its distinct letters beyond ASCII."""
+    found: list[bytes] = []
+    compressor, letters = zlib.compressobj(6, wbits=31), set[str]()
+    for piece in pieces:
+        found.append(compressor.compress(piece.encode("utf-8", errors="replace")))
+        letters.update("" if piece.isascii() else piece)
+    return base64.b64encode(b"".join([*found, compressor.flush()])).decode(), "".join(sorted(letters))
+
+
+def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
+    """Yields JSON of a table by column, texts that repeat as numbers into a dictionary; empty columns are left out."""
+    measurement, kinds, declared = TABLES[name], frames.kinds(name), fields(name)
+    main, columns = measurement.shown.split(), list[dict[str, Any]]()
+    yield '{"values":['
+    for column in [*main, *(column for column in table.columns if column not in main)]:
+        cells = table[column]
+        if column not in main and ((cells == "") if kinds[column] is str else cells.isna()).all():
+            continue
+        codes, distinct = pd.factorize(cells)
+        if kinds[column] is str:
+            more: dict[str, Any] = {"dictionary": list(distinct)}
+            words = [*map(str, range(len(distinct))), "-1"]  # the last is of what is missing: code -1
+        else:
+            more = {"number": kinds[column] is float}
+            words = [*map(as_json, map(plain, distinct)), "null"]
+        yield f"{',' * bool(columns)}[{','.join(np.array(words, dtype=object)[codes])}]"
+        meaning = description(measurement, declared[column]) if column in declared else ""
+        named = {"name": column, "title": text.name("column", column), "description": meaning}
+        columns.append({**named, "main": column in main, **more})
+    yield f'],"length":{len(table)},"columns":{as_json(columns)}}}'
+
+
+def drawn(rows: pd.DataFrame) -> dict[str, Any]:
+    """The rows of a figure for its CSV, at most DRAWN of `all`, with the columns of a table's first view and its own.
+
+    The tables have all columns of a run. Empty columns are left out.
+    """
+    hidden = BEHIND | {"impossible", "doubts"}
+    known = rows.head(DRAWN).drop(columns=[name for name in rows if name in hidden]).dropna(axis=1, how="all")
+    known = known[[name for name in known if not (known[name].astype(str) == "").all()]]
+    return {
+        "columns": list(known),
+        "rows": [[plain(value) for value in row] for row in known.astype(object).to_numpy()],
+        "all": len(rows),
+    }
+
+
+def plain(value: object) -> object:
+    """A cell as JSON can say it: whole numbers without a fraction, what is missing or infinite as None."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

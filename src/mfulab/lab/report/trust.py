@@ -1,0 +1,206 @@
+"""Doubts about measured rows: what disturbed them, and what cannot be; for the page, the terminal and the figures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
+from mfulab.lab.planning.naming import short
+from mfulab.lab.report import frames
+from mfulab.lab.tables import consistency
+from mfulab.measurements.registry import TABLES
+from mfulab.mfu.verdict import ABOVE_PEAK
+
+ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
+FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
+INTERVAL = ["time_s", "time_ci_low_s", "time_ci_high_s"]
+STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
+
+# Reasons, by their keys in section `trust`.
+WORDS = (
+    *("other_processes", "beside", "held_back", "stolen", "disturbed"),
+    *("unsteady", "above_peak", "falling"),
+    *("phases", "part", "update", "end_to_end", "rungs", "levels"),  # of tables/consistency
+)
+DISTURBING = WORDS[:5]  # flags of a verdict: the device did something else meanwhile, or not what it can
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Runs of one table that are doubtful for one reason, by the reason's key in section `trust`."""
+
+    key: str
+    table: str
+    runs: tuple[str, ...]
+    worst: float | None = None
+    machine: str = ""  # of a ceiling, where several machines have one
+
+
+def judged(tables: frames.Tables) -> frames.Tables:
+    """The tables with columns `doubtful`, `impossible` and `doubts`, so that nothing has to judge their rows again."""
+    return {name: _judged(table) if name in TABLES else table for name, table in tables.items()}
+
+
+def _judged(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with these columns, where they have none yet; `doubts` has a bit a reason, by its place in WORDS."""
+    if "doubts" in rows:
+        return rows
+    failed = consistency.failed(rows)
+    doubts = sum(mask * 2 ** WORDS.index(key) for key, mask in _masks(rows, failed).items())
+    any_failed = pd.DataFrame(failed, index=rows.index).any(axis=1)
+    return rows.assign(doubts=doubts, doubtful=doubts > 0, impossible=any_failed)
+
+
+def doubtful(rows: pd.DataFrame) -> pd.Series:
+    """True for each row that was measured on a disturbed machine, or not to an end; such points are drawn hollow.
+
+    A wide interval is no doubt: it is the row's precision, and shown as that.
+    """
+    return rows["doubtful"] if "doubtful" in rows else _judged(rows)["doubtful"]
+
+
+def impossible(rows: pd.DataFrame) -> pd.Series:
+    """True for each row whose columns, or those of its neighbours, cannot all be right."""
+    return rows["impossible"] if "impossible" in rows else consistency.any_failed(rows)
+
+
+def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.Series]:
+    """For each reason a flag a row; `failed` are those of `consistency`."""
+    nothing = pd.Series(False, index=rows.index)
+    ok = rows["status"] == "ok" if "status" in rows else ~nothing
+    timed = ok & rows["replicates"].notna() if "replicates" in rows else ok  # not what was read from a trace
+    flags = rows["verdict_flags"] if "verdict_flags" in rows else pd.Series("", index=rows.index)
+    cells = [cell for cell in flags.unique() if isinstance(cell, str)]
+    masks = {key: ok & flags.isin([cell for cell in cells if f'"{key}"' in cell]) for key in DISTURBING}
+    if "steady" in rows:
+        masks["unsteady"] = timed & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
+    if "mfu_percent" in rows:
+        masks["above_peak"] = ok & (rows["mfu_percent"] > ABOVE_PEAK)
+    if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
+        masks["falling"] = ok & falling(rows)
+    return masks | {key: ok & mask for key, mask in failed.items()}
+
+
+def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
+    """True where the intervals of two times do not meet: those of rows, or of one, and of `others`, or with `suffix`.
+
+    `ratio` is the first time ÷ the second of equal work, by default of the steps. Without an interval any two differ.
+    """
+    others = rows if others is None else others
+    time_s, *ends = (rows[name] for name in INTERVAL)
+    other_s, *other_ends = (others[f"{name}{suffix}"] for name in INTERVAL)
+    ratio = time_s / other_s if ratio is None else ratio
+    low, high = (ratio * end / time_s for end in ends)
+    other_low, other_high = (end / other_s for end in other_ends)
+    return np.logical_not((low <= other_high) & (other_low <= high))
+
+
+def against(rows: pd.DataFrame, base: pd.DataFrame, keys: Sequence[str], suffix: str, *columns: str) -> pd.DataFrame:
+    """The rows that have a partner in `base`, alike in `keys`, with its time, interval and `columns` under `suffix`.
+
+    `apart` is true where the two intervals do not meet, `factor` is the row's time ÷ its partner's.
+    """
+    partners = base.drop_duplicates(keys)[[*keys, *INTERVAL, *columns]]
+    paired = rows.merge(partners, on=[*keys], suffixes=("", suffix))
+    return paired.assign(apart=apart(paired, suffix=suffix), factor=paired["time_s"] / paired[f"time_s{suffix}"])
+
+
+def doubts(tables: frames.Tables) -> list[Doubt]:
+    """Reasons to doubt what was measured here, the most frequent first; impossible ceilings before all."""
+    found = []
+    for table in STEPS:
+        rows = frames.own(_judged(tables[table]))
+        for place, key in enumerate(WORDS):
+            if runs := tuple(rows.loc[(rows["doubts"] & 2**place) > 0, "run"]):
+                found.append(Doubt(key, table, runs))
+    found.sort(key=lambda doubt: -len(doubt.runs))
+    # Formats in which a run of the sweep was faster than all that their ceiling's own runs reached.
+    rows = frames.ok(frames.own(tables["ceilings"]), "swept_tflop_s")
+    rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["swept_tflop_s"])
+    rows = rows.assign(machine=rows["hardware"] if rows["hardware"].nunique() > 1 else "")
+    low = rows[rows["share"] > ABOVE].itertuples()
+    return [*(Doubt(row.ceiling, "ceilings", (row.raised_by,), row.share, row.machine) for row in low), *found]
+
+
+def falling(rows: pd.DataFrame) -> pd.Series:
+    """True for a step that takes less time than the same step of a smaller batch, though more is to be done."""
+    step = ["hardware", "recorded", "run"]
+    timed = rows[[*step, "time_s", "batch_size"]].dropna(subset=["time_s", "batch_size"])
+    timed = timed.assign(run=timed["run"].str.replace(consistency.BATCH, "", regex=True))
+    longest = timed.groupby([*step, "batch_size"])["time_s"].max().groupby(step).cummax()
+    smaller = longest.groupby(step).shift().reindex(pd.MultiIndex.from_frame(timed[[*step, "batch_size"]]))
+    return (timed["time_s"] < FALLING * smaller.to_numpy()).reindex(rows.index, fill_value=False)
+
+
+def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
+    """(headline, a line a reason, command that measures again); empty texts where nothing is doubtful."""
+    tables = judged(tables)
+    text, found, broken = Texts(language, "trust"), doubts(tables), failed(tables, language)
+    if not found and not broken:
+        return "", [], ""
+    timed = pd.concat([doubtful(frames.own(frames.ok(tables[table], "time_s"))) for table in STEPS])
+    together: dict[str, list[Doubt]] = {}  # steps and matmuls that are doubtful for one reason are one line
+    for doubt in found:
+        alike = doubt.key if doubt.table in STEPS else f"ceiling {doubt.key} {doubt.machine}"
+        together.setdefault(alike, []).append(doubt)
+    lines = [*filter(None, [broken]), *(_line(doubts, text) for doubts in together.values())]
+    again = [STEPS.get(doubt.table, "ceilings") for doubt in found]
+    again += [STEPS[table] for table in STEPS if broken and len(_failed(tables[table]))]
+    steps = dict.fromkeys(again)
+    rows = pd.concat([tables[table][["experiment", "recorded"]] for table in STEPS])
+    experiments = ",".join(filter(None, rows.loc[~rows["recorded"], "experiment"].unique()))
+    chosen = f" --config experiment={experiments}" if experiments else ""
+    command = f"snakemake --cores 1 report --forcerun {' '.join(steps)}{chosen}"
+    says = text("ceilings_only") if found else ""
+    says = text("headline", count=int(timed.sum()), total=len(timed)) if timed.any() else says
+    return says or lines.pop(0), lines, command
+
+
+def precision(tables: frames.Tables, language: str = "en") -> str:
+    """Sentences on how precise the times are, and on what the machine cost; empty where nothing was measured twice."""
+    text = Texts(language, "trust")
+    columns = ["precision_percent", "machine_cost_percent"]
+    timed = [frames.own(frames.ok(tables[table], "time_s")) for table in STEPS]
+    rows = pd.concat([each.reindex(columns=["run", *columns]) for each in timed])  # not of all columns, which are many
+    known, cost = (_typical(rows, column) for column in columns)
+    words = [text("machine_cost", **cost)] if cost else []
+    if known:  # from ±100 % on a factor, as percent would mislead
+        vague, wide = known["half"] >= 100, known["worst"] >= 100
+        key = "precision_none" if vague else "precision_wide" if wide else "precision"
+        words.insert(0, text(key, **known, factor=1 + known["half" if vague else "worst"] / 100))
+    return " ".join(words)
+
+
+def _typical(rows: pd.DataFrame, column: str) -> dict[str, Any]:
+    """The median of a column, its largest value and that run's name; empty without a value."""
+    found = rows.dropna(subset=[column])
+    if found.empty:
+        return {}
+    worst = found.loc[found[column] == found[column].max()].iloc[0]
+    return {"half": found[column].median(), "worst": worst[column], "run": short(worst["run"])}
+
+
+def failed(tables: frames.Tables, language: str = "en") -> str:
+    """Sentence on the runs that failed here, with the first one's message; empty without one."""
+    rows = pd.concat([_failed(tables[table])[["run", "message"]] for table in STEPS])
+    if rows.empty:
+        return ""
+    text, first = Texts(language, "trust"), rows.iloc[0]
+    return text("failed", count=len(rows), run=short(first["run"]), message=first["message"])
+
+
+def _failed(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[~rows["recorded"] & rows["status"].isin(["failed", "incorrect"])]
+
+
+def _line(alike: list[Doubt], text: Texts) -> str:
+    first = alike[0]
+    run = short(first.runs[0])
+    if first.table == "ceilings":
+        run += f" ({first.machine})" if first.machine else ""
+        return text("low_ceiling", precision=first.key, share=percent(first.worst or 0), run=run)
+    return text(first.key, count=sum(len(doubt.runs) for doubt in alike), run=run)

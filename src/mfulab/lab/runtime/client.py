@@ -1,0 +1,234 @@
+"""Runs a step's script in the warm worker, or in a new process without one; a run that dies still gets its row.
+
+Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run, so this imports little, and that only of the
+standard library (some 25 ms). Exit status 0: there is a row. Anything else: the run was refused and there is none.
+"""
+
+import fcntl
+import json
+import math
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+import time
+from contextlib import suppress
+
+if not __package__:  # run as a file: see the package, not this folder
+    sys.path[0] = os.path.abspath(f"{__file__}/../../../..")
+
+from mfulab.lab.runtime import budget, devices, processes
+from mfulab.lab.runtime.processes import WorkflowEndedError
+
+SOCKET = "MFULAB_WORKER"
+STARTED, WORKFLOW_ENDED = b"started\n", b"ended\n"  # what the worker says, beside an exit status
+REFUSED = 113  # a script's exit status for a run that must not become a row: none that argparse or Python gives
+KILLED = "--killed"  # instead of a script: the client of the command behind it was killed
+TIME_LIMIT = "MFULAB_TIME_LIMIT_S"  # of runs of whose config timing is no part: ceilings, loads, counting
+LONGEST_LOG = 16 << 20  # bytes
+ABANDONED = 1
+DEFAULT_TIME_LIMIT_S = 600
+WORKER_START_S = 120  # importing from a cluster's file system may take long
+GRACE_S = 10  # between the end of a run's time limit and its end
+POLL_S = 1.0  # between looks at whether the workflow lives, where no worker tells
+# Snakemake sets these to a rule's `threads`; how many threads a run measures with, its own config says.
+LIBRARIES = ("GOTO_NUM", "MKL_NUM", "NUMEXPR_NUM", "OMP_NUM", "OPENBLAS_NUM", "VECLIB_MAXIMUM")
+THREADS = tuple(f"{library}_THREADS" for library in LIBRARIES)
+
+
+def main(command: list[str]) -> int:
+    """Runs `command`, a script and its arguments, or after `--killed` writes its row; returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # this process ends at once, and with it the run
+    environment = {key: value for key, value in os.environ.items() if key not in THREADS}
+    try:
+        if command[0] == KILLED:
+            return _killed(command[1:], environment)
+        if "--config" in command:
+            return _measure(command, environment)
+        began = time.monotonic()
+        status = _execute(command, environment, None)
+        if command[1:2] == ["page"] and (sweep := budget.read()) is not None:
+            sweep.note(budget.PAGE, time.monotonic() - began)
+    except WorkflowEndedError:
+        print("the workflow ended before this run", file=sys.stderr)
+        return ABANDONED
+    except RuntimeError as error:
+        print(f"mfulab: {error}", file=sys.stderr)
+        return ABANDONED
+    if status < 0:
+        print(f"ended by {signal.Signals(-status).name}", file=sys.stderr)
+    return abs(status)
+
+
+def _measure(command: list[str], environment: dict[str, str]) -> int:
+    """A planned run: on a device of its own, with a time limit, and with a row whatever happens."""
+    config_path = command[command.index("--config") + 1]
+    try:
+        with open(config_path, encoding="utf-8") as file:
+            config = json.load(file)
+        known = (config.get("timing") or {}).get("time_limit_s") or environment.get(TIME_LIMIT)
+    except (OSError, ValueError, AttributeError) as error:
+        raise RuntimeError(f"{config_path}: {error}. Give the command again: it is planned anew.") from error
+    limit = float(known or DEFAULT_TIME_LIMIT_S)
+    row = os.path.join(os.path.dirname(config_path), "row.csv")
+    before = _stamp(row)
+    jointly = config.get("parallel") or {}
+    count = jointly.get("processes", 1) // jointly.get("nodes", 1)
+    folder = os.path.dirname(os.path.relpath(config_path, "results"))
+    with devices.claim((config.get("device") or {}).get("type"), config_path, environment, count) as claimed:
+        sweep, left = budget.read(), None  # only now: other runs have had the device, and told what they took
+        if sweep is not None:
+            if left_out := sweep.why_not(folder):
+                return _execute([*command, "--failed", left_out], environment, None)
+            left = sweep.limit_s(folder)
+        began = time.monotonic()
+        try:
+            killed_before = processes.out_of_memory_kills()
+            status = _execute(command, claimed, limit if left is None else min(limit, left))
+            is_out_of_memory = processes.out_of_memory_kills() > killed_before
+            failure = _failure(status, is_out_of_memory)
+        except TimeoutError:
+            status, failure = ABANDONED, f"took longer than timing.time_limit_s={limit:g}"
+            if sweep is not None and left is not None and left < limit:
+                failure = sweep.left_out(f"stopped after {time.monotonic() - began:.0f} s, when the budget was spent")
+    took = time.monotonic() - began
+    if sweep is not None:
+        sweep.note(folder, took)
+    if _stamp(row) not in (None, before):
+        return 0  # a row is written whole: what went wrong after it, such as a library's end, costs nothing
+    if status == REFUSED:
+        return status
+    return _fail(command, failure, "--after", str(took))
+
+
+def _killed(command: list[str], environment: dict[str, str]) -> int:
+    """After the end of a client that was killed: the row of its run, where that has not written one."""
+    processes.check_workflow(environment)
+    if "--config" not in command:
+        return ABANDONED
+    folder = os.path.dirname(command[command.index("--config") + 1])
+    if os.path.exists(os.path.join(folder, "row.csv")):  # Snakemake removes a row before its run
+        return 0
+    return _fail(command, processes.UNSUPERVISED)
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    """Identity of a file, unlike that of one written later under its name; None without a file."""
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_ino, found.st_mtime_ns
+    return None
+
+
+def _fail(command: list[str], failure: str, *more: str) -> int:
+    """Writes the row of a run that ended with `failure`."""
+    import subprocess
+
+    print(failure, file=sys.stderr)
+    return subprocess.call([sys.executable, *command, "--failed", failure, *more])
+
+
+def _failure(status: int, is_out_of_memory: bool) -> str:
+    """Message for a run that ended with `status` (negative: a signal) without a row."""
+    if status == -signal.SIGKILL and is_out_of_memory:
+        return "the kernel killed the run's process: out of memory"
+    if status < 0:
+        return f"{processes.SIGNALLED} {signal.Signals(-status).name}"
+    return f"the run's process ended with exit status {status} and wrote no row"
+
+
+def _execute(command: list[str], environment: dict[str, str], limit: float | None) -> int:
+    """The exit status (negative: the ending signal). Raises TimeoutError once it is dead, and WorkflowEndedError."""
+    _bound_log()
+    try:
+        status = _in_worker(command, environment, limit)
+        return _directly(command, environment, limit) if status is None else status
+    finally:
+        _bound_log()
+
+
+def _directly(command: list[str], environment: dict[str, str], limit: float | None) -> int:
+    """As the worker does it: by a keeper in a session of its own, which ends the run when this process ends."""
+
+    def become() -> None:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback of a crash.
+        os.execve(sys.executable, [sys.executable, "-u", "-X", "faulthandler", *command], environment)  # noqa: S606
+
+    ours, theirs = socket.socketpair()
+    keeper = os.fork()
+    if keeper == 0:
+        try:
+            os.setsid()
+            ours.close()
+            status, _ = processes.supervise(become, [theirs.fileno()])
+            theirs.sendall(b"%d\n" % status)
+        finally:
+            os._exit(0)
+    theirs.close()
+    try:
+        answer = _answer(ours.fileno(), limit and limit + GRACE_S, environment)
+        return int(answer) if answer else -signal.SIGKILL  # the keeper was killed, and the run with it
+    finally:
+        ours.close()
+        os.waitpid(keeper, 0)
+
+
+def _in_worker(command: list[str], environment: dict[str, str], limit: float | None) -> int | None:
+    """As `_execute`, or None if no worker answers."""
+    if not os.environ.get(SOCKET):
+        return None
+    request = {"command": command, "folder": os.getcwd(), "environment": environment}
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(os.environ[SOCKET])
+            # The child writes to this process's own standard output and error: its log streams to wherever ours goes.
+            socket.send_fds(connection, [json.dumps(request).encode() + b"\n"], [1, 2])
+            answer = _answer(connection.fileno(), max(WORKER_START_S, limit or math.inf), environment)
+            if answer == STARTED:
+                answer = _answer(connection.fileno(), limit and limit + GRACE_S, environment)
+        except TimeoutError:
+            connection.shutdown(socket.SHUT_WR)  # the worker kills the run …
+            connection.recv(1)  # … and tells when it is dead
+            raise
+        except OSError:
+            return None
+    if answer == WORKFLOW_ENDED:
+        raise WorkflowEndedError
+    return int(answer) if answer else None
+
+
+def _answer(descriptor: int, limit: float | None, environment: dict[str, str]) -> bytes:
+    """One line; empty if the other end was closed. Raises TimeoutError after `limit` seconds, WorkflowEndedError."""
+    end = time.monotonic() + (limit or math.inf)
+    line = b""
+    while not line.endswith(b"\n"):
+        if (left := end - time.monotonic()) <= 0:
+            raise TimeoutError
+        ready, _, _ = select.select([descriptor], [], [], min(POLL_S, left))
+        if ready:
+            more = os.read(descriptor, 1)
+            if not more:
+                return b""
+            line += more
+        else:
+            processes.check_workflow(environment)
+            _bound_log()
+    return line
+
+
+def _bound_log() -> None:
+    """Cuts a log that grew too long, and keeps its beginning; whoever writes to it writes at its end, also then."""
+    with suppress(OSError):  # of a standard output that is closed
+        log = os.fstat(1)
+        if stat.S_ISREG(log.st_mode):
+            fcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | os.O_APPEND)
+            if log.st_size > LONGEST_LOG:
+                os.ftruncate(1, LONGEST_LOG // 2)
+                os.write(1, b"\n[cut here: this log grew beyond %d MB]\n" % (LONGEST_LOG >> 20))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,93 @@
+"""Devices of one run: a run of a GPU takes a free one and hides the others from itself; the CPU is measured by one.
+
+Devices are held by locks on files, which the kernel drops when their holder dies. Snakemake's resources keep runs from
+waiting here; the locks hold where the user changes these, where two workflows share a machine, and inside a job of a
+cluster that holds several GPUs.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+
+from mfulab.device import is_gpu, visible
+from mfulab.lab.runtime.processes import check_workflow
+
+GPUS = "MFULAB_GPUS"  # SLUG:UUID,…: the devices of this machine, where the workflow runs on it
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# A scheduler's jobs have devices of their own, which may bear the same numbers as another job's.
+JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+LOCKS = "MFULAB_LOCKS"  # the folder of the locks, the same for all who share the machine; /tmp where it is not set
+POLL_S = 0.1
+
+
+@contextmanager
+def claim(
+    device: str | None, config_path: str, environment: dict[str, str], count: int = 1
+) -> Iterator[dict[str, str]]:
+    """Holds devices of type `device` for the run of `config_path`, waiting for them; yields the run's environment.
+
+    `device` is `cpu`, a GPU's kind, or None for a run that needs none. Where it is not known which GPUs there are, the
+    run sees what it would see anyway. A run that wants more GPUs than there are holds all, and refuses itself.
+    Raises WorkflowEndedError if the workflow ends meanwhile.
+    """
+    candidates = ["cpu"] if device == "cpu" else []
+    if is_gpu(device):  # those of the hardware that the run's folder, results/<hardware>/…, names
+        hardware = os.path.abspath(config_path).split(os.sep)[-4]
+        known = [entry.split(":", 1) for entry in environment.get(GPUS, "").split(",") if entry]
+        seen = [entry for entry in environment.get(VISIBLE, "").split(",") if entry]
+        candidates = [uuid for slug, uuid in known if slug == hardware] if known else seen
+    if not candidates:
+        yield environment
+    count = min(count, len(candidates))
+    is_told = False
+    while candidates:
+        with ExitStack() as locks:
+            # Always in the same order, so that runs which do not compete all measure the same device. All or none: two
+            # runs that each held a part of what they want would wait for one another.
+            held: list[str] = []
+            paths = [lock_path(candidate, environment) for candidate in candidates]
+            for candidate, path in zip(candidates, paths, strict=True):
+                locks.callback(os.close, descriptor := open_lock(path))
+                with suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    held.append(candidate)
+                if len(held) == count:
+                    yield environment | visible(held) if is_gpu(device) else environment
+                    return
+        if not is_told:
+            wanted, names = f"{count} of " if count > 1 else "", " or ".join(candidates)
+            print(f"waiting for {wanted}{names}: another run measures there ({', '.join(paths)})", flush=True)
+            is_told = True
+        time.sleep(POLL_S * (1 + os.getpid() % 97 / 97))  # two that wait for several must not keep step
+        check_workflow(environment)
+
+
+def lock_path(device: str, environment: Mapping[str, str]) -> str:
+    """The file of a device's lock: one name a machine for all users, as all of them share the device."""
+    scope = next((environment[key] for key in JOBS if key in environment), "local")
+    name = f"mfulab-{scope}-{device}.lock".replace("/", "-")
+    return f"{environment.get(LOCKS) or '/tmp'}/{name}"
+
+
+def open_lock(path: str) -> int:
+    """The descriptor of a lock that all users of a machine share: it is read by all, and nobody writes into it.
+
+    Raises RuntimeError, saying what to do, where something else stands there: a link, or a file that may not be read.
+    """
+    try:
+        with suppress(FileExistsError):
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)
+            os.fchmod(descriptor, 0o444)  # whatever the umask: another user's run must see it
+            return descriptor
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        says = "not a regular file"
+    except OSError as error:
+        says = "a link" if error.errno == errno.ELOOP else error.strerror or str(error)
+    raise RuntimeError(f"{path}: cannot be used as a lock ({says}). Remove it, or set {LOCKS} to a folder of your own.")

@@ -1,0 +1,70 @@
+"""Starts the warm worker for the length of a workflow on this machine, and gives the runs the list of its GPUs."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from mfulab.device import APPLE, GPU, system
+from mfulab.device.identity import NoDeviceError, gpus, slug
+from mfulab.lab.runtime.client import SOCKET, THREADS
+from mfulab.lab.runtime.devices import GPUS
+from mfulab.lab.runtime.processes import WORKFLOW
+
+_running = ExitStack()  # of the worker
+interrupted = False  # by a signal, after which what Snakemake says of jobs that it ended is no news
+
+
+def start(is_local: bool = True, work: str = "both") -> None:
+    """Starts a worker that ends with this process, and announces both to later child processes; returns at once.
+
+    It imports what `work` needs: measuring alone (`rows`), the `report`, or `both`. Without it run what is sent to
+    other machines (`is_local` is false), and everything with MFULAB_WORKER= (empty).
+    """
+    if not is_local:
+        return
+    os.environ[WORKFLOW] = str(os.getpid())
+    with suppress(NoDeviceError):  # planning has told the user, unless no run needs a GPU
+        if found := [*gpus(GPU), *gpus(APPLE)]:
+            os.environ[GPUS] = ",".join(f"{slug(device.name)}:{device.uuid}" for device in found)
+    if path := _running.enter_context(worker(work)):
+        os.environ[SOCKET] = path
+
+
+def stop() -> None:
+    """Ends the worker and any run in it."""
+    os.environ.pop(WORKFLOW, None)
+    os.environ.pop(SOCKET, None)
+    _running.close()
+
+
+@contextmanager
+def worker(work: str = "both") -> Iterator[str]:
+    """The socket of a worker with this process's environment, until the block ends; empty where runs go without one."""
+    if not system.can_fork_after_imports() or os.environ.get(SOCKET) == "":
+        yield ""
+        return
+    folder = tempfile.mkdtemp(prefix="mfulab-", dir="/tmp")  # short: a socket's path may have 107 bytes
+    environment = {key: value for key, value in os.environ.items() if key not in THREADS}
+    environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asked while it imports, torch must not wake CUDA up
+    # We listen already, so that a run waits in the queue while the worker imports, and hears at once if it dies.
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/socket")
+        listener.listen(1024)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mfulab.lab.runtime.server", str(listener.fileno()), folder, work],
+            stdin=subprocess.PIPE,  # its end is the worker's: only this process holds it, and even SIGKILL lets it go
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+            env=environment,
+        )
+    try:
+        yield f"{folder}/socket"
+    finally:
+        process.kill()  # also where it is still importing
+        process.communicate()  # ends the lifeline, and with it the runs
+        shutil.rmtree(folder, ignore_errors=True)

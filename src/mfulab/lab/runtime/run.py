@@ -1,0 +1,181 @@
+"""One planned run, from its config to its row: whatever happens becomes a row, written whole or not at all."""
+
+import importlib
+import mmap
+import random
+import subprocess
+import sys
+import time
+import traceback
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from mfulab.core.configs import StepConfig
+from mfulab.core.errors import ConfigurationError, UnsupportedError
+from mfulab.core.files import UnreadableError, read_csv, read_json, write_csv
+from mfulab.core.measurement import Measured
+from mfulab.core.replicates import previous
+from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, Status
+from mfulab.device import system
+from mfulab.lab.runtime.budget import LEFT_OUT
+from mfulab.lab.runtime.client import REFUSED
+from mfulab.lab.runtime.processes import SIGNALLED, UNSUPERVISED
+from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.timing.statistics import relative_half_width
+
+FEWEST_REPLICATES = 3  # that can be precise: two agree by chance
+MOST_PAGES, MOST_BYTES = 1 << 14, 1 << 16  # that move a run's memory: 64 MB at most, and of the heap a few pages
+# What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator", "memoryerror")
+
+
+def main(step: str) -> None:
+    """Measures the run of `--config FILE`; `--failed MESSAGE --after SECONDS` writes the row of one that ended so.
+
+    Ends the process with `REFUSED`, after one message, where the run must not become a row.
+    """
+    sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
+    given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    config = Path(given["--config"])
+    try:
+        if failed := given.get("--failed"):
+            row = record_failure(step, config, failed, float(given.get("--after") or 0) or None)
+        else:
+            row = measure(step, config)
+    except ConfigurationError as error:
+        print(f"mfulab: {error}", file=sys.stderr)
+        sys.exit(REFUSED)
+    print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))
+
+
+def measure(step: str, config_path: Path) -> Row:
+    """Measures the run whose config is `config_path` and leaves `row.csv` and `samples.csv` beside it.
+
+    Raises ConfigurationError, and writes nothing, where the config is not one of this step or the run was planned for
+    another device than this one.
+    """
+    started = time.perf_counter()
+    started_at = datetime.now(UTC)
+    config_path = config_path.absolute()  # a model may go elsewhere
+    config = read_config(step, config_path)
+    folder = config_path.parent
+    hardware = check_device(config, folder)
+    row_of = MEASUREMENTS[step].row.of
+    try:
+        if config.on_device:
+            system.check_processes()
+            _kept = elsewhere()
+        measured = _as_before(step, config, folder) or importlib.import_module(
+            f"mfulab.measurements.{step}.measure"
+        ).measure(config, folder)
+    except (Exception, SystemExit) as error:  # argparse in a model's module ends the process
+        traceback.print_exc()
+        status = "unsupported" if isinstance(error, UnsupportedError) else _failure(f"{type(error).__name__}: {error}")
+        measured = Measured(row_of(config, status=status, message=_message(error)))
+    measured.row.process_s = time.perf_counter() - started
+    return _finish(measured, folder, hardware, started_at)
+
+
+def elsewhere() -> tuple[mmap.mmap, bytearray]:
+    """Memory of random size, in pages and on the heap: while it is kept, what a run allocates lies elsewhere.
+
+    A process gets the pages that the one before it freed, and a fork its worker's heap. So where data lie, and how
+    often they conflict in a cache, hardly differs between processes: a bias that more of them do not average out.
+    """
+    chance = random.SystemRandom()
+    pages = chance.randint(1, MOST_PAGES)
+    held = mmap.mmap(-1, pages * mmap.PAGESIZE)
+    held[:: mmap.PAGESIZE] = bytes(pages)  # touched, so that it is there
+    return held, bytearray(chance.randrange(MOST_BYTES))
+
+
+def record_failure(step: str, config_path: Path, message: str, process_s: float | None = None) -> Row:
+    """Writes the row of a run ended from outside (killed, crashed, late), after `process_s`; or of one not begun."""
+    config = read_config(step, config_path)
+    folder = config_path.parent
+    hardware = folder.parents[1].name if config.on_device else ""
+    status = NOT_MEASURED if message.startswith(LEFT_OUT) else _failure(message)
+    measured = Measured(MEASUREMENTS[step].row.of(config, status=status, message=message))
+    measured.row.process_s = process_s
+    return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))
+
+
+def read_config(step: str, path: Path) -> StepConfig:
+    """The validated config of a run. Raises ConfigurationError."""
+    try:
+        return MEASUREMENTS[step].config.model_validate(read_json(path))
+    except (FileNotFoundError, UnreadableError) as error:
+        raise ConfigurationError(f"{error}. Give the command again: it is planned anew.") from error
+    except ValidationError as error:
+        raise ConfigurationError(f"--config={path}: not a config of {step}: {error.errors()[0]['msg']}.") from error
+
+
+def check_device(config: StepConfig, folder: Path) -> str:
+    """The hardware that the run's folder claims. Raises ConfigurationError if this machine is another one."""
+    if not config.on_device:
+        return ""
+    from mfulab.device.identity import NoDeviceError, hardware_slug
+
+    claimed = folder.parents[1].name
+    try:
+        found = hardware_slug(config.device.type)  # type: ignore[attr-defined]
+    except NoDeviceError as error:
+        raise ConfigurationError(f"hardware={claimed}: {error}") from error
+    if found != claimed:
+        raise ConfigurationError(f"hardware={claimed}: this run was planned for it, but here is {found}. Not measured.")
+    return claimed
+
+
+def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
+    """Outcome of a replicate that needs no measuring: it would end as the one before, or all before are precise."""
+    rows, before = [], previous(folder.name)  # of the replicates before this one that are there, the latest first
+    while before:
+        with suppress(FileNotFoundError, UnreadableError):
+            rows += read_csv(folder.with_name(before) / "row.csv")[:1]
+        before = previous(before)
+    row_of = MEASUREMENTS[step].row.of
+    last = rows[0] if rows else {}
+    if last.get("status", "ok") != "ok" and not last.get("message", "").startswith((SIGNALLED, UNSUPERVISED)):
+        return Measured(row_of(config, status=last["status"], message=last.get("message", "")))
+    wanted = getattr(getattr(config, "timing", None), "relative_precision", None)
+    times = [float(row["time_s"]) for row in rows if row.get("time_s")]
+    if wanted is None or len(times) < FEWEST_REPLICATES:
+        return None
+    reached = relative_half_width(times)
+    if reached is None or reached > wanted:
+        return None
+    message = f"not measured: {len(times)} processes reach {reached:.3g}, timing.relative_precision={wanted:g}"
+    return Measured(row_of(config, message=message))
+
+
+def _failure(message: str) -> Status:
+    return "out_of_memory" if any(words in message.lower() for words in OUT_OF_MEMORY) else "failed"
+
+
+def _message(error: BaseException) -> str:
+    first = str(error).strip().splitlines()[:1]
+    text = "; ".join([*first, *getattr(error, "__notes__", ())])
+    return text if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {text}"
+
+
+def _finish(measured: Measured, folder: Path, hardware: str, started_at: datetime) -> Row:
+    row = measured.row
+    row.hardware, row.run, row.message = hardware, folder.name, row.message[:LONGEST_MESSAGE]
+    row.commit, row.started_at = commit(), started_at.isoformat(timespec="seconds")
+    write_csv(folder / "samples.csv", measured.samples)
+    write_csv(folder / "row.csv", [row.model_dump()])
+    return row
+
+
+@cache
+def commit() -> str:
+    """The short git commit of the code that runs, with `-dirty` where tracked files were changed; empty outside git."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    with suppress(OSError, subprocess.CalledProcessError):
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+    return ""

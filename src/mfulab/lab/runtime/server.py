@@ -1,0 +1,156 @@
+"""The warm worker: imports once, touches no device, forks a child for each run, ends when the workflow does.
+
+    python -m mfulab.lab.runtime.server LISTENER FOLDER
+
+LISTENER is the descriptor of a listening Unix socket in FOLDER, standard input the lifeline: its end is the worker's.
+For each request two processes are forked from the pristine worker: a keeper, and from it the run. The keeper tells how
+the run ended, and ends it when the client or the workflow is gone. Runs share imported code and nothing else.
+"""
+
+import ctypes
+import faulthandler
+import gc
+import json
+import os
+import pkgutil
+import runpy
+import select
+import shutil
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mfulab.core.language import LANGUAGES, catalogue
+from mfulab.lab.runtime import processes
+from mfulab.lab.runtime.client import STARTED, WORKFLOW_ENDED
+from mfulab.lab.runtime.run import commit
+
+# What runs spend their start on, the measurements' first: a run that is already there waits for all of it.
+PRELOADED = ("numpy", "numba", "torch", "triton", "mfulab.lab.runtime.run")
+FOLDERS = ("measurements/**/[!_]*.py", "models/[!_]*.py")  # every module of these, for all that they import
+REPORT = ("mfulab.lab.tables.build", "mfulab.lab.report.figures", "mfulab.lab.report.page.document")
+# What only some runs need and takes seconds: modules beside the others, and those of `models` that import it.
+BESIDE = {
+    "dynamo": (["torch._dynamo"], []),
+    "transformers": (["transformers.modeling_utils"], ["huggingface", "lora"]),
+    "jax": ([], ["framework_jax"]),
+    "tensorflow": ([], ["framework_tensorflow"]),
+}
+LIFELINE = 0
+
+
+def serve(listener: socket.socket, work: str) -> None:
+    """Answers requests until standard input ends; `work` is what the workflow does, as in `modules_for`."""
+    preload(modules_for(work))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
+    while True:
+        ready, _, _ = select.select([listener.fileno(), LIFELINE], [], [])
+        if LIFELINE in ready:
+            break
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            try:
+                _keep(connection)
+            except Exception:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        connection.close()
+    listener.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            _tell(listener.accept()[0], WORKFLOW_ENDED)
+
+
+def modules_for(work: str) -> list[str]:
+    """The modules that a workflow needs at once which only measures (`rows`), makes the `report`, or does `both`.
+
+    After it stand those of BESIDE that runs use, as in `both tensorflow`, and classes, as `package:name`.
+    """
+    work, *used = work.split()
+    if work == "report":
+        return list(REPORT)
+    root = Path(__file__).parents[2]
+    found = [path for folder in FOLDERS for path in sorted(root.glob(folder))]
+    left = {each for name, (_, models) in BESIDE.items() if name not in used for each in models}
+    beside = [module for name in used for module in BESIDE.get(name, ([name], []))[0]]
+    paths = [path.relative_to(root).with_suffix("") for path in found if path.stem not in left]
+    modules = [".".join(("mfulab", *path.parts)) for path in paths]
+    return [*PRELOADED, *beside, *modules, *((*REPORT, "mfulab.lab.tables.seminar") if work == "both" else ())]
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Imports what runs need. A module that cannot be imported is left to the runs, whose rows say why."""
+    gc.disable()  # nearly all that is imported stays: to look for garbage meanwhile took a seventh of the time
+    for name in modules:
+        with suppress(Exception):
+            pkgutil.resolve_name(name)
+            for language in LANGUAGES if name in REPORT else ():  # the texts of figures and page
+                catalogue(language)
+    commit()  # of the code that is imported now; remembered for every run
+    gc.collect()
+    gc.freeze()  # a child's collector leaves the shared pages alone
+    gc.enable()
+
+
+def _keep(connection: socket.socket) -> None:
+    """Forks the run, waits, and reports its exit status (negative: a signal); kills it when nobody waits any more."""
+    data, outputs, _, _ = socket.recv_fds(connection, 1 << 20, 2)  # the request; standard output and error
+    while not data.endswith(b"\n"):
+        if not (more := connection.recv(1 << 20)):
+            return  # the client is gone
+        data += more
+    _tell(connection, STARTED)
+    become = partial(_run, json.loads(data), outputs, connection)
+    status, ended = processes.supervise(become, [connection.fileno(), LIFELINE])
+    _tell(connection, WORKFLOW_ENDED if LIFELINE in ended else b"%d\n" % status)
+
+
+def _tell(connection: socket.socket, answer: bytes) -> None:
+    with suppress(OSError):  # the client may be gone
+        connection.sendall(answer)
+
+
+def _run(request: dict[str, Any], outputs: list[int], connection: socket.socket) -> NoReturn:
+    """Becomes the run: its folder, environment, arguments and output are the client's."""
+    status = 1
+    try:
+        connection.close()
+        for descriptor, standard in zip([os.open(os.devnull, os.O_RDONLY), *outputs], (0, 1, 2), strict=True):
+            os.dup2(descriptor, standard)
+            os.close(descriptor)
+        os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        faulthandler.enable()
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        sys.argv = request["command"]
+        sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            ctypes.CDLL(None).fflush(None)  # what libraries printed
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    try:
+        serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[3])
+    finally:
+        shutil.rmtree(sys.argv[2], ignore_errors=True)

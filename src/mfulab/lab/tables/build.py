@@ -1,0 +1,232 @@
+"""Rows of many runs, on one machine or several, become the tables that everything later reads."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mfulab.core.files import is_inside, write_csv, write_json
+from mfulab.core.rows import LONGEST_MESSAGE
+from mfulab.device import is_gpu
+from mfulab.lab.tables import details, replicates, series
+from mfulab.lab.tables.columns import LEADING, Column, Record, Records, columns, dictionary
+from mfulab.lab.tables.records import (
+    AGAIN,
+    Collected,
+    aged,
+    ceiling_name,
+    first_line,
+    from_folder,
+    from_manifest,
+    from_recorded,
+    identity,
+    progress,
+)
+from mfulab.measurements.registry import NO_MACHINE, TABLES
+from mfulab.mfu import headroom, join, trace_join
+from mfulab.mfu import job as jobs
+
+PUBLIC = "public"  # rows that are no machine's of ours: public traces and runs
+PRECISION = re.compile(r"\bprecision=\w+")  # in a run's name: with another one it is the same step
+
+
+def collect(
+    manifests: Iterable[Path] = (),
+    root: Path = Path(),
+    *,
+    also: Iterable[Path] = (),
+    results: Path | None = None,
+    reference: Path | None = None,
+    partial: bool = False,
+) -> Collected:
+    """Everything to be reported, joined.
+
+    `manifests` are the experiments asked for: a run of theirs without a row becomes a failed row, or with `partial` one
+    that is still to come. `also` are other plans, which add the rows that they have. Under `results`, machines without
+    any plan are read folder by folder; under `reference`, recorded machines: all where nothing was measured here, else
+    the GPUs but for the kind measured here, whose every run would be there twice. A run that was found is not replaced
+    by a later one.
+    """
+    everything, plans = Collected(), [*map(Path, manifests)]
+    for manifest in plans:
+        _extend(everything, from_manifest(manifest, root, finished=partial))
+        everything.progress.update(progress(manifest, root))
+    for manifest in also:
+        if manifest not in plans:
+            _extend(everything, from_manifest(manifest, root, finished=True))
+    if results is not None:
+        planned = {row["hardware"] for rows in everything.records.values() for row in rows}
+        for folder in sorted(results.iterdir()):
+            if folder.is_dir() and is_inside(folder, results) and folder.name not in NO_MACHINE | planned:
+                _extend(everything, from_folder(results, folder.name))
+    if reference is not None and reference.is_dir():
+        measured = {row["hardware"] for rows in everything.records.values() for row in rows}
+        machines = (path for path in reference.iterdir() if path.is_dir() and path.name not in measured | NO_MACHINE)
+        for folder in sorted(machines):
+            if not is_inside(folder, reference):
+                everything.problems.append(f"{folder}: leads out of the recordings and is not read.")
+                continue
+            found = from_recorded(folder)
+            # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
+            if not measured or any(is_gpu(row.get("device")) for row in found.records["environment"]):
+                _extend(everything, found)
+                everything.problems.extend(aged(folder))
+        public = from_recorded(reference / PUBLIC)
+        if measured:  # public runs, which are no traces, fill a page of their own
+            public.records = {table: [] if TABLES[table].lines else rows for table, rows in public.records.items()}
+        _extend(everything, public)
+    joined(replicates.merge(everything.records))
+    return everything
+
+
+def _extend(everything: Collected, more: Collected) -> None:
+    everything.problems.extend(more.problems)
+    everything.excluded.extend(more.excluded)
+    everything.series.extend(more.series)
+    for table, rows in more.records.items():
+        known = {_double(table, row) for row in everything.records[table]}
+        everything.records[table].extend(row for row in rows if _double(table, row) not in known)
+    everything.folders = {**more.folders, **everything.folders}
+
+
+def _double(table: str, row: Record) -> str:
+    """Equal for two rows of which one is enough: counts need no device, so a recorded one says what ours does."""
+    return identity(table, row) if TABLES[table].on_device else row["run"]
+
+
+class _Beside:
+    """Device of each machine, recorded apart from measured, and its ceilings, with conditions such as threads."""
+
+    def __init__(self, records: Records) -> None:
+        self._devices = {_machine(row): row.get("device") for row in records["environment"]}
+        self._by_name, self._by_format, self._instead = (dict[tuple[Any, ...], Record]() for _ in range(3))
+        for row in records["ceilings"]:
+            if row["status"] == "ok":
+                name, _, conditions = ceiling_name(row["run"]).partition(",")
+                self._by_name[_machine(row), name, conditions] = row
+                self._by_format[_machine(row), row.get("format"), conditions] = row
+
+    def device(self, row: Record) -> str | None:
+        return self._devices.get(_machine(row))
+
+    def compute(self, row: Record) -> Record:
+        """Gives the ceiling of the format that the matmuls really used, where it is known.
+
+        Never another one's, except fp32's for a format that the device emulates. That is a copy, `emulates` the format:
+        what an emulated format reaches raises no ceiling of fp32.
+        """
+        machine, used = _machine(row), row.get("effective_precision")
+        name, _, conditions = (row.get("ceiling") or "").partition(",")
+        found = self._by_name.get((machine, name, conditions), {})
+        if used not in (None, found.get("format")):
+            found = self._by_format.get((machine, used, conditions), {})
+        if not found.get("emulated"):
+            return found
+        fp32 = self._by_format.get((machine, "fp32", conditions))
+        copied = {**fp32, "emulates": found["format"]} if fp32 else {}
+        return self._instead.setdefault((machine, found["format"], conditions), copied)
+
+    def memory(self, row: Record) -> Record:
+        return self._by_name.get((_machine(row), "memory", (row.get("ceiling") or "").partition(",")[2]), {})
+
+
+def judged(records: Records) -> Records:
+    """The same rows, matmuls that were faster than their machine allows marked as `incorrect`."""
+    beside = _Beside(records)
+    for row in records["matmul"]:
+        if impossible := join.faster_than_possible(row, beside.compute(row), beside.memory(row), beside.device(row)):
+            row |= {"status": "incorrect", "message": impossible}
+    return records
+
+
+def joined(records: Records) -> Records:
+    """The same rows with the joined columns; every lookup stays within one machine, recorded apart from measured."""
+    beside = _Beside(judged(records))
+    # FLOP counts have no hardware: measured ones serve every machine, recorded ones those that were not counted here.
+    flops = {row["run"]: row for row in sorted(records["flops"], key=lambda row: not row["recorded"])}
+    steps, traces = records["profile"], records.get("traces", [])
+    done = [(row, row.get("flops")) for row in records["matmul"]]
+    done += [(row, join.counted_flops(row, flops.get(row["flops_run"], {}))["flops"]) for row in steps]
+    # Before anything is divided by a ceiling; fp32's before it stands for that of an emulated format.
+    for row, work in sorted(done, key=lambda each: each[0].get("effective_precision") not in (None, "fp32")):
+        if ceiling := beside.compute(row):
+            ceiling |= join.raised_ceiling(ceiling, row, work)
+    in_fp32 = {(_machine(row), row["run"]): row.get("time_s") for row in steps if row["status"] == "ok"}
+
+    def profile_columns(row: Record) -> Record:
+        fp32_time_s = in_fp32.get((_machine(row), PRECISION.sub("precision=fp32", row["run"])))
+        counted, ceilings = flops.get(row["flops_run"], {}), (beside.compute(row), beside.memory(row))
+        found = join.profile_columns(row, counted, *ceilings, beside.device(row), fp32_time_s)
+        jobs.rank_rows({**row, **found})  # which `write` gives a table of their own
+        return found
+
+    def trace_columns(row: Record) -> Record:
+        jobs.collectives(row)  # which `jobs.joined` holds against those of other ranks
+        return trace_join.trace_columns(row, bests.get(row.get("device") or ""))
+
+    _fill(steps, profile_columns)
+    _fill(records["matmul"], lambda row: join.matmul_columns(row, beside.compute(row), beside.device(row)))
+    _fill(records.get("readings", []), lambda row: join.reading_columns(row, beside.compute(row), beside.device(row)))
+    bests = best_matmuls(records) if traces else {}
+    _fill(traces, trace_columns)
+    jobs.joined(traces)
+    return records
+
+
+def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
+    """Adds joined columns to each row; one whose cells are of another shape than its step writes becomes `failed`."""
+    for row in rows:
+        try:
+            row |= columns(row)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            row |= {"status": "failed", "message": f"cannot be joined: {first_line(error)}. {AGAIN}"[:LONGEST_MESSAGE]}
+
+
+def best_matmuls(records: Records) -> dict[str, dict[Any, float]]:
+    """TFLOP/s of the best joined matmul of each device's name, by format and class of shape."""
+    names = {_machine(row): row.get("device_name") for row in records["environment"]}
+    found: dict[str, dict[Any, float]] = {}
+    for row in records["matmul"]:
+        device, speed = names.get(_machine(row)), row.get("tflop_s")
+        if device and speed and row["status"] == "ok" and row["m"] and row["n"] and row["k"]:
+            shape = headroom.shape_class(row["batch"] or 1, row["m"], row["n"], row["k"])
+            key = row.get("effective_precision") or row["precision"], shape
+            best = found.setdefault(device, {})
+            best[key] = max(speed, best.get(key, 0.0))
+    return found
+
+
+def _machine(row: Mapping[str, Any]) -> tuple[str, bool]:
+    return row["hardware"], bool(row["recorded"])
+
+
+def write(collected: Collected, folder: Path) -> None:
+    """Writes the tables, of one without rows the header alone, and what the page shows beside them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for table, rows in collected.records.items():
+        write_csv(folder / f"{table}.csv", rows, columns(table))
+    write_csv(folder / "excluded.csv", collected.excluded, ["experiment", "step", "run", "because"])
+    states = [{"step": step, "run": run, "state": state} for (step, run), state in collected.progress.items()]
+    write_csv(folder / "progress.csv", states, ["step", "run", "state"])
+    write_csv(folder / "columns.csv", [each.model_dump() for each in dictionary()], list(Column.model_fields))
+    shown = ((table, row) for table in ("readings", "profile") for row in collected.records[table])
+    folders = ((row, collected.folders.get(identity(table, row))) for table, row in shown)
+    polled = [*series.collect((row, place) for row, place in folders if place), *collected.series]
+    write_csv(folder / "series.csv", polled, series.columns(polled))
+    shown_runs = itertools.islice(collected.folders.items(), details.MOST_RUNS)
+    told = {name: details.describe(place, collected.problems) for name, place in shown_runs}
+    write_csv(folder / "problems.csv", [{"problem": line} for line in collected.problems], ["problem"])
+    lines: list[Record] = []
+    for row in collected.records.get("profile", []):
+        if row.get("ranks") and row["status"] == "ok":
+            ranks = jobs.rank_rows(row)
+            lines += [{**{key: row.get(key) for key in LEADING}, **rank} for rank in ranks]
+            told.setdefault(identity("profile", row), {})["ranks"] = ranks
+    write_csv(folder / "ranks.csv", lines, [*LEADING, *jobs.RANK])
+    write_json(folder / "details.json", told)
+
+
+def save(out: Path, manifest: Sequence[Path], **sources: Any) -> None:
+    """Writes the tables of the experiments `manifest`, and of the other `sources` that `collect` takes, into `out`."""
+    write(collect(manifest, **sources), out)

@@ -1,0 +1,343 @@
+"""Two sets of results run by run: faster, slower, same or ambiguous, by confidence intervals, never by a bare ratio."""
+
+import itertools
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import unquoted, write_csv
+from mfulab.core.language.quantities import ABSENT, percent, quantity, significant
+from mfulab.lab.planning.naming import short
+from mfulab.lab.tables import build, replicates, series
+from mfulab.lab.tables.records import from_folder, from_recorded
+from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.timing.statistics import FEWEST_FAST, Stats, undisturbed
+
+STEPS = ("profile_step", "bench_matmul")
+FEWEST_PROCESSES = 4  # of each set, from which on a ratio has an interval of its own: three may all be slow
+NOTICEABLE = 0.02  # relative: times that are known to lie this close together are the same for every purpose
+# Two one-sided tests at 5 % tell equivalence, each by the end of a 90 % interval (Schuirmann, 1987): 1.645 ÷ 1.96.
+ONE_SIDED = 0.839
+UNKNOWN_DRIFT = "what the machine does between sweeps is not: experiment=repeat measures it"
+FAST = "times on a CPU are the 5th percentile of steps"
+UNDECIDED = 3  # the exit status of a gate that nothing has passed or failed
+LOGGED = 160  # columns of a file or a log, where no window bounds the lines
+# Verdicts in the order in which they are shown.
+STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
+
+Run = tuple[str, str]  # step, name
+Row = Mapping[str, object]
+Rows = Mapping[Run, Row]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A time in seconds with its 95 % confidence interval; an interval of a single value where none was measured."""
+
+    time_s: float
+    low_s: float
+    high_s: float
+    known: bool
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run in both sets; times are None if a set lacks them, bounds also if a time has no interval."""
+
+    step: str
+    run: str
+    verdict: str
+    old_s: float | None = None
+    new_s: float | None = None
+    ratio: float | None = None  # new ÷ old: below 1 is faster
+    ratio_low: float | None = None  # of its 95 % interval
+    ratio_high: float | None = None
+    detects_percent: float | None = None  # smallest slowdown that would have been called one, with bounds as wide
+    because: str = ""
+
+
+COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the file, which also names both folders
+
+
+def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
+    """(verdict, reason) of two times.
+
+    `faster` or `slower` where the whole 95 % interval of their ratio lies beyond `noticeable`; `same` where both
+    one-sided tests at 5 % say that it lies within; `ambiguous` where neither is known, or a time has no interval.
+    """
+    if not (old.known and new.known):
+        which = " and ".join(name for name, each in (("old", old), ("new", new)) if not each.known)
+        return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
+    return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
+
+
+def decided(
+    run: Run, old_s: float, new_s: float, ratio: float, bounds: tuple[float, float], noticeable: float
+) -> Compared:
+    """A run's verdict by the interval of its ratio, and the smallest change that would have had one."""
+    says, because = verdict_of(ratio, *bounds, noticeable)
+    detects = 100 * ((1 + noticeable) * ratio / bounds[0] - 1)
+    return Compared(*run, says, old_s, new_s, ratio, *bounds, detects, because)
+
+
+def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
+    """The 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner, 2008).
+
+    Times that were measured apart err apart: both at their worst in opposite directions is rarer than one in twenty.
+    """
+    ratio = new.time_s / old.time_s
+    low = math.hypot(math.log(new.time_s / new.low_s), math.log(old.high_s / old.time_s))
+    high = math.hypot(math.log(new.high_s / new.time_s), math.log(old.time_s / old.low_s))
+    return ratio * math.exp(-low), ratio * math.exp(high)
+
+
+def verdict_of(ratio: float, low: float, high: float, noticeable: float = NOTICEABLE) -> tuple[str, str]:
+    """(verdict, reason) of a ratio new ÷ old and its 95 % interval, as of two times."""
+    if high < 1 / (1 + noticeable):
+        return "faster", ""
+    if low > 1 + noticeable:
+        return "slower", ""
+    if one_sided(ratio, low) >= 1 / (1 + noticeable) and one_sided(ratio, high) <= 1 + noticeable:
+        return "same", ""
+    return "ambiguous", "the confidence intervals allow both a difference and none"
+
+
+def one_sided(ratio: float, end: float) -> float:
+    """The end of the 90 % interval on the side of `end`, of the 95 % one: what a one-sided test at 5 % rests on."""
+    return ratio * (end / ratio) ** ONE_SIDED
+
+
+def interval(row: Row) -> Interval | None:
+    """The interval of a row's `time_s`, from the spread between the processes that measured it. None without a time."""
+    time = row.get("time_s")
+    if row.get("status") != "ok" or not isinstance(time, float):
+        return None
+    low, high = row.get("time_ci_low_s"), row.get("time_ci_high_s")
+    if isinstance(low, float) and isinstance(high, float) and low > 0:
+        return Interval(time, low, high, True)
+    return Interval(time, time, time, False)
+
+
+def verdicts(before: Rows, after: Rows, noticeable: float = NOTICEABLE, drift: float = 0.0) -> list[Compared]:
+    """A verdict on each run of two machines' merged rows, by step and name; `drift` between sweeps widens intervals."""
+    runs = sorted(dict.fromkeys([*before, *after]), key=lambda run: STEPS.index(run[0]))
+    processes = [replicates.times_of(row) for row in (*before.values(), *after.values())]
+    spreads = [replicates.jackknife_variance(times) for times in processes if len(times) >= FEWEST_PROCESSES]
+    usual = replicates.usual_variance(spreads)
+    return [_one(run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs]
+
+
+def drift_between(before: Rows, after: Rows) -> float | None:
+    """The machine's spread between sweeps, of runs that either set has measured often enough; None without."""
+    return replicates.drift(map(replicates.times_of, (*before.values(), *after.values())))
+
+
+def widened(found: Interval, drift: float) -> Interval:
+    """The interval with a further spread in it: relative half-widths add as squares."""
+    if not found.known or not drift:
+        return found
+    further = 1.96 * drift
+    low, high = (math.hypot(math.log(end / found.time_s), further) for end in (found.low_s, found.high_s))
+    return Interval(found.time_s, found.time_s * math.exp(-low), found.time_s * math.exp(high), True)
+
+
+def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
+    """The interval up to what as few processes as the other set has would have given, in 95 % of cases.
+
+    The undisturbed time of few lies higher: fewer than FEWEST_FAST may all have met a slow state. Medians do not.
+    """
+    times, count = replicates.times_of(row)[:24], len(replicates.times_of(other))  # 10,626 combinations at most
+    if row.get("machine_cost_percent") is None or not 1 < count < min(len(times), FEWEST_FAST):
+        return found
+    few = Stats(map(undisturbed, itertools.combinations(times, count))).percentile(95)
+    return replace(found, high_s=found.high_s * max(1.0, few / undisturbed(times)))
+
+
+def fast_s(row: Mapping[str, Any]) -> float | None:
+    """The time in seconds that a process's row is compared by; None without one.
+
+    On a CPU it is the 5th percentile of the steps, which repeats better than the fastest window, `time_s`. A change
+    that slows only some steps is not seen in it. A GPU's row has the median in `time_s`, too; a matmul's has no steps.
+    """
+    time_s, median_s, fastest_s = (float(row.get(name) or 0) for name in ("time_s", "median_time_s", "time_p5_s"))
+    return (fastest_s if fastest_s and time_s < median_s else time_s) or None
+
+
+def merged(folder: Path, fast: bool = False) -> Rows:
+    """The rows of a machine's folder by step and run: replicates as one, and judged as the tables judge them.
+
+    Where `fast`, the time of a process is `fast_s`, which recordings do not keep.
+    """
+    if is_recording(folder):
+        collected = from_recorded(folder)
+    else:
+        collected = from_folder(folder.parent, folder.name)
+        for step in STEPS:
+            table = MEASUREMENTS[step].table
+            measured = (row for row in collected.records[table] if (folder / step / row["run"] / "row.csv").exists())
+            collected.records[table] = [{**row, "time_s": fast_s(row)} if fast else row for row in measured]
+    judged = build.judged(replicates.merge(collected.records))
+    return {(step, row["run"]): row for step in STEPS for row in judged[MEASUREMENTS[step].table]}
+
+
+def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: float, usual: float | None) -> Compared:
+    if old is None or new is None:
+        return Compared(*run, "not comparable", because=f"only in {'new' if old is None else 'old'}")
+    before, after = interval(old), interval(new)
+    if before is None or after is None:
+        which, row = ("old", old) if before is None else ("new", new)
+        return Compared(*run, "not comparable", because=f"{which} is {row['status']}: {row['message']}")
+    lacking = [name for name, row in (("old", old), ("new", new)) if row.get("median_time_s") is None]
+    if len(lacking) == 1:
+        because = f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
+        return Compared(*run, "not comparable", because=because)
+    ratio = after.time_s / before.time_s
+    if before.known and after.known:
+        if half := _half_width(old, new, usual):
+            factor = math.exp(math.hypot(half, 1.96 * math.sqrt(2) * drift))
+            bounds = ratio / factor, ratio * factor
+        else:
+            wide = of_as_few(widened(before, drift), old, new), of_as_few(widened(after, drift), new, old)
+            bounds = ratio_interval(*wide)
+        return decided(run, before.time_s, after.time_s, ratio, bounds, noticeable)
+    says, because = verdict(before, after)
+    return Compared(*run, says, before.time_s, after.time_s, ratio, because=because)
+
+
+def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
+    """Half the interval of a ratio by the processes of both; None where only their own intervals tell.
+
+    That is so of medians, as on a GPU, of processes that met a disturbed machine, and of few beside many.
+    """
+    before, after = replicates.times_of(old), replicates.times_of(new)
+    few, many = sorted((len(before), len(after)))
+    if few < FEWEST_PROCESSES or (few < many and few < FEWEST_FAST):
+        return None
+    if any(row.get("machine_cost_percent") is None or row.get("disturbed_replicates") for row in (old, new)):
+        return None
+    return replicates.ratio_half_width(before, after, usual)
+
+
+def is_recording(folder: Path) -> bool:
+    """True for a machine's recording, as in results/reference/, whose rows stand in tables."""
+    return any((folder / f"{MEASUREMENTS[step].table}.csv").is_file() for step in STEPS)
+
+
+def machine_folder(path: Path) -> Path:
+    """The folder results/<hardware> that `path` is or holds. Raises ConfigurationError if there is none, or several."""
+    if any((path / step).is_dir() for step in STEPS) or is_recording(path):
+        return path
+    places = (each.parent for pattern in ("*/", "results/*/") for step in STEPS for each in path.glob(pattern + step))
+    found = sorted({place for place in places if place.name != "superseded"})
+    if not found:
+        raise ConfigurationError(f"{path}: no results here (no <hardware>/{STEPS[0]}/<run>/row.csv).")
+    if len(found) > 1:
+        raise ConfigurationError(f"{path}: results of several machines; choose one of {', '.join(map(str, found))}.")
+    return found[0]
+
+
+def table(compared: Sequence[Compared]) -> Table:
+    """The comparison as the terminal shows it: runs that are in both sets, slower ones first."""
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    shown.add_column("run", overflow="fold")
+    for name in ("old", "new", "change", "95 % interval", "detects"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("verdict")
+    order = list(STYLES)
+    for each in sorted(compared, key=lambda each: order.index(each.verdict)):
+        if each.ratio is None:
+            continue
+        bounds = detects = ABSENT
+        if each.ratio_low is not None and each.ratio_high is not None and each.detects_percent is not None:
+            bounds = f"{change(each.ratio_low)} … {change(each.ratio_high)}"
+            detects = f"≥ {change(1 + each.detects_percent / 100).removeprefix('+')}"
+        times = quantity(each.old_s, "s"), quantity(each.new_s, "s")
+        cells = (short(each.run), *times, change(each.ratio), bounds, detects, each.verdict)
+        shown.add_row(*(Text(cell) for cell in cells), style=STYLES[each.verdict])
+    return shown
+
+
+def change(ratio: float) -> str:
+    """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
+    if ratio >= 2:
+        return f"×{significant(ratio, 2)}"
+    if ratio <= 0.5:
+        return f"÷{significant(1 / ratio, 2)}"
+    return f"{'+' if ratio >= 1 else '−'}{percent(abs(100 * (ratio - 1)))} %"
+
+
+def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> None:
+    """The comparison as CSV, with both folders; as results/tables/comparison.csv it becomes a section of the page."""
+    write_csv(path, ({**asdict(each), "old": old, "new": new} for each in compared), COLUMNS)
+
+
+def read(path: Path) -> pd.DataFrame:
+    """The comparison that `write` left, as texts and in the terminal's order; empty without one."""
+    try:
+        found = series.cells(path).map(unquoted)
+        order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})
+    except (FileNotFoundError, ValueError, KeyError):
+        return pd.DataFrame(columns=COLUMNS, dtype=str)
+    return found.loc[order.sort_values(kind="stable").index].reindex(columns=COLUMNS, fill_value="")
+
+
+def show(old: Path, new: Path, noticeable: float, gate: float | None, out: Path | None, as_json: bool) -> int:
+    """Compares two folders of results; the status is that of `tell`."""
+    old, new = machine_folder(old), machine_folder(new)
+    fast = not (is_recording(old) or is_recording(new))
+    both = merged(old, fast), merged(new, fast)
+    drift = drift_between(*both)
+    compared = verdicts(*both, noticeable if gate is None else gate, drift or 0.0)
+    known = UNKNOWN_DRIFT if drift is None else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
+    if out:
+        write(compared, out, old, new)
+    basis = f"{f'{FAST}; ' * fast}intervals are between processes; {known}"
+    return tell(compared, f"{new} against {old}", basis, gate, as_json)
+
+
+def tell(compared: Sequence[Compared], title: str, basis: str, gate: float | None, as_json: bool) -> int:
+    """Prints a comparison and what its intervals rest on, or a line of JSON a run; returns its exit status.
+
+    That is 1 where a run is slower, 2 where nothing is comparable, and 3 where one may be slower than `gate` allows.
+    """
+    verdicts = {each.verdict for each in compared}
+    if as_json:
+        print("".join(f"{json.dumps(asdict(each), ensure_ascii=False)}\n" for each in compared), end="")
+    else:
+        _print(compared, title, basis)
+    if verdicts <= {"not comparable"}:
+        print("nothing could be compared: no run is in both folders with a time", file=sys.stderr)
+        return 2
+    if "slower" in verdicts or gate is None:
+        return int("slower" in verdicts)
+    timed = [each for each in compared if each.ratio is not None]
+    open_ = [each for each in timed if not each.ratio_high or one_sided(each.ratio or 1, each.ratio_high) > 1 + gate]
+    if open_:
+        says = f"{len(open_)} of {len(timed)} runs may be slower by more than {percent(100 * gate)} %"
+        print(f"{says}: more processes narrow their intervals (mfulab refine, or mfulab paired)", file=sys.stderr)
+    return UNDECIDED if open_ else 0
+
+
+def _print(compared: Sequence[Compared], title: str, basis: str) -> None:
+    console = Console(width=None if sys.stdout.isatty() else LOGGED)
+    console.print(Text(title), soft_wrap=True)
+    console.print(Text(basis, style="dim"), soft_wrap=True)
+    console.print(table(compared))
+    reasons = Counter((each.verdict, each.because) for each in compared)
+    plain = ", ".join(f"{count} {says}" for (says, because), count in reasons.items() if not because)
+    if plain:
+        console.print(Text(plain))
+    for (says, because), count in sorted(reasons.items(), key=lambda each: list(STYLES).index(each[0][0])):
+        if because:
+            console.print(Text(f"{count} {says}: {because}", style="dim"), soft_wrap=True)

@@ -1,0 +1,254 @@
+"""Merges results folders of several machines into one: checks every row, copies what is new, overwrites nothing."""
+
+import json
+import os
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import UnreadableError, cannot_be_written, is_inside, read_csv, read_json, remove, write_csv
+from mfulab.core.rows import impossible
+from mfulab.device.identity import slug
+from mfulab.lab.planning import lock, store
+from mfulab.lab.planning.store import is_complete, write_if_changed
+from mfulab.lab.tables.records import first_line
+from mfulab.measurements import manifest
+from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
+
+COLLECTED = "+collected"
+PACKED = ("config.json", "row.csv", "samples.csv", "operators.csv", "kernels.csv")
+OF, LONGEST_NAME = "--", 40  # between a device and its participant, and letters of the latter
+LARGEST_UNPACKED = 16 << 30  # bytes of an archive
+OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
+
+
+@dataclass
+class Merged:
+    """Outcome for every run and plan that was found."""
+
+    copied: list[str] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> Merged:
+    """Copies runs and plans of each of `sources` (a results folder, a project with one, an archive) into `results`.
+
+    A run that is here already stays as it is; where theirs says something else, that is a problem and not copied.
+    Raises ConfigurationError, before anything is copied, for a source without results.
+
+    Args:
+        in_class: each source is a folder of what participants gave. Their machines are named `DEVICE--PARTICIPANT`, by
+            the name of the file, so that equal devices stay apart; one without results is a problem and no error.
+    """
+    merged = Merged()
+    with ExitStack() as unpacked:
+        folders = []
+        for source, participant in _participants(sources) if in_class else ((source, "") for source in sources):
+            try:
+                folders.append((_results_of(source, unpacked), participant))
+            except ConfigurationError as error:
+                if not in_class:
+                    raise
+                merged.problems.append(str(error))
+        store.check_writable(results)
+        lock.take(results)
+        for folder, participant in folders:
+            for step, run in _runs(folder):
+                if is_inside(run, folder):
+                    _merge_run(step, run, results / _named(run.relative_to(folder), participant), merged)
+                else:
+                    merged.problems.append(f"{run}: a link out of {folder}; not copied")
+            for plan in sorted(folder.glob("*/plan/*.json")):
+                _merge_plan(plan, results / _named(plan.relative_to(folder), participant), merged, participant)
+    return merged
+
+
+def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """Finds what each participant gave, under a folder's name. Raises ConfigurationError for names alike."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigurationError(f"--class {folder}: give a folder of results folders or archives")
+        for path in sorted(folder.iterdir()):
+            name = slug(path.name.partition(".")[0])[:LONGEST_NAME]
+            if found.setdefault(name, path) is not path:
+                raise ConfigurationError(f"{path} and {found[name]} are both of {name}. Rename one.")
+            yield path, name
+
+
+def _named(path: Path, participant: str) -> Path:
+    """A path below the results, of a participant's machine where it lies on one."""
+    machine, *rest = path.parts
+    return Path(f"{machine}{OF}{participant}" if participant and machine not in NO_MACHINE else machine, *rest)
+
+
+def _results_of(source: Path, unpacked: ExitStack) -> Path:
+    """The results folder of a source, which may be an archive of one."""
+    if source.is_file():
+        folder = Path(unpacked.enter_context(TemporaryDirectory(prefix="mfulab-collect-")))
+        unpack(source, folder)
+        inner = [path for path in folder.iterdir() if path.is_dir()]
+        source = inner[0] if len(inner) == 1 and not any(_runs(folder)) else folder
+    folder = source / "results" if (source / "results").is_dir() else source
+    if not any(_runs(folder)):
+        raise ConfigurationError(f"{source}: no results here (no <hardware>/<step>/<run>/config.json).")
+    return folder
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpacks a tar or zip file, nothing of it outside `folder`. Raises ConfigurationError if that is impossible."""
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as file:
+                _check_size(archive, (entry.file_size for entry in file.infolist()))
+                file.extractall(folder)  # noqa: S202 (drops `..` and leading slashes, makes no links)
+        elif hasattr(tarfile, "data_filter"):  # Python 3.11.4
+            with tarfile.open(archive) as file:
+                _check_size(archive, (entry.size for entry in file))
+                file.extractall(folder, filter="data")  # refuses what would lie or lead outside, devices, other owners
+        else:
+            raise ConfigurationError(f"{archive}: unpack it into an empty folder and give that.")
+    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, RuntimeError) as error:
+        raise ConfigurationError(f"{archive}: cannot be unpacked ({error}). Nothing was copied.") from error
+
+
+def _check_size(archive: Path, sizes: Iterable[int]) -> None:
+    if sum(sizes) > LARGEST_UNPACKED:
+        raise ConfigurationError(f"{archive}: above {LARGEST_UNPACKED >> 30} GiB unpacked. Give its folder instead.")
+
+
+def _runs(results: Path) -> Iterator[tuple[str, Path]]:
+    """Each run's step and folder."""
+    for measurement in MEASUREMENTS.values():
+        place = f"*/{measurement.step}" if measurement.on_device else measurement.step
+        for config in sorted(results.glob(f"{place}/*/config.json")):
+            if not measurement.on_device or config.relative_to(results).parts[0] not in NO_MACHINE:
+                yield measurement.step, config.parent
+
+
+def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
+    if not (theirs / "row.csv").exists():
+        return  # planned there, not measured
+    if problem := _why_bad(step, theirs):
+        merged.problems.append(f"{theirs}: {problem}; not copied")
+    elif not (ours / "row.csv").exists() or not is_complete(ours / "row.csv"):
+        _copy(theirs, ours, ours.parents[1].name if MEASUREMENTS[step].on_device else "")
+        merged.copied.append(str(ours))
+    elif _says(theirs) == _says(ours):
+        merged.known.append(str(ours))
+    else:
+        merged.problems.append(f"{theirs}: {ours} holds another result of this run; ours is kept")
+
+
+def _why_bad(step: str, run: Path) -> str | None:
+    """Reason not to take over a run: its row is cut off, does not fit its columns, or is another run's."""
+    if not is_complete(run / "row.csv"):
+        return "its row is incomplete"
+    row, measurement = read_csv(run / "row.csv")[0], MEASUREMENTS[step]
+    hardware = run.parents[1].name if measurement.on_device else ""
+    if (row.get("run"), row.get("hardware")) != (run.name, hardware):
+        return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
+    try:
+        measurement.config.model_validate(read_json(run / "config.json"))
+        filled = {key: value for key, value in row.items() if value != ""}
+        problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
+    except (FileNotFoundError, ValueError) as error:
+        return first_line(error)
+    links = (f"{path.name} is a link" for path in sorted(run.iterdir()) if path.is_symlink())
+    return next(links, problem)
+
+
+def _says(run: Path) -> tuple[Any, dict[str, str]]:
+    """A run's config and what its row says, to be compared: a FLOP count of another day is the same count."""
+    config = read_json(run / "config.json")
+    ignored = {"hardware"} if MEASUREMENTS[run.parent.name].on_device else OF_THE_DAY  # a participant's was renamed
+    return config, {key: value for key, value in read_csv(run / "row.csv")[0].items() if key not in ignored}
+
+
+def _copy(theirs: Path, ours: Path, hardware: str) -> None:
+    """Copies a run, its config first, whose age is kept, and its row last: Snakemake then sees nothing to do again."""
+    ours.mkdir(parents=True, exist_ok=True)
+    remove(ours / "config.json")
+    shutil.copy2(theirs / "config.json", ours / "config.json", follow_symlinks=False)
+    for path in sorted(theirs.iterdir(), key=lambda path: path.name == "row.csv"):
+        if path.is_file() and path.name != "config.json":
+            partial = ours / f".{path.name}.{os.getpid()}"
+            shutil.copyfile(path, partial, follow_symlinks=False)
+            partial.replace(ours / path.name)
+    [cells] = read_csv(ours / "row.csv")
+    if cells["hardware"] != hardware:
+        write_csv(ours / "row.csv", [{**cells, "hardware": hardware}])
+
+
+def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "") -> None:
+    """Two plans of one experiment on one kind of device become one that lists the runs of both."""
+    if not ours.stem.endswith(COLLECTED):  # not the file that the next sweep here writes
+        ours = ours.with_stem(ours.stem + COLLECTED)
+    try:
+        plan = _plan(theirs)
+        if participant:
+            place, machine = f"results/{plan['hardware']}/", f"{plan['hardware']}{OF}{participant}"
+            text = json.dumps(plan).replace(json.dumps(place)[:-1], f'"results/{machine}/')
+            plan = {**json.loads(text), "hardware": machine}
+    except (FileNotFoundError, ValueError) as error:
+        merged.problems.append(f"{error}; not copied")
+        return
+    here = plan
+    with suppress(FileNotFoundError, ValueError):  # none, or none to keep
+        here = _plan(ours)
+    for part in ("runs", "excluded"):
+        known = {(entry["step"], entry["run"]): entry for entry in here[part]}
+        for entry in plan[part]:
+            ours_too = known.get((entry["step"], entry["run"]))
+            if ours_too is None:
+                here[part].append(entry)
+            elif ours_too != entry:
+                merged.problems.append(f"{theirs}: {entry['run']} was planned with another config; ours is kept")
+    write_if_changed(ours, json.dumps(here, indent=1) + "\n")
+
+
+def _plan(path: Path) -> dict[str, Any]:
+    """A manifest as it stands, once it was found to be one of its machine."""
+    found = manifest.read(path)
+    if found.hardware != path.parents[1].name:
+        raise UnreadableError(f"{path}: is a plan of hardware={found.hardware}")
+    return {"excluded": [], **read_json(path)}
+
+
+def run(sources: Sequence[Path], into: Path, in_class: bool, pack: Path | None) -> int:
+    """Collects `sources`, or packs one, and says what became of them; the status is 1 where something was left out."""
+    try:
+        if pack is not None:
+            return _pack(sources, pack)
+        merged = collect(sources, into, in_class)
+    except OSError as error:  # in the middle: what was copied is whole
+        raise cannot_be_written(error.filename or into, error) from error
+    print(f"{len(merged.copied)} runs copied, {len(merged.known)} here already, {len(merged.problems)} problems")
+    for problem in merged.problems:
+        print(f"  {problem}")
+    return int(bool(merged.problems))
+
+
+def _pack(sources: Sequence[Path], archive: Path) -> int:
+    """Writes what `collect` reads of one source, to be handed in: no logs, and no traces."""
+    if len(sources) != 1:
+        raise ConfigurationError(f"--pack {archive}: one folder is packed, and {len(sources)} are given")
+    with ExitStack() as unpacked:
+        folder = _results_of(sources[0], unpacked)
+        with tarfile.open(archive, "w:gz") as file:
+            for path in sorted(folder.rglob("*")):
+                parts = path.relative_to(folder).parts
+                is_wanted = parts[0] not in {"tables", "reference", "plan"} and path.name in PACKED
+                if path.is_file() and not path.is_symlink() and (is_wanted or parts[1:2] == ("plan",)):
+                    file.add(path, Path("results", *parts))
+    print(f"{archive}: {archive.stat().st_size / 1e6:.2f} MB")
+    return 0

@@ -1,0 +1,326 @@
+"""Reads rows: of a planned experiment, another machine's copied folder, or a recorded machine."""
+
+import hashlib
+import math
+from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import LARGEST, OF_A_RUN, UnreadableError, is_inside, read_csv, read_json, read_text
+from mfulab.core.formats import format_name
+from mfulab.core.measurement import Measurement
+from mfulab.core.replicates import base_name, numbered, replicate_of
+from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, impossible, is_in_range
+from mfulab.lab.planning.sources import digests, run_sources
+from mfulab.lab.tables.columns import Record, Records, kept, kind, marked
+from mfulab.measurements import manifest
+from mfulab.measurements.count_flops import CountFlopsConfig
+from mfulab.measurements.registry import MEASUREMENTS, TABLES
+
+PROGRESS = ("measured", NOT_MEASURED, "to_come")  # best first
+ABOUT = "recording.json"
+AGAIN = "Remove its folder and give the command again: it is measured anew."
+
+
+@dataclass
+class Collected:
+    """Rows by table, the folder of each row, runs left out on purpose, and what could not be read, in words."""
+
+    records: Records = field(default_factory=lambda: {table: [] for table in TABLES})
+    folders: dict[str, Path] = field(default_factory=dict)
+    excluded: list[dict[str, str]] = field(default_factory=list)
+    series: list[dict[str, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    progress: dict[tuple[str, str], str] = field(default_factory=dict)  # one of PROGRESS for each planned run
+
+    def add_run(self, step: str, place: Path, config: Record, links: Mapping[str, Any], **who: str) -> None:
+        """Adds the rows of a run's folder, with what the join needs of its config; `who` are further columns."""
+        table = MEASUREMENTS[step].table
+        known = from_config(table, config, links) | {"recorded": False, **who}
+        for row in read_rows(place, step):
+            self.records[table].append(row | known)
+            if row["run"] == place.name:  # a run's own row alone brings its folder: the page shows its samples once
+                self.folders[identity(table, row | known)] = place
+
+
+def identity(table: str, record: Mapping[str, Any]) -> str:
+    """One text for one row of all tables, also on the page."""
+    origin = "recorded/" if record["recorded"] else ""
+    return f"{origin}{record['hardware']}/{table}/{record['run']}"
+
+
+def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
+    """A CSV line as its row's typed values; empty cells, NaN and infinity are None. Raises ValueError for bad cells."""
+    known = {name: text for name, text in cells.items() if name in model.model_fields and text not in (None, "")}
+    row = model.model_validate(known)
+    problem = impossible(row, datetime.now(UTC))
+    if problem:
+        raise ValueError(problem)
+    dumped = row.model_dump().items()
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in dumped}
+
+
+def read_row(folder: Path, step: str) -> Record:
+    """The row of one run's folder. One that is missing, truncated or not a row comes back as `failed`, saying so."""
+    path = folder / "row.csv"
+    try:
+        lines = read_csv(path)
+        if len(lines) != 1:
+            raise UnreadableError(f"{path}: {len(lines)} lines instead of one")
+        row = parse(MEASUREMENTS[step].row, lines[0])
+        if row["run"] != folder.name:
+            raise ValueError(f"run={row['run']!r}: the row of another run")
+        return row
+    except FileNotFoundError:
+        message = f"no row: {path} does not exist"
+    except ValueError as error:
+        says = str(error) if isinstance(error, UnreadableError) else f"{path}: {first_line(error)}"
+        message = f"unreadable row: {says}. {AGAIN}"
+    return _failed({**MEASUREMENTS[step].row().model_dump(), "run": folder.name}, message)
+
+
+def _failed(row: Record, message: str) -> Record:
+    return {**row, "status": "failed", "message": message[:LONGEST_MESSAGE]}
+
+
+def read_rows(folder: Path, step: str) -> list[Record]:
+    """The rows that one run reports: its own, or the lines of its samples where its step reports many and it is ok."""
+    row, path = read_row(folder, step), folder / "samples.csv"
+    if not MEASUREMENTS[step].lines or row["status"] != "ok":
+        return [row]
+    try:
+        found = [parse(MEASUREMENTS[step].row, cells) for cells in read_csv(path)]
+    except (FileNotFoundError, ValueError) as error:
+        return [_failed(row, f"unreadable samples: {path}: {first_line(error)}. {AGAIN}")]
+    same = {name: row[name] for name in ("commit", "started_at")}
+    return [{**each, **same, "run": f"{folder.name},line={number}"} for number, each in enumerate(found, 1)]
+
+
+def read_config(folder: Path, problems: list[str] | None = None) -> Record:
+    """A run's config, empty if it cannot be read; the reason is added to `problems`."""
+    try:
+        return read_json(folder / "config.json")
+    except (FileNotFoundError, UnreadableError) as error:
+        if problems is not None and isinstance(error, UnreadableError):
+            problems.append(f"{error}. Its row is shown without what it is joined with. {AGAIN}")
+        return {}
+
+
+def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) -> Collected:
+    """The rows of one planned experiment. Folders in the manifest are relative to `root`, the project's folder.
+
+    With `finished`, runs without a row, or whose config is no longer the planned one, are passed over: so an older
+    experiment, or another machine's, adds what it has. A manifest that cannot be read is one problem and no rows.
+    """
+    collected = Collected()
+    try:
+        plan = manifest.read(path)
+    except (FileNotFoundError, UnreadableError) as error:
+        collected.problems.append(f"{error}. Its experiment is not shown: plan it again, or remove the file.")
+        return collected
+    collected.excluded = [{"experiment": plan.experiment, **dict(run)} for run in plan.excluded]
+    seen, planned = set[str](), {run.folder for run in plan.runs}
+    for run in plan.runs:
+        if finished and _changed(root / run.folder, run.config_digest):
+            continue
+        links = {"flops": run.flops_folder, "compute": run.ceilings.get("compute")}
+        wanted = [("ceilings", folder) for folder in run.ceilings.values()]
+        wanted += [("count_flops", run.flops_folder)] if run.flops_folder else []
+        wanted += [(run.step, folder) for folder in (run.folder, *_further(root, run.step, run.folder, planned))]
+        for step, folder in wanted:
+            place = root / folder
+            if folder in seen or (finished and not (place / "row.csv").exists()):
+                continue
+            seen.add(folder)
+            if not is_inside(place, root / "results"):
+                collected.problems.append(f"{place}: leads out of the results and is not read.")
+                continue
+            who = {"hardware": plan.hardware if MEASUREMENTS[step].on_device else "", "experiment": plan.experiment}
+            config = read_config(place, collected.problems)
+            collected.add_run(step, place, config, links if step == run.step else {}, **who)
+    return collected
+
+
+def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Iterator[str]:
+    """Later processes of a run than are planned, as `mfulab refine` adds them: of its config, and not older than it."""
+    while (later := numbered(base_name(folder), replicate_of(folder) + 1)) not in planned:
+        if not (root / later / "row.csv").exists():
+            return
+        one, two = (read_config(root / each) | {"replicate": 1} for each in (folder, later))
+        began, began_later = (read_row(root / each, step)["started_at"] for each in (folder, later))
+        if one != two or began_later < began:
+            return
+        yield later
+        folder = later
+
+
+def progress(path: Path, root: Path = Path()) -> dict[tuple[str, str], str]:
+    """State of each planned run, by step and name: the best of its processes, one of PROGRESS."""
+    found: dict[tuple[str, str], str] = {}
+    with suppress(FileNotFoundError, UnreadableError):
+        for run in manifest.read(path).runs:
+            place, state = root / run.folder, "to_come"
+            if (place / "row.csv").exists() and not _changed(place, run.config_digest):
+                state = NOT_MEASURED if read_row(place, run.step)["status"] == NOT_MEASURED else "measured"
+            key = run.step, base_name(run.run)
+            found[key] = min(found.get(key, state), state, key=PROGRESS.index)
+    return found
+
+
+def _changed(folder: Path, digest: str | None) -> bool:
+    try:
+        text = read_text(folder / "config.json")
+    except (FileNotFoundError, UnreadableError):
+        return False
+    return digest is not None and hashlib.sha256(text.encode()).hexdigest()[: len(digest)] != digest
+
+
+def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str | None]) -> Record:
+    """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
+
+    def given(path: str, wanted: type) -> Any:
+        """A nested value, if it is there, of its type and in range."""
+        group, _, key = path.partition(".")
+        content: Any = config.get(group)
+        value = content.get(key) if isinstance(content, Mapping) else None
+        is_kept = type(value) is wanted and (isinstance(value, str) or is_in_range(value))
+        return value if is_kept else None
+
+    flops, compute, fields = links.get("flops"), links.get("compute"), kept(TABLES[table])
+    linked = {
+        "flops_run": Path(flops).name if flops else None,
+        "ceiling": ceiling_name(Path(compute).name) if compute else None,
+        "format": format_name(given("precision.dtype", str) or "", bool(given("precision.tf32", bool))),
+    }
+    return {
+        name: given(path, kind(field)) if (path := marked(field, "config")) else linked[name]
+        for name, field in fields.items()
+    }
+
+
+def ceiling_name(run: str) -> str:
+    """Name of what a run of `ceilings` measured, with its conditions: `fp32`, `fp32,device.threads=1`."""
+    return base_name(run).partition("=")[2]
+
+
+def from_folder(results: Path, hardware: str) -> Collected:
+    """The rows of a folder copied from another machine without its plan: links are found by equal configs."""
+    collected = Collected()
+
+    def runs(folder: Path, problems: list[str] | None = None) -> Iterator[tuple[Path, Record]]:
+        for path in sorted(folder.glob("*/config.json")):
+            if is_inside(path.parent, folder):
+                yield path.parent, read_config(path.parent, problems)
+
+    counted = {_counted(config): str(folder) for folder, config in runs(results / "count_flops")}
+    ceilings = {_format(config): str(folder) for folder, config in runs(results / hardware / "ceilings")}
+    used: set[str] = set()
+    for step in MEASUREMENTS:
+        for folder, config in runs(results / hardware / step, collected.problems):
+            links = {"compute": ceilings.get(_format(config))}
+            if step == "profile_step" and (flops := counted.get(_counted(config))):
+                links["flops"] = flops
+                used.add(flops)
+            collected.add_run(step, folder, config, links, hardware=hardware, experiment="")
+    for place in sorted(map(Path, used)):
+        collected.add_run("count_flops", place, read_config(place), {}, hardware="", experiment="")
+    return collected
+
+
+def _format(config: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Number format and threads, which a ceiling and the runs that are held against it share."""
+    precision, device = config.get("precision"), config.get("device")
+    if not isinstance(precision, Mapping):
+        return None
+    threads = device.get("threads") if isinstance(device, Mapping) else None
+    return str(precision.get("dtype")), bool(precision.get("tf32")), threads
+
+
+def _counted(config: Mapping[str, Any]) -> str:
+    """The config on which counting FLOPs depends, as text: equal for two runs that share a count."""
+    try:
+        wanted = {name: config[name] for name in CountFlopsConfig.model_fields if name in config}
+        return CountFlopsConfig.model_validate(wanted).model_dump_json()
+    except ValidationError:
+        return ""
+
+
+def from_recorded(folder: Path) -> Collected:
+    """The rows of one recorded machine, or of what is public. Joined columns are dropped: they are joined anew."""
+    collected = Collected()
+    problems = collected.problems
+    again = "Record the machine again, or take the file from the repository."
+    for table, measurement in TABLES.items():
+        seen: set[tuple[str, str]] = set()
+        for number, cells in enumerate(read_lines(folder / f"{table}.csv", problems, again, LARGEST), start=2):
+            try:
+                row = parse(measurement.row, cells) | _kept(measurement, cells)
+                if not row["run"] or (row["hardware"], row["run"]) in seen:
+                    raise ValueError(f"run={row['run']!r}: {'there twice' if row['run'] else 'empty'}")
+            except ValueError as error:
+                problems.append(f"{folder / table}.csv, line {number}: {first_line(error)}")
+                continue
+            seen.add((row["hardware"], row["run"]))
+            where = (row["hardware"] or folder.name) if measurement.on_device else ""
+            who = {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
+            collected.records[table].append(row | who)
+    polled = read_lines(folder / "series.csv", problems, again, LARGEST)
+    collected.series = [{**line, "recorded": "True"} for line in polled]
+    return collected
+
+
+def code(name: str, hardware: str) -> str:
+    """A digest of all code and data that count for a machine's rows of a `STEP,TARGET`; "" where they are no more."""
+    step, _, target = name.partition(",")
+    try:
+        return hashlib.sha256(digests(run_sources(step, target or None, hardware)).encode()).hexdigest()[:16]
+    except ConfigurationError:
+        return ""
+
+
+def aged(folder: Path) -> list[str]:
+    """A sentence where code has changed since a machine was recorded; none where the recording holds no digests."""
+    try:
+        known = read_json(folder / ABOUT).get("code", {})
+    except FileNotFoundError:
+        return []
+    except UnreadableError as error:
+        return [str(error)]
+    changed = [name for name, digest in known.items() if code(name, folder.name) != digest]
+    what = f"the code of {len(changed)} of {len(known)} steps and their models has changed since, such as"
+    return [f"{folder}: {what} {name}. `mfulab record --replace` renews it on such a machine." for name in changed[:1]]
+
+
+def read_lines(path: Path, problems: list[str], consequence: str, most: int = OF_A_RUN) -> list[dict[str, str]]:
+    """The lines of a CSV file; none where it is absent or unreadable, of which the latter is added to `problems`."""
+    try:
+        return read_csv(path, most)
+    except FileNotFoundError:
+        return []
+    except UnreadableError as error:
+        problems.append(f"{error}. {consequence}")
+        return []
+
+
+def _kept(measurement: Measurement, cells: Mapping[str, str | None]) -> Record:
+    """Columns of config and links of a recorded line, typed. Raises ValueError for bad cells."""
+    names = kept(measurement)
+    given = measurement.joined.model_validate({name: cells[name] for name in names if cells.get(name)}).model_dump()
+    for name in names:
+        if not isinstance(given[name], str) and not is_in_range(given[name]):
+            raise ValueError(f"{name}={cells[name]}: out of range")
+    return {name: given[name] for name in names}
+
+
+def first_line(error: Exception) -> str:
+    """Gives an error in one line: of pydantic's the first bad cell, with its column."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}={str(first['input'])[:80]!r}: {first['msg']}"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,299 @@
+"""Replicates of one run become one row: processes apart in time, and the interval that their spread allows.
+
+Windows in a row inside one process see one state of the machine (a neighbour on the host, where memory lies, which core
+a thread got), so their spread says nothing of the next process. The interval therefore comes from the times of
+several processes, never from within one.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfulab.core.replicates import base_name, replicate_of
+from mfulab.core.rows import NOT_MEASURED
+from mfulab.device import is_gpu
+from mfulab.lab.tables import states
+from mfulab.lab.tables.columns import Record, Records
+from mfulab.timing.probe import DISTURBED
+from mfulab.timing.statistics import (
+    QUANTILE_ERROR,
+    UNDISTURBED,
+    Stats,
+    fast_variance,
+    interval_half_width,
+    relative_half_width,
+    undisturbed,
+    undisturbed_half_width,
+)
+
+ADDED = (
+    *("process_s", "measured_s", "windows", "steps", "window_s", "repetitions", "unheld_repetitions"),
+    *("disturbed_windows", "repeated_windows", "probe_s"),
+)
+FIRST = ("started_at", "first_call_s", "first_calls", "first_calls_mean_s", "compile_s", "loss")  # of the first ok one
+# Weight of the machine's usual spread beside a run's own, in degrees of freedom, and the fewest runs that tell it.
+PRIOR_DEGREES = 4
+FEWEST_RUNS = 8
+# Median of χ² with d degrees of freedom, ÷ d: a median of sample variances ÷ this is their common variance.
+MEDIAN_OF_CHI_SQUARE = {1: 0.4549, 2: 0.6931, 3: 0.7887, 4: 0.8392}
+
+
+class Quantity(NamedTuple):
+    """A column that processes measure, its interval's columns, and whether a slow machine makes it smaller.
+
+    `is_low`: what it is where nothing disturbs, a low quantile over processes; else their median.
+    """
+
+    name: str
+    low: str
+    high: str
+    is_rate: bool = False
+    is_low: bool = False
+
+    def estimate(self, values: Sequence[float]) -> float:
+        return undisturbed(values) if self.is_low else Stats(values).median
+
+    def variance(self, values: Sequence[float]) -> tuple[float, int]:
+        """(variance, degrees of freedom) of the logarithms of two values or more."""
+        return fast_variance(values) if self.is_low else (statistics.variance(map(math.log, values)), len(values) - 1)
+
+    def half_width(self, values: Sequence[float], usual: float | None) -> float | None:
+        return (undisturbed_half_width if self.is_low else relative_half_width)(values, usual, PRIOR_DEGREES)
+
+
+TIME = Quantity("time_s", "time_ci_low_s", "time_ci_high_s", is_low=True)
+MEASURED = {  # by table
+    "profile": (TIME,),
+    "matmul": (TIME,),
+    "ceilings": (
+        Quantity("measured_tflop_s", "measured_ci_low_tflop_s", "measured_ci_high_tflop_s", True),
+        Quantity("measured_gb_s", "measured_ci_low_gb_s", "measured_ci_high_gb_s", True),
+    ),
+}
+
+
+def merge(records: Records) -> Records:
+    """The same records with one row for each run; rows of recorded machines are one each already."""
+    known = [row for table in MEASURED for row in records.get(table, []) if not row["recorded"]]
+    best = states.best(known)
+    gpus = {row["hardware"] for row in records.get("environment", []) if is_gpu(row.get("device"))}
+    for table, quantities in MEASURED.items():
+        if table in records:
+            records[table] = merge_rows(records[table], quantities, best, gpus)
+    return records
+
+
+def merge_rows(
+    rows: Sequence[Record],
+    quantities: Sequence[Quantity] = (TIME,),
+    best: states.Bests | None = None,
+    gpus: Collection[str] = (),
+) -> list[Record]:
+    """One row for each run of `rows`, in the order of their first replicates.
+
+    Numbers that were measured are medians over the processes that count (`counting`), durations and counts sums over
+    all. A CPU's time is the undisturbed one, its ceiling the best of its processes. Each quantity's 95 % confidence
+    interval is empty if fewer than two processes measured it.
+
+    Args:
+        best: what the machine's probe reads at best, from every row of it; of `rows` where None.
+        gpus: machines whose times are medians: nobody shares them, and their clock and power shape every process.
+    """
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for row in rows:
+        # Whichever experiment asked for them: one with more replicates measures those that another lacks.
+        groups.setdefault((row["hardware"], row["recorded"], base_name(row["run"])), []).append(row)
+    for group in groups.values():
+        group.sort(key=lambda row: replicate_of(row["run"]))
+        group[:] = [row for row in group if row["status"] != NOT_MEASURED] or group[:1]
+    best = states.best(row for row in rows if not row["recorded"]) if best is None else best
+    quiet = {key: counting(group, best) for key, group in groups.items()}
+    merged = [_one(group, quiet[key]) for key, group in groups.items()]
+    for column in quantities:
+        on = {key[0]: column._replace(is_low=column.is_low and key[0] not in gpus) for key in quiet}
+        spreads: dict[str, list[tuple[float, int]]] = {hardware: [] for hardware in on}
+        for key, group in quiet.items():
+            values = [row[column.name] for row in _timed(group, column.name)]
+            if len(values) > 1 and not key[1]:
+                spreads[key[0]].append(on[key[0]].variance(values))
+        usual = {hardware: usual_variance(found) for hardware, found in spreads.items()}
+        for (key, group), row in zip(quiet.items(), merged, strict=True):
+            quantity, timed = on[key[0]], _timed(group, column.name)
+            # Recorded or merged before: it brings its own interval. Of a ceiling one of two quantities is there.
+            if key[1] or row.get("replicates") or (not timed and column is not quantities[-1]):
+                continue
+            slow = [states.slowdown(each, best) for each in timed]
+            values = [each[quantity.name] for each in timed]
+            row |= interval_columns(values, usual[key[0]], slow, quantity)
+            row["left_out_replicates"] = len(_timed(groups[key], quantity.name)) - len(timed)
+            if not quantity.is_rate and values:
+                row["process_times_s"] = json.dumps([float(f"{value:.6g}") for value in values])
+                row |= _both_times(groups[key], timed, quantity)
+            if quantity.is_rate and timed and row.get("threads"):
+                row[quantity.name] = max(values)  # neighbours can only slow a CPU down; the interval moves along
+                for end in (quantity.low, quantity.high):
+                    if row[end] is not None:
+                        row[end] *= max(values) / Stats(values).median
+    return merged
+
+
+def counting(group: Sequence[Record], best: states.Bests) -> list[Record]:
+    """The replicates whose numbers count: where two or more met no slow state of the machine, those alone.
+
+    The probe decides, never the time that was measured, so that nothing is left out for being slow.
+    """
+    quiet = [row for row in group if row["status"] == "ok" and states.slowdown(row, best) < DISTURBED]
+    return quiet if len(quiet) > 1 else list(group)
+
+
+def interval_columns(
+    times: Sequence[float], usual: float | None, slowdowns: Sequence[float] = (), quantity: Quantity = TIME
+) -> dict[str, float | None]:
+    """`replicates`, their relative spread in percent and the interval of what is estimated from them.
+
+    Args:
+        times: of each process, in seconds, or rates.
+        usual: variance of the logarithm of a time between processes on this machine, None if too few runs tell it.
+        slowdowns: of the machine around each process, by its probe. A process that met a slow state would have been
+            that much faster elsewhere, at most: the interval holds both.
+        quantity: names of the columns.
+    """
+    disturbed = [slowdown >= DISTURBED for slowdown in slowdowns]
+    columns: dict[str, float | None] = {
+        "replicates": len(times) or None,
+        "disturbed_replicates": sum(disturbed) if slowdowns else None,
+        "slowdown": max(slowdowns) if slowdowns else None,
+    }
+    columns |= dict.fromkeys(("between_spread_percent", "precision_percent", quantity.low, quantity.high))
+    half = quantity.half_width(times, usual) if len(times) > 1 else None
+    if half is None:
+        return columns
+    middle = quantity.estimate(times)
+    low, high = middle * math.exp(-half), middle * math.exp(half)
+    if any(disturbed):
+        sign = 1 if quantity.is_rate else -1
+        freed = [
+            value * slowdown**sign if is_slow else value
+            for value, slowdown, is_slow in zip(times, slowdowns, disturbed, strict=True)
+        ]
+        low = min(low, quantity.estimate(freed) * math.exp(-half))
+        high = max(high, quantity.estimate(freed) * math.exp(half))
+    columns["between_spread_percent"] = 100 * statistics.stdev(map(math.log, times))
+    columns["precision_percent"] = 100 * (math.sqrt(high / low) - 1)
+    columns[quantity.low], columns[quantity.high] = low, high
+    return columns
+
+
+def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
+    """The variance between processes that most runs of a machine have, by (variance, degrees of freedom) of each."""
+    if len(spreads) < FEWEST_RUNS:
+        return None
+    scaled = [variance / MEDIAN_OF_CHI_SQUARE.get(degrees, 1 - 2 / (9 * degrees)) for variance, degrees in spreads]
+    return statistics.median(scaled)  # which a few disturbed runs do not move
+
+
+def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
+    """(variance, degrees of freedom) that one of several processes brings to the logarithm of their undisturbed time.
+
+    The delete-half jackknife, which holds for quantiles (Shao and Wu, 1989): the mean square by which the estimate of
+    half of the processes differs from that of all, over a hundred halves drawn at random.
+    """
+    count = len(times)
+    kept = count - count // 2
+    logarithms = np.log(times)
+    halves = np.random.default_rng(0).permuted(np.tile(logarithms, (100, 1)), axis=1)[:, :kept]
+    apart = np.percentile(halves, UNDISTURBED, axis=1) - np.percentile(logarithms, UNDISTURBED)
+    return count * kept / (count - kept) * float(np.mean(apart**2)), count - 1
+
+
+def ratio_half_width(old: Sequence[float], new: Sequence[float], usual: float | None) -> float:
+    """Half the 95 % interval of the ratio of two undisturbed times, as a logarithm.
+
+    Each time's own interval also holds by how much few processes lie above many; in a ratio of as many that cancels.
+
+    Args:
+        old: times of each process, as many as `new` has or at least `FEWEST_FAST`.
+        usual: the variance by `jackknife_variance` that most runs of the machine have.
+    """
+    (one, few), (other, more) = map(jackknife_variance, (old, new))
+    variance, count = (one * few + other * more) / (few + more), 1 / (1 / len(old) + 1 / len(new))
+    return interval_half_width(variance, few + more, count, usual=usual, prior=PRIOR_DEGREES)
+
+
+def measurements(times: Sequence[float]) -> list[list[float]]:
+    """The processes of a run as several measurements, apart in time: three to each, or two of four or five in all."""
+    size = 3 if len(times) >= 6 else 2 if len(times) >= 4 else 0
+    return [list(times[at : at + size]) for at in range(0, len(times) - size + 1, size)] if size else []
+
+
+def drift(runs: Iterable[Sequence[float]]) -> float | None:
+    """Standard deviation of undisturbed times' logarithms between measurements, beyond what their processes explain.
+
+    `runs` are the processes' times of each, in order. None if too few were measured several times; 0 for none beyond.
+    """
+    excess = []
+    for split in filter(None, map(measurements, runs)):
+        seen = statistics.variance([math.log(undisturbed(each)) for each in split])
+        inside = statistics.fmean(fast_variance(each)[0] for each in split)
+        excess.append(seen - QUANTILE_ERROR**2 * inside / len(split[0]))
+    # A mean: variances of few measurements are skewed, and their median lies below what they estimate.
+    return math.sqrt(max(0.0, statistics.fmean(excess))) if len(excess) >= FEWEST_RUNS else None
+
+
+def times_of(row: Mapping[str, Any]) -> list[float]:
+    """Times of the processes that measured a merged row, in seconds and in their order; none where not kept."""
+    try:
+        return [float(value) for value in json.loads(row.get("process_times_s") or "[]") if value > 0]
+    except (TypeError, ValueError):
+        return []
+
+
+def _both_times(group: Sequence[Record], counts: Sequence[Mapping[str, Any]], quantity: Quantity) -> Record:
+    """The undisturbed times, of the processes that count; the time as met, of all; and what the machine cost."""
+    found: Record = {}
+    for name in ("time_s", "reference_time_s"):  # which are compared with one another
+        if values := [row[name] for row in _timed(counts, name)]:
+            found[name] = quantity.estimate(values)
+    met = [row["median_time_s"] for row in _timed(group, "median_time_s")]
+    if met:
+        found["median_time_s"] = Stats(met).median
+        cost = max(0.0, 100 * (found["median_time_s"] / found["time_s"] - 1))
+        found["machine_cost_percent"] = cost if quantity.is_low else None
+    return found
+
+
+def _timed(group: Iterable[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    return [row for row in group if row["status"] == "ok" and (row.get(name) or 0) > 0]
+
+
+def _one(group: Sequence[Record], counts: Sequence[Record]) -> Record:
+    measured = [each for each in group if each["status"] == "ok"]
+    lost = [each for each in group if each["status"] != "ok"]
+    first = (measured or group)[0]
+    row = {**first, "run": base_name(first["run"])}
+    if not measured or len(group) == 1:
+        return row
+    if lost:
+        row["message"] = f"{len(lost)} of {len(group)} replicates ended {lost[0]['status']}: {lost[0]['message']}"
+    for name, value in first.items():
+        values = [each[name] for each in measured if _is_number(each.get(name))]
+        if name in ADDED and values:
+            row[name] = sum(values)
+        elif _is_number(value) and name not in FIRST:
+            median = statistics.median([each[name] for each in counts if _is_number(each.get(name))] or values)
+            row[name] = median if isinstance(value, float) else type(value)(round(median))
+    if "steady" in first:
+        # Of most: what began early only lasted longer, and the undisturbed time is not of that process.
+        warm = [each["steady"] is not False for each in counts if each["status"] == "ok"]
+        row["steady"] = 2 * sum(warm) > len(warm)
+    if "probes" in first:
+        row["probes"] = states.joined(each.get("probes") for each in measured)
+    return row
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,1 @@
+"""Measuring beside a program of the user's own: a loop, a job, a serving engine."""

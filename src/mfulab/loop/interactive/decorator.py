@@ -1,0 +1,81 @@
+"""`@mfulab.measured` on a function that is one training step."""
+
+import atexit
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from mfulab.loop.interactive.measure import Measurement, Models
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def measured(
+    function: Callable[P, R] | None = None,
+    *,
+    model: Models | None = None,
+    steps: int = 50,
+    warm_up: int = 3,
+    **options: Any,
+) -> Any:
+    """A function whose calls are steps: after `warm_up` of them `steps` are measured and their ladder is printed.
+
+        @mfulab.measured
+        def train_step(batch): ...
+
+    Later calls run as if it were not there. The window is `train_step.window`, which holds `row` and `verdict`. A
+    program that ends earlier prints what was measured by then.
+
+    Args:
+        function: one step.
+        model: what it calls; without it the modules among its arguments, and those of the object it is a method of.
+        steps: how many calls to measure; one more is counted first.
+        warm_up: calls before them: compilation, autotuning.
+        options: of `mfulab.measure`.
+
+    Raises ValueError if `steps` or `warm_up` cannot be.
+    """
+    if steps < 1 or warm_up < 0:
+        raise ValueError(f"steps={steps}, warm_up={warm_up}: give 1 step or more, and 0 or more before them")
+    if function is None:
+        return lambda given: measured(given, model=model, steps=steps, warm_up=warm_up, **options)
+    calls, last = 0, warm_up + 1 + steps
+
+    @functools.wraps(function)
+    def step(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal calls
+        calls += 1
+        if calls == warm_up + 1:
+            found.window = Measurement(_modules((args, kwargs)) if model is None else model, **options).__enter__()
+            atexit.register(found.window.__exit__, None, None, None)
+        if not warm_up < calls <= last:
+            return function(*args, **kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            found.window.__exit__(type(error), error, error.__traceback__)
+            raise
+        found.window.step()
+        if calls == last:
+            found.window.__exit__(None, None, None)
+            atexit.unregister(found.window.__exit__)
+        return result
+
+    found: Any = step
+    found.window = None
+    return found
+
+
+def _modules(arguments: Any) -> list[torch.nn.Module]:
+    """The modules among arguments and in the attributes of objects among them, none inside another."""
+    found: list[torch.nn.Module] = []
+    for leaf in tree_leaves(arguments):
+        is_holder = not isinstance(leaf, torch.nn.Module | torch.Tensor | torch.optim.Optimizer)
+        held = vars(leaf).values() if is_holder and hasattr(leaf, "__dict__") else [leaf]
+        found += [value for value in held if isinstance(value, torch.nn.Module)]
+    inner = {id(child) for module in found for child in module.modules() if child is not module}
+    return list({id(module): module for module in found if id(module) not in inner}.values())

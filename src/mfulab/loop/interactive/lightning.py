@@ -1,0 +1,59 @@
+"""MFU of a Lightning `Trainer`, in whatever it logs to."""
+
+import functools
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from mfulab.loop.interactive.training import TrainingWindow
+
+if TYPE_CHECKING or find_spec("lightning") is None:
+    from pytorch_lightning import Callback
+else:
+    from lightning.pytorch import Callback
+
+
+class LightningCallback(TrainingWindow, Callback):
+    """Logs `mfu`, `hfu`, `utilization` and more every few batches to the trainer's loggers, and prints the ladder.
+
+        Trainer(callbacks=[mfulab.LightningCallback(every=50, warm_up=3)])
+
+    A step is a batch. Validation is left out of the times. It takes the arguments of `TrainingWindow`.
+    """
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._mark("setup")
+        save = trainer.save_checkpoint
+
+        @functools.wraps(save)
+        def saved(*args: Any, **kwargs: Any) -> Any:
+            self._mark("other")
+            result = save(*args, **kwargs)
+            self._skip("checkpoint")
+            return result
+
+        trainer.save_checkpoint = saved  # no event tells a callback that a checkpoint is written
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._begin(trainer.global_step)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._mark("loader")
+        if self.window is not None:
+            self.window.note(batch)  # `training_step` is called past the module's hooks
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._step(lambda: pl_module, lambda found: _log(trainer, found), trainer.global_step)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self._skip("evaluation")
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._close(log=lambda found: _log(trainer, found))
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._close(exception)
+
+
+def _log(trainer: Any, found: dict[str, float]) -> None:
+    for logger in trainer.loggers:
+        logger.log_metrics(found, step=trainer.global_step)

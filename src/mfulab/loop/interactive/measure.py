@@ -1,0 +1,384 @@
+"""The ladder of whatever runs in a `with` block: for your own training loop, with no pipeline around it."""
+
+import functools
+import json
+import math
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+
+from mfulab.core.groups import DeviceConfig
+from mfulab.core.language import LANGUAGES
+from mfulab.device.compute import is_first_rank
+from mfulab.device.samplers.memory import PeakMemory
+from mfulab.device.samplers.reading import Reading, Readings, first_available, sampling
+from mfulab.device.samplers.selection import per_step, samplers_for
+from mfulab.device.samplers.series import Series
+from mfulab.loop.goodput.journal import Journal, journal_of
+from mfulab.loop.interactive import row
+from mfulab.loop.interactive.costs import Cost, describe
+from mfulab.loop.interactive.peaks import peaks_of
+from mfulab.loop.interactive.phases import Phases
+from mfulab.loop.interactive.published import Published
+from mfulab.loop.interactive.row import Mark, Step, What, Work
+from mfulab.loop.interactive.show import show
+from mfulab.mfu import headroom
+from mfulab.mfu.utilization import product, ratio
+from mfulab.mfu.verdict import Verdict, judge
+from mfulab.timing.clocks import clock_for
+from mfulab.tracing.operators import BlockTrace
+
+_METRICS = {
+    "mfu": "mfu_percent",
+    "hfu": "hfu_percent",
+    "useful_mfu": "useful_mfu_percent",
+    "utilization": "utilization_percent",
+    "tflops": "tflop_s",
+    "step_time": "time_s",
+    "samples_per_second": "samples_per_s",
+}
+
+R = TypeVar("R")
+Models = torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module]
+
+
+class MeasureWarning(UserWarning):
+    """Something in a block could not be measured; the loop itself went on."""
+
+
+def _while_open(method: Callable[..., R]) -> Callable[..., R | None]:
+    """Makes a method do nothing outside the block; after its errors the loop goes on, and the window closes."""
+
+    @functools.wraps(method)
+    def safe(self: "Measurement", *given: Any) -> R | None:
+        if self._open is not None:
+            try:
+                return method(self, *given)
+            except Exception as error:
+                _warn(f"measuring stopped: {type(error).__name__}: {error}")
+                self.__exit__(type(error), error, error.__traceback__)
+        return None
+
+    return safe
+
+
+class Measurement:
+    """`with mfulab.measure(model=model) as window:` measures the steps inside and prints their ladder at the end.
+
+    The first step of each kind (other shapes, other losses, evaluation) runs under a counter that sees every operator;
+    it is slower and left out of the times. All others run undisturbed. Warm up before the block: compilation and
+    autotuning inside it are measured with the rest. A step is one forward pass of a model, unless `window.step()` is
+    called at the end of each. A window can be used again and then knows what it has counted. Nothing that goes wrong in
+    measuring reaches the loop: a `MeasureWarning` says what is missing and why.
+
+    Args:
+        model: the module that the loop calls, or a list or dictionary of them; a model in a compiled or parallel form
+            is given in that form. None if the loop calls no module: then call `window.step()`.
+        batch: what one step eats, for loops that do not call the model itself (a replayed CUDA graph): the model's
+            arguments as a tensor, a tuple or a dict. Each step is then one forward and, where the model is in
+            training mode, one backward pass of it, counted on tensors without data.
+        flops_per_step: FLOPs that the model needs for a step, for what cannot be counted; nothing is counted then.
+        ceiling_s: seconds to spend after the block on measuring the best matmul, 0 for none. On a CPU that is what
+            MFU is reported against.
+        peak_tflop_s: dense peaks by precision, for a device that is not known here.
+        device: the device to watch; without it that of the model's parameters.
+        series: where to keep the time series as CSV; dropped where empty.
+        trace: where to keep a Chrome trace of the block (`trace.json.gz`). It adds kernel-busy and the wait for a
+            DataLoader to the ladder, and slows the steps down: measure times without it.
+        job: a folder in which the journal of this process is kept, or a `mfulab.Journal`; `mfulab goodput` reads it.
+            A step is then what `window.step()` ends.
+        quiet: print nothing.
+        language: what to print in, `en` or `ko`.
+
+    Raises ValueError or TypeError for an argument that cannot be, before the loop begins.
+
+    Attributes (after the block):
+        row: every value by its column's name, in the units of the profile table; None if it was not measured.
+        readings: the measured ones with source, window and reason.
+        verdict: the likely cause, with numbers; None if no step was seen.
+        journal: of the job; None without one.
+    """
+
+    _running: "Measurement | None" = None
+
+    def __init__(
+        self,
+        model: Models | None = None,
+        *,
+        batch: Any = None,
+        flops_per_step: float | None = None,
+        ceiling_s: float = 2.0,
+        peak_tflop_s: dict[str, float] | None = None,
+        device: torch.device | str | None = None,
+        series: str | Path | None = None,
+        trace: str | Path | None = None,
+        job: str | Path | Journal | None = None,
+        quiet: bool = False,
+        language: str = "en",
+    ) -> None:
+        if language not in LANGUAGES:
+            raise ValueError(f"language={language!r}: choose {' or '.join(LANGUAGES)}")
+        if flops_per_step is not None and not 0 < flops_per_step < math.inf:
+            raise ValueError(f"flops_per_step={flops_per_step}: give a number above 0")
+        if not 0 <= ceiling_s < math.inf:
+            raise ValueError(f"ceiling_s={ceiling_s}: give seconds, 0 for none")
+        self.models = _listed(model)
+        parameters = [parameter for each in self.models for parameter in each.parameters()]
+        self._devices = list(dict.fromkeys(each.device for each in parameters))
+        self.device = torch.device(device) if device is not None else (*self._devices, torch.device("cpu"))[0]
+        self._batch, self._given_flops, self._ceiling_s, self._quiet = batch, flops_per_step, ceiling_s, quiet
+        self._language = language
+        self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
+        self._series_path, self._trace_path = series, trace
+        self._clock = clock_for(self.device)
+        self._phases = Phases(
+            self.models,
+            lambda: self._mark("forward"),
+            lambda: self._mark("optimizer"),
+            counting=flops_per_step is None and batch is None,
+        )
+        self.journal = journal_of(job)
+        self._marks: list[Mark] = []
+        self._steps: list[Step] = []
+        self._laps: list[tuple[float, Readings]] = []
+        self._open: ExitStack | None = None
+        self.row: dict[str, Any] = {}
+        self.readings: Readings = {}
+        self.verdict: Verdict | None = None
+
+    # -------------------------------------------------------------------------------------------------- around a loop
+
+    def __enter__(self) -> "Measurement":
+        self.row, self.readings, self.verdict = {}, {}, None
+        if Measurement._running is not None:
+            _warn("another window is open: this one measures nothing; close the first, or use it alone")
+            return self
+        Measurement._running = self
+        with ExitStack() as undo:
+            undo.callback(setattr, Measurement, "_running", None)
+            try:
+                self._begin(undo)
+            except Exception as error:
+                _warn(f"nothing is measured here: {type(error).__name__}: {error}")
+                return self
+            self._open = undo.pop_all()
+        self._note("setup")
+        return self
+
+    def _note(self, span: str, **facts: Any) -> None:
+        if self.journal:
+            self.journal.mark(span, **facts)
+
+    def _begin(self, undo: ExitStack) -> None:
+        self._steps, self._laps = [], []
+        self._trace: BlockTrace | None = None
+        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="mfulab-"))
+        series = Series(self.device, Path(self._series_path or Path(folder, "series.csv"))).open()
+        undo.callback(series.close)
+        self._samplers = samplers_for(self.device, [series])
+        self._clock.synchronise()
+        self._marks = []
+        self._watching = undo.enter_context(ExitStack())
+        self._watch()
+        self._memory = PeakMemory(self.device)
+        self._phases.open()
+        undo.callback(self._phases.close)
+        self._published = Published(self.device)
+        undo.callback(self._published.close)
+        self._settled = False
+        self._settle()
+        self._mark("begin")
+
+    def _settle(self) -> None:
+        """Begins to watch anew once nothing is being counted: what the counter slowed is in no reading."""
+        if self._settled or self._phases.counting:
+            return
+        self._settled = True
+        self._clock.synchronise()
+        if self._phases.done:
+            self._watching.close()
+            self._watch()
+        if self._trace_path:
+            self._trace = BlockTrace(self.device, Path(self._trace_path))
+            self._trace.start()
+
+    def _watch(self) -> None:
+        self._sampled = self._watching.enter_context(sampling(self._samplers))
+
+    @_while_open
+    def step(self) -> None:
+        """Marks the end of a step; then steps are counted by these calls alone."""
+        if self.journal:
+            self.journal.step()
+        self._phases.begin()
+        self._mark("step")
+        self._published.note_step(self._phases, self._dtype)
+
+    @_while_open
+    def note(self, batch: Any) -> None:
+        """Distinguishes steps with other shapes, before a step that calls no model given to the window with `batch`."""
+        kind, leading = describe(batch)
+        self._phases.begin(kind._replace(words=("forward", *kind.words)), leading)
+
+    @_while_open
+    def skip(self, span: str = "other") -> None:
+        """Leaves out what ran since the last step: `span` names it in the journal, `checkpoint` or `evaluation`."""
+        self._note(span)
+        self._phases.begin()
+        self._mark("skip")
+
+    def _mark(self, what: What) -> None:
+        self._settle()
+        self._clock.mark()
+        self._marks.append(Mark(what, len(self._phases.done)))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._open is None:
+            return
+        with self._open:
+            self._open = None
+            try:
+                self._finish(error is None)
+            except Exception as failure:
+                if error is None:
+                    _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
+        self._note("measuring", **facts_of(self.row))
+        if error is None and self.row and not self._quiet and is_first_rank():
+            try:
+                show(self, language=self._language)
+            except Exception as failure:  # a terminal that has no such letters
+                _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
+
+    def lap(self) -> dict[str, float]:
+        """Numbers for a logger over the steps since the last lap, after `step()`; empty without one.
+
+        The keys are those that training frameworks log: `mfu`, `hfu` and `utilization` in percent, `tflops` in TFLOP/s,
+        `step_time` in s, `samples_per_second`, and the verdict as `verdict/<cause>` = 1. `row` and `verdict` hold the
+        lap's until the block ends. On a GPU it waits for the device.
+        """
+        return self._lap() or {}
+
+    @_while_open
+    def _lap(self) -> dict[str, float]:
+        steps = self._cut()
+        if steps:
+            self._fill(self._laps[-1][1], steps, last=False)
+            self._note("measuring", **facts_of(self.row))
+        self._watch()
+        self._mark("begin")
+        return self.metrics() if steps else {}
+
+    def metrics(self) -> dict[str, float]:
+        """The measured values under the names that `lap` gives them."""
+        found = {key: value for key, name in _METRICS.items() if isinstance(value := self.row.get(name), float | int)}
+        return found | ({f"verdict/{self.verdict.cause}": 1.0} if self.verdict else {})
+
+    def job(self) -> dict[str, Any]:
+        """The job's values over all ranks of torch.distributed, after the block; every rank must call it.
+
+        The job's MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in percent.
+
+        Returns:
+            `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent`, `rank_step_s`;
+            None for what a rank does not know.
+        """
+        own = {name: self.row.get(name) for name in ("flops", "executed_flops", "mfu_percent", "tflop_s")}
+        own["seconds"] = ratio(ratio(own["flops"], own["tflop_s"]), 1e12) or self.row.get("time_s")
+        ranks: list[Any] = [own]
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            ranks = [None] * torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(ranks, own)
+        return row.as_job(ranks)
+
+    def _finish(self, whole: bool) -> None:
+        if not whole:
+            self._phases.forget()
+        self._phases.close()
+        self._cut()
+        traced: Readings = self._trace.stop() if self._trace else {}
+        if not whole:
+            return
+        if not self._steps:
+            _warn("no model given to the window was called inside it; call window.step() after each step")
+            return
+        self._fill({**row.merged(self._laps), **traced}, self._steps)
+
+    def _cut(self) -> list[Step]:
+        """Ends a lap: its steps, which are kept with what the samplers read over it."""
+        self._mark("end")
+        self._clock.synchronise()
+        self._watching.close()
+        phases, self._phases.done = self._phases.done, []
+        marks, self._marks = self._marks, []
+        steps = []
+        for seconds, part in row.stretches(marks, self._clock.intervals()):
+            inside = phases[part]
+            counted = any(phase.counted for phase in inside)
+            steps.append(Step(seconds, self._phases.cost(inside), row.samples_of(inside), counted))
+        self._steps += steps
+        if steps:
+            readings = first_available(self._sampled) | {"memory_bytes": self._memory.read()}
+            self._laps.append((sum(step.seconds for step in steps), readings))
+        return steps
+
+    def _fill(self, readings: Readings, steps: Sequence[Step], last: bool = True) -> None:
+        # Counting slows a step down, so that its time is no measure beside others.
+        chosen = [step for step in steps if not step.counted] or steps
+        self.readings = per_step(readings, len(chosen))
+        self.row = {name: reading.value for name, reading in self.readings.items()}
+        self.row |= row.times(chosen, self.readings, self.device)
+        self.row["counted_steps"] = sum(step.counted for step in steps)
+        self.row["only_counted"] = all(step.counted for step in steps)
+        peaks = functools.partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
+        work, clock_mhz = self._work(chosen), self.row.get("clock_mhz")
+        columns, reasons = row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
+        self.row |= columns
+        self.readings |= reasons
+        if self._trace and self._trace.analysis:
+            mean = sum(step.seconds for step in chosen) / len(chosen)
+            spent = json.dumps(self._trace.analysis.spent)
+            self.row |= headroom.of_step({**self.row, "time_s": mean, "spent": spent})
+        self.verdict = judge(self.row)
+        self.row["expected_mfu_percent"] = self.verdict.expected_mfu_percent
+
+    def _work(self, steps: Sequence[Step]) -> Work:
+        if self._given_flops is not None:
+            formats = {(self._dtype(), False): int(self._given_flops)}
+            return row.same_work(steps, Cost(formats, formats), Reading(self._given_flops, "", "given"))
+        if self._batch is not None:
+            return row.work_of_batch(steps, self.models, self._batch)
+        return row.counted_work(steps, self._phases)
+
+    def _dtype(self) -> torch.dtype:
+        parameters = (parameter.dtype for model in self.models for parameter in model.parameters())
+        return next(parameters, torch.get_default_dtype())
+
+
+def facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Gives what the journal keeps of a lap: a step's FLOPs, the peak under MFU, the share of useful tokens."""
+    mfu, useful = row.get("mfu_percent"), row.get("useful_mfu_percent")
+    peak = ratio(product(100, row.get("tflop_s")), mfu)
+    found = {"flops": row.get("flops"), "peak_tflop_s": peak, "useful": ratio(useful, mfu), "steps": row.get("steps")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _listed(model: Models | None) -> list[torch.nn.Module]:
+    if isinstance(model, torch.nn.Module):
+        return [model]
+    models = list(model.values() if isinstance(model, Mapping) else model or ())
+    for each in models:
+        if not isinstance(each, torch.nn.Module):
+            raise TypeError(f"model={type(each).__name__}: give a torch.nn.Module, or a list or dictionary of them")
+    return models
+
+
+def _warn(message: str) -> None:
+    warnings.warn(f"mfulab: {message}", MeasureWarning, stacklevel=3)

@@ -1,0 +1,152 @@
+"""Peaks of what a window multiplied, weighted by FLOPs, and the best matmul, measured in the user's own process."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.groups import DeviceConfig
+from mfulab.device.compute import allowed_precision, emulated, matmuls_in
+from mfulab.device.local_peak import peak_of
+from mfulab.device.peaks import Peak
+from mfulab.device.samplers.reading import first_available, sampling
+from mfulab.device.samplers.selection import samplers_for
+from mfulab.flops.formulas import weighted_peak_flop_s
+from mfulab.loop.interactive.costs import Format
+from mfulab.mfu.verdict import OTHERS
+from mfulab.timing.best_matmul import fastest_matmul, sweep_matmuls
+
+
+class Ceiling(NamedTuple):
+    """TFLOP/s of the best matmul, None without one in the format; the share of the CPUs that others took meanwhile."""
+
+    tflop_s: float | None
+    other_processes_percent: float | None = None
+    other_processes: float | None = None
+
+    @property
+    def disturbed(self) -> bool:
+        """Says whether others slowed it down, so that it reads too low, and MFU of it too high."""
+        return (self.other_processes_percent or 0) >= OTHERS or (self.other_processes or 0) >= 1
+
+
+_known: dict[tuple[str, str, int], Ceiling] = {}
+
+
+def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s: float, anew: bool = True) -> Ceiling:
+    """The ceiling of as many threads, measured once a process; anew where others disturbed it, of which the best stays.
+
+    Without `anew`, in the middle of a training, one that was disturbed is good enough for now.
+
+    Neighbours can only slow a matmul down: the fastest is the nearest.
+    """
+    key = str(device), precision, threads
+    for _ in range(2):
+        before = _known.get(key)
+        if before is not None and not (anew and before.disturbed):
+            break
+        found = _measure(device, precision, limit_s)
+        if before is None or not found.disturbed or (found.tflop_s or 0) > (before.tflop_s or 0):
+            _known[key] = found
+        if found.tflop_s is None:
+            break
+    return _known[key]
+
+
+def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
+    try:
+        with sampling(samplers_for(device)) as sampled, matmuls_in(precision):
+            rate = fastest_matmul(sweep_matmuls(precision, device, limit_s), device).tflop_s
+    except UnsupportedError:
+        return Ceiling(None)
+    values = {name: reading.value for name, reading in first_available(sampled).items()}
+    return Ceiling(rate, values.get("other_processes_percent"), values.get("other_processes"))
+
+
+@dataclass(frozen=True)
+class WeightedPeaks:
+    """Peaks in TFLOP/s under MFU, and those under HFU, as `mfulab.mfu.utilization.utilization` takes a ceilings row.
+
+    Attributes:
+        model: under the FLOPs that the model needs.
+        executed: under those that were executed, which recomputation may shift to another format.
+        columns: of the window's row.
+        reason: why there is no computed peak; empty if there is one.
+    """
+
+    model: dict[str, float | None]
+    executed: dict[str, float | None]
+    columns: dict[str, Any]
+    reason: str
+
+
+def peaks_of(
+    device: torch.device,
+    formats: Mapping[Format, int],
+    executed: Mapping[Format, int],
+    given: DeviceConfig,
+    ceiling_s: float,
+    anew: bool = True,
+) -> WeightedPeaks:
+    """Looks up the peak of each format in use, and measures its best matmul, sharing `ceiling_s` seconds among them.
+
+    `formats`, which are not empty, are FLOPs that the model needs by what was multiplied, `executed` those executed.
+    The peaks that the user has `given` go first; `anew` measures a ceiling again that others disturbed.
+    """
+    needed, done = by_precision(device, formats), by_precision(device, executed)
+    under = {  # the format whose peak stands under each: fp32 where the device emulates it and no peak is given
+        name: "fp32" if name not in given.peak_tflop_s and emulated(name, device) else name for name in (*needed, *done)
+    }
+    divided, divided_done = (_added((under[name], flops) for name, flops in each.items()) for each in (needed, done))
+    names = dict.fromkeys(under.values())
+    threads, each_s = torch.get_num_threads(), ceiling_s / len(names)
+    computed = {name: peak_of(device, threads, name, given) for name in names}
+    ceilings = {name: measured_ceiling(device, name, threads, each_s, anew) for name in names} if ceiling_s else {}
+    row, whole, main = _row(divided, computed, ceilings), sum(needed.values()), max(needed, key=needed.__getitem__)
+    weights = {name: round(flops / whole, 4) for name, flops in needed.items()} if whole else {}
+    disturbed = [one.other_processes_percent or 0.0 for one in ceilings.values() if one.disturbed]
+    columns = {
+        "effective_precision": main,
+        "peak_precision": under[main],
+        "peak_tflop_s": row["computed_tflop_s"],
+        "peak_clock_mhz": row["computed_clock_mhz"],
+        "peak_weights": json.dumps(weights) if weights else None,
+        "ceiling_tflop_s": row["measured_tflop_s"],
+        "ceiling_other_processes_percent": max(disturbed, default=None),
+    }
+    reasons = dict.fromkeys(peak.reason for name, peak in computed.items() if divided.get(name) and peak.reason)
+    return WeightedPeaks(row, _row(divided_done, computed, ceilings), columns, "; ".join(reasons))
+
+
+def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[str, int]:
+    """FLOPs by the format that this device's matmuls use, as torch's switches stand."""
+    return _added(
+        (allowed_precision(dtype, device, convolutions), flops) for (dtype, convolutions), flops in formats.items()
+    )
+
+
+def _added(flops: Iterable[tuple[str, int]]) -> Counter[str]:
+    """Sums by name."""
+    found: Counter[str] = Counter()
+    for name, count in flops:
+        found[name] += count
+    return found
+
+
+def _row(flops: Mapping[str, int], peaks: Mapping[str, Peak], ceilings: Mapping[str, Ceiling]) -> dict[str, Any]:
+    if not any(flops.values()):  # given by the user: their format is the model's
+        flops = dict.fromkeys(flops, 1)
+
+    def weighted(peak: Callable[[str], float | None]) -> float | None:
+        return weighted_peak_flop_s(flops, {name: peak(name) or 0.0 for name in flops})
+
+    return {
+        "computed_tflop_s": weighted(lambda name: peaks[name].spec),
+        "computed_clock_mhz": peaks[max(flops, key=flops.__getitem__)].spec_clock_mhz,
+        "max_clock_tflop_s": weighted(lambda name: peaks[name].max_clock),
+        "measured_tflop_s": weighted(lambda name: ceilings[name].tflop_s) if ceilings else None,
+    }

@@ -1,0 +1,230 @@
+"""Row of a window: its steps from marks, their work, times and shares of the peak, and several laps or ranks as one."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from mfulab.device.compute import allowed_precision
+from mfulab.device.gpu import restriction_of
+from mfulab.device.samplers.reading import Reading, Readings
+from mfulab.device.samplers.selection import sources_answered
+from mfulab.loop.interactive.costs import Cost, Format
+from mfulab.loop.interactive.peaks import WeightedPeaks
+from mfulab.loop.interactive.phases import Phase, Phases
+from mfulab.mfu.utilization import of_peak, product, ratio, tflop_s, total, utilization
+from mfulab.timing.statistics import Stats, median_interval
+
+# Steps are cut into as many stretches for the confidence interval.
+_STRETCHES = 5
+# Totals of a lap; everything else is a mean over it, and the peak of memory the largest.
+_SUMMED, _LARGEST = frozenset({"window_energy_j"}), frozenset({"memory_bytes", "other_processes"})
+HOW_TO_GIVE = (
+    "give flops_per_step=, such as mfulab.flops_of(model, batch) of the model before it was wrapped"
+    " (or batch=, the model's arguments, for a replayed CUDA graph)"
+)
+
+What = Literal["begin", "forward", "optimizer", "step", "skip", "end"]
+# What bounds steps: the loop's own word, else forward passes, else the optimiser's steps.
+_BOUNDS: tuple[tuple[What, tuple[What, ...]], ...] = (
+    ("step", ("begin", "step", "skip")),
+    ("forward", ("forward", "end", "skip")),
+    ("optimizer", ("begin", "optimizer", "skip")),
+)
+
+
+class Mark(NamedTuple):
+    """A moment, and how many phases were over by then."""
+
+    what: What
+    phases: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: seconds, its FLOPs where they are known, samples that went forward, and whether it was counted."""
+
+    seconds: float
+    cost: Cost | None
+    samples: int | None
+    counted: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """Cost of the steps whose FLOPs are known, their number and their seconds; `reading` says how, or why none are."""
+
+    total: Cost | None
+    steps: int
+    seconds: float
+    reading: Reading
+
+
+def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, slice]]:
+    """Seconds and phases of each step, from marks and the seconds between consecutive ones; `skip` ends no step."""
+    wanted = next((bounds for what, bounds in _BOUNDS if any(mark.what == what for mark in marks)), ())
+    moments = itertools.accumulate(intervals, initial=0.0)
+    chosen = [(mark, moment) for mark, moment in zip(marks, moments, strict=True) if mark.what in wanted]
+    return [
+        (end - begin, slice(before.phases, after.phases))
+        for (before, begin), (after, end) in itertools.pairwise(chosen)
+        if after.what != "skip"
+    ]
+
+
+def samples_of(phases: Sequence[Phase]) -> int | None:
+    """Samples that went forward, each call's batch; None if a call has no tensor, or there was none."""
+    sizes = [phase.samples for phase in phases if phase.entry.words[0] == "forward"]
+    return None if None in sizes or not sizes else sum(size or 0 for size in sizes)
+
+
+def work_of_batch(steps: Sequence[Step], models: Sequence[torch.nn.Module], batch: Any) -> Work:
+    """Work of steps that each compute `batch`, counted on tensors without data."""
+    from mfulab.flops.count import CountError
+    from mfulab.loop.interactive.without_data import count_call
+
+    if not models:
+        return _unknown("batch= needs model= as well")
+    try:
+        cost = count_call(models[0], batch, backward=models[0].training)
+    except CountError as error:
+        return _unknown(f"{error}; give flops_per_step=")
+    return same_work(steps, cost, Reading(cost.model, "", "counted of `batch` on tensors without data"))
+
+
+def same_work(steps: Sequence[Step], cost: Cost, reading: Reading) -> Work:
+    """Work of steps that all cost the same."""
+    return Work(sum((cost for _ in steps), Cost()), len(steps), sum(step.seconds for step in steps), reading)
+
+
+def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
+    """Work of steps as a counter saw it."""
+    if phases.failure:
+        return _unknown(f"the counter gave up ({phases.failure}); {HOW_TO_GIVE}")
+    costs = [(step.seconds, step.cost) for step in steps if step.cost is not None]
+    if not costs:
+        return _unknown(f"{phases.known.differing or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
+    total = sum((cost for _, cost in costs), Cost())
+    if not total.model:
+        return _unknown(f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}")
+    counted, derived = phases.known.numbers
+    parts = [f"operators of {counted} kinds of phases, each counted once"]
+    if derived:
+        parts.append(f"{derived} kinds follow from counted ones of other lengths")
+    if left := len(steps) - len(costs):
+        parts.append(f"{left} of {len(steps)} steps are of kinds that were not counted and left out of MFU")
+    reading = Reading(total.model / len(costs), "", "; ".join(parts))
+    return Work(total, len(costs), sum(seconds for seconds, _ in costs), reading)
+
+
+def _unknown(reason: str) -> Work:
+    return Work(None, 0, 0.0, Reading(None, "", "counted", reason=reason))
+
+
+def times(steps: Sequence[Step], readings: Readings, device: torch.device) -> dict[str, float | str | None]:
+    """Columns of the steps' times, and of how closely they were watched."""
+    seconds, samples = [step.seconds for step in steps], [step.samples for step in steps]
+    size = max(1, len(seconds) // _STRETCHES)
+    cut = [seconds[place : place + size] for place in range(0, size * min(_STRETCHES, len(seconds)), size)]
+    interval = median_interval([Stats(stretch).median for stretch in cut]) or (None, None)
+    stats, known = Stats(seconds), [each for each in samples if each is not None]
+    return {
+        "steps": len(steps),
+        "window_s": sum(seconds),
+        "time_s": stats.median,
+        "time_p5_s": stats.percentile(5),
+        "time_p95_s": stats.percentile(95),
+        "time_ci_low_s": interval[0],
+        "time_ci_high_s": interval[1],
+        "samples_per_s": sum(known) / sum(seconds) if len(known) == len(steps) and any(known) else None,
+        "ladder": sources_answered(readings),
+        "restriction": restriction_of(device) or None,
+    }
+
+
+def shares(
+    work: Work,
+    dtype: torch.dtype,
+    device: torch.device,
+    lies_on: Sequence[torch.device],
+    clock_mhz: float | None,
+    peaks: Callable[[Mapping[Format, int], Mapping[Format, int]], WeightedPeaks],
+) -> tuple[dict[str, Any], Readings]:
+    """Columns of FLOPs, MFU and HFU, and why some are missing. They take the mean step, since all FLOPs count.
+
+    `dtype` is that of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not
+    reported; `peaks` gives the peaks of FLOPs by format, needed and executed.
+    """
+    readings = {"flops": work.reading}
+    if work.total is None:
+        precision = allowed_precision(dtype, device, convolutions=False)
+        unknown = utilization(None, device=device.type, flops=None, compute={}, memory={})
+        return {"effective_precision": precision, "flops": None, **unknown}, readings
+    total, whole = work.total, len(lies_on) < 2
+    found = peaks(total.formats, total.executed_formats)
+    if found.reason:
+        readings["peak_tflop_s"] = Reading(None, "TFLOP/s", "computed peak", reason=found.reason)
+    if not whole:
+        reason = f"the model lies on {', '.join(map(str, lies_on))}: MFU is of one device, and is not formed"
+        readings["mfu_percent"] = Reading(None, "%", "counted", reason=reason)
+    needed, executed = total.model / work.steps, total.executed / work.steps
+    found_shares = utilization(
+        work.seconds / work.steps,
+        device=device.type,
+        flops=needed,
+        executed_flops=executed,
+        clock_mhz=clock_mhz,
+        compute=found.model if whole else {},
+        executed_compute=found.executed if whole else {},
+        memory={},
+    )
+    return {
+        "uncounted_operators": ", ".join(sorted(total.uncounted)) or None,
+        "flops": needed,
+        "executed_flops": executed,
+        "bytes_moved": total.moved_bytes / work.steps or None,
+        **found.columns,
+        **found_shares,
+        "useful_mfu_percent": product(found_shares["mfu_percent"], ratio(total.useful, total.model)),
+    }, readings
+
+
+def merged(laps: Sequence[tuple[float, Readings]]) -> Readings:
+    """Readings of laps as those of all: means weighted by the laps' seconds, sums and largest values."""
+    if len(laps) == 1:
+        return laps[0][1]
+    found: Readings = {}
+    for name in dict.fromkeys(name for _, readings in laps for name in readings):
+        of_all = [(seconds, readings[name]) for seconds, readings in laps if name in readings]
+        known = [(seconds, each, each.value) for seconds, each in of_all if each.value is not None]
+        if not known:
+            found[name] = of_all[0][1]
+            continue
+        value = sum(seconds * value for seconds, _, value in known) / sum(seconds for seconds, _, _ in known)
+        if name in _SUMMED or name in _LARGEST:
+            value = (sum if name in _SUMMED else max)(value for _, _, value in known)
+        found[name] = replace(known[-1][1], value=value, window_s=total(*(each.window_s for _, each, _ in known)))
+    return found
+
+
+def as_job(ranks: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
+    """The job's values from those of its ranks: `flops`, `executed_flops` and `seconds` of a mean step, `mfu_percent`.
+
+    What a rank does not know the job does not know either. A rank's peak follows from its own MFU.
+    """
+    seconds = [rank["seconds"] for rank in ranks]
+    slowest = max(range(len(ranks)), key=lambda place: seconds[place] or 0.0)
+    longest = seconds[slowest]
+    flops, executed = (total(*(rank[name] for rank in ranks)) for name in ("flops", "executed_flops"))
+    peak = total(*(ratio(product(100, rank["tflop_s"]), rank["mfu_percent"]) or None for rank in ranks))
+    return {
+        "ranks": len(ranks),
+        "tflop_s": tflop_s(flops, longest),
+        "mfu_percent": of_peak(flops, longest, peak),
+        "hfu_percent": of_peak(executed, longest, peak),
+        "slowest_rank": slowest,
+        "rank_mfu_percent": [rank["mfu_percent"] for rank in ranks],
+        "rank_step_s": seconds,
+    }

@@ -1,0 +1,70 @@
+"""FLOPs of a call that cannot be seen, from the shapes of its arguments: on the meta device, else with fake tensors."""
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from mfulab.flops.count import CountError, count
+from mfulab.loop.interactive.costs import Cost, cost_of
+
+
+def flops_of(model: torch.nn.Module, batch: Any, backward: bool | None = None) -> int:
+    """FLOPs that one call of `model` needs, and those of its backward pass: for `measure(flops_per_step=)`.
+
+    They are counted from shapes: before a model is sharded, or where a wrapper cannot be counted.
+
+    Args:
+        batch: a tensor, a tuple or a dict of arguments, as one rank gets them.
+        backward: whether a backward pass follows; by default if the model is in training mode.
+
+    Raises:
+        CountError: its forward needs data; the message names the layer.
+    """
+    return count_call(model, batch, model.training if backward is None else backward).model
+
+
+def count_call(model: torch.nn.Module, batch: Any, backward: bool) -> Cost:
+    """One call of `model` with a batch as of `flops_of`, and its backward pass from every output that has a gradient.
+
+    Neither the model nor its state is touched. Raises CountError as `flops_of`.
+    """
+    arguments, keywords = ((), batch) if isinstance(batch, dict) else (batch, {})
+    if not isinstance(arguments, tuple):
+        arguments = tuple(arguments) if isinstance(arguments, list) else (arguments,)
+    model = unwrapped(model)
+    try:
+        return _counted(model, arguments, keywords, backward, lambda tensor: torch.empty_like(tensor, device="meta"))
+    except CountError:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            return _counted(model, arguments, keywords, backward, mode.from_tensor)
+
+
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The model inside torch.compile's and data parallelism's wrappers."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
+            inner = model.module
+        if not isinstance(inner, torch.nn.Module):
+            return model
+        model = inner
+
+
+def _counted(model: torch.nn.Module, arguments: Any, keywords: Any, backward: bool, without_data: Any) -> Cost:
+    def emptied(tensor: torch.Tensor) -> torch.Tensor:
+        return without_data(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+    state = {name: emptied(tensor) for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    given = tree_map_only(torch.Tensor, emptied, (arguments, keywords))
+
+    def step() -> torch.Tensor:
+        output = torch.func.functional_call(model, state, *given)
+        leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        traced = [leaf.sum() for leaf in tensors if leaf.requires_grad]
+        return sum(traced[1:], traced[0]) if traced else tensors[0].sum()
+
+    with torch.set_grad_enabled(backward):
+        return cost_of(count(model, step, backward=backward).operations)

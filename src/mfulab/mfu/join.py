@@ -1,0 +1,313 @@
+"""The join that the project exists for: FLOPs that were counted ÷ time that was measured ÷ peak that is known.
+
+Pure functions over numbers, in base units (seconds, FLOP, bytes, joules) but for ceilings, in TFLOP/s as in their rows.
+None is "not measured" and makes every value that would need it None; no ratio is ever clipped.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from mfulab.core.formats import BY_DTYPE, FORMATS
+from mfulab.device import is_gpu
+from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
+from mfulab.mfu import headroom, verdict
+from mfulab.mfu.utilization import TERA, default_basis, of_peak, percent, product, ratio, tflop_s, total, utilization
+
+BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
+Values = Mapping[str, Any]
+
+
+def _size(row: Values) -> tuple[str, int, int]:
+    """Mode of a step, its micro-batches, which are training's alone, and its processes."""
+    mode = row.get("mode") or "training"
+    return mode, (row.get("gradient_accumulation") or 1) if mode == "training" else 1, row.get("processes") or 1
+
+
+def _counted(flops: Values, mode: str, what: str) -> float | None:
+    """A count of the pass or passes of a mode: `flops`, `causal_flops` or `bytes`.
+
+    Inference is the forward pass in evaluation mode, or else training's, which may have more heads.
+    """
+    if mode == "training":
+        return total(flops.get(f"forward_{what}"), flops.get(f"backward_{what}"))
+    if mode in ("prefill", "decoding"):
+        return flops.get(f"{mode}_{what}")
+    evaluated = flops.get(f"inference_{what}")
+    return flops.get(f"forward_{what}") if evaluated is None else evaluated
+
+
+def counted_flops(row: Values, flops: Values) -> dict[str, Any]:
+    """FLOPs of a step, all its processes: what the model needs, with causal attention halved, and what is executed.
+
+    MFU (Chowdhery et al. 2022, PaLM, appendix B) takes the model's own forward and backward; HFU takes what runs,
+    recomputation and a teacher's pass included.
+    """
+    mode, micro_batches, processes = _size(row)
+    needed = executed = _counted(flops, mode, "flops")
+    # A decoded token attends to all before it: nothing to halve.
+    causal = needed if mode == "decoding" else _counted(flops, mode, "causal_flops")
+    if mode == "training":
+        recomputed = flops.get("recomputed_flops") if row.get("checkpointing") else 0
+        executed = total(flops.get("forward_flops"), flops.get("executed_backward_flops"), recomputed)
+    if row.get("teacher") == "online":
+        executed = total(executed, _counted(flops, "inference", "flops"))
+    counted = {"flops": needed, "causal_flops": causal, "executed_flops": executed}
+    return {name: product(processes, micro_batches, value) for name, value in counted.items()}
+
+
+def _moved(row: Values, flops: Values) -> tuple[float | None, float | None, float | None]:
+    """(moved, read, cache) bytes of a step, in the precision's own format.
+
+    `moved` is what its counted operators read and write, each operand once. `read` is what inference must read:
+    parameters but embedding tables and experts that no token chose; of decoding also the cache. Quantised or packed
+    weights, which are of several sizes, are fewer bytes. `cache` is keys and values that generation reads or makes.
+    """
+    mode, micro_batches, processes = _size(row)
+    element_bytes = _element_bytes(row.get("dtype"))
+    scale = ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT)
+    not_read = (flops.get("looked_up_parameters") or 0) + (row.get("unread_parameters") or 0)
+    weights = product(total(flops.get("parameters"), -not_read), 4 if row.get("autocast") else element_bytes)
+    saved = weights - row["weight_bytes"] if weights and row.get("weight_bytes") else 0
+    cache = product(flops.get("key_value_cache_bytes"), scale) if mode in ("prefill", "decoding") else None
+    read = None if mode == "training" else total(weights, -saved, cache if mode == "decoding" else 0)
+    moved = total(product(micro_batches, _counted(flops, mode, "bytes"), scale), -saved)
+    return product(processes, moved), read, cache
+
+
+def _taught(row: Values) -> bool:
+    return row.get("teacher") not in (None, "none")
+
+
+def roofline_times(
+    row: Values, flops: Values, ceiling_tflop_s: float | None, ceiling_gb_s: float | None
+) -> dict[str, float | None]:
+    """The least time that the measured roofline allows a step, each operator the longer of computing and moving.
+
+    Matmuls alone, as if all else were fused away, and with every other operator reading and writing memory; forward
+    and backward, without the optimiser. Empty with activation checkpointing: its second forward pass is not among them;
+    and with quantised weights: their bytes are known of all operators together.
+    """
+    counted: Mapping[str, list[tuple[int, int]]] = json.loads(flops.get("intensities") or "{}")
+    (mode, micro_batches, processes), element_bytes = _size(row), _element_bytes(row.get("dtype"))
+    passes = ("forward", "backward") if mode == "training" else (mode,)
+    is_partial = row.get("checkpointing") or row.get("weight_bytes") or _taught(row) or {*passes} - {*counted}
+    if is_partial or not (ceiling_tflop_s and ceiling_gb_s and element_bytes):
+        return {"roofline_time_s": None, "unfused_roofline_time_s": None}
+    fused = unfused = 0.0
+    for operations, size in (each for one in passes for each in counted[one]):
+        moving = size * element_bytes / BYTES_COUNTED_PER_ELEMENT / ceiling_gb_s / 1e9
+        least = micro_batches * processes * max(operations / ceiling_tflop_s / TERA, moving)
+        unfused += least
+        fused += least if operations else 0.0
+    return {"roofline_time_s": fused, "unfused_roofline_time_s": unfused}
+
+
+def predicted_memory(row: Values, flops: Values, device: str | None) -> float | None:
+    """Bytes that a step needs at its peak, as a pretended allocator saw its tensors; None if it was not counted.
+
+    An allocator's rounding and the libraries' workspaces come on top; on a CPU also the interpreter and its libraries.
+    """
+    element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
+    training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
+    is_uncounted = (
+        row.get("attention") == "math"  # counted fused, without its scores
+        or _taught(row)  # the teacher's weights and outputs
+        or (row.get("processes") or 1) > 1  # buckets and gathered weights
+        or row.get("mode") in ("prefill", "decoding")  # a cache
+        or row.get("autograd") in ("recorded", "leaked")  # graphs of inference
+    )
+    which = "inference" if not training else "checkpointed" if again else "step"
+    peak = flops.get(f"{which}_peak_bytes")
+    if is_uncounted or element_bytes is None or parameters is None or peak is None:
+        return None
+    autocast = bool(row.get("autocast"))
+    if not training:
+        fixed = flops.get("inference_peak_fixed_bytes") or 0
+        return inference_peak_bytes(parameters, peak, fixed, element_bytes=element_bytes, autocast=autocast)
+    optimizer: Any = row.get("optimizer") or "sgd"
+    implementation = row.get("optimizer_implementation") or "default"
+    # torch's default on a GPU is foreach: it updates all parameters at once, and holds a temporary for each.
+    foreach = implementation == "foreach" or (implementation == "default" and is_gpu(device))
+    fixed = flops.get("step_peak_fixed_bytes") or 0
+    if device == "cpu" and row.get("dtype") == "float32" and not autocast and not again:
+        peak += flops.get("cpu_lstm_bytes") or 0
+        fixed += flops.get("cpu_lstm_fixed_bytes") or 0
+    return training_peak_bytes(
+        parameters,
+        flops.get("trainable_parameters") or 0,
+        peak,
+        fixed,
+        element_bytes=element_bytes,
+        autocast=autocast,
+        optimizer=optimizer,
+        optimizer_copies=int(foreach and optimizer != "sgd"),
+        accumulated=(row.get("gradient_accumulation") or 1) > 1,
+    )
+
+
+def profile_columns(
+    row: Values, flops: Values, compute: Values, memory: Values, device: str | None, fp32_time_s: float | None = None
+) -> dict[str, Any]:
+    """Joined columns of one profiled step.
+
+    `row` is a profile_step row with its config's `mode`, `gradient_accumulation`, `checkpointing` and `dtype`; `flops`,
+    `compute` and `memory` are the count_flops row and the two ceilings rows, empty mappings without one.
+    `device` is cpu or cuda, `fp32_time_s` the time of the same step in fp32, where it was measured.
+    """
+    mode, micro_batches, processes = _size(row)
+    counted, is_ok = counted_flops(row, flops), row.get("status") == "ok"
+    compute, memory = _of_devices(compute, row.get("devices")), _of_devices(memory, row.get("devices"))
+    bytes_moved, read_bytes, cache_bytes = _moved(row, flops)
+    time, energy = (row.get("time_s"), row.get("energy_j")) if is_ok else (None, None)
+    samples = product(processes * micro_batches, row.get("batch_size"))
+    shares = utilization(
+        time,
+        device=device,
+        **counted,
+        read_bytes=read_bytes,
+        interval_s=(row.get("time_ci_low_s"), row.get("time_ci_high_s")),
+        clock_mhz=row.get("clock_mhz"),
+        compute=compute,
+        memory=memory,
+    )
+    swept_tflop_s = compute.get("swept_tflop_s") if compute.get("raised_by") == row.get("run") else None
+    is_disturbed = (compute.get("disturbed_replicates") or 0) >= (compute.get("replicates") or 1)
+    # A decoded token has no padding beside it.
+    useful = None if mode == "decoding" else ratio(flops.get("useful_percent"), 100)
+    joined = {
+        **counted,
+        **shares,
+        "useful_mfu_percent": product(shares["mfu_percent"], useful),
+        "samples_per_s": ratio(samples, time),
+        "tokens_per_s": ratio(product(samples, 1 if mode == "decoding" else row.get("sequence_length")), time),
+        "key_value_cache_bytes": cache_bytes,
+        "bytes_moved": bytes_moved,
+        "arithmetic_intensity": ratio(counted["flops"], bytes_moved),
+        "peak_precision": compute.get("format"),
+        "ceiling_raised_percent": percent(compute.get("measured_tflop_s"), swept_tflop_s),
+        "ceiling_slowdown": compute.get("slowdown") if is_disturbed else None,
+        "slower_than_fp32": ratio(time, fp32_time_s) if compute.get("emulates") else None,
+        "ceiling_tflop_s": compute.get("measured_tflop_s"),
+        "peak_tflop_s": compute.get("computed_tflop_s"),
+        "peak_clock_mhz": compute.get("computed_clock_mhz"),
+        "ceiling_gb_s": memory.get("measured_gb_s"),
+        "peak_gb_s": memory.get("computed_gb_s"),
+        "samples_per_j": ratio(samples, energy),
+        "flops_per_j": ratio(counted["flops"], energy),
+        "predicted_memory_bytes": predicted_memory(row, flops, device),
+    }
+    joined |= roofline_times(row, flops, compute.get("measured_tflop_s"), memory.get("measured_gb_s"))
+    joined |= headroom.of_step({**row, **joined, "time_s": time})
+    joined["mfu_note"] = verdict.note({**row, **joined})
+    best = compute.get("measured_tflop_s" if joined["mfu_basis"] == "measured" else "computed_tflop_s")
+    # Where a GPU's trace held no kernels, what it tells of modules is the host's time.
+    told = row.get("modules") if not is_gpu(device) or row.get("kernel_busy_percent") is not None else None
+    joined["module_times"] = module_times(told, None if is_gpu(device) else time, best)
+    return joined | verdict.columns({**row, **joined, "time_s": time})
+
+
+def module_times(modules: str | None, step_s: float | None, best_tflop_s: float | None, steps: int = 1) -> str | None:
+    """JSON: modules of a step, each below what it lies in, with its depth in that tree; 0 is the step itself.
+
+    MFU is of the time that each takes, by the whole step's peak. `step_s`: a CPU's step without a trace. Its modules
+    share it as they do the traced one; a GPU's are kernels' time.
+    """
+    found = json.loads(modules or "[]")
+    ms = 1e3 * step_s / found[0]["time_ns"] if found and step_s and found[0]["time_ns"] else 1e-6 / steps
+    told = []
+    for one in found:
+        time, flops = one["time_ns"] * ms, one["flops"] / steps
+        mfu = of_peak(flops or None, time / 1e3, best_tflop_s)
+        known = {"ms": time, "flops": flops, **({} if mfu is None else {"mfu_percent": mfu})}
+        rounded = {name: float(f"{value:.6g}") for name, value in known.items()}
+        told.append({"depth": len(one["path"]), "name": "".join(one["path"][-1:]), "calls": one["calls"], **rounded})
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":")) if told else None
+
+
+def _of_devices(ceiling: Values, devices: float | None) -> Values:
+    """A ceiling of so many devices: the sum of their peaks, under which several processes' FLOPs stand."""
+    if not devices or devices == 1:
+        return ceiling
+    return {
+        name: devices * value if name.endswith(("_tflop_s", "_gb_s")) and value else value
+        for name, value in ceiling.items()
+    }
+
+
+def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:
+    """Joined columns of one matmul; `compute` is the ceilings row of its precision, empty without one."""
+    time = row.get("time_s") if row.get("status") == "ok" else None
+    speed = tflop_s(row.get("flops"), time)
+    peak, ceiling = compute.get("computed_tflop_s"), compute.get("measured_tflop_s")
+    return {
+        "tflop_s": speed,
+        "cold_tflop_s": tflop_s(row.get("flops"), row.get("cold_time_s") if time else None),
+        "end_to_end_tflop_s": tflop_s(row.get("flops"), row.get("end_to_end_s") if time else None),
+        "share_of_spec_percent": percent(speed, peak),
+        "share_of_measured_percent": percent(speed, ceiling),
+        "share_of_reference_percent": percent(row.get("reference_time_s"), time),
+        "arithmetic_intensity": ratio(row.get("flops"), row.get("bytes_moved")),
+        "ceiling_tflop_s": ceiling,
+        "peak_tflop_s": peak,
+        "basis": default_basis(device),
+        "peak_precision": compute.get("format"),
+        "verdict_flags": verdict.matmul_flags(row),
+    }
+
+
+def reading_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:
+    """Joined columns of a load with known utilization; `compute` is the ceilings row of its precision, or empty."""
+    # FLOPs of padding are no model's: they do not count towards MFU.
+    flops, time = row.get("useful_flops"), row.get("window_s") if row.get("status") == "ok" else None
+    known = utilization(time, device=device, flops=flops, compute=compute, memory={})
+    return {name: known[name] for name in ("tflop_s", "mfu_percent", "mfu_basis")}
+
+
+def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[str, Any]:
+    """Changes to a measured ceiling that a run of the same format passed with `flops` a step; none otherwise.
+
+    A ceiling is the best that was measured. Its own few seconds may have met a disturbed machine.
+    """
+    devices = row.get("devices") or 1
+    ends = (row.get("time_s"), row.get("time_ci_high_s"), row.get("time_ci_low_s"))
+    speed, low, high = (ratio(tflop_s(flops, end), devices) for end in ends)
+    before = ceiling.get("measured_tflop_s")
+    if row.get("status") != "ok" or speed is None or not speed > (before or 0):
+        return {}
+    return {
+        "measured_tflop_s": speed,
+        "measured_ci_low_tflop_s": low,
+        "measured_ci_high_tflop_s": high,
+        "measured_with": row.get("kernel") or row.get("model"),
+        "measured_shape": "x".join(str(row[name]) for name in ("m", "n", "k")) if row.get("m") else None,
+        "swept_tflop_s": ceiling.get("swept_tflop_s") or before,
+        "raised_by": row.get("run"),
+    }
+
+
+def faster_than_possible(row: Values, compute: Values, memory: Values, device: str | None) -> str | None:
+    """Says of a GPU's matmul that no time can be as short; None if it can, or where nobody knows.
+
+    The roofline's floor is its FLOPs at the peak of the highest clock that the device allows and, after the caches were
+    flushed, A and B at the bandwidth that its memory has by clock and width (`memory` is the ceilings row of that).
+    What is faster was not computed, not in the precision whose error it shows, or not from these operands.
+    """
+    if row.get("status") != "ok" or not is_gpu(device):
+        return None
+    speed, limit = tflop_s(row.get("flops"), row.get("time_s")), compute.get("max_clock_tflop_s")
+    if speed is not None and limit is not None and speed > limit:
+        of = "this device at its highest clock, so not all was computed"
+        return f"{speed:.4g} TFLOP/s: more than the {limit:.4g} of {of}"
+    form = FORMATS.get(row.get("precision") or "")
+    sides = row.get("batch"), row.get("k"), total(row.get("m"), row.get("n"))
+    operand_bytes = product(*sides, form.bytes if form else None)
+    read, limit = ratio(ratio(operand_bytes, row.get("cold_time_s")), 1e9), memory.get("computed_gb_s")
+    if read is not None and limit is not None and read > limit:
+        return f"{read:.4g} GB/s after a flush: more than the {limit:.4g} of this device's memory, so not all was read"
+    return None
+
+
+def _element_bytes(dtype: str | None) -> int | None:
+    form = BY_DTYPE.get(dtype or "")
+    return form.bytes if form else None

@@ -1,0 +1,44 @@
+"""Resources of a run that several processes share: a GPU each, nodes for those that are spread."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from mfulab.lab.planning.runs import Run
+from mfulab.lab.planning.workflow import Workflow
+from mfulab.measurements.profile_step import ProfileStepConfig
+from mfulab.measurements.registry import MEASUREMENTS
+
+STEP = {
+    "model": {"name": "m", "_target_": "torch.nn.Linear", "input_shape": [4]},
+    "workload": {"name": "training"},
+    "precision": {"name": "fp32", "dtype": "float32"},
+    "execution": {"name": "eager"},
+    "batch_size": 1,
+}
+ALONE = {"runtime": "20m", "nodes": None, "tasks": None, "tasks_per_gpu": None, "mpi": None}
+
+
+@pytest.mark.parametrize(
+    ("hardware", "parallel", "wanted"),
+    [
+        ("amd-4c", {"processes": 4}, ALONE | {"gpu": 0, "cpu_measurement": 1}),
+        ("nvidia-h100", {}, ALONE | {"gpu": 1, "cpu_measurement": 0}),
+        ("nvidia-h100", {"processes": 4}, ALONE | {"gpu": 4, "cpu_measurement": 0}),
+        (
+            "nvidia-h100",
+            {"processes": 8, "nodes": 2},
+            {"runtime": "20m", "gpu": 8, "cpu_measurement": 0}
+            | {"nodes": 2, "tasks": 8, "tasks_per_gpu": 1, "mpi": "srun"},
+        ),
+    ],
+)
+def test_a_job_asks_for_a_gpu_a_process_and_for_its_nodes(hardware, parallel, wanted):
+    text = ProfileStepConfig.model_validate(STEP | {"parallel": parallel}).model_dump_json(indent=1)
+    lab = Workflow.__new__(Workflow)  # of one run, without a plan on disk
+    lab._runs = {f"{hardware}/profile_step/run": Run("profile_step", "run", "", text)}
+    wildcards = SimpleNamespace(
+        hardware=hardware, run="run", get=lambda name: {"hardware": hardware, "run": "run"}[name]
+    )
+    found = lab.resources(MEASUREMENTS["profile_step"])
+    assert {name: each(wildcards) if callable(each) else each for name, each in found.items()} == wanted

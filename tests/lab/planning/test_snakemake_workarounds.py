@@ -1,0 +1,85 @@
+"""Snakemake still needs each workaround, and only defaults that nobody asked for are removed."""
+
+import atexit
+import gc
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from snakemake.cli import get_argument_parser
+from snakemake.scheduling.job_scheduler import JobRateLimiter
+
+from mfulab.lab.planning.snakemake_workarounds import OBJECTS_MADE, keep_no_default_rate, look_for_garbage_rarely
+
+
+@pytest.fixture
+def python_looks_as_it_does():
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
+    atexit.unregister(gc.freeze)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_kept"),
+    [([], False), (["--max-jobs-per-timespan", "30/1m"], True), (["--max-jobs-per-timespan", "2/1s"], True)],
+)
+def test_the_rate_that_no_one_asked_for_is_not_kept(arguments, is_kept):
+    limiter = JobRateLimiter(get_argument_parser().parse_args(["--cores", "1", *arguments]).max_jobs_per_timespan)
+    scheduler = SimpleNamespace(job_rate_limiter=limiter)
+    keep_no_default_rate(scheduler)
+    assert scheduler.job_rate_limiter is (limiter if is_kept else None)
+
+
+def test_thousands_of_jobs_that_live_on_are_not_walked_again_and_again(python_looks_as_it_does):
+    def looks():
+        gc.collect()
+        before = sum(generation["collections"] for generation in gc.get_stats())
+        jobs = [[number] for number in range(OBJECTS_MADE // 2)]
+        return len(jobs) and sum(generation["collections"] for generation in gc.get_stats()) - before
+
+    assert looks() > 10
+    look_for_garbage_rarely()
+    assert looks() == 0
+
+
+@pytest.mark.parametrize(
+    ("mended", "told"), [("", "taken apart"), ("snakemake_workarounds.look_for_garbage_rarely()", "")]
+)
+def test_what_lives_as_long_as_the_workflow_is_not_taken_apart_at_its_end(mended, told):
+    script = f"""
+from mfulab.lab.planning import snakemake_workarounds
+
+class Job:
+    def __init__(self):
+        self.dag = [self]
+
+    def __del__(self):
+        print("taken apart", end="")
+
+{mended}
+job = Job()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == told
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_a_sweep_ends_it_with_one_line(number):
+    code = f"""
+import os, time
+from mfulab.lab.planning import snakemake_workarounds
+snakemake_workarounds.catch_signals(snakemake_workarounds.leave_at_once)
+os.kill(os.getpid(), {int(number)})
+time.sleep(30)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 128 + number
+    assert ended.stderr.split("\n") == [
+        "",
+        "mfulab: interrupted before anything was measured; finished rows are kept, the same command goes on.",
+        "",
+    ]

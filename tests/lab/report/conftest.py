@@ -1,0 +1,44 @@
+"""What the tests of the report share: tables of two invented machines, and a page that is drawn once for all tests."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support import report_rows
+from support.shared import made_once
+
+from mfulab.cli.main import main
+from mfulab.lab.report import frames
+
+
+@pytest.fixture(scope="session")
+def invented(tmp_path_factory) -> frames.Tables:
+    """Every table of the two machines with all of their models. Tests change copies."""
+    root = tmp_path_factory.mktemp("invented")
+    manifests = [str(report_rows.lay_out(root, each)) for each in (report_rows.CPU, report_rows.GPU)]
+    main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
+    return frames.read(root / "tables")[0]
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory) -> Path:
+    """A folder with tables, figures and the page in two languages, hostile texts among them; tests change copies."""
+    return made_once(tmp_path_factory, "page", _make_page)
+
+
+def _make_page(root: Path) -> None:
+    manifest = report_rows.lay_out(root, models=(*report_rows.MODELS, report_rows.EVIL_NAME))
+    reason = json.dumps(f"a day of pure Python {report_rows.EVIL}").strip('"')
+    manifest.write_text(manifest.read_text().replace("a day of pure Python", reason))
+    of_machine = root / "results" / report_rows.CPU
+    row = next((of_machine / "environment").iterdir()) / "row.csv"
+    cell = report_rows.EVIL.replace('"', '""')
+    row.write_text(row.read_text().replace("Linux 6.1", f'"{cell}"'))
+    run = next(path for path in (of_machine / "profile_step").iterdir() if "gpt2" in path.name)
+    (run / "log").write_text(f"</script>{report_rows.EVIL_NAME}")
+    tables, drawn = str(root / "results/tables"), str(root / "figures")
+    main(["tables", "--root", str(root), "--out", tables, "--manifest", str(manifest)])
+    main(["figures", "--tables", tables, "--out", drawn, "--formats", "svg"])  # once for both languages
+    for name, language in (("report", "en"), ("korean", "ko")):
+        out = str(root / f"{name}.html")
+        main(["page", "--tables", tables, "--figures", drawn, "--out", out, "--language", language])

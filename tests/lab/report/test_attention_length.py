@@ -1,0 +1,74 @@
+"""Longer sequences: the sentence from rows of each backend of attention; no text covers another."""
+
+import pytest
+from support.drawn import overlaps, tables
+
+from mfulab.core.language import Texts
+from mfulab.lab.report import figures, frames
+from mfulab.lab.report.figures import attention_length
+
+TEXT = Texts("en", "attention_length")
+
+
+def row(attention: str, tokens: int = 512, **changes) -> dict:
+    """A step of 1 s at 40 % MFU and 100 MB with flash attention; twice as long and four times as large without."""
+    times = 2 if attention == "math" else 1
+    measured = {"time_s": 1.0 * times, "mfu_percent": 40.0 / times, "memory_bytes": 1e8 * times**2}
+    common = {"status": "ok", "hardware": "here", "recorded": "False", "precision": "fp32", "mode": "training"}
+    step = {"model": "small", "workload": "training", "batch_size": 1, "sequence_length": tokens}
+    names = {"attention": attention, "execution": f"attention_{attention}", "flops_run": f"small,{tokens}"}
+    return {**common, **step, **names, **measured, **changes}
+
+
+def failed(attention: str, tokens: int, status: str = "out_of_memory") -> dict:
+    return row(attention, tokens, status=status, time_s=None, mfu_percent=None, memory_bytes=None)
+
+
+def known(tmp_path, *rows: dict, shares: dict[int, float] | None = None) -> frames.Tables:
+    counted = [
+        {"run": f"small,{tokens}", "status": "ok", "attention_flops": share, "forward_flops": 100}
+        for tokens, share in (shares or {}).items()
+    ]
+    return tables(tmp_path, *rows, flops=counted)
+
+
+def said(tmp_path, *rows: dict, **more) -> str:
+    return attention_length.finding(attention_length.rows(known(tmp_path, *rows, **more)), TEXT)
+
+
+def test_the_longest_sequence_is_told(tmp_path):
+    every = [row(attention, tokens) for attention in ("math", "flash") for tokens in (128, 2048)]
+    assert said(tmp_path, *every, shares={128: 8, 2048: 55}) == (
+        "From 128 to 2048 tokens attention's share of small's FLOPs grows from 8.0 % to 55 %. "
+        "At 2048 tokens the step takes 2.00× as long with all scores in memory as with flash attention: "
+        "20 % against 40 % MFU. At its peak it holds 400 MB against 100 MB."
+    )
+
+
+def test_one_backend_without_counts_says_what_was_measured(tmp_path):
+    assert said(tmp_path, row("flash", 128), row("flash")) == "small was measured from 128 to 512 tokens."
+
+
+def test_equal_backends_are_not_compared(tmp_path):
+    same = [row("math", tokens, time_s=1.0, mfu_percent=40.0) for tokens in (128, 512)]
+    told = said(tmp_path, row("flash", 128), row("flash"), *same, shares={128: 8, 512: 20})
+    assert "the step takes as long with all scores in memory as with flash attention" in told
+
+
+def test_runs_out_of_memory_are_counted_and_unsupported_ones_are_not(tmp_path):
+    rows = [row("flash", 128), row("flash"), failed("math", 8192), failed("cudnn", 512, "unsupported")]
+    assert said(tmp_path, *rows).endswith("1 run was out of memory.")
+    assert len(attention_length.rows(known(tmp_path, *rows))) == 3
+
+
+def test_one_length_is_no_comparison_of_lengths(tmp_path):
+    assert attention_length.rows(known(tmp_path, row("flash"), row("math"))).empty
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_everything_fits(tmp_path, language):
+    lengths = (128, 512, 1024, 2048)
+    rows = [row(attention, tokens) for attention in ("math", "flash") for tokens in lengths]
+    found = known(tmp_path, *rows, failed("math", 8192), shares={tokens: tokens / 40 for tokens in lengths})
+    drawn = figures.render("attention_length", found, language)
+    assert overlaps(drawn.figure) == []

@@ -1,0 +1,532 @@
+"""The page in a real browser: no error, no request, and everything that a reader would click."""
+
+import csv
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from support import report_rows
+
+from mfulab.cli.main import main
+from mfulab.lab.tables import build
+from mfulab.lab.tables.records import Collected
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
+    pytest.mark.xdist_group("browser"),  # one browser for all of them
+]
+
+
+@pytest.fixture(scope="module")
+def report(page) -> Path:
+    return page / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def of_one_figure(report, tmp_path_factory) -> Path:
+    return with_one_drawing(report, tmp_path_factory.mktemp("of_one_figure"))
+
+
+def with_one_drawing(page: Path, folder: Path) -> Path:
+    """The page with the headline's drawing alone: opening forty others takes longer than most tests."""
+    drawings = re.compile(r'(<svg id="svg-(?!mfu_versus_utilization")[^>]*>).*?</svg>', re.DOTALL)
+    emptied = folder / page.name
+    emptied.write_text(drawings.sub(r"\1</svg>", page.read_text()))
+    return emptied
+
+
+@contextmanager
+def without_complaints(browser, report: Path):
+    """A tab with the page; at its end there must have been no complaint and no request but for the page itself."""
+    complaints, requests = [], []
+    tab = browser.new_page(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.goto(report.as_uri())
+    tab.wait_for_selector("#grid tbody tr[data-row]")
+    yield tab
+    assert complaints == []
+    asked = {url.partition("#")[0] for url in requests if not url.startswith(("blob:", "data:", "about:"))}
+    assert asked == {report.as_uri()}
+    tab.close()
+
+
+@pytest.fixture
+def opened(browser, of_one_figure):
+    with without_complaints(browser, of_one_figure) as tab:
+        yield tab
+
+
+@pytest.fixture
+def drawn(browser, report):
+    with without_complaints(browser, report) as tab:
+        yield tab
+
+
+def column_of(tab, name: str):
+    at = tab.locator("#grid thead th button").all_text_contents().index(name) + 1
+    return tab.locator(f"#grid tbody tr[data-row] td:nth-child({at})")
+
+
+def cells(tab, name: str) -> list[str]:
+    return column_of(tab, name).all_text_contents()
+
+
+def test_sorting_by_a_heading_and_back(opened):
+    opened.get_by_role("button", name="mfu_percent").click()
+    falling = [float(cell) for cell in cells(opened, "mfu_percent") if cell]
+    assert falling == sorted(falling, reverse=True)
+    opened.get_by_role("button", name="mfu_percent").click()
+    rising = [float(cell) for cell in cells(opened, "mfu_percent") if cell]
+    assert rising == sorted(rising)
+    assert rising[0] < falling[0]
+    assert opened.locator("th[aria-sort=ascending]").count() == 1
+
+
+def test_what_was_not_measured_comes_last_either_way(opened):
+    opened.locator("#filter").fill("gpt2 training")
+    for _ in range(2):
+        opened.get_by_role("button", name="mfu_percent").click()
+        shown = cells(opened, "mfu_percent")
+        assert "" in shown
+        assert "" not in shown[: len(shown) - shown.count("")]
+
+
+def test_filtering_by_words_and_conditions(opened):
+    opened.locator("#filter").fill("resnet18 batch_size=4 mfu_percent>10")
+    assert set(cells(opened, "model")) == {"resnet18"}
+    assert set(cells(opened, "batch_size")) == {"4"}
+    assert all(float(cell) > 10 for cell in cells(opened, "mfu_percent"))
+    assert "of 54 rows" in opened.locator("#count").text_content()
+    opened.locator("#filter").fill("nothing like this")
+    assert opened.locator("#grid tbody tr[data-row]").count() == 0
+
+
+def test_a_condition_may_be_written_as_one_speaks(opened):
+    for words in ("mfu>10", "mfu_percent >10", "MFU > 10%", "mfu_percent>=10.0 batch!=0"):
+        opened.locator("#filter").fill(words)
+        shown = cells(opened, "mfu_percent")
+        assert shown
+        assert all(float(cell) >= 10 for cell in shown)
+        assert opened.locator("#wrong").text_content() == ""
+
+
+def test_a_wrong_condition_is_explained(opened):
+    everything = opened.locator("#count").text_content()
+    opened.locator("#filter").fill("mfu_persent>10")
+    assert "no column mfu_persent; near it: mfu_percent" in opened.locator("#wrong").text_content()
+    assert opened.locator("#count").text_content() == everything
+    opened.locator("#filter").fill("mfu>high")
+    assert "high is no number" in opened.locator("#wrong").text_content()
+
+
+def test_figures_are_saved_as_picture_and_rows(opened, tmp_path):
+    opened.locator("#figure-mfu_versus_utilization .about summary").click()
+    for kind, begins in (("svg", b"<svg"), ("png", b"\x89PNG"), ("csv", b"hardware,")):
+        with opened.expect_download() as download:
+            opened.locator(f"#figure-mfu_versus_utilization [data-download={kind}]").click()
+        assert download.value.suggested_filename == f"mfu_versus_utilization.{kind}"
+        download.value.save_as(tmp_path / kind)
+        content = (tmp_path / kind).read_bytes()
+        assert content.startswith(begins)
+        assert b"var(--" not in content
+    opened.evaluate("async () => { (await data).figures.mfu_versus_utilization.all = 1000; }")
+    with opened.expect_download() as download:
+        opened.locator("#figure-mfu_versus_utilization [data-download=csv]").click()
+    assert re.fullmatch(r"mfu_versus_utilization\.first-\d+-rows\.csv", download.value.suggested_filename)
+
+
+AXE = find_spec("axe_playwright_python")
+
+
+@pytest.mark.skipif(AXE is None, reason="axe-playwright-python, which brings axe-core, is not installed")
+@pytest.mark.parametrize("name", ["report", "korean"])
+def test_accessible_at_three_widths(browser, report, tmp_path, name):
+    tab = browser.new_page()
+    tab.goto(with_one_drawing(report.with_name(f"{name}.html"), tmp_path).as_uri())
+    tab.wait_for_selector("#grid tbody tr[data-row]")
+    tab.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    tab.evaluate(next(Path(AXE.submodule_search_locations[0]).rglob("axe.min.js")).read_text())
+    for width in (375, 768, 1280):
+        tab.set_viewport_size({"width": width, "height": 900})
+        rules = f"{{ 'color-contrast': {{ enabled: {str(width == 1280).lower()} }} }}"  # slow, and no matter of width
+        options = f"{{ rules: {rules}, resultTypes: ['violations'] }}"
+        found = tab.evaluate(f"axe.run({{ exclude: ['svg'] }}, {options}).then((all) => all.violations)")
+        assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found] == []
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    tab.close()
+
+
+def test_a_korean_table_has_korean_titles_and_sorts_by_them(browser, report):
+    tab = browser.new_page()
+    tab.goto(report.with_name("korean.html").as_uri())
+    tab.wait_for_selector("#grid tbody tr[data-row]")
+    title = tab.get_by_role("button", name="시간 (s)", exact=True)
+    assert title.get_attribute("title").startswith("time_s: ")
+    title.click()
+    times = [float(cell) for cell in column_of(tab, "시간 (s)").all_text_contents() if cell]
+    assert times == sorted(times, reverse=True)
+    assert len(times) > 1
+    tab.close()
+
+
+def test_export_holds_the_filtered_rows_with_the_columns_that_are_shown(opened, tmp_path):
+    opened.locator("#filter").fill("resnet18")
+    opened.locator("#columns summary").click()
+    opened.get_by_label("arithmetic_intensity", exact=True).check()
+    opened.get_by_label("flops", exact=True).check()
+    opened.get_by_label("energy_j", exact=True).uncheck()
+    with opened.expect_download() as download:
+        opened.locator("#export").click()
+    download.value.save_as(tmp_path / "profile.csv")
+    with (tmp_path / "profile.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["model"] for row in rows} == {"resnet18"}
+    assert len(rows) == 12
+    assert float(rows[0]["flops"]) > 1e9
+    assert "arithmetic_intensity" in rows[0]
+    assert "energy_j" not in rows[0]
+
+
+def test_other_tables_and_all_columns(opened):
+    opened.locator("#table").select_option("matmul")
+    assert "kernel" in opened.locator("#grid thead").text_content()
+    few = opened.locator("#grid thead th").count()
+    opened.locator("#columns summary").click()
+    opened.locator("#all").check()
+    assert opened.locator("#grid thead th").count() > few
+
+
+def test_a_run_opens_with_its_config_samples_and_log(opened):
+    opened.locator("#filter").fill("gpt2 inference batch_size=4")
+    opened.locator("#grid tbody tr[data-row]").first.click()
+    dialog = opened.locator("dialog#run")
+    sync_api.expect(dialog).to_be_visible()
+    text = dialog.text_content()
+    assert "model=gpt2" in text
+    assert '"batch_size": 4' in text
+    assert "Samples: time_s" in text
+    assert dialog.locator("canvas").count() >= 2
+    assert dialog.evaluate("each => each.scrollWidth <= each.clientWidth")
+    opened.keyboard.press("Escape")
+    sync_api.expect(dialog).to_be_hidden()
+
+
+def test_text_from_models_and_logs_is_shown_and_never_run(opened):
+    assert opened.title() == "MFU versus utilization"
+    opened.locator("#filter").fill("onerror")
+    assert report_rows.EVIL_NAME in cells(opened, "model")
+    opened.locator("#filter").fill("gpt2")
+    for line in opened.locator("#grid tbody tr[data-row]").all()[:12]:
+        line.click()
+        opened.keyboard.press("Escape")
+    assert opened.title() == "MFU versus utilization"
+
+
+def test_the_keyboard_opens_a_run(opened):
+    opened.locator("#grid tbody tr[data-row]").first.focus()
+    opened.keyboard.press("Enter")
+    sync_api.expect(opened.locator("dialog#run")).to_be_visible()
+
+
+def test_dark_mode_reaches_the_figures(opened):
+    def paper() -> str:
+        return opened.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    def ink() -> str:
+        marked = "document.querySelector('.drawing [style*=\"--ink\"]')"
+        return opened.evaluate(f"getComputedStyle({marked}).fill")
+
+    light = paper(), ink()
+    opened.locator("#theme").click()
+    assert paper() != light[0]
+    assert ink() != light[1]
+    opened.locator("#theme").click()
+    assert (paper(), ink()) == light
+
+
+@pytest.mark.parametrize("width", [375, 1920])
+def test_nothing_is_wider_than_the_screen(drawn, width):
+    drawn.set_viewport_size({"width": width, "height": 900})
+    assert drawn.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_tables_of_facts_need_no_sideways_scrolling_on_a_phone(opened):
+    opened.set_viewport_size({"width": 375, "height": 900})
+    tables = opened.locator(".wide")
+    assert tables.count() >= 1
+    assert tables.evaluate_all("all => all.every((each) => each.scrollWidth <= each.clientWidth)")
+
+
+def test_a_phone_shows_figures_legibly_and_whole_at_a_touch(opened):
+    opened.set_viewport_size({"width": 375, "height": 700})
+    drawing = opened.locator(".drawing").first
+    hidden = "drawing => drawing.scrollWidth - drawing.clientWidth"
+    assert drawing.evaluate(hidden) > 300
+    drawing.click(position={"x": 200, "y": 60})
+    assert drawing.evaluate(hidden) == 0
+    drawing.press("Enter")
+    assert drawing.evaluate(hidden) > 300
+
+
+def test_the_name_of_a_row_stays_in_view(opened):
+    opened.set_viewport_size({"width": 375, "height": 700})
+    first = "document.querySelector('#grid tbody tr[data-row] td')"  # asked for anew: rows are repainted
+    sides = f"(({{ left, right }}) => [left, right])({first}.getBoundingClientRect())"
+    before = opened.evaluate(sides)
+    opened.locator("#scroll").evaluate("scroll => { scroll.scrollLeft = 400; }")
+    assert opened.evaluate(sides) == before
+    assert before[1] < 375 / 2
+    assert opened.evaluate(f"{first}.textContent") in report_rows.MODELS
+
+
+def test_figures_say_their_finding_to_those_who_do_not_see_them(drawn):
+    drawings = drawn.locator(".drawing")
+    assert drawings.count() >= 10
+    for label in drawings.evaluate_all("all => all.map((each) => each.ariaLabel)"):
+        assert any(character.isdigit() for character in label)
+
+
+def test_ids_are_unique(drawn):
+    ids = drawn.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
+    assert len(ids) == len(set(ids))
+
+
+HEADLINE = "#figure-mfu_versus_utilization"
+
+
+def marks(tab):
+    return tab.locator(f"{HEADLINE} [data-run]")
+
+
+def chosen_in_view(tab) -> int:
+    return tab.locator("#grid tbody tr.on").count()
+
+
+def test_a_mark_chooses_its_row_and_a_row_its_marks(opened):
+    mark = marks(opened).first
+    mark.dispatch_event("click")
+    sync_api.expect(opened.locator("#selected span")).to_have_text("1 selected")
+    assert chosen_in_view(opened) == 1
+    title = mark.locator("title").text_content()
+    assert all(cell in title for cell in opened.locator("#grid tbody tr.on td").all_text_contents()[:2])
+    opened.locator("#clear").click()
+    assert chosen_in_view(opened) == 0
+    opened.locator("#filter").fill("resnet18 inference batch_size=4 fp32")
+    opened.locator("#grid tbody tr[data-row] input").first.check()
+    assert opened.locator(f"{HEADLINE} [data-run].on").count() == 1
+    assert opened.locator(f"{HEADLINE} [data-run].on title").text_content().startswith("resnet18 inference 4 fp32")
+
+
+def test_the_keyboard_chooses_marks_and_rows(opened):
+    drawing = opened.locator(f"{HEADLINE} .drawing")
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        drawing.press(key)
+    assert "mfu_percent" in opened.locator(f"{HEADLINE} .tools [role=status]").text_content()
+    assert opened.locator("#selected span").text_content() == "1 selected"
+    line = opened.locator("#grid tbody tr[data-row]:not(.on)").first
+    line.press(" ")
+    assert opened.locator("#selected span").text_content() == "2 selected"
+
+
+def drag(tab, share: float = 0.6) -> int:
+    """Draws a box from the figure's left edge over so much of it; returns how many marks it chose."""
+    box = tab.locator(f"{HEADLINE} svg").bounding_box()
+    tab.mouse.move(box["x"] + 5, box["y"] + 30)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + box["width"] - 5, box["y"] + share * box["height"], steps=4)
+    tab.mouse.up()
+    return tab.locator(f"{HEADLINE} [data-run].on").count()
+
+
+def test_a_box_chooses_marks_and_zooms_until_reset(opened):
+    every = marks(opened).count()
+    assert 0 < drag(opened) < every
+    places = "all => all.map((each) => each.getBoundingClientRect().y)"
+    before = marks(opened).evaluate_all(places)
+    opened.get_by_role("button", name="Zoom to the selection").first.click()
+    assert opened.locator(f"{HEADLINE} .zoomed text").count() >= 4
+    assert marks(opened).evaluate_all(places) != before
+    opened.get_by_role("button", name="Reset").first.click()
+    assert marks(opened).evaluate_all(places) == before
+    assert opened.locator(f"{HEADLINE} .zoomed").count() == 0
+
+
+def test_the_address_holds_filter_order_and_selection(opened):
+    opened.locator("#filter").fill("resnet18 mfu>10")
+    opened.get_by_role("button", name="mfu_percent").click()
+    for line in (0, 1):
+        opened.locator("#grid tbody tr[data-row] input").nth(line).check()
+    opened.locator("#only").check()
+    shown = cells(opened, "mfu_percent")
+    assert len(shown) == 2
+    address = opened.url
+    assert "filter=" in address
+    opened.goto("about:blank")
+    opened.goto(address)
+    opened.wait_for_selector("#grid tbody tr.on")
+    assert cells(opened, "mfu_percent") == shown
+    assert opened.locator("#filter").input_value() == "resnet18 mfu>10"
+    assert opened.locator("th[aria-sort=descending]").text_content() == "mfu_percent"
+
+
+def test_two_runs_side_by_side_and_linked(opened):
+    for words in ("resnet18 inference batch_size=4 fp32", "resnet18 inference batch_size=1 fp32"):
+        opened.locator("#filter").fill(words)
+        opened.locator("#grid tbody tr[data-row] input").first.check()
+    opened.locator("#beside").click()
+    lines = {}
+    for line in opened.locator("dialog#run tr").all():
+        name, *values = line.locator("th, td").all_text_contents()
+        lines[name] = values
+    assert lines["batch_size"] == ["4", "1", ""]
+    assert "model" not in lines
+    assert " … " in lines["time_s"][0]
+    one, two = (float(value) for value in lines["mfu_percent"][:2])
+    assert float(lines["mfu_percent"][2].split()[0]) == pytest.approx(two - one, rel=0.01)
+    assert "beside=1" in opened.url
+    address = opened.url
+    opened.goto("about:blank")
+    opened.goto(address)
+    sync_api.expect(opened.locator("dialog#run")).to_be_visible()
+
+
+def test_a_run_shows_where_its_step_goes_with_the_numbers_of_the_table(opened):
+    opened.locator("#filter").fill("gpt2 training batch_size=4 status=ok")
+    time = float(column_of(opened, "time_s").first.text_content())
+    opened.locator("#grid tbody tr[data-row]").first.click()
+    levels = opened.locator("dialog#run .icicle").evaluate_all("all => all.map((each) => each.ariaLabel)")
+    assert len(levels) >= 2
+    for level in levels:
+        parts = [float(found) for found in re.findall(r"([\d.e+-]+) ms", level)]
+        assert sum(parts) == pytest.approx(1e3 * time, rel=0.02)
+
+
+def test_a_trace_shows_its_operators_by_what_is_to_gain(browser, tmp_path):
+    found = Collected()
+    found.records["traces"] = [{**report_rows.traces()[0].model_dump(), "experiment": "", "recorded": False}]
+    build.joined(found.records)
+    build.write(found, tmp_path)
+    main(["page", "--tables", str(tmp_path), "--out", str(tmp_path / "traces.html")])
+    opened = browser.new_page()
+    opened.goto((tmp_path / "traces.html").as_uri())
+    opened.locator("#grid tbody tr[data-row]").first.click()
+    level = opened.locator("dialog#run .icicle").evaluate_all("all => all.map((each) => each.ariaLabel)")[-1]
+    assert sum(float(found) for found in re.findall(r"([\d.e+-]+) ms", level)) == pytest.approx(100, rel=1e-3)
+    lines = opened.locator("dialog#run table.beside tr").all_inner_texts()
+    assert [line.split("\t")[0] for line in lines] == ["operator", "aten::gelu", "aten::mm", "not launched in time"]
+    bound, *numbers = lines[2].split("\t")[2:]
+    assert bound == "compute"
+    time, best, gain = map(float, numbers)
+    assert time == pytest.approx(46, rel=1e-3)
+    assert best + gain == pytest.approx(time, rel=1e-3)
+
+
+def test_a_phone_stacks_panels_and_wraps_the_legend(drawn):
+    drawn.locator("#batch_size summary").first.click()
+    drawing = drawn.locator("#figure-time_by_batch_size .drawing")
+    panels = "all => all.map((each) => each.querySelector('path').getBoundingClientRect()).map(({x, y}) => [x, y])"
+    wide = drawing.locator(".panel").evaluate_all(panels)
+    assert len({round(y) for _, y in wide}) == 1
+    drawn.set_viewport_size({"width": 390, "height": 900})
+    drawn.wait_for_selector("#figure-time_by_batch_size svg.stack")
+    stacked = drawing.locator(".panel").evaluate_all(panels)
+    assert len({round(y) for _, y in stacked}) == len(stacked) > 1
+    assert drawing.evaluate("each => each.scrollWidth <= each.clientWidth")
+    named = "all => all.every((each) => each.querySelectorAll('.axis use').length)"
+    assert drawing.locator(".panel").evaluate_all(named)
+    drawn.set_viewport_size({"width": 1280, "height": 900})
+    drawn.wait_for_selector("#figure-time_by_batch_size svg:not(.stack)")
+    assert drawing.locator(".panel").evaluate_all(panels) == wide
+
+
+def test_a_phone_shows_twelve_texts_of_a_figure_at_most(drawn):
+    noted = """all => all.map((each) => [...each.querySelectorAll('.text, .value')].filter(
+        (text) => !text.closest('.axis, .legend') && !text.matches('.spare')).map((text) => text.className.baseVal))"""
+    headings = "all => all.map((each) => each.querySelectorAll('.heading:not(.spare)').length)"
+    wide, titles = (drawn.locator(".drawing").evaluate_all(each) for each in (noted, headings))
+    drawn.set_viewport_size({"width": 390, "height": 900})
+    narrow = drawn.locator(".drawing").evaluate_all(noted)
+    for some, every in zip(narrow, wide, strict=True):
+        if len(every) > 12:
+            assert some == ["text"] * min(every.count("text"), 12), "values are there together, or not"
+        else:
+            assert some == every
+    assert max(map(len, wide)) > 12
+    assert max(each.count("value") for each in narrow) > 1
+    assert drawn.locator(".drawing").evaluate_all(headings) == titles
+    alone = drawn.locator(".leader").evaluate_all(
+        "all => all.filter((each) => each.matches('.spare') !== each.nextElementSibling.matches('.spare')).length"
+    )
+    assert alone == 0
+    assert drawn.locator(".leader.spare").count() > 0
+    assert max(titles) > 1
+    drawn.set_viewport_size({"width": 1280, "height": 900})
+    assert drawn.locator(".drawing").evaluate_all(noted) == wide
+
+
+def test_a_link_into_a_closed_topic_opens_it(drawn, report):
+    drawn.goto(f"{report.as_uri()}#figure-roofline")
+    sync_api.expect(drawn.locator("#figure-roofline .drawing")).to_be_visible()
+
+
+def test_the_first_screen_has_sentence_figure_because_and_advice(opened):
+    for what in ("h1", f"{HEADLINE} svg", "#headline .because >> nth=1"):
+        box = opened.locator(what).bounding_box()
+        assert box["y"] + box["height"] <= 900, what
+    assert opened.locator("details.topic[open]").count() == 0
+    doubts = opened.locator("#doubts summary").bounding_box()
+    assert doubts["y"] > opened.locator(f"{HEADLINE} svg").bounding_box()["y"]
+    assert doubts["height"] < 40
+
+
+def test_paper_shows_the_rows_without_controls(drawn):
+    drawn.emulate_media(media="print")
+    assert not drawn.locator(".controls").is_visible()
+    assert drawn.locator("#grid").is_visible()
+    drawn.set_viewport_size({"width": 718, "height": 1047})  # A4 at 96 dpi less its margins
+    assert drawn.evaluate("document.documentElement.scrollWidth") <= 718
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_rows_make_a_page_that_is_still_usable(browser, report, tmp_path):
+    """Within 2 GB, three figures drawn of all rows; benchmarks/report_scale.py draws every one and tells the time."""
+    report_rows.multiply(report.parent / "results/tables", tmp_path / "tables", 100_000)
+    shutil.copytree(report.parent / "figures", tmp_path / "figures")
+    for name in ("mfu_versus_utilization", "time_by_batch_size", "utilization_ladder"):
+        (tmp_path / "figures" / f"{name}.svg").unlink()
+    command = [sys.executable, "-c", "from mfulab.cli.main import main; main()", "page"]
+    page_file = tmp_path / "report.html"
+    folders = ["--tables", str(tmp_path / "tables"), "--figures", str(tmp_path / "figures")]
+    subprocess.run([*command, *folders, "--out", str(page_file)], check=True)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2e6  # KiB
+    assert page_file.stat().st_size < 12e6
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.goto(page_file.as_uri())
+    tab.wait_for_selector("#grid tbody tr[data-row]")
+    assert "100,000 of 100,000 rows" in tab.locator("#count").text_content()
+    assert tab.locator("#grid tbody tr").count() < 100
+    tab.locator("#filter").fill("seed=99999")
+    sync_api.expect(tab.locator("#count")).to_have_text("1 of 100,000 rows")
+    tab.locator("#filter").fill("")
+    tab.get_by_role("button", name="time_s", exact=True).click()
+    tab.locator("#scroll").evaluate("all => { all.scrollTop = all.scrollHeight; }")
+    sync_api.expect(column_of(tab, "time_s").last).to_have_text("")
+    tab.close()

@@ -1,0 +1,511 @@
+"""Figures by content: what is drawn and said comes from the rows, and no text covers another, few models or twenty."""
+
+import itertools
+import random
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from support import report_rows, slow
+from support.drawn import overlaps, texts
+
+from mfulab.cli.main import main
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
+from mfulab.lab.report import figures, frames, trust
+from mfulab.lab.report.drawing import labels, matmuls, relative
+from mfulab.lab.report.figures import (
+    flops_versus_time,
+    kernel_ladder,
+    matmul_precision,
+    matmul_shapes,
+    mfu_versus_utilization,
+    precision_speed,
+    published_mfu,
+    time_by_batch_size,
+    utilization_ladder,
+)
+
+TWENTY = tuple(
+    f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
+)
+
+
+SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
+
+
+def measured(
+    root: Path, *machines: str, models: tuple[str, ...], sizes: tuple[int, ...] = (256, 512, 1024)
+) -> frames.Tables:
+    manifests = [str(report_rows.lay_out(root, machine, models=models, sizes=sizes)) for machine in machines]
+    main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
+    return frames.read(root / "tables")[0]
+
+
+# The invented experiment has one execution mode, process and backend of attention, a matmul in each step.
+COMPARING = (
+    "execution_speed",
+    "autograd",
+    "data_parallel",
+    "attention_length",
+    "convolution",
+    "frameworks",
+    "recompilations",
+    "subnormals",
+    "input",
+    "quantised",
+    "pruning",
+)
+LOGARITHMIC = ("roofline", "matmul_precision", "matmul_throughput", "repeatability")  # axes, with two numbers or more
+INVENTED = [name for name in figures.modules() if name not in COMPARING]
+# Of two languages one by day for each figure, in turn; the other by night.
+IN_TURN, OTHERWISE = ([(name, ("en", "ko")[(at + by) % 2]) for at, name in enumerate(INVENTED)] for by in (0, 1))
+
+
+@pytest.fixture(scope="module")
+def few(invented) -> frames.Tables:
+    """Two machines; every second run was not steady, so that legends are as long as they become."""
+    steady = {name: np.arange(len(invented[name])) % 2 == 0 for name in ("profile", "matmul")}
+    return invented | {name: invented[name].assign(steady=each) for name, each in steady.items()}
+
+
+@pytest.fixture(scope="module")
+def render(few) -> Callable[..., figures.Drawn]:
+    """Draws a figure of the two machines, once for all tests that look at it."""
+    return cache(
+        lambda name, language="en": figures.render(
+            name, report_rows.classroom(few) if name == "equal_devices" else few, language
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> frames.Tables:
+    """Twenty models whose utilization and speed are scattered as real ones are, and matrices of seven sizes."""
+    root = tmp_path_factory.mktemp("many")
+    with pytest.MonkeyPatch.context() as patch:  # not for longer: other fixtures of this module invent rows too
+        scatter(patch)
+        return measured(root, report_rows.CPU, report_rows.GPU, models=TWENTY, sizes=SIZES)
+
+
+def scatter(patch: pytest.MonkeyPatch) -> None:
+    """Invents the models of TWENTY, and gives every row a speed and a utilization of its own."""
+    chance = random.Random(7)
+    for name in TWENTY:
+        cost = (
+            int(10 ** chance.uniform(7, 12)),
+            int(10 ** chance.uniform(6, 9)),
+            128 if "transformer" in name else None,
+        )
+        patch.setitem(report_rows.MODELS, name, cost)
+    invented = report_rows.profile
+
+    def scattered(hardware, model, *rest, **more):
+        row = invented(hardware, model, *rest, **more)
+        place = random.Random(model + hardware)
+        factor, busy = place.uniform(0.8, 8), min(100.0, place.gauss(88, 12))
+        for name in ("time_s", "time_p5_s", "time_p95_s", "time_ci_low_s", "time_ci_high_s"):
+            setattr(row, name, row.time_s and getattr(row, name) * factor)
+        row.utilization_percent = row.utilization_percent and busy
+        return row
+
+    patch.setattr(report_rows, "profile", scattered)
+
+
+def run_together(figure: Figure) -> list[tuple[str, str]]:
+    """Numbers below an axis with less than a third of their height between them: side by side they read as one."""
+    if figure.stale:
+        figure.canvas.draw()
+    found = []
+    for axes in figure.axes:
+        labels = [label for label in axes.get_xticklabels() if label.get_text() and label.get_rotation() == 0]
+        placed = sorted(((label.get_window_extent(), label.get_text()) for label in labels), key=lambda at: at[0].x0)
+        found += [(a, b) for (one, a), (other, b) in itertools.pairwise(placed) if other.x0 - one.x1 < one.height / 3]
+    return found
+
+
+@pytest.mark.parametrize(("name", "language"), slow.few([*IN_TURN, *OTHERWISE], len(IN_TURN)))
+def test_nothing_overlaps_all_is_inside_and_has_units_and_provenance(render, name, language):
+    drawn = render(name, language)
+    assert drawn is not None
+    placed = texts(drawn.figure)
+    assert overlaps(drawn.figure, placed) == []
+    assert run_together(drawn.figure) == []
+    width, height = drawn.figure.bbox.size
+    for words, box in placed:
+        assert -1 <= box.x0 <= box.x1 <= width + 1, words
+        assert -1 <= box.y0 <= box.y1 <= height + 1, words
+    footer = next(text.get_text() for text in drawn.figure.texts if text.get_gid() == "provenance")
+    assert "2026-01-02" in footer
+    assert "mfulab 0123abc" in footer
+    assert any(axes.get_xlabel() or axes.get_ylabel() for axes in drawn.figure.axes), "units"
+    assert any(character.isdigit() for character in drawn.finding)
+    for axis in (axis for axes in drawn.figure.axes for axis in (axes.xaxis, axes.yaxis) if name in LOGARITHMIC):
+        low, high = sorted(axis.get_view_interval())
+        assert axis.get_scale() != "log" or sum(low <= tick <= high for tick in axis.get_majorticklocs()) >= 2
+
+
+@pytest.mark.parametrize("name", slow.few(INVENTED, 4))
+def test_nothing_overlaps_with_twenty_models(many, name):
+    drawn = figures.render(name, report_rows.classroom(many) if name == "equal_devices" else many)
+    assert drawn is not None
+    assert overlaps(drawn.figure) == []
+    assert run_together(drawn.figure) == []
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_no_rows_no_figure(few, name):
+    nothing = {table: frame.head(0) for table, frame in few.items()}
+    assert figures.render(name, nothing) is None
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_a_single_row_a_table_is_no_accident(few, name):
+    single = {table: frame.head(1) for table, frame in few.items()}
+    drawn = figures.render(name, single)
+    assert drawn is None or "nan" not in drawn.finding
+
+
+def factors(rows: pd.DataFrame, factor: float) -> pd.DataFrame:
+    """The rows, the measured numbers of every second one larger or smaller by a factor."""
+    numbers = [
+        name for name in rows.select_dtypes("number") if name.endswith(("_s", "_percent", "_tflop_s", "speedup"))
+    ]
+    odd = pd.Series(range(len(rows)), index=rows.index) % 2 == 1
+    return rows.assign(**{name: rows[name].where(odd, rows[name] * factor) for name in numbers})
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_sentences_stay_true_for_extreme_equal_and_single_rows(few, language):
+    for name, module in figures.modules().items():
+        rows, text = module.rows(few), Texts(language, name)
+        if rows.empty:
+            continue
+        first = rows.iloc[0]
+        equal = rows.assign(**{column: first[column] for column in rows.select_dtypes("number")})
+        for what in (rows, rows.head(1), equal, factors(rows, 1e5), factors(rows, 1e-5)):
+            said = module.finding(what, text)
+            assert said[0] != " ", (name, said)
+            runs = re.findall(r"\b\w+ \([^()]*,[^()]*\)", said)
+            assert len(runs) == len(set(runs)), (name, said)
+            assert not re.search(r"\bnan\b|\binf\b|[{}]|\bNone\b(?! of)", said), (name, said)
+            assert not re.search(r"(?<![\d.,])1 (runs|cases|counts|rows)\b", said), (name, said)
+
+
+def test_a_series_is_named_once_and_a_loss_is_no_gain(few):
+    text = Texts("en", "time_by_batch_size")
+    rows = time_by_batch_size.rows(few)
+    series = rows[(rows["model"] == "resnet18") & (rows["machine"] == rows["machine"].iloc[0])]
+    plain = series[(series["precision"] == "fp32") & (series["mode"] == "training")]
+    said = time_by_batch_size.finding(plain, text)
+    assert said.count("resnet18") == 1
+    assert "largest" not in said
+    slower = series[(series["precision"] == "bf16") & (series["mode"] == "training")]
+    slower = slower.assign(samples_per_s=[10.0 / size for size in slower["batch_size"]])
+    said = time_by_batch_size.finding(pd.concat([plain, slower]), text)
+    assert "resnet18 (training, bf16) loses" in said
+    assert "gains least" not in said
+    assert "No series gains" in time_by_batch_size.finding(slower, text)
+    falling = plain.assign(time_s=[0.1, 0.05, 0.2])
+    assert "1 run a larger batch takes less time" in time_by_batch_size.finding(falling, text)
+
+
+def test_a_gain_above_peaks_and_bytes_is_flagged(few):
+    rows = precision_speed.rows(few)
+    text = Texts("en", "precision_speed")
+    assert "more than faster arithmetic or fewer bytes allow" not in precision_speed.finding(
+        rows.assign(speedup=1.5), text
+    )
+    assert "more than faster arithmetic or fewer bytes allow" in precision_speed.finding(
+        rows.assign(speedup=90.0), text
+    )
+    assert precision_speed.finding(rows.head(1), text).count(rows["model"].iloc[0]) == 1
+    slow = 1e3 * rows["time_s_base"]
+    faults = rows.assign(speedup=4.0, possible=2.0, page_faults_ms_base=0.6 * slow)
+    assert "partly since page faults take" in precision_speed.finding(faults, text)
+    few_faults = faults.assign(page_faults_ms_base=0.1 * slow)
+    low = few_faults.assign(mfu_percent=80.0, mfu_percent_base=20.0)
+    assert "further from its own peak: 20 % MFU against 80 %" in precision_speed.finding(low, text)
+    assert precision_speed.finding(few_faults.assign(mfu_percent=float("nan")), text).endswith("allow (2.00×).")
+
+
+@pytest.mark.parametrize(
+    ("speedup", "says"),
+    [(8.97, "has 8.97× the speed"), (0.000281, "takes 3,560× as long"), (1.0, "has 1.00× the speed")],
+)
+def test_a_speed_up_is_said_as_a_reader_would(speedup, says):
+    assert relative.times(speedup, Texts("en", "execution_speed")) == says
+
+
+@pytest.mark.parametrize(("many", "falls"), [(20.0, True), (60.0, False), (40.0, False)])
+def test_mfu_falls_only_where_it_is_lower_on_more_devices(many, falls):
+    one = {"model": "gpt2", "accelerator": "H100", "family": "Hopper"}
+    runs = [{**one, "accelerators": 8, "mfu_bf16_percent": 40.0}, {**one, "accelerators": 64, "mfu_bf16_percent": many}]
+    runs += [{**each, "accelerator": "H200", "mfu_bf16_percent": 30.0} for each in runs]
+    says = published_mfu.finding(pd.DataFrame(runs), Texts("en", "published_mfu"))
+    assert ("falls from 40 % of the 16-bit peak on 8 devices to 20 % on 64" in says) == falls
+    assert ("falls" in says) == falls
+
+
+def test_integers_are_not_called_the_most_exact_format():
+    lines = [("int8", 900.0, 0.0), ("fp32", 300.0, 3e-7), ("bf16", 600.0, 4e-3)]
+    rows = pd.DataFrame(lines, columns=["precision", "tflop_s", "relative_error"]).assign(n=512, machine="here")
+    text = Texts("en", "matmul_precision")
+    says = matmul_precision.finding(rows, text)
+    assert "int8 is the fastest with 900 TFLOP/s; sums of its integers are exact" in says
+    assert "fp32 has the smallest relative error, 3.0e-07, at 300 TFLOP/s" in says
+    assert "fp32 is both the fastest" in matmul_precision.finding(rows[rows["precision"] == "fp32"], text)
+
+
+def sound(rows):
+    """The rows that the headline's sentence is about."""
+    rows = rows.dropna(subset=["mfu_percent", "utilization_percent"])
+    return rows[~trust.doubtful(rows) & ~frames.emulated(rows)]
+
+
+def test_the_headline_says_because(few):
+    rows = mfu_versus_utilization.rows(few)
+    busy = sound(rows)[lambda each: each["utilization_percent"] >= 90]
+    rows.loc[busy["mfu_percent"].idxmin(), "verdict"] = "memory_bound"
+    row = mfu_versus_utilization.lowest(rows)
+    assert row.name == busy["mfu_percent"].idxmin()
+    said = mfu_versus_utilization.because(row, Texts("en", "mfu_versus_utilization"))
+    assert Texts("en", "because")("memory_bound") in said
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_rows_without_numbers_draw_nothing_wrong(few, name):
+    """All optional numbers missing, as of an experiment that only just began."""
+    bare = {}
+    for table, frame in few.items():
+        numbers = [column for column in frame if frame[column].dtype == float and column not in ("batch_size", "n")]
+        bare[table] = frame.assign(**{column: float("nan") for column in numbers})
+    drawn = figures.render(name, bare)
+    assert drawn is None or "nan" not in drawn.finding
+
+
+def test_the_headline_draws_every_run_with_both_measures(few, render):
+    drawn = render("mfu_versus_utilization")
+    points = sum(len(scatter.get_offsets()) for axes in drawn.figure.axes for scatter in axes.collections)
+    both = few["profile"].dropna(subset=["mfu_percent", "utilization_percent"])
+    assert points == len(both) == 80
+    told = sound(both)
+    assert 1 < len(told) < len(both), "some are doubtful"
+    assert f"{(told['utilization_percent'] >= 90).sum()} of {len(told)} runs" in drawn.finding
+
+
+def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
+    profile = few["profile"].copy()
+    profile["utilization_percent"] = profile["utilization_percent"].clip(upper=80)
+    first, above = sound(profile)[lambda each: each["mode"] == "inference"].index[:2]
+    profile.loc[first, ["model", "utilization_percent", "mfu_percent"]] = "resnet18", 95.0, 23.0
+    profile.loc[above, ["utilization_percent", "mfu_percent"]] = 95.0, 123.0
+    profile.loc[[first, above], ["hfu_percent", "useful_mfu_percent"]] = float("nan")  # those of other steps
+    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
+    assert "kept the device at least 90 % busy (resnet18)" in drawn.finding
+    assert "its MFU is 23 %" in drawn.finding
+    assert drawn.finding.startswith("1 of ")
+    assert "123" not in drawn.finding
+    assert "above 100 %: the peak is too low" in drawn.finding
+
+
+def test_the_headline_speaks_of_doubtful_runs_where_none_is_sound(few):
+    rows = mfu_versus_utilization.rows(few).assign(steady=False)
+    said = mfu_versus_utilization.finding(rows, Texts("en", "mfu_versus_utilization"))
+    assert f"of {len(rows)} runs" in said
+
+
+def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
+    profile = few["profile"].copy()
+    profile["recorded"] = profile["hardware"] == report_rows.GPU
+    environment = few["environment"].assign(recorded=few["environment"]["hardware"] == report_rows.GPU)
+    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile, "environment": environment})
+    assert f"of {len(sound(profile[~profile['recorded']]))} runs" in drawn.finding
+    assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
+        "Invented Xeon",
+        "Invented GPU 80GB (recorded)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["time_by_batch_size", "precision_speed", "flops_versus_time", "mfu_versus_utilization"],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_modes_stand_in_one_order_everywhere(few, name, order):
+    """Whichever comes first in the table."""
+    drawn = figures.render(name, {**few, "profile": few["profile"].iloc[::order]})
+    titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    entries = [entry.get_text() for legend in drawn.figure.legends for entry in legend.get_texts()]
+    words = " ".join(entries if name == "mfu_versus_utilization" else titles)
+    modes = list(dict.fromkeys(re.findall("training|inference|decoding", words)))
+    assert modes == [mode for mode in ("training", "inference", "decoding") if mode in modes]
+    assert len(modes) > 1
+
+
+def test_more_flops_are_told_of_first(few):
+    """Whichever of the two is slower."""
+    rows = flops_versus_time.rows(few)
+    pair = rows.iloc[[0, 0]].reset_index(drop=True).assign(model=["large", "small"], flops_per_sample=[6.0, 2.0])
+    for times in ([3.0, 4.0], [9.0, 0.5]):
+        timed = pair.assign(time_per_sample=times, speed=pair["flops_per_sample"] / times)
+        told = flops_versus_time.finding(timed, Texts("en", "flops_versus_time"))
+        assert told.startswith(f"large needs 3.00× the FLOPs of small a sample and takes {times[0] / times[1]:.3g}")
+
+
+def test_many_ladders_are_cells_that_say_their_numbers(many):
+    drawn = figures.render("utilization_ladder", many)
+    for axes in drawn.figure.axes:
+        rows = utilization_ladder.rows(many)
+        rows = rows[rows["machine"] == axes.get_title(loc="left")]
+        named = [label.get_text() for label in axes.get_yticklabels()]
+        assert named == list(rows["model"] + " " + rows["precision"])
+        written = [cell.get_text() for cell in axes.texts]
+        rungs = len(written) // len(rows)
+        assert written[rungs - 1 :: rungs] == [percent(mfu) for mfu in rows["mfu_percent"]]
+
+
+def test_uncertainty_is_drawn(render):
+    drawn = render("time_by_batch_size")
+    assert any(container for axes in drawn.figure.axes for container in axes.containers)
+
+
+def test_a_block_sweep_leaves_its_best(render):
+    drawn = render("kernel_ladder")
+    names = [label.get_text() for label in drawn.figure.axes[0].get_yticklabels()]
+    assert len(names) == len(set(names)) == 5
+
+
+def test_a_rung_too_slow_for_the_size_of_the_others_is_there_with_its_own(few):
+    side = {"m": 64, "n": 64, "k": 64, "size": "64"}
+    one = kernel_ladder.rows(few).iloc[[0]]
+    slow = one.assign(kernel="python", after="", share_of_reference_percent=0.01, **side)[few["matmul"].columns]
+    drawn = figures.render("kernel_ladder", {**few, "matmul": pd.concat([few["matmul"], slow])})
+    names = [label.get_text() for axes in drawn.figure.axes for label in axes.get_yticklabels()]
+    assert "python (64³)" in names
+
+
+def test_a_ladder_stands_at_the_largest_size_that_nearly_all_have():
+    sizes = {"python": [128], "naive": [128, 1024], "blocked": [128, 1024], "numpy": [128, 1024], "torch": [1024, 2048]}
+    rows = [("here", kernel, "fp32", n) for kernel, had in sizes.items() for n in had]
+    shared = matmuls.most_shared(pd.DataFrame(rows, columns=["machine", "kernel", "precision", "n"]))
+    assert set(shared["n"]) == {1024}
+    assert set(shared["kernel"]) == {"naive", "blocked", "numpy", "torch"}
+
+
+def test_odd_shapes_are_compared_with_the_cubes_beside_them(few):
+    one = kernel_ladder.rows(few).iloc[0]
+    sides = {"64": 3 * (64,), "1024": 3 * (1024,), "1023": 3 * (1023,), "16x512x512": (16, 512, 512)}
+    given = [("numpy", size) for size in sides] + [("python", "64")]
+    laid = [
+        {**one, "kernel": kernel, "size": size, "batch": 1, **dict(zip("mnk", sides[size], strict=True))}
+        for kernel, size in given
+    ]
+    matmul = pd.DataFrame(laid)[few["matmul"].columns]
+    rows = matmul_shapes.rows({**few, "matmul": matmul})
+    assert set(rows["kernel"]) == {"numpy"}
+    assert [matmul_shapes.shape(row) for _, row in rows.iterrows()] == ["1024³", "1023³", "16×512×512"]
+    more = [
+        {**one, "kernel": "numpy", "size": n, "batch": 1, **dict.fromkeys("mnk", n), "flops": n}
+        for n in range(2000, 2040)
+    ]
+    given_more = pd.DataFrame([*laid, *more, {**laid[3], "kernel": "torch"}])[few["matmul"].columns]
+    shown = matmul_shapes.rows({**few, "matmul": given_more})["shape"]
+    assert shown.nunique() == matmul_shapes.MOST_SHAPES
+    assert {"16×512×512", "2039³"} <= set(shown), "what several were given, then the largest"
+    assert matmul_shapes.shape(pd.Series({"batch": 8, "m": 128, "n": 128, "k": 128})) == "8 · 128³"
+
+
+def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few):
+    rows = kernel_ladder.rows(few).iloc[[0, 0]].reset_index(drop=True)
+    rows = rows.assign(
+        family="CUDA C",
+        kernel=["below", "above"],
+        after=["", "below"],
+        share_of_reference_percent=[40.0, 30.0],
+        verdict_flags="",
+    )
+    cases = [
+        ({"spill_bytes": [0, 16], "occupancy_percent": [50.0, 50.0]}, "it spills 16 bytes"),
+        ({"spill_bytes": [0, 0], "occupancy_percent": [50.0, 25.0]}, "its occupancy is 25 % against 50 %"),
+        ({"spill_bytes": [0, 0], "verdict_flags": ["", '{"beside": {"share": 30.0}}']}, "other processes took 30 %"),
+        ({"spill_bytes": [0, 0], "occupancy_percent": [50.0, 50.0]}, "nothing measured explains it"),
+    ]
+    for values, because in cases:
+        told = kernel_ladder.finding(rows.assign(**values), Texts("en", "kernel_ladder"))
+        assert f"above is no faster than below: {because}" in told
+    assert "no faster" not in kernel_ladder.finding(rows.assign(after=["above", ""]), Texts("en", "kernel_ladder"))
+
+
+def test_a_hundred_thousand_points_are_one_picture(few):
+    profile = pd.concat([few["profile"]] * 100, ignore_index=True)
+    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
+    assert all(scatter.get_rasterized() for axes in drawn.figure.axes for scatter in axes.collections)
+
+
+def test_figures_are_written_alone_and_stale_ones_removed_with_the_reason(few, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(frames, "read", lambda folder, wanted: (few, ["profile.csv: 3 columns are missing"]))
+    (tmp_path / "execution_speed.svg").write_text("stale")
+    assert main(["figures", "--out", str(tmp_path), "--only", "ceilings", "execution_speed"]) == 1
+    assert "execution_speed: profile.csv: 3 columns are missing" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ceilings.pdf", "ceilings.png", "ceilings.svg"]
+
+
+def test_the_same_data_gives_the_same_file(few, tmp_path):
+    for name in ("a.svg", "b.svg"):
+        figures.save(figures.render("ceilings", few), tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_machines_whose_devices_have_one_name_are_told_apart(few):
+    environment = few["environment"].assign(device_name="Invented(R) Xeon CPU @ 2.0 GHz")
+    drawn = figures.render("mfu_versus_utilization", {**few, "environment": environment})
+    titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    assert sorted(titles) == [f"Invented Xeon {name}" for name in (report_rows.CPU, report_rows.GPU)]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0.001, 0.03))
+def test_labels_are_pushed_apart_in_order(wanted, height):
+    placed = labels._apart(sorted(wanted), height)
+    assert all(later - earlier >= height - 1e-9 for earlier, later in itertools.pairwise(placed))
+    assert min(placed) >= -1e-9
+    assert max(placed) <= 1 + 1e-9
+
+
+def test_a_figure_reads_no_table_that_it_does_not_name(few):
+    for name, module in figures.modules().items():
+        named = {table: few[table] for table in module.TABLES}
+        assert module.rows(named).equals(module.rows(few)), name
+
+
+def test_runs_without_a_partner_have_no_speed_up_and_its_columns_are_there(few):
+    rows = frames.with_machine(few, frames.ok(few["profile"], "time_s", "samples_per_s"))
+    alone = relative.against(rows[rows["precision"] == "bf16"], "precision", "fp32")
+    assert alone.empty
+    assert {"speedup", "speedup_low", "speedup_high"} <= set(alone.columns)
+
+
+def test_one_s_own_star_is_of_16_bits_and_stands_at_all_its_devices():
+    public = pd.DataFrame([row.model_dump() for row in report_rows.published()])
+    alike = {"status": "ok", "model": "gpt2", "mode": "training", "mfu_percent": 30.0, "hardware": "here"}
+    runs = [
+        ("bf16", None, None),
+        ("fp32", None, None),
+        ("fp8", 8, 8),
+        ("fp16", 4, 4),
+        ("bf16", 1, 2),
+        ("bf16", None, 2),
+    ]
+    mine = [
+        alike | {"effective_precision": form, "devices": devices, "processes": processes}
+        for form, devices, processes in runs
+    ]
+    found = published_mfu.rows({"published": public, "profile": pd.DataFrame(mine)})
+    assert sorted(found.loc[found["family"] == published_mfu.OWN, "accelerators"]) == [1, 1, 2, 4]

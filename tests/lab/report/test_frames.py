@@ -1,0 +1,103 @@
+"""Frames of the report: of which machine a row is, and which rows a sentence is about."""
+
+import warnings
+
+import pandas as pd
+import pytest
+
+from mfulab.core.language import Texts
+from mfulab.lab.report import frames
+from mfulab.lab.report.figures import ceilings
+from mfulab.lab.report.frames import kinds, one_each, own, read, with_machine
+
+
+def table(columns, *rows):
+    return pd.DataFrame(rows, columns=columns.split())
+
+
+ENVIRONMENT = table(
+    "hardware recorded device device_name",
+    ("epyc-4c", False, "cpu", "AMD EPYC Processor"),
+    ("epyc-8c", False, "cpu", "AMD EPYC Processor"),
+    ("slug-80gb", True, "cuda", "NVIDIA(R) H100"),
+)
+
+
+def test_rows_tell_their_machine_and_its_device():
+    keys = [("epyc-4c", False), ("epyc-8c", False), ("slug-80gb", True), ("slug-80gb", False), ("unheard-of", False)]
+    found = with_machine({"environment": ENVIRONMENT}, table("hardware recorded", *keys))
+    assert list(found["machine"]) == [
+        "AMD EPYC epyc-4c",
+        "AMD EPYC epyc-8c",
+        "NVIDIA H100 (recorded)",
+        "slug-80gb",
+        "unheard-of",
+    ]
+    assert list(found["device"]) == ["cpu", "cpu", "cuda", "", ""]
+
+
+def test_without_an_environment_a_machine_has_its_own_name():
+    found = with_machine({"environment": ENVIRONMENT.iloc[:0]}, table("hardware recorded", ("epyc-4c", False)))
+    assert (list(found["machine"]), list(found["device"])) == (["epyc-4c"], [""])
+
+
+def test_recorded_rows_count_where_nothing_was_measured():
+    both = table("run recorded", ("a", True), ("b", False), ("c", True))
+    assert list(own(both)["run"]) == ["b"]
+    assert list(own(both[both["recorded"]])["run"]) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("device", "computed", "is_said"), [("cpu", 0.8, True), ("cpu", 2.0, False), ("cuda", 0.8, False)]
+)
+def test_a_cpu_above_its_computed_peak_was_boosted_and_a_gpu_was_not(device, computed, is_said):
+    text = Texts("en", "ceilings")
+    row = table("machine ceiling measured_tflop_s computed_tflop_s device", ("M", "fp32", 1.0, computed, device))
+    assert (text("boosted") in ceilings.finding(row, text)) == is_said
+
+
+def test_medians_leave_rows_in_one_piece_with_their_columns_in_order():
+    numbers = {f"number_{place}": [1.0, 3.0, 5.0] for place in range(150)}
+    rows = pd.DataFrame({"run": ["a", "b", "a"], **numbers, "mode": ["x", "y", "z"]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.PerformanceWarning)
+        found = one_each(rows, ["run"]).assign(another=1)
+    assert list(found) == [*rows, "another"]
+    assert found[["run", "number_7", "mode"]].to_numpy().tolist() == [["a", 3.0, "x"], ["b", 3.0, "y"]]
+
+
+def test_numbers_texts_and_flags_are_read_whatever_stands_beside_them(tmp_path):
+    columns = dict(kinds("peaks"))
+    assert {str, bool, float} <= {*columns.values()}
+    flags, numbers = ([name for name, kind in columns.items() if kind is each] for each in (bool, float))
+    lines = [
+        dict.fromkeys(columns, ""),
+        {**dict.fromkeys(columns, "'=1"), **dict.fromkeys(flags, "True"), numbers[0]: "2.5"},
+    ]
+    pd.DataFrame(lines).to_csv(tmp_path / "peaks.csv", index=False)
+    tables, problems = read(tmp_path, ["peaks"])
+    found = tables["peaks"]
+    assert found[numbers[0]].tolist()[1] == 2.5
+    assert found[flags].iloc[1].all()
+    assert (found[[name for name, kind in columns.items() if kind is str]].iloc[1] == "=1").all()
+    assert any("hold no number" in problem for problem in problems) == (len(numbers) > 1)
+
+
+def test_chosen_rows_of_many_keep_every_column_whatever_its_kind():
+    count = 2 * frames.MANY
+    empty = pd.Series(float("nan"), range(count))
+    rows = pd.DataFrame(
+        {
+            **{f"kind_{each}": pd.Categorical([f"{each}{number % 7}" for number in range(count)]) for each in "abc"},
+            **{f"flag_{each}": pd.array([number % each == 0 for number in range(count)], "boolean") for each in (2, 3)},
+            **{f"text_{each}": [f"{number * each}" for number in range(count)] for each in (1, 2)},
+            "number": range(count),
+            "nothing": empty,
+            "nothing_else": empty,
+        },
+        copy=False,
+    )
+    chosen = rows["number"] % 3 == 1
+    pd.testing.assert_frame_equal(frames.those(rows, chosen), rows[chosen])
+    kept = frames.those(rows, chosen)
+    assert kept["nothing"].to_numpy().ctypes.data == kept["nothing_else"].to_numpy().ctypes.data

@@ -1,0 +1,110 @@
+"""Kinds of drawings: each mark is its own row's, whatever the order, and nothing is estimated from the rows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from mfulab.lab.report.drawing import hover, kinds, style
+
+COLORS = {"warm": "#aa0000", "cold": "#0000aa"}
+ROWS = pd.DataFrame(
+    {
+        "run": [f"model={name}" for name in "abcd"],
+        "what": ["second", "first", "first", "second"],
+        "kind": ["cold", "warm", "cold", "warm"],
+        "x": [1.0, 2.0, 2.0, 3.0],
+        "value": [10.0, 20.0, 30.0, 40.0],
+        "other": [4.0, 3.0, 2.0, 1.0],
+        "x_low": [0.5, 1.0, 2.5, None],
+        "x_high": [1.5, 4.0, 2.6, None],
+        "doubtful": False,
+    }
+)
+
+
+def test_bars_are_named_and_coloured_by_their_rows_in_the_order_given():
+    axes = Figure().subplots()
+    kinds.bars(axes, ROWS, "value", "what", hue="kind", palette=COLORS, order=["first", "second"])
+    found = {bar.get_url().removeprefix(hover.MARK).partition(":")[2]: bar for bar in axes.patches}
+    assert [f"{name}: value {row.value:.1f}" in found for name, row in zip("abcd", ROWS.itertuples(), strict=True)]
+    for name, row in zip("abcd", ROWS.itertuples(), strict=True):
+        bar = found[f"{name}: value {row.value:.1f}"]
+        assert bar.get_width() == row.value
+        assert to_hex(bar.get_facecolor()) == COLORS[row.kind]
+        assert round(bar.get_y() + bar.get_height() / 2) == ["first", "second"].index(row.what)
+
+
+def test_bars_without_hue_and_order_have_a_line_each_though_their_names_are_equal():
+    axes = Figure().subplots()
+    kinds.bars(axes, ROWS, "value", "what")
+    assert [bar.get_width() for bar in axes.patches] == [10, 20, 30, 40]
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(ROWS["what"])
+
+
+@pytest.mark.parametrize("upright", [True, False])
+def test_parts_of_a_stack_follow_one_another_whatever_the_order(upright):
+    axes, each = Figure().subplots(), ROWS.iloc[[0, 1]]
+    parts = {"value": "#111111", "other": "#222222"}
+    kinds.stacks(axes, each, parts, "what", order=["first", "second"], upright=upright)
+    boxes = [(bar.get_y(), bar.get_height()) if upright else (bar.get_x(), bar.get_width()) for bar in axes.patches]
+    assert boxes == [(0, 20), (0, 10), (20, 3), (10, 4)]
+
+
+def test_intervals_are_those_of_the_rows():
+    axes = Figure().subplots()
+    kinds.points(axes, ROWS, "x", "value", hue="kind", palette=COLORS, interval=("x_low", "x_high"))
+    [container] = axes.containers
+    ends = [tuple(segment[:, 0]) for segment in container.lines[2][0].get_segments()]
+    assert ends == pytest.approx([(0.5, 1.5), (1, 4), (2, 2.6), (3, 3)])  # never beyond its point, nothing if unknown
+    assert [to_hex(color) for color in axes.collections[0].get_facecolor()] == [COLORS[kind] for kind in ROWS["kind"]]
+
+
+def test_a_line_joins_the_rows_of_its_series_and_no_mean_of_them():
+    axes = Figure().subplots()
+    kinds.lines(axes, ROWS.assign(x=1.0), "x", "value", by=["what"], hue="kind", palette=COLORS | {"mixed": "#000000"})
+    assert sorted(y for line in axes.lines for y in line.get_ydata()) == [10, 20, 30, 40]
+    assert axes.get_xlabel() == axes.get_ylabel() == ""
+
+
+def test_a_missing_value_has_no_mark_and_a_picture_of_many_has_no_titles():
+    axes = Figure().subplots()
+    kinds.points(axes, ROWS.assign(value=[np.nan, 1.0, 2.0, np.nan]), "x", "value")
+    kinds.points(axes, pd.concat([ROWS] * style.MANY), "x", "value")
+    few, many = axes.collections
+    assert len(few.get_offsets()) == len(few.get_urls()) == 2
+    assert many.get_rasterized()
+    assert many.get_urls() == [None]
+
+
+def test_of_many_points_that_look_alike_at_one_place_one_is_left_with_its_own_look():
+    axes = Figure().subplots()
+    rows = pd.concat([ROWS.assign(value=10.0)] * style.MANY, ignore_index=True)
+    rows["doubtful"] = rows.index >= len(rows) - 4  # the last of each
+    look = {"hue": "kind", "palette": COLORS, "style": "kind", "markers": {"cold": "o", "warm": "s"}}
+    kinds.points(axes, rows, "x", "value", **look, s=10 * rows["x"])
+    [points] = axes.collections
+    whole = [points.get_facecolor(), points.get_edgecolor(), points.get_linewidth(), points.get_sizes()]
+    whole = [np.asarray(values) for values in whole]
+    paths = points.get_paths()
+    kinds.leave_hidden(axes)
+    kept = [*range(4), *range(len(rows) - 4, len(rows))]  # four places and looks, sound and doubtful
+    assert points.get_offsets().tolist() == rows.loc[kept, ["x", "value"]].to_numpy().tolist()
+    after = [points.get_facecolor(), points.get_edgecolor(), points.get_linewidth(), points.get_sizes()]
+    assert all(np.array_equal(values, every[kept]) for values, every in zip(after, whole, strict=True))
+    assert [id(path) for path in points.get_paths()] == [id(paths[place]) for place in kept]
+
+
+def test_no_two_values_look_alike_in_colour_and_marker():
+    names = [f"mode {place}" for place in range(20)]
+    colors, shapes = style.colors(names), style.shapes(names)
+    assert len({(colors[name], shapes[name]) for name in names}) == 20
+    assert {shapes[name] for name in names[:8]} == {style.MARKERS[0]}
+
+
+def test_a_format_beyond_the_usual_takes_a_colour_that_is_free():
+    usual = style.precision_colors(["fp32", "bf16"])
+    colors = style.precision_colors(["fp32", "bf16", "int8", "int4"])
+    assert len(set(colors.values())) == 4
+    assert {name: colors[name] for name in usual} == usual

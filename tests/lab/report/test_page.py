@@ -1,0 +1,222 @@
+"""The page as text: in order, self-contained, escaped, and a page still where tables are broken, empty or huge."""
+
+import os
+import re
+import shutil
+import signal
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from support.report_rows import EVIL, EVIL_NAME
+from support.slow import few
+
+from mfulab.lab.report import figures, frames
+from mfulab.lab.report.page import document
+from mfulab.lab.tables.columns import columns
+from mfulab.measurements.registry import TABLES
+
+MEGABYTE = 1e6
+
+
+@pytest.fixture(scope="module")
+def measured(page) -> Path:
+    return page / "results/tables"
+
+
+@pytest.fixture(scope="module")
+def drawn(page) -> Path:
+    return page / "figures"
+
+
+@pytest.fixture(scope="module")
+def content(page) -> str:
+    return (page / "report.html").read_text()
+
+
+class Sections(HTMLParser):
+    """The ids of the page's sections in order, and every address that it would load or lead to."""
+
+    def __init__(self, content: str):
+        super().__init__()
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.feed(content)
+
+    def handle_starttag(self, tag, attributes):
+        known = dict(attributes)
+        if tag == "section":
+            self.ids.append(known["id"])
+        self.addresses += [known[name] for name in ("src", "href", "action", "xlink:href") if name in known]
+
+
+def test_sections_come_in_the_readers_order(content):
+    ids = Sections(content).ids
+    expected = [topic for topic in figures.TOPICS if topic in ids]
+    assert ids[: len(expected)] == expected
+    assert ids[len(expected) :] == ["rows", "unmeasured", "environment", "definitions"]
+    assert ids[:3] == ["headline", "why", "ladder"]
+
+
+def test_sections_without_data_are_absent(content):
+    assert "energy" not in Sections(content).ids  # the invented CPU tells no energy
+    assert "execution" not in Sections(content).ids
+
+
+def test_the_finding_comes_first_with_its_numbers(content, measured):
+    finding = re.search(r"<h1>(.*?)</h1>", content)[1]
+    assert finding.replace("\N{NO-BREAK SPACE}", " ") == (
+        figures.render("mfu_versus_utilization", frames.read(measured)[0]).finding
+    )
+    assert " %" not in finding  # no line ends between a number and its sign
+
+
+def test_nothing_is_loaded_from_anywhere(content):
+    assert [address for address in Sections(content).addresses if not address.startswith(("#", "data:"))] == []
+    assert "@import" not in content
+    assert not re.search(r"url\((?!#|data:)", content)
+    assert len(content) < 5 * MEGABYTE
+
+
+def test_every_figure_has_its_sentence_and_command(content):
+    for name in re.findall(r'<figure id="figure-(\w+)"', content):
+        assert f"reports/figures/{name}.svg --config experiment=invented" in content
+
+
+def test_runs_without_a_speed_and_those_left_out_are_named(content):
+    told = content.count("out of memory. CUDA out of memory: tried to allocate 2 GiB")
+    assert told == 2  # in the closed topic's line, and in its list
+    assert "2 runs, such as model=gpt2,workload=training,batch_size=16" in content
+    assert "a day of pure Python" in content
+
+
+def test_drawn_figures_are_taken_as_they_are_and_missing_ones_are_drawn(measured, drawn, tmp_path):
+    shutil.copytree(drawn, tmp_path, dirs_exist_ok=True)
+    svg = (tmp_path / "ceilings.svg").read_text()
+    (tmp_path / "ceilings.svg").write_text(svg.replace("</svg>", "<desc>as drawn</desc></svg>"))
+    (tmp_path / "roofline.svg").unlink()
+    content = document.build(measured, tmp_path)
+    assert "<desc>as drawn</desc>" in content
+    assert re.search(r'id="figure-roofline">.*?<svg', content, re.DOTALL)
+
+
+def test_text_from_anywhere_is_escaped(content):
+    assert content.count("alert(") > 1  # the reason of a combination that was left out, the operating system
+    assert "onerror=" in content
+    assert EVIL not in content
+    assert EVIL_NAME not in content
+    assert not re.search(r"<script>\s*alert", content)
+
+
+def test_a_comparison_becomes_a_section(measured, content, tmp_path):
+    assert "comparison" not in Sections(content).ids
+    shutil.copy(measured / "environment.csv", tmp_path)
+    (tmp_path / "comparison.csv").write_text(
+        "step,run,verdict,old_s,new_s,ratio,ratio_low,ratio_high,because\nprofile_step,a,slower,1,2,2,1.9,2.1,\n"
+    )
+    korean = document.build(tmp_path, language="ko")
+    assert "comparison" in Sections(korean).ids
+    section = korean[korean.index('<section id="comparison">') : korean.index('<section id="environment">')]
+    assert "느려짐" in section
+    assert ">slower<" not in section
+    assert "×2.0" in section
+    assert "+90 % … ×2.1" in section
+
+
+def test_a_sweep_that_is_not_at_its_end_says_how_far_it_is_and_what_is_missing(tmp_path):
+    states = {"model=a,batch_size=1": "measured", "model=b,batch_size=2": "not_measured", "model=c": "to_come"}
+    lines = [f'profile_step,"{run}",{state}' for run, state in states.items()]
+    (tmp_path / "progress.csv").write_text("\n".join(["step,run,state", *lines, ""]))
+    content = document.build(tmp_path)
+    assert '<progress max="3" value="1"' in content
+    assert "1 run measured, 1 not measured for lack of time (budget_min), 1 still to come." in content
+    missing = content.partition('id="missing"')[2].partition("</details>")[0]
+    assert re.findall("<li>(.*?)</li>", missing) == ["profile_step b 2", "profile_step c"]
+    (tmp_path / "progress.csv").write_text("\n".join(["step,run,state", lines[0], ""]))
+    assert 'id="progress"' not in document.build(tmp_path)
+
+
+def test_without_any_table_there_is_a_page_that_says_so(tmp_path):
+    content = document.build(tmp_path)
+    assert Sections(content).ids == ["problems", "definitions"]
+    assert "There is neither a profiled step nor a matmul" in content
+    for table in TABLES:
+        assert f"{table}.csv: the table is missing" in content
+
+
+def test_empty_tables_likewise(tmp_path):
+    for table in TABLES:
+        (tmp_path / f"{table}.csv").write_text(",".join(columns(table)) + "\n")
+    content = document.build(tmp_path)
+    assert "There is neither a profiled step nor a matmul" in content
+    assert "is missing" not in content
+
+
+DAMAGES: list[dict[str, str]] = [  # each several at once: a page takes seconds to draw
+    {"profile": "truncated", "ceilings": "binary", "environment": "truncated"},
+    {"profile": "binary", "flops": "columns"},
+    {"profile": "columns", "matmul": "binary"},
+    {"profile": "words", "matmul": "words"},
+]
+
+
+def _damage(path: Path, kind: str) -> None:
+    text = path.read_text()
+    header, *lines = text.splitlines()
+    if kind == "truncated":
+        path.write_text(text[: len(text) // 2].rpartition("\n")[0] + '\n"cut')
+    elif kind == "binary":
+        path.write_bytes(bytes(range(256)) * 20)
+    elif kind == "columns":
+        keep = header.split(",").index("status") + 1
+        path.write_text("\n".join(",".join(line.split(",")[:keep]) for line in (header, *lines)))
+    else:
+        path.write_text(text.replace("0.0", "much").replace("1.", "more"))
+
+
+@pytest.mark.parametrize("damages", few(DAMAGES))
+def test_a_broken_table_leaves_a_page_that_names_it(measured, drawn, tmp_path, damages):
+    shutil.copytree(measured, tmp_path, dirs_exist_ok=True)
+    for table, kind in damages.items():
+        _damage(tmp_path / f"{table}.csv", kind)
+    # What has lost whole columns or its text draws nothing; what is left of the others is drawn.
+    content = document.build(tmp_path, None if {"truncated", "words"} & set(damages.values()) else drawn)
+    assert "definitions" in Sections(content).ids
+    for table, kind in damages.items():
+        assert kind not in ("binary", "columns") or f"{table}.csv" in content
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("from 1.6e-05 % (spinning)", "from 1.6 × 10⁻⁵\N{NO-BREAK SPACE}% (spinning)"),
+        ("an error of 1e-12.", "an error of 1 × 10⁻¹²."),
+        ("FLOPs: 3.00e+12, and more", "FLOPs: 3.00 × 10¹², and more"),
+        ("snakemake --config timing.ci=1e-05", "snakemake --config timing.ci=1e-05"),
+        ("rate:2e-3", "rate:2e-3"),
+        ("2.5 ms a step", "2.5\N{NO-BREAK SPACE}ms a step"),
+        ("commit 3e-7f", "commit 3e-7f"),
+    ],
+)
+def test_a_number_reads_as_a_reader_writes_it_and_breaks_nowhere(words, shown):
+    assert document._unbroken(words) == shown.replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely with the libraries loaded")
+def test_figures_are_made_in_processes_and_those_of_a_killed_one_here(monkeypatch):
+    monkeypatch.setattr(document, "usable_cores", lambda: 3)
+    here = os.getpid()
+    names = list("abcdefgh")
+
+    def work(name: str) -> tuple[str, int]:
+        if name == "e" and os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return name, os.getpid()
+
+    made = document._in_processes(work, names)
+    assert [name for name, _ in made] == names
+    assert ("e", here) in made
+    assert any(process != here for _, process in made), "the others' work is not done twice"
+    monkeypatch.setattr(document, "usable_cores", lambda: 1)
+    assert document._in_processes(work, names) == [(name, here) for name in names]

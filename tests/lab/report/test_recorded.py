@@ -1,0 +1,98 @@
+"""Recorded results: what was measured once is shown anywhere, figure by figure, without measuring."""
+
+from pathlib import Path
+
+import pytest
+from support import report_rows
+
+from mfulab.cli.main import main
+from mfulab.core.language import Texts
+from mfulab.lab.report import figures, frames
+from mfulab.lab.report.page import document
+from mfulab.lab.tables import build
+from mfulab.lab.tables.recording import record
+from mfulab.measurements.registry import RECORDED
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Path:
+    """results/reference of a machine that measured and recorded."""
+    root = tmp_path_factory.mktemp("measured")
+    manifest = str(report_rows.lay_out(root, report_rows.GPU))
+    main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", manifest])
+    return record(root / "results", report_rows.GPU).parent
+
+
+def test_everything_is_drawn_again_elsewhere(recorded, tmp_path):
+    """The same figures with the same findings as on the machine that measured, each marked as recorded."""
+    measured = frames.read(recorded.parents[1] / "tables")[0]
+    main(["tables", "--reference", str(recorded), "--out", str(tmp_path / "tables")])
+    again, problems = frames.read(tmp_path / "tables")
+    assert problems == []
+    for name, module in figures.modules().items():
+        if not set(module.TABLES) <= {*RECORDED, "series"}:
+            continue  # public runs and other libraries' tables are no machine's
+        first, second = module.rows(measured), module.rows(again)
+        assert len(first) == len(second), name
+        if len(first) and "mfu_percent" in first:
+            assert sorted(first["mfu_percent"].dropna()) == pytest.approx(sorted(second["mfu_percent"].dropna()))
+        if "machine" in second and len(second):
+            assert second["machine"].str.endswith("(recorded)").all()
+    content = document.build(tmp_path / "tables")
+    assert "Invented GPU 80GB (recorded)" in content
+    assert "mfu_versus_utilization.svg --config experiment=recorded" in content
+
+
+def test_this_machine_comes_before_recorded_ones(recorded, tmp_path):
+    manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
+    arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
+    main(["tables", *arguments, "--reference", str(recorded)])
+    found, _ = frames.read(tmp_path / "tables")
+    drawn = figures.render("mfu_versus_utilization", found)
+    assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
+        "Invented Xeon",
+        "Invented GPU 80GB (recorded)",
+    ]
+
+
+def test_a_machine_that_was_measured_is_not_shown_as_recorded_too(recorded, tmp_path):
+    manifest = report_rows.lay_out(tmp_path, report_rows.GPU, models=("resnet18",))
+    arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
+    main(["tables", *arguments, "--reference", str(recorded)])
+    found, _ = frames.read(tmp_path / "tables")
+    assert all(not rows["recorded"].any() for rows in found.values())
+    assert set(found["profile"]["model"]) == {"resnet18"}
+
+
+def test_a_recorded_cpu_is_shown_where_nothing_was_measured_and_only_there(tmp_path):
+    report_rows.lay_out(tmp_path / "elsewhere")
+    recorded = record(tmp_path / "elsewhere/results", report_rows.CPU, allow_unfit=True).parent
+    manifest = report_rows.lay_out(tmp_path, report_rows.GPU)
+    beside = build.collect([manifest], tmp_path, reference=recorded)
+    assert {row["hardware"] for row in beside.records["profile"]} == {report_rows.GPU}
+    alone = build.collect(reference=recorded)
+    assert {row["hardware"] for row in alone.records["profile"]} == {report_rows.CPU}
+
+
+def test_what_needs_no_device_is_there_once(recorded, tmp_path):
+    manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
+    arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
+    main(["tables", *arguments, "--reference", str(recorded)])
+    found, _ = frames.read(tmp_path / "tables")
+    for name in ("flops", "counters", "formats"):
+        assert not found[name]["run"].duplicated().any(), name
+    assert found["profile"]["recorded"].any()
+
+
+def test_sentences_are_about_the_machine_that_was_measured(recorded, tmp_path):
+    """A recorded machine beside it changes what is drawn and no sentence."""
+    manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
+    arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
+    main(["tables", *arguments])
+    alone, _ = frames.read(tmp_path / "tables")
+    main(["tables", *arguments, "--reference", str(recorded)])
+    beside, _ = frames.read(tmp_path / "tables")
+    for name, module in figures.modules().items():
+        text, rows = Texts("en", name), module.rows(alone)
+        if len(rows):
+            assert figures.finding(module, module.rows(beside), text) == figures.finding(module, rows, text), name

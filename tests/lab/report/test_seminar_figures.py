@@ -1,0 +1,283 @@
+"""Sentences of the seminar's experiments: from extreme, equal and single rows."""
+
+import json
+
+import pandas as pd
+import pytest
+from support import report_rows
+from support.drawn import overlaps
+
+from mfulab.core.language import Texts
+from mfulab.lab.report import figures, frames
+from mfulab.lab.report.figures import (
+    convolution,
+    frameworks,
+    known_truth,
+    memory_hierarchy,
+    recompilations,
+    seminar_matmul,
+    subnormals,
+)
+
+
+def told(module, rows, language="en"):
+    """The sentence that a figure says of rows, here as dictionaries."""
+    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
+    frame = frame.where(frame.notna(), float("nan")).infer_objects()  # as a table's empty cells are
+    return module.finding(frame, Texts(language, module.__name__.rpartition(".")[2]))
+
+
+def matmuls(*given):
+    common = {"n": 1000, "status": "ok", "first_calls": 10, "time_s": 0.05, "first_call_s": 0.5}
+    return pd.DataFrame([{**common, "first_calls_mean_s": 0.095, **each} for each in given])
+
+
+def test_the_seminar_s_mean_is_said_by_its_worst_kernel():
+    rows = matmuls(
+        {"kernel": "numba_cpu_naive", "max_absolute_error": 6e-5},
+        {"kernel": "numba_cpu_seminar", "max_absolute_error": 1e-5, "first_call_s": 4.95, "first_calls_mean_s": 0.54},
+        {"kernel": "numba_cuda_seminar_shared", "status": "incorrect", "time_s": None, "first_calls_mean_s": None},
+        {"kernel": "numba_cpu_seminar", "n": 256, "first_calls_mean_s": 9.0},
+    )
+    words = told(seminar_matmul, rows)
+    assert "numba_cpu_seminar at 1000³: the mean of its first 10 calls is 540 ms, 11× its hot time of 50.0 ms" in words
+    assert "makes 92 % of that mean" in words
+    assert "is off by at most 1.0e-05 at 1000³; numba_cpu_naive, summed in float32, by 6.0e-05" in words
+    assert "numba_cuda_seminar_shared gives a wrong result at 1000³" in words
+    assert "Compilation does not dominate" not in words
+    slow = {"kernel": "numba_cpu_seminar", "time_s": 0.638, "first_calls_mean_s": 0.657, "first_call_s": 0.99}
+    slow["max_absolute_error"] = 0.0
+    words = told(seminar_matmul, matmuls(slow, {"kernel": "numba_cpu_blocked", "first_calls_mean_s": 9.0}))
+    assert "the first call alone makes 15 % of that mean" in words
+    assert "Compilation does not dominate this mean: without the first call it is 620 ms." in words
+    single = told(seminar_matmul, rows.head(1))
+    assert "1.9× its hot time" in single
+    assert "Summed" not in single
+    assert "10 % of" in told(
+        seminar_matmul,
+        matmuls({"kernel": "torch", "first_call_s": 0.05, "first_calls_mean_s": 0.05, "max_absolute_error": 0.0}),
+    )
+
+
+def test_the_seminar_s_mean_is_a_sum_of_its_suspects():
+    rows = matmuls(
+        {"kernel": "torch", "time_s": 0.01, "first_call_s": 0.02, "first_calls_mean_s": 0.011},
+        {"kernel": "numba_cpu_naive", "time_s": 0.3},
+        {"kernel": "numba_cpu_seminar_transposed", "time_s": 0.25},
+        {"kernel": "numba_cpu_seminar", "time_s": 0.29, "first_call_s": 1.29, "first_calls_mean_s": 0.4},
+    ).assign(max_absolute_error=float("nan"))
+    assert (
+        "These 400 ms are the 10.0 ms of torch − 10.0 ms by the accumulator in float64 + 40.0 ms by reading columns "
+        "+ 250 ms without the tiles, threads and vectors of a library + 100 ms by the first call, which compiles "
+        "+ 10.0 ms by calls that are not hot yet."
+    ) in told(seminar_matmul, rows)
+    without = rows[rows["kernel"] != "numba_cpu_seminar_transposed"]
+    words = told(seminar_matmul, without)
+    assert "columns" not in words
+    assert "+ 290 ms without the tiles" in words
+    assert "of torch" not in told(seminar_matmul, rows[rows["kernel"] != "torch"])
+    assert "나누면" in told(seminar_matmul, rows, "ko")
+
+
+def counters(load, truth, **read):
+    others = {"other_processes_percent": 5.0}
+    unread = dict.fromkeys((*known_truth.COUNTERS, *known_truth.SINGLE))
+    return {"load": load, "truth_percent": truth, **others, **unread, **read}
+
+
+def test_the_worst_counter_and_the_best_are_named():
+    rows = [
+        counters("spin_one", 0.76, nvml_percent=100.0, mfulab_percent=1.0),
+        counters("duty_50", 50.0, nvml_percent=55.0, mfulab_percent=48.0),
+    ]
+    words = told(known_truth, rows)
+    assert words.startswith("nvidia-smi is the furthest off: it reads 100 % of the load “one core or SM spins”")
+    assert "which is 0.76 % by construction" in words
+    assert words.endswith("mfulab is off by at most 2.0 points over 2 loads.")
+    assert "off by at most" not in told(known_truth, [counters("steady", 100.0, mfulab_percent=100.0)])
+    assert "reads 100 %" in told(known_truth, [counters("steady", 100.0, mfulab_percent=100.0, nvml_percent=100.0)])
+    shared = counters("steady", 100.0, mfulab_percent=12.0, nvml_percent=99.0, other_processes_percent=88.0)
+    assert "Other processes took 88 % of these CPUs" in told(known_truth, [shared])
+    assert "off by at most" not in told(known_truth, [shared])
+    late = counters("steady", 100.0, mfulab_percent=98.0, after_percent=0.0)
+    assert told(known_truth, [late]).endswith(
+        "A reading after the load says 0 %, though it kept the device 98 % busy: read while it runs."
+    )
+    assert "mfulab is the furthest off" in told(known_truth, [late]), "a reading at one time judges no counter"
+
+
+def walk(pattern, size, seconds):
+    common = {"machine": "here", "nominal_mhz": float("nan")}
+    return {"pattern": pattern, "working_set_bytes": size, "time_per_access_s": seconds, **common}
+
+
+def test_the_ends_of_the_hierarchy_are_compared():
+    rows = [
+        walk("random", 4096, 1e-9),
+        walk("random", 1 << 30, 1e-7),
+        walk("rows", 1 << 20, 1e-9),
+        walk("columns", 1 << 20, 5e-9),
+    ]
+    words = told(memory_hierarchy, rows)
+    assert "an access takes 1.00 ns in 4 KiB and 100 ns in 1 GiB: 100× as long" in words
+    assert "A matrix of 1 MiB takes 5.00× as long by columns as by rows" in words
+    assert "1.00× as long" in told(memory_hierarchy, rows[:1])
+    assert "Walked as in order" in told(memory_hierarchy, [walk("sequential", 4096, 1e-10)])
+    assert "MHz" not in words
+
+
+@pytest.mark.parametrize(
+    ("virtual", "device", "said"), [(True, "cpu", True), (False, "cpu", False), (True, "cuda", False)]
+)
+def test_cycles_of_a_virtual_machine_are_said_to_be_nominal(virtual, device, said):
+    machine = report_rows.environment("x").model_dump() | {"recorded": False, "virtual_machine": virtual}
+    row = walk("random", 4096, 1e-9) | {"status": "ok", "hardware": "x", "recorded": False, "clock_mhz": 2596.1}
+    tables = {"environment": pd.DataFrame([machine | {"device": device}]), "memory": pd.DataFrame([row])}
+    words = memory_hierarchy.finding(memory_hierarchy.rows(tables), Texts("en", "memory_hierarchy"))
+    assert ("of the nominal 2,596 MHz" in words) == said
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(4096, "4 KiB"), (1536, "1.5 KiB"), (1 << 20, "1 MiB"), (1 << 40, "1024 GiB")]
+)
+def test_sizes_are_said_in_binary_units(size, words):
+    assert memory_hierarchy.size_of(size) == words
+
+
+def profiled(*given):
+    """Tables of profiled steps on one machine, with all columns that a table has."""
+    kinds = dict(frames.kinds("profile"))
+    common = {"hardware": "x", "status": "ok", "precision": "fp32", "batch_size": 8.0, "mode": "inference"}
+    common |= {"execution": "eager", "commit": "0123abc", "started_at": "2026-01-02T03:04:05+00:00"}
+    rows = [{**common, "run": str(place), **each} for place, each in enumerate(given)]
+    frame = pd.DataFrame({name: [row.get(name, frames.ABSENT[kind]) for row in rows] for name, kind in kinds.items()})
+    machine = pd.DataFrame([report_rows.environment("x").model_dump() | {"recorded": False}])
+    return {"profile": frame.assign(recorded=False), "environment": machine}
+
+
+def drawn(module, tables):
+    """The sentence, after drawing without an overlap in the language whose words are wider."""
+    name = module.__name__.rpartition(".")[2]
+    assert overlaps(figures.render(name, tables, "ko").figure) == []
+    return said(module, tables)
+
+
+def said(module, tables):
+    """The sentence in English."""
+    return figures.finding(module, module.rows(tables), Texts("en", module.__name__.rpartition(".")[2]))
+
+
+def test_subnormal_numbers_are_compared_with_normal_ones():
+    steps = [
+        {"model": f"{numbers}_{operation}", "precision": precision, "time_s": time if operation == "roots" else 1e-4}
+        for operation in ("roots", "products")
+        for precision in ("fp32", "fp64")
+        for numbers, time in (("normal", 1e-4), ("subnormal", 5e-3), ("flushed", 1.1e-4))
+    ]
+    words = drawn(subnormals, profiled(*steps))
+    assert "square roots of subnormal numbers take 50× as long as those of normal ones (5.00 ms a step)" in words
+    assert "With torch.set_flush_denormal they take 1.1× as long." in words
+    assert words.endswith("products of subnormal numbers take 1.0× as long.")
+    assert said(subnormals, profiled(*steps[:2])).endswith("a step).")
+    assert subnormals.rows(profiled(steps[1])).empty, "nothing to hold it against"
+
+
+def test_recompilations_are_said_beside_eager_and_the_best():
+    common = {"model": "straight", "varied_calls": 10, "time_s": 1e-3}
+    steps = [
+        {**common, "varied_s": 0.002},
+        {
+            **common,
+            "execution": "compile_static",
+            "varied_s": 40.0,
+            "graphs": 8,
+            "recompilations": 7,
+            "graph_breaks": 0,
+        },
+        {**common, "execution": "compile", "varied_s": 8.0, "graphs": 2, "recompilations": 1, "graph_breaks": 0},
+    ]
+    words = drawn(recompilations, profiled(*steps))
+    assert "10 calls with changing batch sizes compile 7 times again, 8 graphs in all, and take 40.0 s." in words
+    assert "Eager takes 2.00 ms." in words
+    assert words.endswith("compile compiles 1 time again and takes 8.00 s.")
+    broken = profiled({**steps[2], "model": "branch_on_data", "graph_breaks": 3})
+    assert said(recompilations, broken).endswith(
+        "Graphs break in branch_on_data: there torch.compile goes back to Python."
+    )
+    assert "nothing was compiled" in said(recompilations, profiled(steps[0]))
+
+
+def test_three_convolutions_are_held_against_the_library():
+    steps = [
+        {
+            "model": model,
+            "mode": mode,
+            "batch_size": batch,
+            "time_s": batch * time,
+            "flops": batch * 6e7,
+            "mfu_percent": 9,
+        }
+        for model, time in (("convolution_library", 1e-3), ("convolution_im2col", 3e-3), ("convolution_direct", 5e-3))
+        for mode in ("training", "inference")
+        for batch in (1.0, 16.0)
+    ]
+    steps[0]["relative_error"] = 3e-7
+    words = drawn(convolution, profiled(*steps))
+    assert "at batch size 16 has 960 MFLOP and takes the library 16.0 ms." in words
+    assert "Beside it: im2col and a matmul 3.0× as long, direct loops 5.0× as long." in words
+    assert words.endswith("The outputs' relative error against float64 is at most 3.0e-07.")
+    assert convolution.rows(profiled(*steps[4:])).empty, "no library beside them"
+
+
+def test_frameworks_are_compared_with_their_losses():
+    losses = {"eager": [2.0, 1.0, 1e-9, 5.0], "jax": [2.0, 0.995, 0.0, 6.0]}
+    steps = [
+        {"model": model, "mode": mode, "execution": execution, "time_s": time, "mfu_percent": 30.0,
+         "compile_s": compile_s, "losses": json.dumps(losses[execution]) if mode == "training" else ""}
+        for model, mode in (("simple_cnn", "training"), ("simple_cnn", "inference"), ("conv_64", "inference"))
+        for execution, time, compile_s in (("eager", 0.2, float("nan")), ("jax", 0.1, 0.5))
+    ]  # fmt: skip
+    words = drawn(frameworks, profiled(*steps))
+    assert "JAX jit takes 100 ms a step, torch eager 200 ms." in words
+    assert "JAX jit takes 500 ms to compile, the longest of all." in words
+    assert "Over the first 2 training steps of simple_cnn (batch 8), before the loss vanishes" in words
+    assert words.endswith("the losses of 2 executions differ by at most 0.50 %, within the tolerance of 1 %.")
+    for step in steps[:2]:
+        step["losses"] = json.dumps([2.0, 0.999])
+    words = drawn(frameworks, profiled(*steps))
+    assert "training steps of simple_cnn (batch 8) the losses of 2 executions differ by at most 0 %" in words
+    assert "a step." in said(frameworks, profiled(steps[1]))
+    assert frameworks.rows(profiled(steps[0])).empty, "torch alone"
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_frameworks_are_ranked_only_beyond_their_intervals(language):
+    def step(model, execution, time, half):
+        interval = {"time_ci_low_s": time - half, "time_ci_high_s": time + half}
+        return {"model": model, "mode": "inference", "batch_size": 1, "execution": execution, "time_s": time} | interval
+
+    text = Texts(language, "frameworks")
+    nothing = {"compile_s": float("nan"), "losses": "", "mfu_percent": 30.0}
+    wide = [step("conv_64", "eager", 0.5, 0.45), step("conv_64", "jax", 0.1, 0.01)]
+    narrow = [step("simple_cnn", name, time, 0.01) for name, time in (("eager", 0.2), ("jax", 0.1), ("compile", 0.105))]
+    words = told(frameworks, [each | nothing for each in [*wide, *narrow]], language)
+    assert "simple_cnn" in words, "the wider ratio is within its intervals"
+    assert words.endswith(text("as_fast", others=text("compile"), fast=text("jax")))
+    alike = told(frameworks, [each | nothing for each in wide], language)
+    named = {"row": wide[1], "fast": text("jax"), "slow": text("eager")}
+    assert alike == text("finding_alike", **named, longer=0.5)
+    assert told(frameworks, [wide[1] | nothing], language) == text("finding_one", **named)
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ([2.0, 1.0, 0.5], (3, 0.0)),
+        ([2.0, 1.25, 0.5], (3, 20.0)),
+        ([2.0, 1.0, 1e-7], (2, 0.0)),
+        ([2.0], (1, 0.0)),
+        ([0.0, 9.0, 9.0], (0, 0.0)),
+    ],
+)
+def test_losses_are_compared_until_one_vanishes(other, found):
+    assert frameworks.alike({"eager": [2.0, 1.0, 0.5], "jax": other}) == pytest.approx(found)

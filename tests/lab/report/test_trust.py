@@ -1,0 +1,328 @@
+"""Doubtful rows are found and named first, sound ones never; answers to readers' questions, worked out by hand."""
+
+import math
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from mfulab.core.language import Texts
+from mfulab.lab.report import answers, figures, summary, trust
+from mfulab.lab.report.page import document, why
+from mfulab.mfu import remedies
+from mfulab.mfu.headroom import PARTS
+from mfulab.mfu.verdict import CAUSES
+
+WHY = Path(__file__).parents[3] / "docs/why.md"
+CASE = {
+    "hardware": "here", "machine": "here", "recorded": False, "experiment": "mine", "status": "ok", "message": "",
+    "model": "net", "workload": "training", "mode": "training", "precision": "fp32", "execution": "eager",
+    "replicates": 3.0,
+    "sequence_length": float("nan"), "effective_precision": "fp32", "steady": True, "verdict_flags": "",
+}  # fmt: skip
+
+
+def profile(*times: float, **more: object) -> pd.DataFrame:
+    """Rows of batch sizes 1, 2, 4 … with these step times and narrow intervals."""
+    rows = [
+        CASE
+        | {"run": f"model=net,batch_size={2**place}", "batch_size": 2.0**place, "time_s": time, "mfu_percent": 10.0}
+        | {"time_ci_low_s": 0.99 * time, "time_ci_high_s": 1.01 * time, "samples_per_s": 2**place / time}
+        | {"predicted_memory_bytes": 1e9 + 2**place * 1e9, "ceiling_tflop_s": 1.0, "processes": 1}
+        | more
+        for place, time in enumerate(times)
+    ]
+    return pd.DataFrame(rows)
+
+
+def tables(rows: pd.DataFrame, raised: float = 1.0) -> dict[str, pd.DataFrame]:
+    product = CASE | {"run": "product", "time_s": 1e-3, "time_ci_low_s": 1e-3, "time_ci_high_s": 1e-3}
+    ceiling = CASE | {"run": "ceiling=fp32", "ceiling": "fp32", "raised_by": "product"}
+    ceiling |= {"measured_tflop_s": raised, "swept_tflop_s": 1.0}
+    return {"profile": rows, "matmul": pd.DataFrame([product]), "ceilings": pd.DataFrame([ceiling])}
+
+
+def test_two_times_differ_where_their_intervals_do_not_meet():
+    rows = profile(0.1, 0.1015, 0.103)  # each ± 1 %
+    assert trust.apart(rows, rows.iloc[0]).tolist() == [False, False, True]
+    assert not trust.apart(rows.iloc[2], rows.iloc[1])
+    assert trust.apart(rows.iloc[2], rows.iloc[0], ratio=2.0)
+    assert not trust.apart(rows.iloc[2], rows.iloc[0], ratio=1.0)
+    beside = rows.join(rows.shift(-2).add_suffix("_other"))
+    assert trust.apart(beside, suffix="_other").tolist() == [True, True, True]  # two without an interval
+
+
+def test_sound_rows_raise_no_doubt():
+    assert trust.summary(tables(profile(0.1, 0.19, 0.36))) == ("", [], "")
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ({"steady": False}, "unsteady"),
+        ({"verdict_flags": '{"beside": {"share": 30.0}}'}, "beside"),
+        ({"verdict_flags": '{"held_back": {"share": 30.0}}'}, "held_back"),
+        ({"mfu_percent": 120.0}, "above_peak"),
+        ({"phases_percent": 403.0}, "phases"),
+        ({"forward_ms": 2.6, "backward_ms": 9.2, "optimiser_ms": 154.9}, "part"),
+        ({"utilization_percent": 60.0, "sm_active_percent": 80.0, "tensor_active_percent": 10.0}, "rungs"),
+        ({"hfu_percent": 4.0, "useful_mfu_percent": 9.0}, "rungs"),
+    ],
+)
+def test_each_reason_is_found_and_told(more, key):
+    found = tables(profile(0.1, **more))
+    assert [doubt.key for doubt in trust.doubts(found)] == [key]
+    for language in ("en", "ko"):
+        says, lines, again = trust.summary(found, language)
+        assert "2" in says  # of two rows
+        assert "net 1" in lines[0]
+        assert again == "snakemake --cores 1 report --forcerun profile_step --config experiment=mine"
+
+
+@pytest.mark.parametrize("more", [{"time_ci_high_s": 0.9}, {"time_ci_low_s": float("nan")}])
+def test_a_wide_interval_or_none_is_precision_and_no_doubt(more):
+    assert trust.doubts(tables(profile(0.1, **more))) == []
+
+
+def test_precision_and_what_the_machine_cost_are_told():
+    assert trust.precision(tables(profile(0.1))) == ""
+    rows = profile(0.1, 0.2, 0.3).assign(precision_percent=[4.0, 21.0, 8.0], machine_cost_percent=[2.0, 23.0, None])
+    for language in ("en", "ko"):
+        told = trust.precision(tables(rows), language)
+        assert re.findall(r"[\d.]+ ?%", told.replace(" %", "%")) == ["8.0%", "95%", "21%", "12%", "23%"]
+        assert told.count("net 2") == 2
+
+
+@pytest.mark.parametrize(
+    ("reached", "numbers"),
+    [
+        ([4.0, 99.0], {"52%", "95%", "99%"}),
+        ([4.0, 150.0], {"77%", "95%", "2.5"}),
+        ([808.0, 16458.0], {"95%", "87"}),
+        ([300.0], {"95%", "4.0"}),
+    ],
+)
+def test_intervals_that_span_factors_are_told_as_factors(reached, numbers):
+    rows = profile(*[0.1] * len(reached)).assign(precision_percent=reached)
+    for language in ("en", "ko"):
+        told = trust.precision(tables(rows), language)
+        assert set(re.findall(r"(?<!net )\b\d+(?:\.\d+)?%?", told.replace(" %", "%"))) == numbers
+
+
+def test_a_step_that_falls_with_the_batch_and_a_low_ceiling_are_told():
+    found = trust.doubts(tables(profile(0.1, 0.05, 0.2), raised=1.5))
+    assert [(doubt.key, doubt.runs) for doubt in found] == [
+        ("fp32", ("product",)),
+        ("falling", ("model=net,batch_size=2",)),
+    ]
+
+
+def test_a_ceiling_that_noise_alone_raised_is_not_doubted():
+    assert trust.doubts(tables(profile(0.1), raised=1.04)) == []
+    for language in ("en", "ko"):
+        _, (line,), again = trust.summary(tables(profile(0.1), raised=2.83), language)
+        assert "283" in line
+        assert "product" in line
+        assert "--forcerun ceilings" in again
+
+
+def test_a_low_ceiling_names_its_machine_where_there_are_several():
+    here = tables(profile(0.1), raised=2.83)
+    sound = here["ceilings"].assign(hardware="another", measured_tflop_s=1.0)
+    for language in ("en", "ko"):
+        alone, both = (
+            trust.summary(here | {"ceilings": ceilings}, language)[1]
+            for ceilings in (here["ceilings"], pd.concat([sound, here["ceilings"]], ignore_index=True))
+        )
+        assert len(alone) == len(both) == 1
+        assert f"({CASE['hardware']})" not in alone[0]
+        assert f"({CASE['hardware']})" in both[0]
+
+
+def emulated(time: float, **more: object) -> pd.DataFrame:
+    bf16 = {"precision": "bf16", "effective_precision": "bf16", "peak_precision": "fp32"}
+    return profile(time, **more | bf16)
+
+
+def test_the_headline_is_of_sound_rows_in_formats_that_the_device_computes():
+    """Of the rows that are left where the others are doubtful or emulated; of all where no row is sound."""
+    busy = {"utilization_percent": 99.0, "verdict": "slow_matmuls", "peak_precision": "fp32"}
+    sound = [profile(0.1, mfu_percent=mfu, **busy) for mfu in (20.0, 40.0)]
+    others = [
+        emulated(4.0, mfu_percent=0.5, **busy),
+        profile(0.1, mfu_percent=90.0, steady=False, **busy),
+    ]
+    finding = figures.modules()["mfu_versus_utilization"].finding
+    told = finding(pd.concat([*sound, *others], ignore_index=True), Texts("en", "mfu_versus_utilization"))
+    assert "from 20 %" in told
+    assert "to 40 %" in told
+    for alone in others:
+        assert "its MFU is" in finding(alone, Texts("en", "mfu_versus_utilization"))
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize(("times", "words"), [((4.0,), ["40"]), ((1.2, 4.3), ["12", "43"])])
+def test_bf16_says_in_a_sentence_that_it_is_emulated(times, words, language):
+    rows = [profile(0.1, model=f"net{place}") for place in range(len(times))]
+    rows += [emulated(time, model=f"net{place}") for place, time in enumerate(times)]
+    told = why._bf16_says(answers.bf16(pd.concat(rows, ignore_index=True)), Texts(language, "why"))
+    first = told.split(". ")[0]
+    assert "fp32" in first
+    assert all(word in first for word in words)
+    native = why._bf16_says(
+        answers.bf16(pd.concat([rows[0], profile(4.0, precision="bf16", model="net0")])), Texts(language, "why")
+    )
+    assert "fp32" not in native
+
+
+def test_another_step_of_the_same_or_another_batch_is_not_held_against_it():
+    one = profile(0.1)
+    for other in (
+        one.assign(run="model=net,batch_size=1,loader=4"),
+        profile(0.1, 0.2).iloc[1:].assign(run="model=ner"),
+    ):
+        assert not trust.falling(pd.concat([one, other.assign(time_s=0.05)], ignore_index=True)).any()
+
+
+def test_recorded_rows_are_not_doubted_where_something_was_measured():
+    here = profile(0.1)
+    there = profile(0.1, steady=False, recorded=True, hardware="there")
+    assert trust.doubts(tables(pd.concat([here, there], ignore_index=True))) == []
+
+
+def test_a_run_that_failed_is_told_first():
+    rows = profile(0.1, 0.2).assign(status=["ok", "failed"], message=["", "no such layer"])
+    says, lines, again = trust.summary(tables(rows))
+    assert says == "1 run failed: net 2: no such layer"
+    assert lines == []
+    assert "--forcerun profile_step" in again
+    rows = rows.assign(status="failed", message="no such layer")
+    broken = tables(rows) | {"matmul": tables(rows)["matmul"].head(0)}
+    assert "2 runs failed" in document._headline([], broken, document.Texts("en", "page"))
+
+
+def test_the_knee_is_the_smallest_batch_near_the_most_samples():
+    (known,) = answers.batches(profile(0.1, 0.11, 0.2, 0.4))  # 10, 18.2, 20, 20 samples/s
+    assert (known.batch_size, known.rising) == (2, False)
+    (rising,) = answers.batches(profile(0.1, 0.11, 0.12))
+    assert (rising.batch_size, rising.rising) == (4, True)
+    (single,) = answers.batches(profile(0.1))
+    assert single.batch_size is None
+
+
+def test_a_batch_out_of_memory_is_beyond_the_largest_that_fits():
+    case = profile(0.1, 0.11, 0.12, 0.2)
+    lost = case.assign(status=["ok", "ok", "ok", "out_of_memory"])
+    (found,) = answers.batches(lost)
+    assert (found.batch_size, found.rising, found.too_large) == (4, False, 8)
+    (other,) = answers.batches(pd.concat([case.head(3), lost.tail(1).assign(precision="bf16")], ignore_index=True))
+    assert (other.rising, other.too_large) == (True, None), "another case's"
+    (first, *_) = answered(lost)
+    assert "4 (8: out of memory)" in first["lines"][0]
+    assert first["says"].endswith("In 1 of 1 case a larger batch was out of memory.")
+
+
+def test_the_largest_batch_of_a_card_follows_the_line_of_predicted_memory():
+    predicted = [(1, 2e9), (2, 3e9)]
+    assert answers.largest_that_fits(predicted, 16) == 13  # 14.4 of 16 GB
+    assert answers.largest_that_fits(predicted, 1) == 0
+    assert answers.largest_that_fits(predicted[:1], 16) == 1
+    level = [(1, 2e9), (2, 2e9)]
+    assert [answers.largest_that_fits(level, size) for size in (16, 1)] == [2, None]
+    (known,) = answers.batches(profile(0.1, 0.2))
+    assert (known.fits[0], known.at_least) == (13, False)
+    (unknown,) = answers.batches(profile(0.1, 0.2).assign(predicted_memory_bytes=float("nan")))
+    assert set(unknown.fits) == {None}
+
+
+def answered(*rows: pd.DataFrame, language: str = "en") -> list[dict]:
+    """Answers of the page: batch size, memory, loader, bf16."""
+    together = pd.concat(rows, ignore_index=True).assign(input_wait_percent=float("nan"))
+    return why._answers(together, Texts(language, "why"))
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_a_card_has_a_largest_batch_only_where_a_line_predicts_it(language):
+    sizes, memory, *_ = answered(profile(0.1, 0.2), profile(0.1, precision="bf16"), language=language)
+    assert [line[-4:] for line in sizes["lines"]] == [["13", "20", "35", "71"], ["≥ 1"] * 4]
+    assert "≥" in memory["says"]
+
+
+def test_no_two_lines_of_the_table_of_batch_sizes_read_the_same():
+    others = ({"workload": "training_clipped"}, {"execution": "compile"}, {"machine": "there"})
+    rows = [profile(0.1, **more) for more in ({}, *others, {"sequence_length": 64.0}, {"sequence_length": 128.0})]
+    named = [line[0] for line in answered(*rows)[0]["lines"]]
+    compiled = Texts().name("execution", "compile")
+    assert named == [
+        "net (here)",
+        "net (training_clipped, here)",
+        f"net ({compiled}, here)",
+        "net (there)",
+        "net (64 tokens, here)",
+        "net (128 tokens, here)",
+    ]
+    assert answered(*rows[:1])[0]["lines"][0][0] == "net"
+
+
+@pytest.mark.parametrize(("time", "worth"), [(0.05, "bf16_yes"), (0.2, "bf16_no"), (0.096, "bf16_unclear")])
+def test_bf16_is_worth_what_its_interval_says(time, worth):
+    half = profile(time, precision="bf16", effective_precision="bf16")
+    assert answers.bf16(pd.concat([profile(0.1), half], ignore_index=True))["worth"].tolist() == [worth]
+
+
+def test_bf16_without_an_interval_is_not_called():
+    rows = [profile(0.1), profile(0.05, precision="bf16", effective_precision="bf16")]
+    alone = pd.concat(rows, ignore_index=True).assign(time_ci_low_s=math.nan, time_ci_high_s=math.nan)
+    assert answers.bf16(alone)["worth"].tolist() == ["bf16_once"]
+
+
+def test_a_run_in_bf16_is_named_with_what_is_not_plain():
+    halves = [profile(time, precision=name) for time, name in ((0.05, "bf16"), (0.2, "amp_bf16"))]
+    says = answered(profile(0.1), *halves)[-1]["says"]
+    autocast = Texts().name("precision", "amp_bf16")
+    assert says == f"Yes for net training at batch 1 (2.00×). No for net training ({autocast}) at batch 1 (0.500×)."
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_the_allocator_s_states_are_told_where_they_make_a_difference(language):
+    text = Texts(language, "why")
+    row = {"time_s": 0.010, "default_state_page_faults": 3105.0, "default_state_time_s": 0.0109}
+    assert why._allocator(row, text) == why._allocator({"time_s": 0.010}, text) == []
+    [told] = why._allocator(row | {"default_state_time_s": 0.025}, text)
+    assert all(part in told for part in ("25.0 ms", "3,105"))
+    [told] = why._allocator(row | {"kept_memory_time_s": 0.002}, text)
+    assert "2.00 ms" in told
+
+
+def test_every_verdict_has_a_remedy_with_its_cost_and_experiment():
+    assert set(remedies.REMEDIES) == {*CAUSES, "no_mfu", "not_explained"}
+    row = {"time_s": 0.1, **{f"{part}_ms": 0.0 for part in PARTS}, "idle_ms": 60.0, "useful_ms": 40.0}
+    assert remedies.cost(row, "launch_bound") == remedies.Cost(60.0, 60.0)
+    assert remedies.cost(row, "slow_matmuls") is None
+    assert remedies.cost({"time_s": 0.1}, "launch_bound") is None
+
+
+def test_padding_costs_what_the_model_s_own_arithmetic_spends_on_it():
+    row = {"time_s": 0.1, "useful_ms": 40.0, "mfu_percent": 40.0}
+    assert remedies.cost(row | {"useful_mfu_percent": 10.0}, "padded") == remedies.Cost(30.0, 30.0)
+    assert remedies.cost(row | {"useful_mfu_percent": 40.0}, "padded") is None
+    assert remedies.cost(row, "padded") is None
+
+
+def test_the_table_of_remedies_is_that_of_the_code():
+    rows = re.findall(r"^\| `(\w+)` \|.*\| `([^`]+)` \|$", WHY.read_text(), re.MULTILINE)
+    assert dict(rows) == {cause: remedy.config for cause, remedy in remedies.REMEDIES.items()}
+    for remedy in remedies.REMEDIES.values():
+        assert remedy.figure in figures.modules()
+
+
+@pytest.mark.parametrize("width", [20, 34, 41, 80])
+def test_a_number_stays_with_its_unit_in_the_terminal(width):
+    says = (
+        "3 runs beside other load, which took 15 % of the CPU time or more in 250 ms, such as gpt2 training 1 512 fp32."
+    )
+    lines = summary.wrapped(says, width).splitlines()
+    assert " ".join(lines) == says
+    assert all(len(line) <= width for line in lines)
+    assert not any(line[-1].isdigit() for line in lines[:-1])

@@ -1,0 +1,214 @@
+"""A sweep's time: what runs are predicted to cost, what is left out, and what a client does about it."""
+
+import csv
+import json
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import write_csv
+from mfulab.core.replicates import numbered
+from mfulab.lab.planning import costs
+from mfulab.lab.planning.composition import compose_experiments
+from mfulab.lab.planning.load import place
+from mfulab.lab.planning.runs import Plan, Run, plan
+from mfulab.lab.runtime import budget, client
+from mfulab.lab.runtime.run import record_failure
+from mfulab.lab.tables.replicates import merge_rows
+
+CONFIG = Path(__file__).parents[3] / "config"
+RUN = "cpu/bench_matmul/kernel=numpy,size=64"
+COST = {"group": "bench_matmul numpy", "s": 2.0, "flops": None, "always": False}
+MODEL = {
+    **COST,
+    "group": "profile_step fp32",
+    "flops": "results/count_flops/a/row.csv",
+    "ceiling": "results/cpu/ceilings/fp32/row.csv",
+    "columns": ["forward_flops", "backward_flops"],
+    "default_s": 1.5,
+    "steps": 7,
+}
+
+
+def sweep(took=(), begun=None, **more) -> budget.Budget:
+    values = {"begun": time.time() if begun is None else begun, "budget_min": 3, "finish_s": 20, "due": 0}
+    runs = {RUN: COST, numbered(RUN, 2): COST, "cpu/profile_step/a": MODEL, "cpu/ceilings/a": {**COST, "always": True}}
+    taken = {f"cpu/{group}/{number}": (group, *times) for number, (group, *times) in enumerate(took)}
+    return budget.Budget({**values, "command": "COMMAND", "runs": runs, **more}, taken)
+
+
+def quickstart(*overrides: str) -> Plan:
+    [composition] = compose_experiments(["experiment=quickstart", "device=cpu", *overrides], CONFIG)
+    return plan(composition, *place(composition.base))
+
+
+def test_what_fits_is_measured_and_what_does_not_says_so():
+    assert sweep().why_not(RUN) == ""
+    says = sweep(begun=time.time() - 159).why_not(RUN)
+    assert says == "budget_min=3: about 2 s did not fit into 1 s. To measure it: COMMAND"
+    assert sweep(begun=time.time() - 999).why_not("cpu/ceilings/a") == "", "the headline divides by it"
+    assert sweep(begun=time.time() - 999).limit_s("cpu/ceilings/a") is None
+    assert sweep([(budget.PAGE, 6.0, 24.0)]).left_s() < sweep().left_s() - 20
+    assert sweep(due=200).left_s() == pytest.approx(180 - 20 - 200 * budget.LEFT_OUT_S, abs=1)
+
+
+def test_flops_and_ceiling_predict_a_model_once_they_are_known(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert sweep().predicted_s("cpu/profile_step/a") == 2.0 + 1.5
+    write_csv(Path(MODEL["flops"]), [{"forward_flops": 1e9, "backward_flops": 2e9, "process_s": 0.5}])
+    write_csv(Path(MODEL["ceiling"]), [{"measured_tflop_s": 0.1}])
+    steps = 7 * 3e9 / (budget.SHARE * 1e11)
+    assert sweep().predicted_s("cpu/profile_step/a") == pytest.approx(2.0 + 0.5 + steps)
+
+
+def test_a_second_process_is_known_from_the_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    second = numbered(RUN, 2)
+    assert sweep().predicted_s(second) == 2.0
+    write_csv(tmp_path / "results" / RUN / "row.csv", [{"process_s": 7.5}])  # of an earlier command
+    assert sweep([("bench_matmul numpy", 2.0, 40.0)]).predicted_s(second) == 7.5
+
+
+def test_what_a_run_took_corrects_alike_runs_most(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results/plan").mkdir(parents=True)
+    Path(budget.PLAN).write_text(json.dumps(sweep().plan))
+    budget.read().note(RUN, 8.0)
+    same, other = budget.read().predicted_s(RUN), budget.read().predicted_s("cpu/profile_step/a")
+    assert 2.0 * 1.5 < same < 8.0
+    assert 3.5 < other < 3.5 * same / 2.0
+    assert budget.read().predicted_s(numbered(RUN, 2)) == 8.0
+
+
+SEEN = st.tuples(st.sampled_from(["profile_step fp32", "bench_matmul numpy"]), st.floats(0.1, 100))
+
+
+@given(st.lists(SEEN, max_size=9))
+def test_a_correction_lies_between_the_prediction_and_what_was_seen(seen):
+    ratios = [1.0, *(ratio for _, ratio in seen)]
+    found = sweep([(group, 2.0, 2.0 * ratio) for group, ratio in seen]).predicted_s(RUN) / 2.0
+    assert min(ratios) * 0.999 <= found <= max(ratios) * 1.001
+
+
+def test_a_broken_plan_or_ledger_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert budget.read() is None
+    (tmp_path / "results/plan").mkdir(parents=True)
+    Path(budget.PLAN).write_text("{")
+    assert budget.read() is None
+    Path(budget.PLAN).write_text(json.dumps(sweep().plan))
+    Path(budget.LEDGER).write_text('["half a li')
+    assert budget.read().why_not(RUN) == ""
+
+
+def test_the_headline_is_first_and_within_reach():
+    found = quickstart()
+    first = costs.headline(found)
+    steps = [folder.split("/")[-2] for folder in first]
+    assert {"environment", "ceilings", "count_flops", "profile_step"} == set(steps)
+    assert all("precision=fp32" in folder for folder in first if "profile_step" in folder)
+    assert not any("replicate" in folder or "bf16" in folder for folder in first)
+    assert {folder.split("model=")[1].split(",")[0] for folder in first if "profile_step" in folder} == {
+        "simple_cnn",
+        "resnet18",
+        "gpt2",
+    }
+    assert 60 * (found.budget_min or 0) > 3 * costs.least_s([found])
+    turns = costs.Sweep([found], 0).turns
+    run = "model=simple_cnn,workload={},batch_size={},precision=fp32,execution=eager,timing=short"
+    model = f"{{}}profile_step/{run}".format
+    machine = f"{found.hardware}/"
+    ordered = [turns[model(machine, *each)] for each in (("inference", 1), ("training", 1), ("training", 4))]
+    assert 1 >= ordered[0] > ordered[1] > ordered[2] > 0.5
+
+
+def test_a_budget_is_no_part_of_a_run():
+    runs = [[(run.folder, run.text) for run in quickstart(f"budget_min={each}").runs] for each in ("2", "null")]
+    assert runs[0] == runs[1]
+    assert quickstart("budget_min=2").overrides == ["device=cpu"]
+
+
+def test_plans_of_one_command_share_the_largest_budget_and_none_is_no_end():
+    with_2, with_5, without = (quickstart(f"budget_min={each}") for each in ("2", "5", "null"))
+    assert costs.Sweep([with_2, with_5], 0).budget_min == 5
+    assert costs.Sweep([with_2, without], 0).budget_min == float("inf")
+    assert costs.Sweep([with_2, without], 0).headline == {}
+    with pytest.raises(ConfigurationError, match=r"budget_min=0\.1: environment, ceilings and page alone need about"):
+        costs.Sweep([quickstart("budget_min=0.1")], 0)
+
+
+def test_a_run_whose_time_is_over_is_a_row_and_is_stopped_while_it_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = Path("results") / RUN / "config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text("{}")
+    limits, failures = [], []
+
+    def execute(command, environment, limit):
+        limits.append(limit)
+        failures.append(command[command.index("--failed") + 1] if "--failed" in command else "")
+        raise TimeoutError
+
+    monkeypatch.setattr(client, "_execute", execute)
+    monkeypatch.setattr(client, "_fail", lambda command, failure, *more: failures.append(failure) or 0)
+    (tmp_path / "results/plan").mkdir()
+    Path(budget.PLAN).write_text(json.dumps(sweep(begun=time.time() - 100).plan))
+    assert client._measure(["script", "--config", str(config)], {}) == 0
+    assert 50 < limits[0] < 61
+    assert failures[1].startswith("budget_min=3: stopped after 0 s")
+    Path(budget.PLAN).write_text(json.dumps(sweep(begun=0).plan))
+    with pytest.raises(TimeoutError):
+        client._measure(["script", "--config", str(config)], {})
+    assert failures[2].startswith("budget_min=3: about ")
+    assert limits[1] is None
+
+
+def test_a_row_left_out_has_its_status_and_leaves_a_run_with_fewer_processes(tmp_path):
+    config = tmp_path / "results/count_flops/model=a/config.json"
+    config.parent.mkdir(parents=True)
+    model = {"name": "a", "_target_": "torch.nn.Linear", "input_shape": [4]}
+    config.write_text(json.dumps({"model": model, "batch_size": 1}))
+    row = record_failure("count_flops", config, "budget_min=3: about 4 s did not fit into 1 s")
+    assert (row.status, row.process_s) == ("not_measured", None)
+    with (config.parent / "row.csv").open(newline="") as file:
+        assert next(csv.DictReader(file))["status"] == "not_measured"
+    measured = {"hardware": "a", "recorded": False, "message": "", "time_s": 1.0, "run": "size=1", "status": "ok"}
+    left_out = {**measured, "status": "not_measured", "message": "budget_min=3: no", "time_s": None}
+    [merged] = merge_rows([measured, {**left_out, "run": "size=1,replicate=2"}])
+    assert (merged["status"], merged["message"], merged["replicates"]) == ("ok", "", 1)
+    [merged] = merge_rows([left_out, {**left_out, "run": "size=1,replicate=2"}])
+    assert (merged["status"], merged["message"]) == ("not_measured", "budget_min=3: no")
+
+
+REFERENCE = Path(__file__).parents[3] / "results/reference/amd-epyc-2c"
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    ["quickstart", "seminar", "attention_length", "autograd", "training", "execution", "decoding", "generation"],
+)
+def test_the_estimate_of_recorded_experiments_is_within_30_percent(experiment, tmp_path, monkeypatch):
+    """What their runs took, a process, on the machine that the constants are of; a run alone may be further off."""
+    monkeypatch.chdir(tmp_path)
+    tables = {name: list(csv.DictReader((REFERENCE / f"{name}.csv").open())) for name in ("profile", "matmul")}
+    for table, step in (("flops", "count_flops"), ("ceilings", "ceilings")):
+        for row in csv.DictReader((REFERENCE / f"{table}.csv").open()):
+            write_csv(Path("results", step, row["run"], "row.csv"), [row])
+    lines = map(json.loads, (REFERENCE / "configs.jsonl").read_text().splitlines())
+    configs = {(line["table"], line["run"]): line["config"] for line in lines}
+    predicted, took = 0.0, 0.0
+    for table, step in (("profile", "profile_step"), ("matmul", "bench_matmul")):
+        for row in tables[table]:
+            if (row["experiment"], row["status"]) != (experiment, "ok"):
+                continue
+            needs = {"flops": f"count_flops/{row['flops_run']}"} if step == "profile_step" else {}
+            needs["compute"] = f"ceilings/ceiling={row['ceiling']}"
+            text = json.dumps(configs[table, row["run"]])
+            predicted += budget._cost_s(costs.cost(Run(step, row["run"], row["run"], text, needs), False))
+            took += float(row["process_s"]) / (int(row["replicates"] or 1) + int(row["left_out_replicates"] or 0))
+    assert took > 10
+    assert 0.7 < predicted / took < 1.3

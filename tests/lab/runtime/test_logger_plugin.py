@@ -1,0 +1,215 @@
+"""The logger plugin under the real Snakemake, on a toy: what a user sees while a sweep runs, fails, or cannot start."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
+from support.processes import HANGS_S
+
+import snakemake_logger_plugin_mfulab as plugin
+from mfulab.core.language.quantities import duration
+from mfulab.lab.runtime import lifetime
+from snakemake_logger_plugin_mfulab import TAIL, Progress, Run, row_remark, tail
+
+SNAKEFILE = """
+rule all:
+    input: expand("out/{run}/row.csv", run=config["runs"].split(","))
+rule measure:
+    output: "out/{run}/row.csv"
+    log: "out/{run}/log"
+    shell: "python3 measure.py {wildcards.run} {output} > {log} 2>&1"
+"""
+MEASURE = """
+import sys
+run, row = sys.argv[1:]
+if run == "bad":
+    print("\\n".join(f"line {n}" for n in range(100)))
+    sys.exit("the reason of it")
+status = "out_of_memory,needs 90 GB" if run == "large" else "ok,"
+open(row, "w").write(f"status,message\\n{status}\\n")
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    (tmp_path / "measure.py").write_text(MEASURE)
+    profile = tmp_path / "profiles/default/config.yaml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text("logger: mfulab\ncores: 1\nkeep-going: true\nshow-failed-logs: true\n")
+    return tmp_path
+
+
+def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "snakemake", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANGS_S)
+    told, _, done.stderr = done.stderr.partition("\n")
+    assert told.startswith("Using workflow specific profile")  # Snakemake says so before it has a logger
+    return done
+
+
+@pytest.mark.workflow
+def test_a_sweep_tells_each_start_and_end_once_and_nothing_of_snakemake(toy: Path) -> None:
+    done = snakemake(toy, "--config", "runs=a,b,large")
+    assert done.returncode == 0
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert lines[0] == "4 jobs: 3 measure, 1 all"
+    assert len([line for line in lines if re.match(r"[1-4]/4 start ", line)]) == 4
+    assert len([line for line in lines if re.match(r"[1-4]/4 done ", line)]) == 4
+    first = next(line for line in lines if line.startswith("1/4 done"))
+    assert re.search(r"measure  (a|b|large) · [\d.]+ s · [\d.]+ s so far · about [\d.]+ s left$", first)
+    assert lines[lines.index(next(line for line in lines if "done   measure  large" in line)) + 1] == (
+        "    out_of_memory: needs 90 GB"
+    )
+    assert len(lines) == 1 + 8 + 1
+    assert "left" not in lines[-1]  # nothing is
+
+
+@pytest.mark.workflow
+def test_a_failed_job_shows_its_command_and_the_end_of_its_log(toy: Path) -> None:
+    done = snakemake(toy, "--config", "runs=a,bad")
+    assert done.returncode == 1
+    assert "Failed: measure  bad" in done.stderr
+    assert "command: python3 measure.py bad out/bad/row.csv" in done.stderr
+    assert "    | the reason of it" in done.stderr
+    assert "    | line 99" in done.stderr
+    assert "    | line 0\n" not in done.stderr
+    assert "done   measure  a" in done.stderr
+
+
+@pytest.mark.workflow
+def test_a_dry_run_shows_what_would_run_and_why(toy: Path) -> None:
+    done = snakemake(toy, "-n", "--config", "runs=a,b")
+    assert re.findall(r"^measure +2$", done.stdout, flags=re.MULTILINE)
+    assert re.findall(r"a$", done.stdout, flags=re.MULTILINE)
+    assert len(done.stdout.splitlines()) < 12
+    assert not (toy / "out").exists()
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rule all:\n    input: 'nobody-makes-this'\n", "MissingInputException"),
+        ("rule all\n    input: 'a'\n", "SyntaxError"),
+    ],
+)
+def test_errors_of_snakemake_itself_are_shown(toy: Path, text: str, words: str) -> None:
+    (toy / "Snakefile").write_text(text)
+    done = snakemake(toy)
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+@pytest.mark.workflow
+def test_nothing_to_do_is_said_in_one_line(toy: Path) -> None:
+    snakemake(toy, "--config", "runs=a")
+    assert snakemake(toy, "--config", "runs=a").stderr.splitlines() == [
+        "Nothing to be done (all requested files are present and up to date)."
+    ]
+
+
+@pytest.mark.workflow
+def test_a_terminal_gets_colour_and_no_redrawing(toy: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "snakemake", "--config", "runs=a"]
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    process = subprocess.Popen(command, cwd=toy, stderr=theirs, env=environment | {"TERM": "xterm"})
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            shown += chunk
+    except OSError:  # the other end was closed
+        pass
+    assert process.wait(60) == 0
+    assert b"\033[32m" in shown
+    assert set(re.findall(rb"\033\[[0-9;?]*([A-Za-z])", shown)) == {b"m"}  # no cursor is moved, no line erased
+    assert shown.count(b"\r") == shown.count(b"\r\n")
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.1, None])
+def test_a_run_that_the_terminal_ends_is_no_error_though_it_says_so_first(monkeypatch, after_s: float | None) -> None:
+    monkeypatch.setattr(lifetime, "interrupted", after_s == 0)
+    signal = threading.Timer(after_s or 0, setattr, (lifetime, "interrupted", True))
+    if after_s is not None:
+        signal.start()
+    assert plugin._is_interrupted("Command 'run' died with <Signals.SIGINT: 2>.") is (after_s is not None)
+    signal.cancel()
+    monkeypatch.setattr(lifetime, "interrupted", False)
+    assert not plugin._is_interrupted("Command 'run' returned non-zero exit status 1.")
+
+
+def test_snakemake_finds_the_plugin_by_its_name() -> None:
+    assert LoggerPluginRegistry().is_installed("mfulab")
+
+
+def test_time_left_knows_that_rules_cost_differently() -> None:
+    progress = Progress()
+    progress.plan({"slow": 3, "fast": 10})
+    assert progress.left_s(0.0) is None
+    progress.start(1, Run("slow", "a", started=100.0))
+    progress.finish(1, now=110.0)
+    progress.start(2, Run("fast", "b", started=110.0))
+    progress.finish(2, now=111.0)
+    assert progress.left_s(111.0) == pytest.approx(2 * 10 + 9 * 1)
+    assert progress.total == 13
+
+
+def test_jobs_side_by_side_halve_the_time_left() -> None:
+    progress = Progress()
+    progress.plan({"measure": 4})
+    for job in (1, 2):
+        progress.start(job, Run("measure", str(job), started=0.0))
+    for job in (1, 2):
+        progress.finish(job, now=10.0)
+    assert progress.left_s(10.0) == pytest.approx(10.0)
+
+
+def test_a_job_that_no_plan_announced_counts_once() -> None:
+    progress = Progress()
+    progress.start(1, Run("measure", "a", started=0.0))
+    progress.finish(1, now=1.0)
+    assert (progress.finished, progress.total) == (1, 1)
+
+
+def test_a_job_that_is_tried_again_keeps_its_number() -> None:
+    progress = Progress()
+    progress.plan({"measure": 2})
+    assert progress.start(7, Run("measure", "a", 0.0)).number == 1
+    progress.fail(7)
+    assert progress.start(8, Run("measure", "b", 1.0)).number == 2
+    assert progress.start(7, Run("measure", "a", 2.0)).number == 1
+    assert progress.finish(99, 3.0) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")],
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_logs_and_rows_that_are_not_there_are_no_error(tmp_path: Path) -> None:
+    missing = str(tmp_path / "row.csv")
+    assert tail(missing, True) == [f"    log: {missing} (not there)"]
+    assert row_remark([missing]) == ""
+    (tmp_path / "log").write_text("x\n" * (TAIL + 5))
+    shown = tail(str(tmp_path / "log"), True)
+    assert shown[1] == "    | … 5 lines before"
+    assert len(shown) == TAIL + 2
+    assert tail(str(tmp_path / "log"), False) == [f"    log: {tmp_path / 'log'}"]
+
+
+def test_a_key_with_a_dot_becomes_an_override(toy):
+    (toy / "Snakefile").write_text("print(config)")
+    done = snakemake(toy, "--config", "timing.windows=9", "model=resnet18", "model.arguments.name=a b")
+    assert "{'model': 'resnet18', 'overrides': \"timing.windows=9 'model.arguments.name=a b'\"}" in done.stdout

@@ -1,0 +1,114 @@
+"""The modules that the worker imports once for all runs leave every GPU alone, so that each run may use one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from support.workflow_copy import ROOT
+
+from mfulab.lab.planning.workflow import Workflow, imported
+from mfulab.lab.runtime import server
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux: elsewhere there is none")
+
+CLASSES = ("transformers:GPT2LMHeadModel", "transformers:ResNetForImageClassification")
+
+
+@pytest.mark.parametrize(
+    ("target", "rules", "mode", "work"),
+    [
+        ("mfulab.kernels.cpu_numpy.Numpy", ["bench_matmul", "rows"], "eager", "rows"),
+        ("mfulab.kernels.torch_compiled.TorchCompiled", ["bench_matmul", "tables"], "eager", "both dynamo"),
+        ("torch.nn.Linear", ["profile_step", "tables"], "eager", "both dynamo"),
+        ("mfulab.models.busy.TinyKernels", ["profile_step", "tables"], "tensorflow_eager", "both tensorflow dynamo"),
+        ("mfulab.models.huggingface.build", ["profile_step", "rows"], "eager", "rows transformers dynamo"),
+        ("mfulab.models.busy.TinyKernels", ["profile_step", "tables"], "training", "both dynamo"),
+        ("my_model.build", ["profile_step", "rows"], "compile", "rows transformers dynamo"),
+        ("", ["page"], "eager", "report"),
+    ],
+)
+def test_the_worker_imports_what_the_workflow_is_to_do(target, rules, mode, work):
+    jobs = [SimpleNamespace(rule=SimpleNamespace(name=name)) for name in rules]
+    group = "kernel" if "bench_matmul" in rules else "model"
+    config = {group: {"_target_": target}, "execution": {"mode": mode}}
+    runs = {"a": SimpleNamespace(text=json.dumps(config))} if target else {}
+    assert Workflow.work(SimpleNamespace(_runs=runs), jobs) == work
+    modules = server.modules_for(work)
+    frameworks = [name for name in modules if name.endswith(("_jax", "_tensorflow"))]
+    assert frameworks == (["mfulab.models.framework_tensorflow"] if "tensorflow" in work else [])
+    assert set(server.REPORT) <= set(modules) or work.startswith("rows")
+    assert not {*server.REPORT, "mfulab.lab.tables.seminar"} & set(modules) or not work.startswith("rows")
+    assert "triton" in modules or work == "report"
+    assert ("torch._dynamo" in modules) == ("dynamo" in work)
+    assert ({"transformers.modeling_utils", "mfulab.models.huggingface"} <= set(modules)) == ("transformers" in work)
+
+
+def test_an_architecture_of_transformers_is_named_with_its_class():
+    text = (ROOT / "config/model/resnet18.yaml").read_text()
+    config = json.dumps({"model": yaml.safe_load(text)}, indent=1)
+    work = imported([config, config])
+    assert work == ["transformers", "dynamo", "transformers:ResNetForImageClassification"]
+    assert work[-1] in CLASSES  # whose module test_what_the_worker_imports_wakes_no_gpu looks for
+
+
+def test_what_is_left_to_few_runs_is_not_imported_for_others():
+    program = (
+        "import sys; from mfulab.lab.runtime import server as s; s.preload(s.modules_for('rows'));"
+        "print({'torch', 'transformers', 'torch._dynamo', 'jax', 'tensorflow'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'torch'}\n"
+
+
+FAKE_DRIVER = """
+#include <stdio.h>
+#include <stdlib.h>
+static int told(const char *name) {
+    FILE *file = fopen(getenv("MFULAB_TEST_TOLD"), "a");
+    if (file) { fprintf(file, "%s\\n", name); fclose(file); }
+    return 100; /* CUDA_ERROR_NO_DEVICE */
+}
+int cuInit(unsigned flags) { return told("cuInit"); }
+int cuDriverGetVersion(int *version) { *version = 13000; told("cuDriverGetVersion"); return 0; }
+int cuGetProcAddress(const char *s, void **f, int v, unsigned long long g) { *f = 0; return told("lookup"); }
+int cuGetProcAddress_v2(const char *s, void **f, int v, unsigned long long g, int *q) { return told("lookup"); }
+"""
+
+
+def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
+    """Each class's module is imported by its name alone, and no GPU is woken.
+
+    A forked child cannot use CUDA once its parent has; the driver's library is replaced by one that tells.
+    """
+    (tmp_path / "driver.c").write_text(FAKE_DRIVER)
+    library = tmp_path / "libcuda.so.1"
+    try:
+        compile_it = ["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "driver.c")]
+        subprocess.run(compile_it, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no C compiler")
+    told = tmp_path / "told"
+    environment = os.environ | {
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "MFULAB_TEST_TOLD": str(told),
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    }
+    program = (
+        "import sys; from mfulab.lab.runtime import server as s;"
+        f"modules = s.modules_for('both transformers dynamo {' '.join(CLASSES)}');"
+        "s.preload(name for name in modules if ':' in name);"
+        "print('transformers.models.resnet.modeling_resnet' in sys.modules);"
+        "s.preload(modules); sys.modules['torch']"
+    )
+    preload = [sys.executable, "-c", program]
+    done = subprocess.run(preload, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == "True\n"
+    assert not told.exists(), told.read_text()
+    # The library does tell: this is what must not happen.
+    subprocess.run([sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"], env=environment)
+    assert told.read_text() == "cuInit\n"

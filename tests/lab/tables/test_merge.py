@@ -1,0 +1,200 @@
+"""Results of several machines in one folder: what is new comes, what differs is told, nothing is lost."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from mfulab.cli.main import main
+from mfulab.core.files import read_csv
+from mfulab.lab.runtime.run import write_csv
+from mfulab.lab.tables.merge import collect
+from mfulab.measurements.registry import MEASUREMENTS
+
+DEVICE = {"name": "cpu", "type": "cpu", "threads": None, "peak_tflop_s": {}}
+COUNTED = {
+    "model": {"name": "linear", "_target_": "torch.nn.Linear", "input_shape": [4]},
+    "batch_size": 1,
+    "sequence_length": None,
+}
+CONFIGS = {
+    "environment": {"device": DEVICE},
+    "count_flops": COUNTED,
+    "compare_counters": {**COUNTED, "counter": "thop"},
+    "number_formats": {"precision": {"name": "bf16", "dtype": "bfloat16"}},
+    "read_trace": {"trace": {"name": "one", "path": "one.json", "digest": "0"}},
+    "published": {"published": "papers"},
+    "peaks_audit": {"library": "lightning"},
+}
+
+
+def make(results: Path, step: str, run: str, hardware: str = "", **row: object) -> Path:
+    folder = results / hardware / step / run
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIGS[step]))
+    (folder / "samples.csv").write_text("\n")
+    filled = MEASUREMENTS[step].row(hardware=hardware, run=run, **row)
+    write_csv(folder / "row.csv", [filled.model_dump()], list(type(filled).model_fields))
+    return folder
+
+
+def make_plan(results: Path, hardware: str, *runs: str, digest: str = "0") -> Path:
+    path = results / hardware / "plan" / "quickstart.json"
+    path.parent.mkdir(parents=True)
+    folder = f"results/{hardware}/environment"
+    entries = [
+        {"step": "environment", "run": run, "folder": f"{folder}/{run}", "config_digest": digest} for run in runs
+    ]
+    path.write_text(json.dumps({"experiment": "quickstart", "hardware": hardware, "runs": entries, "excluded": []}))
+    return path
+
+
+def test_machines_come_to_lie_side_by_side(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there" / "results"
+    make(here, "environment", "all", "xeon-4c", device="cpu")
+    make(there, "environment", "all", "nvidia-a", device="cuda")
+    (there / "nvidia-a/environment/all/trace.json.gz").write_bytes(b"kept too")
+    make_plan(there, "nvidia-a", "all")
+    make(there, "count_flops", "model=linear", forward_flops=8)
+    merged = collect([tmp_path / "there"], here)
+    assert (len(merged.copied), merged.known, merged.problems) == (2, [], [])
+    assert (here / "nvidia-a/environment/all/trace.json.gz").read_bytes() == b"kept too"
+    assert (here / "nvidia-a/plan/quickstart+collected.json").exists()
+    assert (here / "count_flops/model=linear/row.csv").read_bytes() == (
+        there / "count_flops/model=linear/row.csv"
+    ).read_bytes()
+    again = collect([tmp_path / "there"], here)
+    assert (again.copied, len(again.known), again.problems) == ([], 2, [])
+
+
+def test_a_copied_count_is_newer_than_its_config(tmp_path: Path) -> None:
+    folder = make(tmp_path / "there", "count_flops", "model=linear", forward_flops=8)
+    collect([tmp_path / "there"], tmp_path / "here")
+    copy = tmp_path / "here/count_flops/model=linear"
+    assert (copy / "config.json").stat().st_mtime == (folder / "config.json").stat().st_mtime
+    assert (copy / "row.csv").stat().st_mtime_ns > (copy / "config.json").stat().st_mtime_ns
+
+
+def test_another_result_of_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    ours = make(here, "environment", "all", "xeon-4c", cpu_name="ours")
+    make(there, "environment", "all", "xeon-4c", cpu_name="theirs")
+    before = (ours / "row.csv").read_bytes()
+    merged = collect([there], here)
+    assert "holds another result of this run; ours is kept" in merged.problems[0]
+    assert (ours / "row.csv").read_bytes() == before
+    assert main(["collect", str(there), "--into", str(here)]) == 1
+
+
+def test_a_count_of_another_day_is_the_same_count_and_a_different_one_is_not(tmp_path: Path) -> None:
+    here, there, wrong = tmp_path / "here", tmp_path / "there", tmp_path / "wrong"
+    make(here, "count_flops", "model=linear", forward_flops=8, started_at="2026-01-01")
+    make(there, "count_flops", "model=linear", forward_flops=8, started_at="2026-01-02", commit="abc")
+    make(wrong, "count_flops", "model=linear", forward_flops=9)
+    assert len(collect([there], here).known) == 1
+    assert len(collect([wrong], here).problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hardware,run,status\nnvidia-a,all,ok", "incomplete"),
+        ("hardware,run,status\nnvidia-b,all,ok\n", "is of run=all on hardware=nvidia-b"),
+        ("hardware,run,status\nnvidia-a,all,splendid\n", "status='splendid': Input should be"),
+        ("hardware,run,speed\nnvidia-a,all,9\n", "speed='9': Extra inputs"),
+    ],
+)
+def test_a_row_that_is_broken_is_told_and_not_copied(tmp_path: Path, text: str, words: str) -> None:
+    folder = make(tmp_path / "there", "environment", "all", "nvidia-a")
+    (folder / "row.csv").write_text(text)
+    merged = collect([tmp_path / "there"], tmp_path / "here")
+    assert words in merged.problems[0]
+    assert not list((tmp_path / "here").glob("*/*"))
+
+
+def test_a_half_written_row_here_gives_way(tmp_path: Path) -> None:
+    make(tmp_path / "there", "environment", "all", "nvidia-a", device="cuda")
+    ours = make(tmp_path / "here", "environment", "all", "nvidia-a")
+    (ours / "row.csv").write_text("hardware,run\nnvidia-a")
+    assert len(collect([tmp_path / "there"], tmp_path / "here").copied) == 1
+
+
+def test_two_halves_of_a_plan_become_one(tmp_path: Path) -> None:
+    """A file of its own: the next sweep here writes its plan without what was collected."""
+    for name, run in (("here", "here"), ("one", "a"), ("two", "b")):
+        make(tmp_path / name, "environment", run, "nvidia-a")
+        make_plan(tmp_path / name, "nvidia-a", "both", run)
+    plans = tmp_path / "here/nvidia-a/plan"
+    ours = (plans / "quickstart.json").read_bytes()
+    collect([tmp_path / "one", tmp_path / "two"], tmp_path / "here")
+    plan = json.loads((plans / "quickstart+collected.json").read_text())
+    assert [entry["run"] for entry in plan["runs"]] == ["both", "a", "b"]
+    assert (plans / "quickstart.json").read_bytes() == ours
+
+
+def test_a_plan_whose_excluded_run_has_no_name_is_a_problem(tmp_path: Path) -> None:
+    make(tmp_path / "there", "environment", "a", "nvidia-a")
+    path = make_plan(tmp_path / "there", "nvidia-a", "a")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "excluded": [{"step": "environment"}]}))
+    merged = collect([tmp_path / "there"], tmp_path / "here")
+    assert "excluded.0.run" in merged.problems[0]
+
+
+@pytest.mark.parametrize("step", [step for step, each in MEASUREMENTS.items() if not each.on_device])
+def test_every_step_that_needs_no_device_is_collected(tmp_path: Path, step: str) -> None:
+    make(tmp_path / "there", step, "one")
+    collect([tmp_path / "there"], tmp_path / "here")
+    assert (tmp_path / "here" / step / "one" / "row.csv").exists()
+
+
+def test_a_folder_without_results_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["collect", str(tmp_path)]) == 2
+    assert "no results here" in capsys.readouterr().err
+
+
+def test_a_class_hands_in_archives_and_equal_devices_stay_apart(tmp_path: Path, capsys) -> None:
+    """One packs, one hands in a folder, one a broken file, one nothing, one a row of another machine."""
+    work, given, into = tmp_path / "work", tmp_path / "given", tmp_path / "results"
+    given.mkdir()
+    for number, name in enumerate(("alice", "Bob Ö.", "mallory")):
+        folder = work / name / "results"
+        make(folder, "environment", "all", "cpu-2c", device="cpu", process_s=number + 1.0)
+        make(folder, "count_flops", "model=linear", forward_flops=8)
+        make_plan(folder, "cpu-2c", "all")
+    (work / "alice/results/cpu-2c/environment/all/log").write_text("x" * 10_000)
+    assert main(["collect", str(work / "alice"), "--pack", str(given / "alice.tar.gz")]) == 0
+    assert main(["collect", str(work / "alice"), str(work), "--pack", str(given / "two.tar.gz")]) == 2
+    with tarfile.open(given / "alice.tar.gz") as file:
+        names = file.getnames()
+    assert {Path(name).name for name in names} == {"config.json", "row.csv", "samples.csv", "quickstart.json"}
+    (work / "Bob Ö.").rename(given / "Bob Ö.")
+    row = work / "mallory/results/cpu-2c/environment/all/row.csv"
+    row.write_text(row.read_text().replace("cpu-2c", "cpu-9c"))
+    (work / "mallory").rename(given / "mallory")
+    (given / "eve.tar.gz").write_bytes(b"\x1f\x8b broken")
+    (given / "empty").mkdir()
+    assert main(["collect", "--class", str(given), "--into", str(into)]) == 1
+    said = capsys.readouterr().out
+    assert "4 runs copied" not in said
+    assert "eve.tar.gz: cannot be unpacked" in said
+    assert "empty: no results here" in said
+    assert "its row is of run=all on hardware=cpu-9c; not copied" in said
+    machines = {"cpu-2c--alice", "cpu-2c--bob"}
+    assert {path.parents[2].name for path in into.glob("*/environment/all/row.csv")} == machines
+    for machine in machines:
+        assert read_csv(into / machine / "environment/all/row.csv")[0]["hardware"] == machine
+        [plan] = (into / machine / "plan").glob("*.json")
+        found = json.loads(plan.read_text())
+        assert (found["hardware"], found["runs"][0]["folder"]) == (machine, f"results/{machine}/environment/all")
+    assert len(list(into.glob("count_flops/*/row.csv"))) == 1, "counts belong to no machine"
+    assert main(["collect", "--class", str(given), "--into", str(into)]) == 1
+    assert capsys.readouterr().out.startswith("0 runs copied"), "the same again"
+
+
+def test_two_participants_of_one_name_are_refused_before_anything_is_copied(tmp_path: Path, capsys) -> None:
+    for name in ("Ann", "ann.1"):
+        make(tmp_path / "given" / name, "environment", "all", "cpu-2c")
+    assert main(["collect", "--class", str(tmp_path / "given"), "--into", str(tmp_path / "results")]) == 2
+    assert "are both of ann. Rename one." in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()

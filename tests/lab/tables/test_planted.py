@@ -1,0 +1,102 @@
+"""Files that someone else put into results: no path leads out of them, and nothing of it is read or copied."""
+
+import io
+import json
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import write_csv
+from mfulab.lab.tables import details, recording
+from mfulab.lab.tables.merge import unpack
+from mfulab.lab.tables.records import from_manifest
+from mfulab.measurements.registry import MEASUREMENTS
+
+SECRET = "a secret"
+
+
+def manifest(results: Path, **run: object) -> Path:
+    path = results / "xeon-4c/plan/mine.json"
+    path.parent.mkdir(parents=True)
+    run = {"step": "environment", "run": "all", "folder": "results/xeon-4c/environment/all", **run}
+    path.write_text(json.dumps({"experiment": "mine", "hardware": "xeon-4c", "runs": [run]}))
+    return path
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"folder": "/etc"},
+        {"folder": "results/xeon-4c/environment/../../../../etc"},
+        {"folder": "results/xeon-4c/environment/.."},
+        {"folder": "results/other-4c/environment/all"},
+        {"step": "profile_step", "folder": "results/xeon-4c/profile_step/a", "flops_folder": "/etc/count_flops/a"},
+        {"step": "no_step"},
+    ],
+)
+def test_a_manifest_that_leads_elsewhere_is_named_and_not_followed(tmp_path: Path, run: dict[str, object]) -> None:
+    found = from_manifest(manifest(tmp_path / "results", **run), tmp_path)
+    assert not any(found.records.values())
+    [problem] = found.problems
+    assert "plan/mine.json" in problem
+
+
+def test_a_run_that_is_a_link_is_not_read(tmp_path: Path) -> None:
+    row = MEASUREMENTS["environment"].row(run="all", hardware="xeon-4c", device_name=SECRET)
+    write_csv(tmp_path / "elsewhere/row.csv", [row.model_dump()])
+    path = manifest(tmp_path / "results")
+    (tmp_path / "results/xeon-4c/environment").mkdir()
+    (tmp_path / "results/xeon-4c/environment/all").symlink_to(tmp_path / "elsewhere")
+    found = from_manifest(path, tmp_path)
+    assert not found.records["environment"]
+    assert "leads out of the results" in found.problems[0]
+
+
+def test_no_file_of_a_run_that_is_a_link_comes_into_the_page(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(f'{{"a": "{SECRET}"}}')
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("log", "config.json", "samples.csv", "series.csv", "operators.csv"):
+        (folder / name).symlink_to(tmp_path / "secret")
+    assert SECRET not in json.dumps(details.describe(folder, []))
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/../../x"])
+def test_an_archive_unpacks_nothing_outside_its_folder(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "in/here"
+    folder.mkdir(parents=True)
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        entry = tarfile.TarInfo(name)
+        entry.size = 1
+        tar.addfile(entry, io.BytesIO(b"x"))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr(name, "x")
+    for archive in ("a.tar", "a.zip"):
+        try:
+            unpack(tmp_path / archive, folder)
+        except ConfigurationError as error:
+            told = str(error)
+            assert "cannot be unpacked" in told
+    assert not list(tmp_path.glob("**/../x"))
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "a.tar", "a.zip"}
+    assert {path.name for path in (tmp_path / "in").iterdir()} == {"here"}
+
+
+def test_an_archive_with_a_link_out_of_it_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        entry = tarfile.TarInfo("link")
+        entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(entry)
+    with pytest.raises(ConfigurationError, match=r"a\.tar: cannot be unpacked"):
+        unpack(tmp_path / "a.tar", tmp_path / "here")
+
+
+@pytest.mark.parametrize("hardware", ["..", "../..", ".", "/etc", "a/b", ""])
+def test_a_recording_is_named_as_a_device_and_nothing_else_is_removed(tmp_path: Path, hardware: str) -> None:
+    (tmp_path / "reference").mkdir()
+    with pytest.raises(ConfigurationError, match="no name of a device"):
+        recording.record(tmp_path, hardware, replace=True)
+    assert tmp_path.exists()

@@ -1,0 +1,222 @@
+"""A recording is what the report reads back; one that says less or something else is refused."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from support import report_rows
+from support.workflow_copy import ROOT
+
+from mfulab.cli.main import main
+from mfulab.core.errors import ConfigurationError
+from mfulab.device import is_gpu, kind_of
+from mfulab.lab.tables import build
+from mfulab.lab.tables import recording as recordings
+from mfulab.lab.tables.consistency import unfit
+from mfulab.lab.tables.recording import FILES, check
+from mfulab.measurements.registry import RECORDED
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    report_rows.lay_out(tmp_path, report_rows.GPU)
+    report_rows.lay_out(tmp_path, report_rows.CPU)
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def recording(results: Path) -> Path:
+    return recordings.record(results, report_rows.GPU)
+
+
+def lines(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def rewrite(path: Path, change) -> None:
+    rows = lines(path)
+    for row in rows:
+        change(row)
+    recordings.write_csv(path, rows, list(rows[0]))
+
+
+def test_the_recording_alone_gives_the_rows_that_were_measured(results, recording):
+    measured = recordings.gather(results, report_rows.GPU)
+    read_back = build.collect(reference=results / "reference")
+    assert read_back.problems == []
+    for table in RECORDED:
+        original = [{**row, "recorded": True} for row in measured.records[table]]
+        assert read_back.records[table] == original
+        assert original or table not in ("environment", "ceilings", "flops", "profile", "matmul")
+
+
+def test_it_holds_one_machine_and_no_traces_or_logs(results, recording):
+    assert {path.name for path in recording.iterdir()} == FILES
+    assert {row["hardware"] for row in lines(recording / "profile.csv")} == {report_rows.GPU}
+    assert {row["recorded"] for row in lines(recording / "matmul.csv")} == {"True"}
+    series = lines(recording / "series.csv")
+    busy = sorted((float(row["utilization_percent"] or 0) for row in lines(recording / "profile.csv")), reverse=True)
+    known = {row["run"]: float(row["utilization_percent"] or 0) for row in lines(recording / "profile.csv")}
+    kept = {line["run"] for line in series}
+    assert kept >= {row["run"] for row in lines(recording / "readings.csv")}
+    assert sorted((known[run] for run in kept & known.keys()), reverse=True) == busy[: recordings.MOST_SERIES]
+    assert len(series) == 40 * len(kept)
+    about = json.loads((recording / "recording.json").read_text())
+    assert about["commits"] == {"0123abc": sum(sum(each.values()) for each in about["rows"].values())}
+    assert about["rows"]["profile"] == {"ok": 40, "out_of_memory": 2}
+    assert about["experiments"] == {"invented": ["timing.windows=9"]}
+    assert check(recording) == []
+
+
+def test_each_row_keeps_its_resolved_config(results, recording):
+    kept = [json.loads(line) for line in (recording / "configs.jsonl").read_text().splitlines()]
+    one = next(line for line in kept if line["table"] == "profile")
+    folder = results / report_rows.GPU / "profile_step" / one["run"]
+    assert one["config"] == json.loads((folder / "config.json").read_text())
+
+
+def test_runs_that_have_not_finished_are_left_out(results):
+    shutil.rmtree(next((results / report_rows.GPU / "bench_matmul").iterdir()))
+    folder = recordings.record(results, report_rows.GPU)
+    assert len(lines(folder / "matmul.csv")) == len(list((results / report_rows.GPU / "bench_matmul").iterdir()))
+    assert check(folder) == []
+
+
+def test_a_changed_tree_is_refused_unless_told(results):
+    row = next((results / report_rows.GPU / "profile_step").iterdir()) / "row.csv"
+    row.write_text(row.read_text().replace("0123abc", "0123abc-dirty"))
+    with pytest.raises(ConfigurationError, match="changed code"):
+        recordings.record(results, report_rows.GPU)
+    assert not (results / "reference").exists()
+    folder = recordings.record(results, report_rows.GPU, allow_dirty=True)
+    assert json.loads((folder / "recording.json").read_text())["commits"]["0123abc-dirty"] == 1
+    assert check(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "change", "says"),
+    [
+        ("profile_step", {"forward_ms": "9e6", "backward_ms": "1", "optimiser_ms": "1"}, "a phase that is longer"),
+        ("profile_step", {"phases_percent": "180"}, "do not add up"),
+        ("bench_matmul", {"end_to_end_s": "1e-9"}, "takes longer alone than with its transfers"),
+        ("environment", {"thread_settings": '{"OPENBLAS_CORETYPE": "Haswell"}'}, "OPENBLAS_CORETYPE=Haswell was set"),
+    ],
+)
+def test_rows_that_nobody_should_show_are_refused_unless_told(results, step, change, says):
+    row = next((results / report_rows.GPU / step).iterdir()) / "row.csv"
+    rewrite(row, lambda cells: cells.update(change))
+    with pytest.raises(ConfigurationError, match=says):
+        recordings.record(results, report_rows.GPU)
+    assert not (results / "reference").exists()
+    folder = recordings.record(results, report_rows.GPU, allow_unfit=True)
+    (said,) = json.loads((folder / "recording.json").read_text())["unfit"]
+    assert says in said
+    assert check(folder) == []
+
+
+def test_an_experiment_that_was_not_measured_is_named(results, recording):
+    shutil.copytree(ROOT / "config/experiment", results.parent / "config/experiment")
+    with pytest.raises(
+        ConfigurationError, match=r"without rows of alignment, .*utilization, their figures are empty"
+    ) as said:
+        recordings.record(results, report_rows.GPU, replace=True)
+    absent = str(said.value).partition("without rows of ")[2].partition(", their")[0].split(", ")
+    planned = recordings.experiments(results, report_rows.GPU)
+    needless = {"recorded", "published", "traces", "peaks_audit", "miniature", "validity", "gpu_record"}
+    every = {path.stem for path in (ROOT / "config/experiment").glob("*.yaml")}
+    assert every - set(absent) - set(planned) == needless - set(planned)
+
+
+def test_an_imprecise_time_is_not_recorded():
+    row = {"run": "model=a", "status": "ok", "precision_percent": 26.0}
+    assert "less than ±25 %, such as model=a" in next(unfit({"profile": [row], "environment": []}))
+    assert list(unfit({"profile": [row | {"precision_percent": 24.0}], "environment": []})) == []
+
+
+def test_the_page_is_told_of_a_recording_whose_code_has_changed(results, recording):
+    assert build.collect(reference=results / "reference").problems == []
+    about = json.loads((recording / "recording.json").read_text())
+    name = next(each for each in about["code"] if each.startswith("profile_step,"))
+    about["code"][name] = "0" * 16
+    (recording / "recording.json").write_text(json.dumps(about))
+    (problem,) = build.collect(reference=results / "reference").problems
+    assert f"1 of {len(about['code'])} steps" in problem
+    assert name in problem
+
+
+def test_rows_without_a_commit_need_it_stated(results):
+    for row in (results / report_rows.GPU).rglob("row.csv"):
+        row.write_text(row.read_text().replace("0123abc", ""))
+    with pytest.raises(ConfigurationError, match="give --commit"):
+        recordings.record(results, report_rows.GPU)
+    folder = recordings.record(results, report_rows.GPU, commit="4567def")
+    assert json.loads((folder / "recording.json").read_text())["commit_was_stated"] == "4567def"
+    assert {row["commit"] for row in lines(folder / "ceilings.csv")} == {"4567def"}
+    assert check(folder) == []
+
+
+def test_a_recording_is_never_overwritten_unasked(results, recording):
+    before = (recording / "profile.csv").read_bytes()
+    with pytest.raises(ConfigurationError, match="--replace"):
+        recordings.record(results, report_rows.GPU)
+    assert (recording / "profile.csv").read_bytes() == before
+    assert main(["record", report_rows.GPU, "--results", str(results), "--replace"]) == 0
+
+
+def test_a_machine_without_results_cannot_be_recorded(results):
+    with pytest.raises(ConfigurationError, match="no finished runs"):
+        recordings.record(results, "nvidia-nowhere")
+    with pytest.raises(ConfigurationError, match="hardware=public: no name of a device"):
+        recordings.record(results, "public")
+
+
+@pytest.mark.parametrize(
+    ("file", "column", "value", "complaint"),
+    [
+        ("profile", "commit", "", "names no commit"),
+        ("profile", "commit", "fedcba9", "does not name its commit"),
+        ("profile", "mfu_percent", "12.5", "mfu_percent is 12.5, the join gives"),
+        ("profile", "flops_run", "model=other", "its FLOP count model=other is missing"),
+        ("matmul", "ceiling", "fp8", "its ceiling fp8 is missing"),
+        ("matmul", "hardware", "another", "was measured on another"),
+        ("ceilings", "run", "twice", "run='twice': there twice"),
+        ("profile", "time_s", "fast", "time_s='fast'"),
+        ("profile", "tensor_active_percent", "140", "tensor_active_percent is 140.0 %"),
+        ("environment", "run", "renamed", "environment/renamed is missing"),
+    ],
+)
+def test_check_names_what_is_wrong(recording, file, column, value, complaint):
+    rewrite(recording / f"{file}.csv", lambda row: row.update({column: value}))
+    assert any(complaint in problem for problem in check(recording)), check(recording)
+
+
+def test_check_wants_every_file_and_no_other(recording):
+    (recording / "trace.json.gz").write_bytes(b"")
+    assert check(recording) == ["trace.json.gz does not belong into a recording"]
+    (recording / "configs.jsonl").unlink()
+    assert "configs.jsonl is missing" in check(recording)
+
+
+def test_joined_columns_follow_a_corrected_value(recording, results):
+    rewrite(
+        recording / "ceilings.csv",
+        lambda row: row.update(computed_tflop_s=row["computed_tflop_s"] and str(2 * float(row["computed_tflop_s"]))),
+    )
+    before = {row["run"]: row["mfu_spec_percent"] for row in lines(recording / "profile.csv")}
+    assert any("mfu_spec_percent" in problem for problem in check(recording))
+    assert main(["record", "--rejoin", "--results", str(results)]) == 0
+    for row in lines(recording / "profile.csv"):
+        if row["mfu_spec_percent"]:
+            assert float(row["mfu_spec_percent"]) == pytest.approx(float(before[row["run"]]) / 2)
+
+
+def test_every_recording_that_is_shipped_is_valid_and_small():
+    shipped = recordings.recordings(ROOT / "results", None)
+    assert [problem for folder in shipped for problem in check(folder)] == []
+    for folder in shipped:  # a row of each run with its config; that of a GPU names a dozen more sources
+        rows = sum(len(lines(folder / f"{table}.csv")) for table in RECORDED)
+        most = 8_000 if is_gpu(kind_of(folder.name)) else 4_500
+        assert sum(path.stat().st_size for path in folder.iterdir()) < most * rows, folder

@@ -1,0 +1,157 @@
+"""The seminar's table, every row against the number that was worked out beforehand."""
+
+import pytest
+
+from mfulab.cli.main import main
+from mfulab.lab.report import frames
+from mfulab.lab.report.page import document
+from mfulab.lab.tables.seminar import recompute
+
+TRUE = {
+    "linear 4→3": 24,
+    "convolution 3×3, 3→1 channels, 2×2 out": 216,
+    "convolution 3→16, 3×3, 32×32 out": 442_368,
+    "linear 4096→1000": 4_096_000,
+    "convolution, 6 kernels 3×3×3, 3×3 out": 2_916,
+    "linear 5→3": 30,
+    "digit CNN, convolution 1": 60_840,
+    "digit CNN, convolution 2": 259_200,
+    "digit CNN, linear 1": 737_280,
+    "digit CNN, linear 2": 2_560,
+    "digit CNN, total": 1_059_880,
+    "digit CNN at 1 GFLOP/s": 1.05988,
+    "SimpleCNN, one image, forward": 29_704_192,
+    "SimpleCNN on an A100, a step of 32 images in 0.0231 s": 100 * 2_157_969_408 / 0.0231 / 19.5e12,
+    "Linear(1024, 1024), batch 16": 50.72 * 67_108_864 / 16e9,
+    "ResNet-18, one image, forward, MACs": 1_814_073_344,
+    "product of two 1024×1024 matrices": 2_147_483_648,
+    "one 4×4×4 product-and-sum of a tensor core": 128,
+    "7 B parameters in 16 bits: weights, gradients, Adam": 56e9,
+    "KV cache of one layer, 4096 wide, 2048 tokens, fp16": 33_554_432,
+    "KV cache of 32 layers": 2**30,
+    "GPT-2 small, forward, a token": 284_812_800,
+    "GPT-2 small at 10 TFLOP/s": 1e13 / 284_812_800,
+    "attention of one layer, forward (GPT-2 small, 1024 tokens)": 4 * 1024**2 * 768,
+    "the bits of 1.0 in fp32": 0x3F800000,
+    "machine epsilon of fp32": 2**-23,
+    "machine epsilon of fp64": 2**-52,
+    "GPT-2 small, parameters": 124_439_808,
+    "peak of an A100": 312,
+    "memory of each of N devices in data parallelism": 56e9,
+    "prune.l1_unstructured": 0,
+    "linear 4→3, operation by operation": 9,
+    "the same step, each operation by the peak of its format": 100
+    * (1_387_266_048 / 156e12 + 770_703_360 / 19.5e12)
+    / 0.0231,
+    "sides that a tile of 128 takes without padding": 0,
+    "results of a call of cuda-python": 2,
+    "the four projections of the same attention": 8 * 1024 * 768**2,
+    "training a model that is in .eval()": 0,
+    "the profiler's times in seconds": 1e6,
+    "machine epsilon of binary128": 2.0**-112,
+    "decimal32, decimal64, decimal128: 0.1 + 0.2 − 0.3": 0,
+    "unit in the last place of 1 and of 2²⁴ in fp32": 2,
+}
+# Which part of the material prints the number; the rest is said in it somewhere, or is ours.
+SOURCES = {
+    "linear 4→3": "lab",
+    "convolution 3×3, 3→1 channels, 2×2 out": "lab",
+    "convolution 3→16, 3×3, 32×32 out": "lab",
+    "linear 4096→1000": "lab",
+    "convolution, 6 kernels 3×3×3, 3×3 out": "optimise",
+    "linear 5→3": "optimise",
+    "digit CNN, total": "optimise",
+    "SimpleCNN, one image, forward": "lab",
+    "product of two 1024×1024 matrices": "accounting",
+    "peak of a Turing card with 72 SMs at 1.77 GHz, fp32": "ours",
+    "peak of a Turing card with 72 SMs at 1.77 GHz, tensor cores, fp16": "ours",
+    "KV cache of 32 layers": "accounting",
+    "from cuda.bindings import cublas": "kernels",
+    "GPT-2 small, parameters": "material",
+}
+# Printed wrong by the source.
+WRONG = {
+    "digit CNN, total",
+    "SimpleCNN on an A100, a step of 32 images in 0.0231 s",
+    "Linear(1024, 1024), batch 16",
+    "KV cache of one layer, 4096 wide, 2048 tokens, fp16",
+    "KV cache of 32 layers",
+    "GPT-2 small, forward, a token",
+    "GPT-2 small at 10 TFLOP/s",
+    "from cuda.bindings import cublas",
+    "GPT-2 small, parameters",
+    "memory of each of N devices in data parallelism",
+    "prune.l1_unstructured",
+    "GPU utilization",
+    "FLOPs",
+    "energy efficiency of a language model",
+    "linear 4→3, operation by operation",
+    "the same step, each operation by the peak of its format",
+    "sides that a tile of 128 takes without padding",
+    "elements of a 1024×1024 result written by an index of threadIdx alone, blocks of 16×16",
+    "memory sectors that a warp of the naive kernel reads, its threads in different rows of 1,024 float32",
+    "results of a call of cuda-python",
+    "gradient of distillation at T = 4, with KL alone",
+    "training a model that is in .eval()",
+    "torch.cuda.amp.autocast and GradScaler, torch.quantization.quantize_dynamic, torch.jit.script",
+    "the model with more FLOPs",
+}
+
+
+@pytest.fixture(scope="module")
+def table():
+    return {row.case: row for row in recompute()}
+
+
+@pytest.mark.parametrize("case", TRUE)
+def test_value(table, case):
+    assert table[case].value == pytest.approx(TRUE[case], rel=1e-12)
+
+
+@pytest.mark.parametrize("case", SOURCES)
+def test_source(table, case):
+    assert table[case].source == SOURCES[case]
+
+
+def test_a_number_of_ours_is_not_said_to_be_printed(table):
+    assert {case for case, row in table.items() if not row.printed} == {
+        case for case, row in table.items() if row.source == "ours"
+    }
+
+
+def test_rounded_answers(table):
+    answers = {case: row.answer for case, row in table.items()}
+    assert answers["SimpleCNN on an A100, a step of 32 images in 0.0231 s"] == "0.48 %"
+    assert answers["the same step, each operation by the peak of its format"] == "0.21 %"
+    assert answers["Linear(1024, 1024), batch 16"] == "0.21 %"
+    assert table["gradient of distillation at T = 4, with KL alone"].value == pytest.approx(1 / 16, rel=1e-3)
+    assert answers["GPT-2 small at 10 TFLOP/s"] == "35,111 tokens/s"
+    assert answers["digit CNN at 1 GFLOP/s"] == "1.06 ms"
+    assert answers["ResNet-18, one image, forward"].startswith("3.628 ")
+    assert round(table["ResNet-18, one image, forward"].value / 1e9, 2) == 3.64
+    assert "112 GB" in table["7 B parameters in 16 bits: weights, gradients, Adam"].note
+    peaks = [row.value for case, row in table.items() if case.startswith("peak of a Turing card")]
+    assert [round(peak / 1e12, 1) for peak in peaks] == [16.3, 130.5]
+
+
+def test_the_source_is_called_wrong_where_it_is(table):
+    assert {case for case, row in table.items() if not row.agrees} == WRONG
+    assert all(table[case].note for case in WRONG)
+
+
+def test_the_table_is_written_and_the_page_shows_it(tmp_path):
+    main(["seminar", "--out", str(tmp_path / "seminar.csv")])
+    rows = frames.texts(tmp_path / "seminar.csv")
+    assert len(rows) == len(recompute())
+    assert set(rows.loc[rows["agrees"] != "True", "case"]) == WRONG
+    content = document.build(tmp_path)
+    assert 'id="seminar"' in content
+    assert "<s>1,060,400</s>" in content
+    assert "1,059,880 FLOP" in content
+
+
+@pytest.mark.parametrize("content", [None, "", "case,printed\nx,y\n"])
+def test_without_the_table_the_page_has_no_section(tmp_path, content):
+    if content is not None:
+        (tmp_path / "seminar.csv").write_text(content)
+    assert 'id="seminar"' not in document.build(tmp_path)

@@ -1,0 +1,433 @@
+"""`mfulab.measure` around plain PyTorch loops: FLOPs by hand, steps, formats, and a script of its own."""
+
+import contextlib
+import io
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.processes import HANGS_S
+
+import mfulab
+from mfulab.device.compute import allowed_precision
+from mfulab.loop.interactive import measure, peaks
+from mfulab.loop.interactive.measure import MeasureWarning
+from mfulab.loop.interactive.peaks import Ceiling
+from mfulab.loop.interactive.row import Mark, stretches
+from mfulab.loop.interactive.show import facts_line
+from mfulab.loop.interactive.without_data import unwrapped
+
+SCRIPT = """
+import torch
+import mfulab
+
+model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(320, 256), torch.randint(10, (320,)))
+with mfulab.measure(model=model, ceiling_s=0.2) as window:
+    for inputs, targets in torch.utils.data.DataLoader(data, batch_size=32):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+print("flops", window.row["flops"])
+"""
+
+
+def test_a_plain_training_script_prints_its_ladder(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    finished = subprocess.run(
+        [sys.executable, "train.py"], capture_output=True, text=True, check=True, cwd=tmp_path, timeout=HANGS_S
+    )
+    # Two layers forward, both weights and the inner activation backward.
+    assert f"flops {2 * 32 * 256 * 512 * 2 + 2 * 32 * 512 * 10 * 3:.1f}" in finished.stdout
+    for part in ("9 steps", "device utilization", "MFU", "best measured matmul"):
+        assert part in finished.stdout
+
+
+@pytest.fixture
+def linear():
+    return torch.nn.Linear(16, 8)
+
+
+FORWARD = 2 * 4 * 16 * 8  # of a batch of 4
+
+
+def measured(model, body, **options):
+    with mfulab.measure(model=model, quiet=True, ceiling_s=0, **options) as window:
+        body(window)
+    return window
+
+
+def test_bytes_are_of_the_format_that_ran(linear):
+    elements = 4 * 16 + 16 * 8 + 4 * 8 + 8  # inputs, weights, outputs, bias
+
+    def moved(model):
+        def body(window):
+            for _ in range(2):
+                model(torch.randn(4, 16, dtype=model.weight.dtype))
+
+        return measured(model, body).row["bytes_moved"]
+
+    with torch.no_grad():
+        assert moved(linear) == 4 * elements
+        assert moved(linear.bfloat16()) == 2 * elements
+
+
+@pytest.mark.parametrize(
+    ("products", "convolutions", "capability", "expected"),
+    [("ieee", "tf32", 9, ("fp32", "tf32")), ("tf32", "ieee", 9, ("tf32", "fp32")), ("tf32", "tf32", 7, ("fp32",) * 2)],
+)
+def test_torch_has_a_switch_for_products_and_one_for_convolutions(
+    monkeypatch, products, convolutions, capability, expected
+):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(fp32_precision=products))
+    monkeypatch.setattr(torch.backends.cudnn, "conv", SimpleNamespace(fp32_precision=convolutions))
+    device = torch.device("cuda")
+    assert tuple(allowed_precision(torch.float32, device, kind) for kind in (False, True)) == expected
+    assert allowed_precision(torch.bfloat16, device, True) == "bf16"
+    assert allowed_precision(torch.float32, torch.device("cpu"), True) == "fp32"
+
+
+def test_known_peaks_can_be_given(linear):
+    def body(window):
+        linear(torch.randn(4, 16))
+
+    row = measured(linear, body, peak_tflop_s={"fp32": 2.0}).row
+    assert row["mfu_spec_percent"] == pytest.approx(100 * row["tflop_s"] / 2.0)
+    assert row["mfu_percent"] is None, "a CPU's MFU stands on the measured ceiling, which was switched off"
+
+
+def test_the_ceiling_is_measured_after_the_block(linear, monkeypatch):
+    monkeypatch.setattr(peaks, "measured_ceiling", lambda *_: Ceiling(0.5))
+    with mfulab.measure(model=linear, quiet=True) as window:
+        linear(torch.randn(4, 16))
+    assert window.row["mfu_percent"] == pytest.approx(100 * window.row["tflop_s"] / 0.5)
+    assert window.verdict.cause
+
+
+def test_the_series_is_kept_where_asked(linear, tmp_path):
+    path = tmp_path / "series.csv"
+
+    def body(window):
+        linear(torch.randn(4, 16))
+
+    measured(linear, body, series=path)
+    assert path.parent.exists()
+
+
+def test_a_loop_that_waits_for_its_loader_is_told_so(linear):
+    def slowly(samples):
+        time.sleep(0.02)
+        return torch.stack(samples)
+
+    data = torch.utils.data.DataLoader(torch.randn(40, 16), batch_size=4, collate_fn=slowly)
+
+    with mfulab.measure(model=linear, quiet=True, ceiling_s=0.1) as window:
+        for inputs in data:
+            linear(inputs)
+    assert window.row["input_wait_percent"] > 50
+    assert window.verdict.cause == "input_bound"
+    assert window.verdict.reason.key == "input_wait"
+
+
+def test_a_block_is_traced_where_asked(linear, tmp_path):
+    def body(window):
+        for _ in range(3):
+            linear(torch.randn(4, 16))
+
+    window = measured(linear, body, trace=tmp_path / "trace.json.gz")
+    assert window.row["kernel_busy_percent"] is None
+    assert window.row["input_wait_percent"] is None
+    assert (tmp_path / "trace.json.gz").stat().st_size > 0
+
+
+def test_keyword_arguments_and_buffers():
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(16)
+            self.linear = torch.nn.Linear(16, 8)
+
+        def forward(self, *, values, scale=1.0):
+            return {"logits": self.linear(self.norm(values)) * scale}
+
+    model = Model()
+
+    def body(window):
+        for _ in range(2):
+            model(values=torch.randn(4, 16), scale=2.0)["logits"].sum().backward()
+
+    before = model.norm.running_mean.clone()
+    row = measured(model, body).row
+    assert row["flops"] == 3 * FORWARD, "the norm before it has weights, so the linear layer's input needs a gradient"
+    assert model.norm.running_mean.device.type == "cpu"
+    assert not torch.equal(before, model.norm.running_mean), "by the loop itself"
+
+
+def test_a_compiled_model_is_counted_by_what_is_inside(linear):
+    assert unwrapped(torch.compile(linear)) is linear
+    assert unwrapped(linear) is linear
+
+
+def test_steps_by_hand():
+    def cut(*marks):
+        return stretches([Mark(*mark) for mark in marks], [1.0, 2.0, 4.0, 8.0, 16.0][: len(marks) - 1])
+
+    assert cut(("begin", 0), ("forward", 1), ("forward", 2), ("end", 3)) == [(2, slice(1, 2)), (4, slice(2, 3))]
+    explicit = cut(("begin", 0), ("forward", 1), ("step", 2), ("forward", 3), ("step", 4), ("end", 5))
+    assert explicit == [(3, slice(0, 2)), (12, slice(2, 4))]
+    assert cut(("begin", 0), ("step", 2), ("skip", 5), ("step", 7)) == [(1, slice(0, 2)), (4, slice(5, 7))]
+    assert cut(("begin", 0), ("optimizer", 2), ("end", 3)) == [(1, slice(0, 2))]
+    assert cut(("begin", 0), ("end", 1)) == []
+
+
+def hooks(model):
+    return [*model._forward_hooks, *model._forward_pre_hooks, *torch.nn.modules.module._global_forward_hooks]
+
+
+def test_nothing_inside_is_a_message_and_the_script_goes_on(linear):
+    with pytest.warns(MeasureWarning, match=r"call window.step\(\) after each step"):
+        window = measured(linear, lambda window: None)
+    assert window.row == {}
+    assert window.verdict is None
+    assert not hooks(linear)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_an_error_inside_comes_through_and_leaves_nothing_behind(linear, after):
+    engine = torch.autograd._engine_run_backward
+
+    def body(window):
+        for _ in range(after):
+            linear(torch.randn(4, 16)).sum().backward()
+        linear(torch.randn(4, 3))
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        measured(linear, body)
+    assert not hooks(linear)
+    assert torch.autograd._engine_run_backward is engine
+    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    assert measured(linear, lambda window: linear(torch.randn(4, 16))).row["flops"] == FORWARD
+
+
+def test_an_error_that_the_loop_catches_is_its_own(linear):
+    def body(window):
+        for rows in (4, 4, 4):
+            with contextlib.suppress(RuntimeError):
+                linear(torch.randn(4, 3))
+            linear(torch.randn(rows, 16))
+
+    row = measured(linear, body).row
+    assert row["flops"] == FORWARD, "calls that failed are counted anew each time, and not timed"
+    assert not hooks(linear)
+
+
+def test_a_call_within_an_except_clause_did_not_fail(linear):
+    def body(window):
+        for _ in range(3):
+            try:
+                raise KeyError
+            except KeyError:
+                linear(torch.randn(4, 16))
+
+    assert measured(linear, body).row["flops"] == FORWARD
+
+
+def test_a_block_that_ended_halfway_leaves_no_half_a_cost(linear):
+    window = mfulab.measure(linear, quiet=True, ceiling_s=0)
+
+    def interrupted(module, inputs, output):
+        raise KeyboardInterrupt
+
+    handle = linear.register_forward_hook(interrupted)
+    with contextlib.suppress(KeyboardInterrupt), window:
+        linear(torch.randn(4, 16))
+    handle.remove()
+    with window:
+        for _ in range(3):
+            linear(torch.randn(4, 16)).sum().backward()
+    assert window.row["flops"] == 2 * FORWARD
+
+
+def test_an_error_of_measuring_ends_the_window_and_not_the_loop(linear, monkeypatch):
+    monkeypatch.setattr(measure.Published, "note_step", lambda *_: 1 // 0)
+    done = []
+
+    def body(window):
+        for number in range(3):
+            linear(torch.randn(4, 16))
+            window.step()
+            done.append(number)
+
+    with pytest.warns(MeasureWarning, match="measuring stopped: ZeroDivisionError"):
+        window = measured(linear, body)
+    assert (done, window.row) == ([0, 1, 2], {})
+    assert not hooks(linear)
+
+
+def test_a_window_is_used_again_and_knows_what_it_counted(linear):
+    window = mfulab.measure(linear, quiet=True, ceiling_s=0)
+    for counted in (1, 0):
+        with window:
+            for _ in range(3):
+                linear(torch.randn(4, 16)).sum().backward()
+        assert (window.row["counted_steps"], window.row["steps"]) == (counted, 3 - counted)
+        assert window.row["flops"] == 2 * FORWARD
+
+
+def test_a_second_window_says_so_and_the_first_goes_on(linear):
+    def body(window):
+        for _ in range(2):
+            linear(torch.randn(4, 16))
+        inner = mfulab.measure(linear)
+        with pytest.warns(MeasureWarning, match="another window is open"):
+            inner.__enter__()
+        linear(torch.randn(4, 16))
+        inner.step()
+        inner.__exit__(None, None, None)
+        assert inner.row == {}
+
+    assert measured(linear, body).row["flops"] == FORWARD
+    assert measured(linear, lambda window: linear(torch.randn(4, 16))).row["flops"] == FORWARD
+
+
+def test_only_the_counted_step_has_its_time_and_is_told(linear):
+    window = measured(linear, lambda window: linear(torch.randn(4, 16)))
+    assert (window.row["steps"], window.row["counted_steps"]) == (1, 1)
+
+
+def test_a_model_on_two_devices_has_times_and_no_mfu():
+    model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Linear(8, 8, device="meta"))
+
+    def body(window):
+        for _ in range(2):
+            model[0](torch.randn(4, 16))
+            window.step()
+
+    window = measured(model, body)
+    assert window.row["mfu_percent"] is None
+    assert "cpu, meta" in window.readings["mfu_percent"].reason
+    assert window.row["time_s"] > 0
+
+
+def test_no_model_is_a_mistake_of_the_call():
+    with pytest.raises(TypeError, match=r"give a torch.nn.Module"):
+        mfulab.measure([torch.nn.Linear(2, 2), "model"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"language": "fr"}, "language='fr': choose en or ko"),
+        ({"flops_per_step": 0}, "flops_per_step=0: give a number above 0"),
+        ({"flops_per_step": float("nan")}, "flops_per_step=nan"),
+        ({"ceiling_s": -1}, "ceiling_s=-1: give seconds"),
+        ({"peak_tflop_s": {"fp32": -2.0}}, "greater than or equal to"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_said_before_the_loop(linear, options, said):
+    with pytest.raises(ValueError, match=said):
+        mfulab.measure(linear, **options)
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"warm_up": -1}])
+def test_a_decorator_that_measures_nothing_says_so(options):
+    with pytest.raises(ValueError, match="give 1 step or more"):
+        mfulab.measured(**options)
+
+
+def test_a_terminal_without_the_letters_costs_the_ladder_and_not_the_loop(linear, monkeypatch):
+    class Ascii(io.StringIO):
+        def write(self, text):
+            text.encode("ascii")
+            return super().write(text)
+
+    monkeypatch.setattr("sys.stdout", Ascii())
+    with (
+        pytest.warns(MeasureWarning, match="could not be printed: UnicodeEncodeError"),
+        mfulab.measure(linear, ceiling_s=0) as window,
+    ):
+        linear(torch.randn(4, 16))
+    assert window.row["steps"] == 1
+
+
+def test_what_cannot_be_watched_does_not_stop_the_loop(linear, monkeypatch):
+    monkeypatch.setattr(measure, "samplers_for", lambda *_: 1 // 0)
+    with pytest.warns(MeasureWarning, match="ZeroDivisionError"):
+        window = measured(linear, lambda window: linear(torch.randn(4, 16)))
+    assert window.row == {}
+    monkeypatch.undo()
+    assert measured(linear, lambda window: linear(torch.randn(4, 16))).row["flops"] == FORWARD
+
+
+def test_a_disturbed_ceiling_is_measured_anew_and_the_best_is_kept(monkeypatch):
+    found = iter([Ceiling(0.2, 60.0), Ceiling(0.1, 60.0), Ceiling(0.5, 1.0)])
+    monkeypatch.setattr(peaks, "_known", {})
+    monkeypatch.setattr(peaks, "_measure", lambda *_: next(found))
+    cpu = torch.device("cpu")
+    first = peaks.measured_ceiling(cpu, "fp32", 1, 1.0)
+    assert first.disturbed
+    assert first.tflop_s == 0.2
+    second = peaks.measured_ceiling(cpu, "fp32", 1, 1.0)
+    assert not second.disturbed
+    assert second.tflop_s == 0.5
+    assert peaks.measured_ceiling(cpu, "fp32", 1, 1.0) is second, "an undisturbed one is measured once"
+
+
+def test_a_ceiling_knows_what_others_took_meanwhile(monkeypatch):
+    monkeypatch.setattr(peaks, "_known", {})
+    found = peaks._measure(torch.device("cpu"), "fp32", 0.2)
+    assert found.tflop_s > 0
+    assert found.other_processes_percent is not None
+
+
+TIME_FIRST = torch.nn.RNN(16, 16)
+
+
+class Permutes(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = TIME_FIRST
+
+    def forward(self, x):
+        return self.inner(x.transpose(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("model", "batch"),
+    [
+        (TIME_FIRST, torch.randn(50, 4, 16)),
+        (torch.nn.RNN(16, 16, batch_first=True), torch.randn(4, 50, 16)),
+        (Permutes(), torch.randn(4, 50, 16)),
+        (torch.nn.Sequential(torch.nn.Dropout(), TIME_FIRST), torch.randn(50, 4, 16)),
+        (TIME_FIRST, torch.nn.utils.rnn.pack_sequence([torch.randn(n, 16) for n in (9, 7, 5, 3)])),
+        (torch.vmap(torch.nn.Linear(16, 8)), torch.randn(4, 16)),
+        (torch.vmap(torch.nn.Linear(16, 8)), torch.randn(4, 1, 16)),
+    ],
+)
+def test_samples_are_counted_along_the_batch_wherever_it_lies(model, batch):
+    def body(window):
+        for _ in range(3):
+            model(batch)
+            window.step()
+
+    given = model if isinstance(model, torch.nn.Module) else model.__wrapped__
+    window = measured(given, body)
+    assert [step.samples for step in window._steps] == [4, 4, 4]
+
+
+def test_a_loop_of_two_speeds_says_its_mean_too(linear):
+    def body(window):
+        for pause in (0.0, 0.0, 0.0, 0.05, 0.0):
+            linear(torch.randn(4, 16))
+            time.sleep(pause)
+            window.step()
+
+    row = measured(linear, body).row
+    mean = 1e3 * row["window_s"] / row["steps"]
+    assert row["samples_per_s"] == pytest.approx(4e3 / mean)
+    assert f"{mean:.3f} ms in the mean" in facts_line(row)

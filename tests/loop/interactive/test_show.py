@@ -1,0 +1,79 @@
+"""The printed ladder: what stands first, colours, width, both languages."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from mfulab.core.language import LANGUAGES, catalogue
+from mfulab.device.samplers.reading import Reading
+from mfulab.loop.interactive.show import show
+from mfulab.mfu.verdict import CAUSES, judge
+
+QUIET = {
+    "time_s": 0.02, "steps": 50, "counted_steps": 1, "tflop_s": 0.2, "effective_precision": "fp32",
+    "utilization_percent": 99.0, "hfu_percent": 30.0, "mfu_percent": 25.0, "mfu_measured_percent": 25.0,
+    "memory_bytes": 2e9, "other_processes_percent": 1.0,
+}  # fmt: skip
+
+
+def printed(row, width=100, colours=False, language="en", readings=None):
+    window = SimpleNamespace(row=row, readings=readings or {}, verdict=judge(row))
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=colours, color_system="standard" if colours else None
+    )
+    show(window, console, language)
+    return console.file.getvalue()
+
+
+def test_a_quiet_block_begins_with_its_numbers_and_ends_with_what_to_try():
+    lines = printed(QUIET, width=200).splitlines()
+    assert lines[0].startswith("20.000 ms a step over 50 steps")
+    assert "1 step more ran under the counter" in lines[0]
+    assert lines[-1].startswith("try: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"other_processes_percent": 60.0}, "60 %"),
+        ({"other_processes": 2.0}, "2 other"),
+        ({"throttled_percent": 30.0}, "30 %"),
+        ({"steps": 4}, "only 4 steps were timed"),
+        ({"steps": 1, "counted_steps": 1, "only_counted": True}, "the counter slows down"),
+        ({"ceiling_other_processes_percent": 80.0}, "MFU reads too high"),
+    ],
+)
+def test_what_disturbed_a_block_is_its_first_line(change, said):
+    first = printed({**QUIET, **change}, width=300).splitlines()[0]
+    assert first.startswith("Disturbed: ")
+    assert said in first
+
+
+def test_more_than_the_peak_is_never_shown_without_a_word():
+    assert "MFU of 287 %" in printed({**QUIET, "mfu_percent": 287.0, "mfu_measured_percent": 287.0})
+
+
+@pytest.mark.parametrize("width", [50, 80, 140])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_it_is_no_wider_than_the_terminal(width, language):
+    console = Console(width=width)
+    text = printed({**QUIET, "other_processes_percent": 60.0}, width, language=language)
+    assert max(console.measure(line).maximum for line in text.splitlines()) <= width
+
+
+def test_colours_only_where_the_terminal_has_them():
+    assert "\x1b[" in printed(QUIET, colours=True)
+    assert "\x1b[" not in printed(QUIET)
+
+
+def test_what_is_missing_says_why():
+    readings = {"flops": Reading(None, "", "counted", reason="no operator ran")}
+    text = printed({**QUIET, "mfu_percent": None, "mfu_measured_percent": None}, readings=readings)
+    assert "FLOPs: no operator ran" in text
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_cause_has_its_advice(language):
+    assert set(catalogue(language)["advice"]) == {*CAUSES, "no_mfu", "not_explained"}

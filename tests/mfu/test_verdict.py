@@ -1,0 +1,387 @@
+"""Verdicts on rows made for one cause each, the cross-check, and rows with holes."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.core.language import verdicts
+from mfulab.mfu.headroom import PARTS
+from mfulab.mfu.ladder import RUNGS
+from mfulab.mfu.utilization import utilization
+from mfulab.mfu.verdict import CAUSES, COLUMNS, NEAR_CEILING, columns, judge
+
+HEALTHY = {
+    "utilization_percent": 99.0,
+    "kernel_busy_percent": 97.0,
+    "sm_active_percent": 94.0,
+    "occupancy_percent": 30.0,
+    "tensor_active_percent": 45.0,
+    "fp32_active_percent": 5.0,
+    "dram_active_percent": 35.0,
+    "hfu_percent": 43.0,
+    "mfu_percent": 43.0,
+    "mfu_measured_percent": 55.0,
+    "effective_precision": "bf16",
+    "clock_mhz": 1755.0,
+    "peak_clock_mhz": 1830.0,
+    "time_s": 0.1,
+}
+
+
+EMULATED = {
+    "effective_precision": "bf16",
+    "peak_precision": "fp32",
+    "mfu_basis": "measured",
+    "mfu_measured_percent": 88.0,
+}
+
+
+def said(what):
+    return verdicts.sentence(what.key, what.numbers)
+
+
+def neighbours(row):
+    drop = judge(row).drop
+    return drop and (drop.above.column.removesuffix("_percent"), drop.below.column.removesuffix("_percent"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause", "numbers"),
+    [
+        ({"mfu_measured_percent": 82.0}, "compute_bound", ["82 %"]),
+        ({"input_wait_percent": 35.0, "kernel_busy_percent": 62.0}, "input_bound", ["35 %", "DataLoader"]),
+        ({"input_wait_percent": 35.0}, "not_explained", ["55 %"]),  # what was queued before hides the wait
+        ({"copy_percent": 40.0, "kernel_busy_percent": 57.0}, "input_bound", ["40 %"]),
+        ({"communication_percent": 25.0}, "communication_bound", ["25 %"]),
+        (
+            {"kernel_busy_percent": 30.0, "launch_gaps_per_step": 400.0, "launch_gap_s": 8e-6, "time_s": 6e-3},
+            "launch_bound",
+            ["70 %", "400 gaps", "8 µs"],
+        ),
+        ({"dram_active_percent": 71.0}, "memory_bound", ["71 %"]),
+        (
+            {"tensor_active_percent": 0.0, "fp32_active_percent": 80.0, "effective_precision": "fp32"},
+            "wrong_precision",
+            ["80 %", "TF32"],
+        ),
+        ({"throttled_percent": 60.0}, "throttled", ["60 %", "1755 MHz"]),
+        ({"sm_active_percent": 50.0}, "shape", ["97 %", "50 %"]),
+        ({"mfu_percent": 30.0, "hfu_percent": 43.0}, "shape", ["43 %", "30 %", "recomputation"]),
+        ({"occupancy_percent": 8.0}, "low_occupancy", ["8 %"]),
+        ({}, "not_explained", ["55 %"]),
+    ],
+)
+def test_causes_on_a_gpu(changes, cause, numbers):
+    verdict = judge({**HEALTHY, **changes})
+    assert verdict.cause == cause
+    assert all(number in said(verdict.reason) for number in numbers), verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("row", "cause"),
+    [
+        ({"utilization_percent": 25.0, "mfu_percent": 10.0}, "under_used"),
+        ({"utilization_percent": 50.0, "mfu_percent": 10.0, "throttled_percent": 48.0}, "throttled"),
+        ({"utilization_percent": 25.0, "mfu_percent": 10.0, "throttled_percent": 5.0}, "under_used"),
+        ({"utilization_percent": 99.0, "mfu_percent": 0.4}, "busy_not_useful"),
+        (
+            {"utilization_percent": 99.0, "mfu_percent": 9.0, "bytes_moved": 2e9, "time_s": 0.1, "ceiling_gb_s": 30.0},
+            "memory_bound",
+        ),
+        ({"utilization_percent": 99.0, "mfu_percent": 88.0, "mfu_measured_percent": 88.0}, "compute_bound"),
+        ({"mfu_percent": 283.0, "mfu_measured_percent": 283.0}, "doubtful_ceiling"),
+        ({"mfu_percent": 100.0, "mfu_measured_percent": 100.0, "ceiling_raised_percent": 103.0}, "doubtful_ceiling"),
+        ({"mfu_percent": 88.0, "mfu_measured_percent": 88.0, "ceiling_slowdown": 1.5}, "doubtful_ceiling"),
+        (
+            {"mfu_percent": 88.0, "mfu_measured_percent": 88.0, "ceiling_other_processes_percent": 30.0},
+            "doubtful_ceiling",
+        ),
+        ({"mfu_percent": 60.0, "mfu_measured_percent": 60.0, "ceiling_slowdown": 1.5}, "not_explained"),
+        (EMULATED | {"mfu_percent": 88.0, "slower_than_fp32": 40.0}, "emulated_format"),
+        (EMULATED | {"mfu_percent": 88.0}, "emulated_format"),
+        (EMULATED | {"mfu_percent": 88.0, "slower_than_fp32": 0.8}, "compute_bound"),  # as if bytes were what counts
+        ({"utilization_percent": 99.0, "mfu_percent": math.nan}, "no_mfu"),
+        ({"utilization_percent": 99.0}, "no_mfu"),
+    ],
+)
+def test_causes_on_a_cpu(row, cause):
+    assert judge(row).cause == cause
+
+
+@pytest.mark.parametrize(
+    ("products", "others", "mfu", "cause", "words"),
+    [
+        (40.0, 50.0, 20.0, "other_operators", ["50 % of the step", "aten::sqrt alone 12 %", "run at 50 % of the best"]),
+        (40.0, 20.0, 20.0, "overhead", ["40 % of the step is spent outside", "run at 50 % of the best"]),
+        (80.0, 15.0, 20.0, "slow_matmuls", ["take 80 % of the step", "run at 25.0 % of the best"]),
+    ],
+)
+def test_mfu_is_a_share_of_time_times_a_speed(products, others, mfu, cause, words):
+    row = {
+        "utilization_percent": 99.0,
+        "mfu_percent": mfu,
+        "mfu_measured_percent": mfu,
+        "matmul_percent": products,
+        "other_operators_percent": others,
+        "top_other_operators": '{"aten::sqrt": 12.0, "aten::div": 11.6}',
+    }
+    verdict = judge(row)
+    assert verdict.cause == cause
+    assert all(part in said(verdict.reason) for part in words)
+    assert judge({**row, "utilization_percent": 30.0}).cause == "under_used"
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (EMULATED | {"mfu_percent": 2.0, "slower_than_fp32": 40.4}, ["CPU", "bf16", "40.4", "fp32"]),
+        (EMULATED | {"mfu_percent": 2.0, "slower_than_fp32": 1200.0}, ["CPU", "1.2e+03"]),
+        (EMULATED | {"mfu_percent": 2.0, "mfu_basis": "spec", "slower_than_fp32": 3.0}, ["GPU", "3 "]),
+        (EMULATED | {"mfu_percent": 2.0}, ["CPU", "bf16", "fp32"]),
+        ({"mfu_percent": 283.0, "mfu_measured_percent": 283.0}, ["283"]),
+        ({"mfu_percent": 100.0, "mfu_measured_percent": 100.0, "ceiling_raised_percent": 117.0}, ["117"]),
+        ({"mfu_percent": 88.0, "mfu_measured_percent": 88.0, "ceiling_slowdown": 1.5}, ["88"]),
+    ],
+)
+def test_what_is_said_of_formats_and_ceilings(row, words, language):
+    reason = judge(row).reason
+    told = verdicts.sentence(reason.key, reason.numbers, language)
+    assert told != reason.key
+    assert all(word.strip() in told for word in words), told
+
+
+@given(
+    st.fixed_dictionaries(
+        dict.fromkeys(("mfu_percent", "mfu_measured_percent"), st.floats(0, 1e4)),
+        optional={
+            "ceiling_raised_percent": st.floats(100, 1e4),
+            "ceiling_slowdown": st.floats(1, 10),
+            "slower_than_fp32": st.floats(0.1, 1e4),
+            "peak_precision": st.sampled_from(["fp32", "bf16"]),
+            "effective_precision": st.just("bf16"),
+        },
+    )
+)
+def test_compute_bound_needs_a_ceiling_to_rely_on(row):
+    found = judge(row)
+    if found.cause == "compute_bound":
+        assert max(row["mfu_percent"], row["mfu_measured_percent"]) <= 100.0001
+        assert not {"ceiling_raised_percent", "ceiling_slowdown"} & row.keys()
+    if row["mfu_percent"] > 100.0001:
+        assert "above_peak" in [flag.key for flag in found.flags]
+
+
+@pytest.mark.parametrize(
+    ("faults_ms", "cause"),
+    [(40.0, "page_faults"), (29.0, "page_faults"), (25.0, "slow_matmuls"), (None, "slow_matmuls")],
+)
+@pytest.mark.parametrize("mfu", [20.0, None])
+def test_page_faults_are_the_cause_where_they_take_most(faults_ms, cause, mfu):
+    """Matmuls lose 30 of 100 ms; of parts within a tenth page faults are named first, without FLOPs too."""
+    row = {
+        "time_s": 0.1,
+        "utilization_percent": 99.0,
+        "mfu_percent": mfu,
+        "matmul_percent": 55.0,
+        "other_operators_percent": 35.0,
+        "matmuls_below_best_ms": 30.0,
+        "other_operators_ms": 20.0,
+        "page_faults_ms": faults_ms,
+        "page_faults_per_s": 2e5,
+    }
+    verdict, kept = judge(row), judge({**row, "kept_memory_time_s": 0.04})
+    assert verdict.cause == kept.cause == (cause if mfu or cause == "page_faults" else "no_mfu")
+    if cause == "page_faults":
+        assert f"20,000 page faults take {faults_ms:.0f} %" in said(verdict.reason)
+        assert "took 40 % of this time" in said(kept.reason)
+
+
+def test_matmuls_are_a_rung_if_no_sm_is_seen():
+    row = {"utilization_percent": 99.0, "matmul_percent": 40.0, "mfu_percent": 35.0}
+    assert neighbours(row) == ("utilization", "matmul")
+    assert neighbours({**row, "sm_active_percent": 90.0}) == ("sm_active", "mfu")
+
+
+def test_the_rung_that_loses_most():
+    assert neighbours(HEALTHY) == ("sm_active", "tensor_active")
+    starved = {**HEALTHY, "kernel_busy_percent": 20.0, "sm_active_percent": 18.0}
+    assert neighbours(starved) == ("utilization", "kernel_busy")
+    assert neighbours({"utilization_percent": 99.0, "mfu_percent": 9.0}) == ("utilization", "mfu")
+    assert neighbours({"mfu_percent": 9.0}) is None
+
+
+def test_cross_check_by_hand():
+    verdict = judge(HEALTHY)
+    assert verdict.expected_mfu_percent == pytest.approx(45 * 1755 / 1830)
+    assert verdict.flags == ()
+
+
+@pytest.mark.parametrize(("executed", "flagged"), [(43.15 + 4.9, False), (43.15 + 5.1, True), (43.15 - 5.1, True)])
+def test_cross_check_flags_beyond_five_points(executed, flagged):
+    flags = judge({**HEALTHY, "hfu_percent": executed}).flags
+    assert any("wrong peak" in said(flag) for flag in flags) is flagged
+
+
+def test_products_off_the_tensor_cores_are_not_cross_checked():
+    assert judge({**HEALTHY, "effective_precision": "fp32"}).expected_mfu_percent is None
+    assert judge({**HEALTHY, "peak_clock_mhz": None}).expected_mfu_percent is None
+
+
+def test_flags():
+    row = {**HEALTHY, "mfu_percent": 152.0, "other_processes": 2, "throttled_percent": 12.0, "steal_percent": 9.0}
+    flags = " ".join(map(said, judge(row).flags))
+    for part in ("152 %", "2 other process", "12 % of the time", "took 9 %"):
+        assert part in flags
+
+
+@pytest.mark.parametrize(("held", "flagged"), [({"power_capped": 99.0}, False), ({"software_thermal": 20.0}, True)])
+def test_a_gpu_at_its_own_power_limit_is_no_doubt_and_a_hot_one_is(held, flagged):
+    parts = {"software_thermal": 0.0, "hardware_thermal": 0.0, "power_brake": 0.0} | held
+    row = {**HEALTHY, "throttled_percent": max(held.values())}
+    flags = judge(row | {f"{name}_percent": share for name, share in parts.items()}).flags
+    assert bool(flags) is flagged
+
+
+def test_a_cpu_that_others_use_is_flagged():
+    row = {"mfu_percent": 5.0, "utilization_percent": 50.0, "other_processes_percent": 48.0}
+    assert "other processes took 48 %" in said(judge(row).flags[0])
+    assert judge(row).cause == "shared"
+    assert judge({**row, "other_processes_percent": 10.0}).flags == ()
+    assert judge({**row, "other_processes_percent": 10.0}).cause == "under_used"
+
+
+NUMBERS = st.one_of(st.none(), st.floats(0, 150), st.just(math.nan), st.just(""))
+NUMERIC = [rung.column for rung in RUNGS] + ["launch_gap_s", "mfu_measured_percent"]
+
+
+@given(st.fixed_dictionaries(dict.fromkeys(NUMERIC, NUMBERS)))
+def test_any_row_gets_a_verdict(row):
+    verdict = judge(row)
+    assert verdict.cause in {*CAUSES, "no_mfu", "not_explained"}
+    assert said(verdict.reason).endswith(".")
+
+
+CEILING = {
+    "computed_tflop_s": 989.4,
+    "computed_clock_mhz": 1830.0,
+    "max_clock_tflop_s": 1070.5,
+    "measured_tflop_s": 790.0,
+}
+
+
+def mfu(tflop_s, compute, clock_mhz, device):
+    flops = None if tflop_s is None else 1e12 * tflop_s
+    return utilization(1.0, device=device, flops=flops, clock_mhz=clock_mhz, compute=compute, memory={})
+
+
+def test_denominators_by_hand():
+    columns = mfu(395.0, CEILING, 1464.0, "cuda")
+    assert columns["tflop_s"] == 395
+    assert columns["mfu_spec_percent"] == pytest.approx(39.92, abs=0.01)
+    assert columns["mfu_max_clock_percent"] == pytest.approx(36.90, abs=0.01)
+    assert columns["mfu_actual_clock_percent"] == pytest.approx(39.92 * 1830 / 1464, abs=0.01)
+    assert columns["mfu_measured_percent"] == pytest.approx(50)
+    assert (columns["mfu_percent"], columns["mfu_basis"]) == (columns["mfu_spec_percent"], "spec")
+
+
+def test_a_cpu_stands_on_its_measured_ceiling():
+    columns = mfu(0.2, {"computed_tflop_s": 0.166, "measured_tflop_s": 0.21}, None, "cpu")
+    assert (columns["mfu_percent"], columns["mfu_basis"]) == (pytest.approx(100 * 0.2 / 0.21), "measured")
+    assert columns["mfu_spec_percent"] > 100, "shown, not clipped"
+    assert columns["mfu_actual_clock_percent"] is None
+
+
+def test_an_unknown_peak_is_no_mfu():
+    columns = mfu(100.0, {"measured_tflop_s": 790.0}, 1500.0, "cuda")
+    assert (columns["mfu_percent"], columns["mfu_basis"]) == (None, None)
+    assert columns["mfu_measured_percent"] == pytest.approx(12.66, abs=0.01)
+    assert mfu(None, CEILING, None, "cuda")["mfu_percent"] is None
+
+
+def test_bandwidth_has_the_same_basis_as_mfu():
+    memory = {"computed_gb_s": 3350.0, "measured_gb_s": 3000.0}
+    for device, percent in (("cuda", 100 * 1500 / 3350), ("cpu", 50)):
+        columns = utilization(2.0, device=device, flops=1e12, read_bytes=3e12, compute={}, memory=memory)
+        assert columns["mbu_percent"] == pytest.approx(percent)
+
+
+def test_the_verdict_as_columns():
+    found = columns({**HEALTHY, "other_processes": 1})
+    assert tuple(found) == COLUMNS
+    assert (found["verdict"], found["verdict_reason"]) == ("not_explained", "not_explained")
+    assert (found["verdict_rung_above"], found["verdict_rung"]) == ("sm_active_percent", "tensor_active_percent")
+    assert json.loads(found["verdict_numbers"]) == {"share": 55.0}
+    assert json.loads(found["verdict_flags"]) == {"other_processes": {"count": 1.0}}
+    assert verdicts.flags(found["verdict_flags"]) == "1 other process used this device"
+    assert set(columns({"mfu_percent": 3.0}).values()) == {None}
+
+
+def test_keys_have_no_commas():
+    assert all(cause.isidentifier() for cause in CAUSES)
+
+
+LOST = [part for part in PARTS if part not in ("useful", "graph", "uncounted")]
+
+
+@given(
+    st.dictionaries(st.sampled_from(LOST), st.integers(1, 1000), min_size=1),
+    st.integers(0, 2000),
+    st.booleans(),
+    st.floats(0, 1),
+)
+def test_a_verdict_names_a_part_as_large_as_any(parts, useful, on_gpu, hidden):
+    """Parts of a generated budget, on a CPU and a GPU; no counter says more."""
+    time = sum(parts.values()) + useful
+    share = {part: 100 * ms / time for part, ms in parts.items()}
+    idle = share.get("idle", 0.0) + share.get("input_wait", 0.0)
+    row = {
+        **{f"{part}_ms": float(ms) for part, ms in parts.items()},
+        "useful_ms": float(useful),
+        "time_s": time / 1e3,
+        "mfu_percent": 100 * useful / time,
+        "mfu_measured_percent": 100 * useful / time,
+        "matmul_percent": 100 * (time - sum(parts.get(name, 0) for name in LOST[:6])) / time,
+        "other_operators_percent": share.get("other_operators", 0.0),
+        "utilization_percent": 100.0,
+    }
+    if on_gpu:
+        row |= {"kernel_busy_percent": 100 - idle - share.get("copies", 0.0), "launch_bound_percent": hidden * idle}
+        row |= {"launch_gaps_per_step": 5000.0, "launch_gap_s": 1e-6}
+    verdict = judge(row)
+    largest = max(parts.values())
+    if verdict.cause == "compute_bound":
+        assert row["mfu_percent"] >= NEAR_CEILING
+    elif verdict.cause != "not_explained":
+        assert sum(parts.get(part, 0) for part in CAUSES[verdict.cause][0]) >= 0.9 * largest
+    if largest == parts.get("other_operators") and verdict.cause != "compute_bound":
+        assert verdict.cause != "not_explained"
+
+
+def test_a_trace_that_waits_for_its_input_is_not_launch_bound():
+    trace = {**HEALTHY, "kernel_busy_percent": 40.0, "launch_gaps_per_step": 5166.0, "launch_gap_s": 1e-6}
+    waits = {**trace, "idle_percent": 60.0, "idle_input_percent": 51.0}
+    budget = {"input_wait_ms": 51.0, "idle_ms": 9.0, "matmuls_below_best_ms": 20.0, "useful_ms": 20.0}
+    assert judge({**waits, **budget}).cause == "input_bound"
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        {"launch_gaps_per_step": 1.0, "launch_gap_s": 2e-6, "launch_bound_percent": 1.39},  # launched before the gap
+        {"launch_gaps_per_step": 5166.0, "launch_gap_s": 1e-6},  # one of them of 55 ms
+    ],
+)
+def test_few_long_gaps_are_no_launch_overhead(gaps):
+    verdict = judge({**HEALTHY, "mfu_measured_percent": 20.0, "kernel_busy_percent": 40.0, **gaps})
+    assert verdict.cause == "stalled"
+    assert "60 %" in said(verdict.reason)
+
+
+def test_copies_are_no_idle_time():
+    row = {**HEALTHY, "kernel_busy_percent": 79.4, "copy_percent": 4.1, "mfu_measured_percent": 70 - 1e-6}
+    verdict = judge({**row, "launch_gaps_per_step": 1e5, "launch_gap_s": 1e-6})
+    assert verdict.reason.numbers["idle"] == pytest.approx(16.5)

@@ -1,0 +1,43 @@
+"""The library can be used without the pipeline: what each part of the package may import."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import mfulab
+
+PACKAGE = Path(mfulab.__file__).parent
+LIBRARY = ("core", "device", "flops", "timing", "tracing", "mfu")
+MEASURED = ("models", "kernels", "measurements")
+FORBIDDEN = {
+    **dict.fromkeys((*LIBRARY, *MEASURED), {"lab", "loop", "cli"}),
+    "loop": {"lab", "cli"},
+    "lab": {"loop", "cli"},
+}
+
+
+def imported(path):
+    """Names of this package's modules that a file imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+
+
+def parts(path):
+    return {name.split(".")[1] for name in imported(path) if name.startswith("mfulab.")}
+
+
+@pytest.mark.parametrize("part", FORBIDDEN)
+def test_a_part_imports_none_above_it(part):
+    found = {path.relative_to(PACKAGE): parts(path) & FORBIDDEN[part] for path in (PACKAGE / part).rglob("*.py")}
+    assert len(found) > 5
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_every_part_is_placed():
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert folders == {*FORBIDDEN, "cli"}
