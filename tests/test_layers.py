@@ -10,11 +10,8 @@ import mfulab
 PACKAGE = Path(mfulab.__file__).parent
 LIBRARY = ("core", "device", "flops", "timing", "tracing", "mfu")
 MEASURED = ("models", "kernels", "measurements")
-FORBIDDEN = {
-    **dict.fromkeys((*LIBRARY, *MEASURED), {"lab", "loop", "cli"}),
-    "loop": {"lab", "cli"},
-    "lab": {"loop", "cli"},
-}
+FORBIDDEN = {part: {"lab", "loop", "cli"} for part in (*LIBRARY, *MEASURED)}
+FORBIDDEN |= {"loop": {"lab", "cli"}, "lab": {"loop", "cli"}}
 
 
 def imported(path):
