@@ -1,6 +1,6 @@
 """Features that Linux alone has, each with its stand-in on macOS; no other module asks which system it is.
 
-How a run's processes are watched and ended is in `runtime/processes.py`, with the same rule. Every function answers
+How a run's processes are watched and ended is in `lab/runtime/processes.py`, with the same rule. Every function answers
 None, or does nothing, where the system has no answer, and the reader's cell then says so. It imports little: each
 run's client starts with it, and pathlib would be a third of that start.
 """
