@@ -181,26 +181,6 @@ def test_the_documentation_is_built_and_its_links_lead_somewhere(tmp_path):
     assert "mfu_versus_utilization" in (tmp_path / "gallery/index.html").read_text()
 
 
-def test_imports_go_down_the_table_of_the_architecture_page():
-    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `src/mfulab/")]
-    floor = {room: place for place, row in enumerate(rows) for room in re.findall(r"(\w+)/`", row)}
-    package = ROOT / "src/mfulab"
-    assert set(floor) == {path.parent.name for path in package.glob("*/__init__.py")}
-    up, foreign = set(), set()
-    for path in package.glob("*/**/*.py"):
-        room, text = path.relative_to(package).parts[0], path.read_text(encoding="utf-8")
-        if path.match("measurements/*/__init__.py"):
-            room = "core"  # what a measurement declares lies below all that measures it
-        text = re.sub(r"mfulab\.measurements\.\w+ import", "mfulab.core import", text)
-        ours = re.findall(r"^ *(?:from|import) mfulab\.(\w+)", text, re.MULTILINE)
-        up |= {(room, other) for other in ours if floor.get(other, floor[room]) < floor[room]}
-        if floor[room] >= floor["measurements"]:
-            named = re.findall(r"^ *(?:from|import) (?:mfulab\.)?(snakemake|hydra|pandas)\b", text, re.MULTILINE)
-            foreign |= {(room, other) for other in named if other != room}
-    assert (up, foreign) == (set(), set())
-
-
 def test_no_module_imports_itself_through_others():
     source = ROOT / "src"
     names = {".".join(path.relative_to(source).with_suffix("").parts): path for path in source.glob("mfulab/*/**/*.py")}
