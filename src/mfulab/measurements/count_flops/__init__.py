@@ -2,28 +2,18 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from mfulab.core.configs import StepConfig
-from mfulab.core.groups import Dimension, ModelConfig
+from mfulab.core.configs import CountedConfig
 from mfulab.core.measurement import Measurement
 from mfulab.core.rows import Percent, Row, column
 
 
-class CountFlopsConfig(StepConfig):
+class CountFlopsConfig(CountedConfig):
     """FLOPs of a model's step, counted once for every precision, workload, execution and device."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
     on_device: ClassVar[bool] = False
-    model: ModelConfig
-    batch_size: Dimension = Field(8, description="Samples a step; of each micro-batch with gradient accumulation.")
-    sequence_length: Dimension | None = column("Tokens a sample; empty: the model's own.")
-
-    @model_validator(mode="after")
-    def _sequence_only_for_tokens(self) -> "CountFlopsConfig":
-        length = None if self.model.vocabulary_size is None else self.sequence_length or self.model.sequence_length
-        self.sequence_length = length
-        return self
 
 
 class FlopsRow(Row):

@@ -7,25 +7,17 @@ from typing import ClassVar
 from pydantic import Field
 
 from mfulab.core import groups
-from mfulab.core.configs import REPLICATE, SEED
+from mfulab.core.configs import REPLICATE, ModelStepConfig
 from mfulab.core.measurement import Measurement
 from mfulab.core.rows import MACHINE_COST, MEDIAN_TIME, TIME_CI_LOW, Percent, TimedRow, column
-from mfulab.measurements.count_flops import CountFlopsConfig
 
 
-class ProfileStepConfig(CountFlopsConfig):
+class ProfileStepConfig(ModelStepConfig):
     """One step of a model: of training, inference or decoding."""
 
-    on_device: ClassVar[bool] = True
     axes: ClassVar[tuple[str, ...]] = ("model", "workload", "batch_size", "sequence_length", "precision", "execution")
-    workload: groups.WorkloadConfig
-    precision: groups.PrecisionConfig
-    execution: groups.ExecutionConfig
-    device: groups.DeviceConfig = groups.DeviceConfig()
     timing: groups.TimingConfig = groups.TimingConfig()
     profile: groups.ProfileConfig = groups.ProfileConfig()
-    parallel: groups.ParallelConfig = groups.ParallelConfig()
-    seed: int = SEED
     replicate: int = REPLICATE
 
     def conflicts(self) -> Iterator[str]:
