@@ -19,7 +19,6 @@ from mfulab.lab.planning import traces
 from mfulab.lab.planning.overrides import from_snakemake
 from mfulab.lab.planning.runs import Plan, plan
 from mfulab.lab.planning.sources import PACKAGE, locate
-from mfulab.measurements.peaks_audit import AUDITED, installed_version
 from mfulab.measurements.published import PUBLISHED
 
 CONFIG = Path("config")
@@ -77,8 +76,7 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     """Of all that a plan is made from: the config tree, the planning code, the overrides, the machine unless given."""
     is_given = any(override.startswith("hardware=") for override in overrides)
     machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto"), *emulated_here("cpu")]
-    versions = [installed_version(library) for library in AUDITED] if "peaks_audit" in "".join(overrides) else []
-    digest = hashlib.sha256(json.dumps([*overrides, *machine, *versions, *digests(folder, ".yaml")]).encode())
+    digest = hashlib.sha256(json.dumps([*overrides, *machine, *digests(folder, ".yaml")]).encode())
     # Kernels are among the choices, found by their modules.
     each_of = ("lab/planning/*.py", "core/**/*.py", "measurements/**/__init__.py", "kernels/*.py")
     code = (sorted(PACKAGE.glob(each)) for each in each_of)
