@@ -6,8 +6,8 @@ from pydantic import Field
 
 from mfulab.core.groups import Closed
 
-SEED = Field(0, ge=0, le=(1 << 63) - 1, description="Of weights and inputs.")
-REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
+SEED = Field(0, ge=0, le=(1 << 63) - 1, description="Seed of weights and inputs.")
+REPLICATE = Field(1, ge=1, description="Number of the process among those that measure the run; planning sets it.")
 
 
 class StepConfig(Closed):

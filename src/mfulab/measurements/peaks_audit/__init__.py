@@ -30,8 +30,8 @@ class PeaksAuditConfig(StepConfig):
 
     axes: ClassVar[tuple[str, ...]] = ("library",)
     on_device: ClassVar[bool] = False
-    library: Literal[tuple(AUDITED)] = Field("torch_inductor", description="The other one.")  # type: ignore[valid-type]
-    installed: str = Field("", description="Its version, so that the next release is audited anew.")
+    library: Literal[tuple(AUDITED)] = Field("torch_inductor", description="Library whose peaks are compared.")  # type: ignore[valid-type]
+    installed: str = Field("", description="Version of the library, so that the next release is audited anew.")
 
     @model_validator(mode="after")
     def _knows_its_version(self) -> "PeaksAuditConfig":
@@ -48,15 +48,15 @@ class PeaksAuditRow(Row):
     """Another library's peak for one device in one format, beside ours."""
 
     library: str = Field("", description="Name of the other library.")
-    version: str | None = column("Its version.")
-    device: str | None = column("The datasheet's name.")
-    asked: str | None = column("The name that a driver reports, by which it was asked.")
-    precision: str | None = column("A format, or `memory`; empty if it knows no format of a device.")
-    theirs: float | None = column("Dense TFLOP/s as it uses them; memory: 10⁹ byte/s.")
-    ours: float | None = column("The same by the datasheet.")
-    ratio: float | None = column("Theirs ÷ ours.")
-    verdict: PeakVerdict | None = column("How its peak compares with ours.")
-    explanation: str | None = column("Whose number it is, where it is not this device's.")
+    version: str | None = column("Version of the other library.")
+    device: str | None = column("Name of the device in the datasheets.")
+    asked: str | None = column("Name that a driver reports, by which the library was asked.")
+    precision: str | None = column("Number format, or `memory`; empty if the library knows no format of a device.")
+    theirs: float | None = column("Dense TFLOP/s that the library uses; 10⁹ byte/s of memory.")
+    ours: float | None = column("Dense TFLOP/s of the datasheet; 10⁹ byte/s of memory.")
+    ratio: float | None = column("Quotient theirs ÷ ours.")
+    verdict: PeakVerdict | None = column("Relation of the library's peak to the datasheet's.")
+    explanation: str | None = column("Device or format whose number it is, where it is not this device's.")
 
 
 MEASUREMENT = Measurement(
