@@ -31,7 +31,7 @@ class Closed(BaseModel):
         return self
 
     def conflicts(self) -> Iterator[str]:
-        """Yields why the values do not go together; the first reason is reported."""
+        """Yields reasons why the values do not go together; the first one is reported."""
         yield from ()
 
 
@@ -62,7 +62,7 @@ SLUG = r"[a-z0-9][a-z0-9-]{0,99}"  # the name of a device's folder
 
 
 class ModelConfig(Closed):
-    """One model: how to build it and what it eats."""
+    """One model: how to build it, and its inputs."""
 
     name: Name
     target: str = Field(alias="_target_", description="Dotted path of a callable that returns a torch.nn.Module.")
@@ -193,7 +193,7 @@ class ExecutionConfig(Closed):
 
     @property
     def multiplies_integers(self) -> bool:
-        """Says whether linear layers multiply int8, whatever format their weights had."""
+        """True if linear layers multiply int8, whatever format the weights had."""
         return self.quantisation in ("dynamic_int8", "static_int8")
 
 
@@ -242,7 +242,7 @@ class TimingConfig(Closed):
 
 
 class ProfileConfig(Closed):
-    """Recordings beside the timing, in passes of their own."""
+    """Passes beside the timing, each apart from it."""
 
     operators: bool = Field(True, description="Table of operators from a separate traced pass.")
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of the traced pass.")

@@ -52,7 +52,7 @@ class Row(BaseModel):
 
 
 class TimedRow(Row):
-    """A row of what is timed by several processes, apart in time, which the tables make one."""
+    """A row of a measurement that several processes time, apart in time; the tables make one row of theirs."""
 
     replicates: int | None = column("Processes whose measurements count.")
     left_out_replicates: int | None = column("Processes left out: they met a slow machine, and two or more did not.")

@@ -39,7 +39,7 @@ class Texts:
         return str(self._texts.get("names", {}).get(kind, {}).get(value, value))
 
     def said(self, text: str) -> str:
-        """A sentence of the data in this language, by the templates of `names.said`; what has none stays as it is.
+        """A sentence of the data in this language, by the templates of `names.said`; unknown ones stay as they are.
 
         Parts between semicolons are looked up one by one, and what stands for a placeholder is, too. The colon behind
         the source of a part stays.
