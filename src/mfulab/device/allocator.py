@@ -33,7 +33,7 @@ def settle() -> None:
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[bool]:
-    """Serves every block from the heap and gives none back; afterwards as declared. Gives False without mallopt."""
+    """Serves every block from the heap and gives none back; afterwards as declared. Yields False without mallopt."""
     library = ctypes.CDLL(None)
     mallopt, malloc_trim = (getattr(library, name, None) for name in ("mallopt", "malloc_trim"))
     if mallopt is None:
