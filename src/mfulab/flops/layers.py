@@ -32,7 +32,7 @@ class _Frame:
 
 @contextmanager
 def compiled_models_unwarned() -> Iterator[None]:
-    """Inside it compiled models do not warn of global hooks, whatever filters the loop keeps and restores meanwhile."""
+    """Keeps compiled models from warning of global hooks, whatever filters the loop keeps and restores meanwhile."""
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", "Using `torch.compile")
     held, added = warnings.filters, warnings.filters[0]  # a context that began inside brings the first back

@@ -47,7 +47,7 @@ _MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::
 
 
 def is_recorded_matmul(name: str) -> bool:
-    """Says whether an operator of a trace is a matmul, convolution or attention, whose arguments tell what it costs."""
+    """True if an operator of a trace is a matmul, convolution or attention, whose arguments tell its cost."""
     return name in FORMULAS or name.startswith(_MULTIPLYING)
 
 
