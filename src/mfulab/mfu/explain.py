@@ -122,7 +122,7 @@ def explained(
     denominators: Sequence[Denominator],
     reported: float | None = None,
 ) -> Explanation:
-    """The same from counted work of one sample and a speed of each device in samples a second."""
+    """Explanation of a speed in samples a second of each device, from the counted work of one sample."""
     first = denominators[0]
     ours, *others = (change("mfulab", OURS, each, counted, samples_per_s, first) for each in denominators)
     conventions = [

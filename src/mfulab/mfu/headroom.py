@@ -144,7 +144,7 @@ def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
 
 
 def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
-    """The same times with `page_faults` taken out of operators, by their times: a trace does not say out of which."""
+    """Times with `page_faults` taken out of operators, in proportion: a trace does not say out of which."""
     found, before, taken = dict(spent_ns), 0, 0
     whole = sum(spent_ns.get(name, 0) for name in _OF_OPERATORS)
     wanted = min(round(faults_ns), whole)

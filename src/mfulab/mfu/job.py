@@ -95,7 +95,7 @@ def collectives(row: Row) -> Mapping[str, Sequence[int]]:
 
 
 def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Rows of the same job and steps, each of another rank, two or more."""
+    """Rows that share a job and its steps, each of another rank, two or more."""
     jobs: dict[Any, dict[Any, dict[str, Any]]] = {}
     for row in rows:
         if row.get("status") == "ok" and row.get("job") and row.get("time_s") and row.get("rank") is not None:
