@@ -11,7 +11,7 @@ from mfulab.core.rows import TimedRow, column
 
 
 class CeilingsConfig(StepConfig):
-    """One ceiling: the best GEMM in one precision, or the memory bandwidth."""
+    """One ceiling: the best matmul in one precision, or the memory bandwidth."""
 
     axes: ClassVar[tuple[str, ...]] = ("ceiling",)
     ceiling: Name = Field(description="Name of a precision, or `memory`.")

@@ -27,7 +27,7 @@ class CountFlopsConfig(StepConfig):
 
 
 class FlopsRow(Row):
-    """Per step of `batch_size` samples. 1 multiply-add = 2 FLOPs; matmul, convolution and attention count."""
+    """FLOPs and bytes of a step of `batch_size` samples, 2 a multiply-add: matmuls, convolutions, attention."""
 
     model: str = Field("", description="Name of the model.")
     batch_size: int | None = column("Samples a step; of each micro-batch with gradient accumulation.")

@@ -21,7 +21,7 @@ class NumberFormatsConfig(StepConfig):
 
 
 class NumberFormatsRow(Row):
-    """Errors are relative, medians over independent sequences; empty if a sum left the format's range."""
+    """Facts and errors of a number format; errors are relative, medians over sequences, empty beyond the range."""
 
     precision: str = Field("", description="Name of the precision that was asked for.")
     bits: int | None = column("Bits that carry information; tf32 is stored in 32.")

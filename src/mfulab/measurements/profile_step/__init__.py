@@ -29,7 +29,7 @@ class ProfileStepConfig(CountFlopsConfig):
     replicate: int = REPLICATE
 
     def conflicts(self) -> Iterator[str]:
-        """Yields why the values do not go together."""
+        """Yields reasons why the values do not go together."""
         several = f"parallel.processes={self.parallel.processes}" if self.parallel.processes > 1 else ""
         if several and self.workload.mode != "training":
             yield f"{several} with mode={self.workload.mode}: only training"

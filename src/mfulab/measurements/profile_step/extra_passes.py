@@ -68,7 +68,7 @@ def fill(row: ProfileRow, config: ProfileStepConfig, device: torch.device) -> No
 
 
 def _count_recompilations(row: ProfileRow, config: ProfileStepConfig, device: torch.device) -> None:
-    """Calls with batch_size, batch_size + 1, … samples, and what torch.compile made anew for them."""
+    """Calls with batch_size, batch_size + 1, … samples, and counts what torch.compile made anew for them."""
     from torch._dynamo import explain
     from torch._dynamo.utils import counters
 

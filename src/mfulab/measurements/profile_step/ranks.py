@@ -119,7 +119,7 @@ def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> Non
 
 
 def _communication(analysis: Analysis | None) -> dict[str, Any]:
-    """Of the traced steps: ns of all communication, of what compute does not hide, and of each collective."""
+    """Steps and length of the traced window, ns of communication, all and exposed, and of each collective."""
     if analysis is None:
         return {"steps": 0, "length": 0, "communication": 0, "exposed": 0, "collectives": {}}
     share = analysis.readings["communication_total_percent"].value or 0.0
@@ -134,7 +134,7 @@ def _communication(analysis: Analysis | None) -> dict[str, Any]:
 
 
 def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
-    """CPU time that others than the job's ranks took on one machine, percent of its CPUs; None where it is not known.
+    """CPU time of others than the job's ranks on one machine, percent of its CPUs; None where it is not known.
 
     To each rank the others of its job are other processes.
     """

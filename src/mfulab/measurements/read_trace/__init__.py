@@ -11,7 +11,7 @@ from mfulab.core.rows import Percent, Row, column
 
 
 class ReadTraceConfig(StepConfig):
-    """One trace that a profiler wrote somewhere, read."""
+    """One trace that a profiler wrote, to be read."""
 
     axes: ClassVar[tuple[str, ...]] = ("trace", "trace_range")
     on_device: ClassVar[bool] = False

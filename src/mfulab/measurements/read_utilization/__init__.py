@@ -26,7 +26,7 @@ class ReadUtilizationConfig(StepConfig):
 
 
 class ReadingRow(Row):
-    """Each `…_percent` of a counter is a share of what the truth is a share of; `reasons` says why one is empty."""
+    """Counters of a load of known utilization: each percentage is a share of what the truth is a share of."""
 
     load: str = Field("", description="Name of the load.")
     precision: str = Field("", description="Name of the precision that was asked for.")
