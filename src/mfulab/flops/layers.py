@@ -120,7 +120,7 @@ class LayerTracker(Opened):
 
     @property
     def is_idle(self) -> bool:
-        """Says whether neither a layer nor an optimiser nor autograd is running."""
+        """True if neither a layer nor an optimiser nor autograd is running."""
         return not self._frames and torch._C._current_autograd_node() is None
 
     def begin(self, what: torch.nn.Module | torch.optim.Optimizer) -> None:

@@ -47,7 +47,7 @@ class Line(BaseModel):
 
     @property
     def trains(self) -> bool:
-        """Says whether steps ended in it."""
+        """True if steps ended in it."""
         return not {"first_step", "step"}.isdisjoint(self.spans)
 
 

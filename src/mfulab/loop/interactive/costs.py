@@ -72,7 +72,7 @@ class Cost:
         return Cost(needed, executed, moved, uncounted, useful)
 
     def same_flops(self, other: "Cost | None") -> bool:
-        """Says whether another has the same FLOPs; which of them are useful is a matter of data."""
+        """True if another has the same FLOPs; which of them are useful is a matter of data."""
         return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
 
 
@@ -172,11 +172,11 @@ class KnownCosts:
         return self._costs[kind] if kind in self._costs else self._follows(kind, 0)
 
     def has(self, kind: Kind) -> bool:
-        """Says whether a kind was counted, or follows from others."""
+        """True if a kind was counted, or follows from others."""
         return kind in self._costs or self._follows(kind, 0) is not None
 
     def wants(self, entry: Kind) -> tuple[bool, bool]:
-        """Says whether to count a phase that begins so; if not, whether it lies beyond all counted ones as yet."""
+        """True if to count a phase that begins so; if not, whether it lies beyond all counted ones as yet."""
         begun = self._begun[entry] = self._begun.get(entry, 0) + 1
         if self._counts >= MOST_COUNTED:
             return False, False

@@ -60,7 +60,7 @@ class LoopCounter(OperatorCounter):
 
     @property
     def sees_all(self) -> bool:
-        """Says whether it still sees operators: a context that began before it and ends under it takes that away."""
+        """True if it still sees operators: a context that began before it and ends under it takes that away."""
         return self._holds_stance and torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python)
 
     @contextmanager

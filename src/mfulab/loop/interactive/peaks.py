@@ -30,7 +30,7 @@ class Ceiling(NamedTuple):
 
     @property
     def disturbed(self) -> bool:
-        """Says whether others slowed it down, so that it reads too low, and MFU of it too high."""
+        """True if others slowed it down, so that it reads too low, and MFU of it too high."""
         return (self.other_processes_percent or 0) >= OTHERS or (self.other_processes or 0) >= 1
 
 
