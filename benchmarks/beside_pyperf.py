@@ -69,7 +69,7 @@ def called_by_pyperf(old: Path, new: Path, steps: int) -> int:
 
 
 def spread(times: Sequence[Mapping[str, float]]) -> list[float]:
-    """For each step its slowest invocation over its fastest, in percent above it."""
+    """Percent by which the slowest invocation of each step is above its fastest."""
     return [100 * (max(each[step] for each in times) / min(each[step] for each in times) - 1) for step in times[0]]
 
 

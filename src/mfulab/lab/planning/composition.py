@@ -49,7 +49,7 @@ class Composition:
 
 
 def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool = True) -> list[Composition]:
-    """One composition for each experiment that `overrides` name (`experiment=a,b`); the default where none is named.
+    """Compositions, one for each experiment that `overrides` name (`experiment=a,b`), or for the default one.
 
     Without `sweeps` an experiment's own axes are left out. Raises ConfigurationError, then also for several values.
     """

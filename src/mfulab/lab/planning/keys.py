@@ -88,7 +88,7 @@ def group_model(annotation: Any) -> type[BaseModel] | None:
 
 
 def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
-    """Every key that has a default, nested as in the config; a key without one comes from a group's choice."""
+    """Keys that have a default, nested as in the config; a key without one comes from a group's choice."""
     found: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         inner = group_model(field.annotation)
@@ -134,7 +134,7 @@ def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
 
 @cache
 def _kernels() -> dict[str, dict[str, Any]]:
-    """Each module of kernels/ with a class of its name that says what it `adds`; read, as importing takes libraries."""
+    """Choices of kernel: modules with a class of their name that says what it `adds`; read, as importing is slow."""
     found = {}
     for path in KERNELS.glob("[!_]*.py"):
         text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Hydra overrides as users give them: through Snakemake's --config, or on the command line of a step's script."""
+"""Hydra overrides as users give them: through Snakemake's --config, or on the command line of `mfulab run`."""
 
 import shlex
 from collections.abc import Mapping, Sequence

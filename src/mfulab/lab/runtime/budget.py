@@ -74,7 +74,7 @@ class Budget:
             file.write(json.dumps([folder, cost["group"], _cost_s(cost), seconds]) + "\n")
 
     def _ratio(self, group: str) -> float:
-        """Mean of what runs took ÷ what was predicted: of all, of the step, of the group (`step kind`).
+        """Geometric mean of what runs took ÷ what was predicted: of all, of the measurement, of the group.
 
         The mean is geometric, with the level above as one run more: one slow run does not speak for all.
         """

@@ -1,4 +1,4 @@
-"""Columns of the tables: their step's row, then what the measurement's `Joined` adds. Each is declared there, once."""
+"""Columns of the tables: their measurement's row, then what its `Joined` adds. Each is declared there, once."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,7 +101,7 @@ def description(measurement: Measurement, field: FieldInfo) -> str:
 
 
 def dictionary() -> Iterator[Column]:
-    """Every column of every table, in their order: what columns.csv, the documentation and the page show."""
+    """Columns of all tables, in their order: what columns.csv, the documentation and the page show."""
     for table, measurement in TABLES.items():
         for name, field in fields(table).items():
             path = marked(field, "config")

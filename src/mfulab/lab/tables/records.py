@@ -90,7 +90,7 @@ def _failed(row: Record, message: str) -> Record:
 
 
 def read_rows(folder: Path, step: str) -> list[Record]:
-    """The rows that one run reports: its own, or the lines of its samples where its step reports many and it is ok."""
+    """The rows that one run reports: its own, or its samples' lines where its measurement reports many and it is ok."""
     row, path = read_row(folder, step), folder / "samples.csv"
     if not MEASUREMENTS[step].lines or row["status"] != "ok":
         return [row]
@@ -161,7 +161,7 @@ def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Ite
 
 
 def progress(path: Path, root: Path = Path()) -> dict[tuple[str, str], str]:
-    """State of each planned run, by step and name: the best of its processes, one of PROGRESS."""
+    """State of each planned run, by measurement and name: the best of its processes, one of PROGRESS."""
     found: dict[tuple[str, str], str] = {}
     with suppress(FileNotFoundError, UnreadableError):
         for run in manifest.read(path).runs:

@@ -69,7 +69,7 @@ class Attempt:
 
     @property
     def ended(self) -> int:
-        """Its last sign of life."""
+        """Last sign of life of the process."""
         return self.began + self.lines[-1].ns
 
     @property

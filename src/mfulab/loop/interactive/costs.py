@@ -72,7 +72,7 @@ class Cost:
         return Cost(needed, executed, moved, uncounted, useful)
 
     def same_flops(self, other: "Cost | None") -> bool:
-        """True if another has the same FLOPs; which of them are useful is a matter of data."""
+        """True if another cost has the same FLOPs; which of them are useful is a matter of data."""
         return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
 
 
@@ -176,7 +176,7 @@ class KnownCosts:
         return kind in self._costs or self._follows(kind, 0) is not None
 
     def wants(self, entry: Kind) -> tuple[bool, bool]:
-        """True if to count a phase that begins so; if not, whether it lies beyond all counted ones as yet."""
+        """Says whether to count a phase that begins so; if not, whether it lies beyond all counted ones as yet."""
         begun = self._begun[entry] = self._begun.get(entry, 0) + 1
         if self._counts >= MOST_COUNTED:
             return False, False

@@ -53,7 +53,7 @@ class Structure:
         self._leading: tuple[int, ...] = ()
 
     def noted(self) -> "AbstractContextManager[Any]":
-        """Inside it module calls are noted. Hooks would take torch through its slow path, some 1 µs a module."""
+        """Notes module calls inside it. Hooks would take torch through its slow path, some 1 µs a module."""
         call, is_compiling, here = torch.nn.Module.__call__, torch.compiler.is_dynamo_compiling, threading.get_ident
         thread, roots, note = here(), self._roots, self.note
 
