@@ -4,9 +4,10 @@
     python benchmarks/repeatability.py --out ../repeat --sweeps 6                 goes on: only what is missing
     python benchmarks/repeatability.py --existing a/results b/results c/results   sweeps that were measured before
 
-Parts are quickstarts, each the whole command in a copy of its own, and paired comparisons of eight runs with a copy
-whose profiled steps wait for a share of their time. A part that would not end in time is left for the next call with
-the same `--out`. The machine should be idle. Exit status 0: all targets hold; 3: those that were measured hold.
+Parts are quickstarts, each the whole command in a copy of its own, and paired comparisons of eight runs. The other side
+of a pair is a copy whose profiled steps wait for a share of their time. A part that would not end in time is left for
+the next call with the same `--out`. The machine should be idle. Exit status 0: all targets hold; 3: those that were
+measured hold.
 """
 
 import argparse

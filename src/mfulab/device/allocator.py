@@ -1,6 +1,6 @@
 """State of the C library's allocator, which decides whether a step's tensors lie in new pages each time.
 
-glibc (malloc/malloc.c, mallopt(3)) maps a block above its threshold anew and unmaps it when it is freed, and gives the
+glibc (malloc/malloc.c, mallopt(3)) maps a block above its threshold anew and unmaps it when it is freed. It gives the
 top of the heap back once twice that threshold is free. The threshold begins at 128 KiB and becomes the size of the
 largest mapped block freed, up to 32 MiB. A fresh process lies where its model's blocks put it, often on a knife edge.
 Elsewhere (musl, macOS, jemalloc) the same calls do no harm.

@@ -100,8 +100,8 @@ def explain(
         mode: training, inference or decoding.
         peak_tflop_s: the device's dense peak, where no datasheet is known here.
 
-    Raises ConfigurationError for an unknown model, device or precision, for a length that the model does not take, and
-    where there is not exactly one speed above 0.
+    Raises ConfigurationError for an unknown model, device or precision, and for a length that the model does not take.
+    It also raises it where there is not exactly one speed above 0.
     """
     config = model_config(model)
     sheet_name, denominators = denominators_of(device, precision, peak_tflop_s)

@@ -96,8 +96,9 @@ def of_operators(
 ) -> list[dict[str, Any]]:
     """Roofline of each operator of a step, the most to gain first: Williams et al. 2009, doi:10.1145/1498765.1498785.
 
-    The best time is the longest of FLOPs ÷ peak (bound by `compute`), bytes ÷ bandwidth (`memory`) and the time of as
-    many kernels as short as the shortest of the trace (`launch`). Bytes are a lower bound, so the best time is too.
+    The best time is the longest of three: FLOPs ÷ peak (bound by `compute`), bytes ÷ bandwidth (`memory`), and the time
+    of as many kernels as short as the shortest of the trace (`launch`). Bytes are a lower bound, so the best time is
+    too.
 
     Args:
         operators: of a window each `time_ns`, `kernel_ns`, `launch_ns`, executed `flops` by format, and `bytes`.

@@ -112,7 +112,7 @@ def _place(row: Row) -> tuple[int, int]:
 def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tuple[int, int]]:
     """Transfer and waiting of each rank, ns, over the collectives that all ranks recorded equally often.
 
-    A collective ends on all ranks at about the same time, so the shortest is the transfer, and what a rank's own takes
+    A collective ends on all ranks at about the same time, so the shortest is the transfer. What a rank's own takes
     beyond it is waiting. `calls` holds for each rank the ns of its collectives in order, by name.
     """
     first, *others = calls.values()

@@ -112,7 +112,7 @@ def _sweep(
 def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn") -> Matmul:
     """A function that multiplies (m, k) by (k, n) in an effective precision; UnsupportedError where torch cannot.
 
-    `layout` is nn for row-major operands, nt for a transposed right one, as linear layers have, tn for a transposed
+    `layout` is nn for row-major operands, nt for a transposed right one, as linear layers have; tn for a transposed
     left one, as the gradients of their weights have.
     """
     # Random normal data: a matmul of zeros draws less power and runs faster.
@@ -208,8 +208,8 @@ WAYS: dict[str, Callable[..., Matmul]] = {
 def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
     """The library and shape with the highest rate.
 
-    A shape's rate is its best sample on a CPU, whose neighbours can only slow samples down, and its median on a GPU,
-    whose first samples run at a clock that it cannot hold: their rate is `burst_tflop_s`.
+    A shape's rate is its best sample on a CPU, whose neighbours can only slow samples down. On a GPU it is the median,
+    as first samples run at a clock that it cannot hold: their rate is `burst_tflop_s`.
     """
     rates: dict[tuple[str, str], list[float]] = {}
     bursts: dict[tuple[str, str], list[float]] = {}

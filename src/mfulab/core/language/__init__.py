@@ -83,7 +83,7 @@ class _Words(Formatter):
     """Adds formats to those of Python.
 
     `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{v:speed}` takes TFLOP/s, `{p:percent}` is never
-    0.0, `{v:significant 2}` has so many digits, and `{row[mode]:name mode}` is the word for a value.
+    0.0. `{v:significant 2}` has so many digits, `{row[mode]:name mode}` is the word for a value.
     """
 
     def __init__(self, text: Texts):

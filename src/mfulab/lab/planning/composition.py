@@ -1,6 +1,6 @@
 """Hydra's part of planning: the composed base config of an experiment and the values of each swept axis.
 
-Composing costs some 100 ms, so each option of a group is composed once and not once a combination, and taken from its
+Composing costs some 100 ms, so each option of a group is composed once, not once a combination. It is taken from its
 file alone if nothing else touches the group. The content of a group must not depend on the choice in another.
 """
 

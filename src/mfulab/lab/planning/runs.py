@@ -1,7 +1,7 @@
 """Runs of an experiment: combinations, exclusions, validation, and the rows that each run is joined with.
 
-A run is one step with the part of the config that this step reads. Combinations which differ only in what a step does
-not read are one run of it, so that a sweep over models and kernels costs neither a kernel a model nor a model a kernel.
+A run is one measurement with the part of the config that it reads. Combinations that differ only in the rest are one
+run. So a sweep over models and kernels costs neither a kernel a model nor a model a kernel.
 """
 
 from __future__ import annotations

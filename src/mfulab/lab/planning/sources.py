@@ -3,8 +3,8 @@
 Snakemake tracks a script's own text but not the modules behind it, nor what these read: tables of facts, CUDA C,
 catalogues, templates. All are declared as inputs, so that an edited kernel re-runs its runs and nothing else.
 
-Of a module of this package counts what is reached by name from the step, at any depth, and each statement that does
-something when the module is imported. Docstrings, comments and descriptions of fields count nowhere.
+In a module of this package all that the measurement reaches by name counts, at any depth. So does each statement that
+does something when the module is imported. Docstrings, comments and descriptions of fields count nowhere.
 """
 
 import ast

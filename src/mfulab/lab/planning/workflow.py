@@ -49,8 +49,8 @@ def imported(configs: Collection[str]) -> list[str]:
 class Workflow:
     """Plans of Snakemake's `--config`; a mistake in it ends the process with one message.
 
-    Nothing is written before `begin`. Until then files that `begin` would write are given to Snakemake as scratch files
-    of now, so that a dry run lists exactly the runs that would be measured.
+    Nothing is written before `begin`. Until then Snakemake gets scratch files of now in their place. So a dry run lists
+    exactly the runs that would be measured.
     """
 
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:

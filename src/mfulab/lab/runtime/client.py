@@ -1,6 +1,6 @@
 """Runs a measurement's script in the warm worker, or in a new process without one; a run that dies gets its row.
 
-Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run, so this imports little, and that only of the
+Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run. So this imports little, and only from the
 standard library (some 25 ms). Exit status 0: there is a row. Anything else: the run was refused and there is none.
 """
 

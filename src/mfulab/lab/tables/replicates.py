@@ -1,8 +1,8 @@
 """Replicates of one run become one row: processes apart in time, and the interval that their spread allows.
 
-Windows in a row inside one process see one state of the machine (a neighbour on the host, where memory lies, which core
-a thread got), so their spread says nothing of the next process. The interval therefore comes from the times of
-several processes, never from within one.
+Windows in a row inside one process see one state of the machine: a neighbour on the host, where memory lies, which core
+a thread got. So their spread says nothing of the next process. The interval therefore comes from the times of several
+processes, never from within one.
 """
 
 import json

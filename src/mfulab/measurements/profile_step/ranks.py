@@ -32,7 +32,7 @@ CONFIG, REPORT = "job.json", "report.json"
 def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     """The row of a whole job: each of its processes measures the step as one alone does, all in step.
 
-    Its time is that of the slowest rank, its memory that of the largest, its energy and power those of all, its files
+    The job's time is that of the slowest rank, its memory that of the largest, energy and power the sums. Its files are
     those of rank 0.
 
     Raises UnsupportedError for too few devices, or a rank that cannot run the step; RuntimeError with a failed rank's
