@@ -1,4 +1,4 @@
-"""Configs of runs, closed and typed, of what a step reads: runs that differ in the rest share one measurement."""
+"""Configs of runs, closed and typed, of what a measurement reads: runs that differ in the rest are one."""
 
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ REPLICATE = Field(1, ge=1, description="Number of the process among those that m
 
 
 class StepConfig(Closed):
-    """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
+    """The config of one measurement; its `axes` make a run's name; `on_device`: its runs belong to one machine."""
 
     axes: ClassVar[tuple[str, ...]] = ()
     on_device: ClassVar[bool] = True

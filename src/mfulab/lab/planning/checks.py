@@ -18,7 +18,7 @@ from mfulab.lab.planning.keys import Experiment, choices, group_model, groups
 from mfulab.lab.planning.overrides import OPEN, put
 from mfulab.measurements.registry import MEASUREMENTS
 
-MOST = 100_000  # values of one key, and runs of one step: more is a mistake
+MOST = 100_000  # values of one key, and runs of one measurement: more is a mistake
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 SHOWN = 80  # characters of a value in a message
 # Keys with one value for all runs.

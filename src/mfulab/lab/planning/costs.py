@@ -23,7 +23,7 @@ WORKER_S = 6.0  # of the warm worker's imports, for which the first run waits
 # A run that is forked from it, and Snakemake's part of it, without warm-up and windows.
 START_S = {"environment": 0.6, "ceilings": 2.0, "count_flops": 1.0, "profile_step": 0.4, "bench_matmul": 1.0}
 WARM_UP = 0.5  # of the longest warm-up: most steps are steady before
-OTHER_S = 3.0  # of other steps
+OTHER_S = 3.0  # of other measurements
 STEPS_S = 1.0  # of a model whose FLOPs or ceiling are not known yet
 # Of a model, in the process that measures it, where they are too long for the windows to hold several. The FLOPs of
 # decoding are those of its prefill, which is done once.

@@ -68,7 +68,7 @@ class Asked(Closed):
     )
 
 
-# Every key of a composed experiment, whether one of its steps reads the key or not.
+# Every key of a composed experiment, whether one of its measurements reads the key or not.
 Experiment = create_model(
     "Experiment",
     __base__=Asked,

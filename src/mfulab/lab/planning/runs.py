@@ -228,7 +228,7 @@ def _format(precision: Mapping[str, Any]) -> str | None:
 def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any]]) -> str | None:
     """The reason of the first rule that holds for a combination; patterns such as `cuda_*` and lists are alternatives.
 
-    A rule which names an axis that the step does not read says nothing about that step.
+    A rule which names an axis that the measurement does not read says nothing about it.
     """
 
     def holds(key: str, wanted: Any) -> bool:

@@ -36,7 +36,7 @@ LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
 STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
 
-Run = tuple[str, str]  # step, name
+Run = tuple[str, str]  # measurement, name
 Row = Mapping[str, object]
 Rows = Mapping[Run, Row]
 

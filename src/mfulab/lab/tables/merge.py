@@ -100,7 +100,7 @@ def _results_of(source: Path, unpacked: ExitStack) -> Path:
         source = inner[0] if len(inner) == 1 and not any(_runs(folder)) else folder
     folder = source / "results" if (source / "results").is_dir() else source
     if not any(_runs(folder)):
-        raise ConfigurationError(f"{source}: no results here (no <hardware>/<step>/<run>/config.json).")
+        raise ConfigurationError(f"{source}: no results here (no <hardware>/<measurement>/<run>/config.json).")
     return folder
 
 

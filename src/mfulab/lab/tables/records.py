@@ -276,7 +276,7 @@ def from_recorded(folder: Path) -> Collected:
 
 
 def code(name: str, hardware: str) -> str:
-    """A digest of all code and data that count for a machine's rows of a `STEP,TARGET`; "" where they are no more."""
+    """A digest of all code and data that count for a machine's rows of a `MEASUREMENT,TARGET`; "" where they are no more."""
     step, _, target = name.partition(",")
     try:
         return hashlib.sha256(digests(run_sources(step, target or None, hardware)).encode()).hexdigest()[:16]
@@ -293,7 +293,7 @@ def aged(folder: Path) -> list[str]:
     except UnreadableError as error:
         return [str(error)]
     changed = [name for name, digest in known.items() if code(name, folder.name) != digest]
-    what = f"the code of {len(changed)} of {len(known)} steps and their models has changed since, such as"
+    what = f"the code of {len(changed)} of {len(known)} measurements and their models has changed since, such as"
     return [f"{folder}: {what} {name}. `mfulab record --replace` renews it on such a machine." for name in changed[:1]]
 
 
