@@ -77,7 +77,7 @@ def counted_flops(case: str) -> int:
 
 
 def run_once(case: str) -> None:
-    """The case on the GPU, between the marks that Nsight Compute profiles from and to; once before them."""
+    """Runs the case on the GPU, between the marks that Nsight Compute profiles from and to; once before them."""
     model = CASES[case]().to("cuda", FORMAT, memory_format=torch.channels_last if case == "convolution" else None)
     model.requires_grad_(False)
     inputs = model.inputs(device="cuda", dtype=FORMAT)
@@ -93,7 +93,7 @@ def run_once(case: str) -> None:
 
 
 def tensor_metrics(listing: str) -> list[str]:
-    """Of `ncu --query-metrics`, the metrics that together count each operation of the tensor cores once."""
+    """Metrics of `ncu --query-metrics` that together count each operation of the tensor cores once."""
     names = {line.split()[0] for line in listing.splitlines() if line.startswith("sm__ops_path_tensor")}
     chosen = [name for name in names if BY_INSTRUCTION.match(name)] or [name for name in names if BY_FORMAT.match(name)]
     return sorted(f"{name}.sum" for name in chosen)

@@ -126,22 +126,22 @@ class Progress:
         return f"{number:>{len(str(self.total))}}/{self.total}"
 
     def plan(self, jobs: Mapping[str, int]) -> None:
-        """`jobs` of each rule are to be done."""
+        """Notes that `jobs` of each rule are to be done."""
         self._remaining = Counter(jobs)
 
     def grow(self, total: int) -> None:
-        """A checkpoint added jobs: there are `total` now, of rules that are not told."""
+        """Notes that a checkpoint added jobs: there are `total` now, of rules that are not told."""
         self._remaining[UNTOLD] += max(0, total - self.total)
 
     def start(self, job_id: int, run: Run) -> Run:
-        """A job starts; one that is tried again keeps its number."""
+        """Notes that a job starts; one that is tried again keeps its number."""
         self.started = self.started or run.started
         run.number = self._numbers.setdefault(job_id, len(self._numbers) + 1)
         self._runs[job_id] = run
         return run
 
     def finish(self, job_id: int, now: float) -> Run | None:
-        """A job ended well; None if its start is not known."""
+        """Notes that a job ended well; None if its start is not known."""
         self.finished += 1
         run = self._runs.pop(job_id, None)
         if run:
@@ -151,7 +151,7 @@ class Progress:
         return run
 
     def fail(self, job_id: int) -> Run | None:
-        """A job failed; Snakemake may start it again."""
+        """Notes that a job failed; Snakemake may start it again."""
         return self._runs.pop(job_id, None)
 
     def left_s(self, now: float) -> float | None:

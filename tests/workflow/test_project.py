@@ -15,6 +15,7 @@ import yaml
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.words import faults
 from support.workflow_copy import ROOT
 
 from mfulab.cli import schema
@@ -140,6 +141,20 @@ def test_what_is_generated_is_up_to_date(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     assert schema.check(fix=False) == 0, capsys.readouterr().out
     assert "|  |" not in schema.table_of_keys(), "each key says what it means"
+
+
+def descriptions(schema):
+    """Name and description of every key of a JSON Schema, its groups' among them."""
+    for one in (schema, *schema.get("$defs", {}).values()):
+        yield from ((name, field["description"]) for name, field in one["properties"].items() if "description" in field)
+
+
+@pytest.mark.parametrize("name", ["planning", *MEASUREMENTS])
+def test_every_description_of_a_key_stands_alone(name):
+    model = keys.Asked if name == "planning" else MEASUREMENTS[name].config
+    spoken = {key: faults(text) for key, text in descriptions(model.model_json_schema(by_alias=False))}
+    assert spoken
+    assert {key: said for key, said in spoken.items() if said} == {}
 
 
 def test_what_is_out_of_date_is_shown_and_written(tmp_path, monkeypatch, capsys):

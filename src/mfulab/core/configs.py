@@ -1,4 +1,4 @@
-"""Configs of runs, closed and typed, of what a step reads: runs that differ in the rest share one measurement."""
+"""Configs of runs, closed and typed, of what a measurement reads: runs that differ in the rest are one."""
 
 from typing import ClassVar
 
@@ -7,12 +7,12 @@ from pydantic import Field, model_validator
 from mfulab.core import groups
 from mfulab.core.rows import column
 
-SEED = Field(0, ge=0, le=(1 << 63) - 1, description="Of weights and inputs.")
-REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
+SEED = Field(0, ge=0, le=(1 << 63) - 1, description="Seed of weights and inputs.")
+REPLICATE = Field(1, ge=1, description="Number of the process among those that measure the run; planning sets it.")
 
 
 class StepConfig(groups.Closed):
-    """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
+    """The config of one measurement; its `axes` make a run's name; `on_device`: its runs belong to one machine."""
 
     axes: ClassVar[tuple[str, ...]] = ()
     on_device: ClassVar[bool] = True

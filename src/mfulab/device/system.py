@@ -36,7 +36,7 @@ def text(path: str | os.PathLike[str]) -> str | None:
 
 
 def check_processes() -> None:
-    """Raises UnsupportedError where Linux shows no processes, of which psutil and the samplers read."""
+    """Raises UnsupportedError where Linux hides the processes that psutil and the samplers read."""
     if IS_LINUX and text("proc/stat") is None:
         raise UnsupportedError("/proc is not mounted: CPU time and memory cannot be read. Mount it and measure again.")
 

@@ -1,4 +1,4 @@
-"""Every measurement, found by its folder.
+"""The measurements, found by their folders.
 
 Planning, the rules in workflow/rules/measure.smk, tables, merging, recordings and the page derive from it. A folder
 declares config, row and `MEASUREMENT` in its `__init__.py`, which imports no torch. Its `measure.py` is imported by the

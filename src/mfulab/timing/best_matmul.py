@@ -59,7 +59,7 @@ def sweep_matmuls(
 
 
 def _fastest_ways(precision: str, device: torch.device) -> list[str]:
-    """Those of WAYS that multiply the middle shape fastest; raises UnsupportedError if torch itself cannot."""
+    """Ways among WAYS that multiply the middle shape fastest; raises UnsupportedError if torch itself cannot."""
     matmuls: dict[str, Matmul] = {}
     for way in WAYS:
         try:
@@ -112,7 +112,7 @@ def _sweep(
 def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn") -> Matmul:
     """A function that multiplies (m, k) by (k, n) in an effective precision; UnsupportedError where torch cannot.
 
-    `layout` is nn for row-major operands, nt for a transposed right one, as linear layers have, tn for a transposed
+    `layout` is nn for row-major operands, nt for a transposed right one, as linear layers have; tn for a transposed
     left one, as the gradients of their weights have.
     """
     # Random normal data: a matmul of zeros draws less power and runs faster.
@@ -140,7 +140,7 @@ def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layo
 
 
 def cast_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
-    """The same of 16-bit operands, cast up to fp32 first and the result back."""
+    """A matmul of 16-bit operands, cast up to fp32 first and the result back."""
     if precision not in ("bf16", "fp16"):
         raise UnsupportedError(f"{precision} is not cast up")
     left, right = _drawn(precision, device, (m, k), (k, n))
@@ -165,7 +165,7 @@ def attention(precision: str, m: int, n: int, k: int, device: torch.device) -> M
 
 
 def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
-    """The same by NumPy, which computes fp32 and fp64 on the CPU."""
+    """A matmul by NumPy, which computes fp32 and fp64 on the CPU."""
     if device.type != "cpu" or precision not in ("fp32", "fp64"):
         raise UnsupportedError(f"NumPy: no {precision} on {device.type}")
     left, right = (each.numpy() for each in _drawn(precision, device, (m, k), (k, n)))
@@ -174,7 +174,7 @@ def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -
 
 
 def onednn_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
-    """The same by oneDNN, as a linear layer without bias of tensors in its own layout."""
+    """A matmul by oneDNN, as a linear layer without bias, of tensors in its own layout."""
     if device.type != "cpu" or precision not in ("fp32", "bf16") or not torch.backends.mkldnn.is_available():
         raise UnsupportedError(f"oneDNN: no {precision} on {device.type}")
     left, right = (each.to_mkldnn() for each in _drawn(precision, device, (m, k), (n, k)))
@@ -208,8 +208,8 @@ WAYS: dict[str, Callable[..., Matmul]] = {
 def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
     """The library and shape with the highest rate.
 
-    A shape's rate is its best sample on a CPU, whose neighbours can only slow samples down, and its median on a GPU,
-    whose first samples run at a clock that it cannot hold: their rate is `burst_tflop_s`.
+    A shape's rate is its best sample on a CPU, whose neighbours can only slow samples down. On a GPU it is the median,
+    as first samples run at a clock that it cannot hold: their rate is `burst_tflop_s`.
     """
     rates: dict[tuple[str, str], list[float]] = {}
     bursts: dict[tuple[str, str], list[float]] = {}

@@ -161,7 +161,7 @@ def observe(
 def collect(
     window: Callable[[], WindowTimes], pace: Pace, watch: Watch | None = None, best: Best = UNKNOWN
 ) -> list[WindowTimes]:
-    """Windows until `pace.windows` of them are undisturbed and precise, or further ones have used up the patience."""
+    """Measures windows until `pace.windows` are undisturbed and precise, or further ones have used up the patience."""
     made: list[WindowTimes] = []
     spent_s = 0.0
     before = watch() if watch else None
@@ -232,7 +232,7 @@ def warm_up(
 
 
 def measure_window(step: Step, clock: Clock, length_s: float, estimate_s: float) -> WindowTimes:
-    """One window of about `length_s` or more, for a step that takes `estimate_s`."""
+    """Measures one window of about `length_s` or more, of a step that takes about `estimate_s`."""
     # Marks are no denser than the clock allows.
     stride = max(1, math.ceil(clock.resolution_s / max(estimate_s, 1e-9)))
     strides = max(1, math.ceil(length_s / max(estimate_s * stride, 1e-9)))

@@ -68,7 +68,7 @@ class Analysis:
 
     @property
     def needed(self) -> list[Product]:
-        """Those of them that the model needs: not what a checkpoint does again."""
+        """Products whose FLOPs are known and that the model needs: not those that a checkpoint computes again."""
         return [product for product in self.counted if not product.recomputed]
 
     @property
@@ -86,7 +86,7 @@ class Analysis:
         return dict(found)
 
     def untraced(self, step_s: float) -> "Analysis":
-        """The same kernels in steps of `step_s` seconds, as they take without a trace, which lengthens the host's part.
+        """Analysis of these kernels in steps of `step_s` seconds, as without a trace, which lengthens the host's part.
 
         Idle time is what is left, by cause as in the trace. It stays as traced where the kernels alone took longer.
         """

@@ -32,7 +32,7 @@ SOURCE = "GPM"
 
 @sampler
 def gpm_sampler(handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE) -> Watched:
-    """One hardware sample at the start and one at the end; a device without GPM gives empty readings with reasons."""
+    """Means between one hardware sample at the start and one at the end; without GPM empty, with reasons."""
     samples: list[Any] = []
     refusal = why_unsupported(handle)
     try:

@@ -18,7 +18,7 @@ from mfulab.lab.planning.keys import Experiment, choices, group_model, groups
 from mfulab.lab.planning.overrides import OPEN, put
 from mfulab.measurements.registry import MEASUREMENTS
 
-MOST = 100_000  # values of one key, and runs of one step: more is a mistake
+MOST = 100_000  # values of one key, and runs of one measurement: more is a mistake
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 SHOWN = 80  # characters of a value in a message
 # Keys with one value for all runs.
@@ -114,7 +114,7 @@ def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None
 
 
 def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
-    """Raises ConfigurationError for the first value of a composed config that is none, also where no step reads it.
+    """Raises ConfigurationError for the first bad value of a composed config, also where no measurement reads it.
 
     `swept` are nested keys, each with one of its values, which may be what makes the others fit.
     """
@@ -205,7 +205,7 @@ def _short(content: object) -> str:
 
 
 def runs(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:
-    """Raises ConfigurationError if a step's axes multiply to more runs than anyone means."""
+    """Raises ConfigurationError if a measurement's axes multiply to more runs than anyone means."""
     for step in steps:
         read = [key for key in axes if key.split(".")[0] in MEASUREMENTS[step].config.model_fields]
         count = math.prod(len(axes[key]) for key in read)

@@ -23,7 +23,7 @@ WORKER_S = 6.0  # of the warm worker's imports, for which the first run waits
 # A run that is forked from it, and Snakemake's part of it, without warm-up and windows.
 START_S = {"environment": 0.6, "ceilings": 2.0, "count_flops": 1.0, "profile_step": 0.4, "bench_matmul": 1.0}
 WARM_UP = 0.5  # of the longest warm-up: most steps are steady before
-OTHER_S = 3.0  # of other steps
+OTHER_S = 3.0  # of other measurements
 STEPS_S = 1.0  # of a model whose FLOPs or ceiling are not known yet
 # Of a model, in the process that measures it, where they are too long for the windows to hold several. The FLOPs of
 # decoding are those of its prefill, which is done once.
@@ -117,7 +117,7 @@ def finish_s(plans: Iterable[Plan]) -> float:
 
 
 def headline(plan: Plan) -> list[str]:
-    """Folders for the page's first sentence: the environment, the first step in its first precision, what it joins."""
+    """Folders for the page's first sentence: environment, first profile_step or the like, what it is joined with."""
     joined = [run for run in plan.runs if "compute" in run.needs and replicate_of(run.name) == 1]
     first = [run for run in joined if (run.step, run.needs["compute"]) == (joined[0].step, joined[0].needs["compute"])]
     needed = [folder for run in first for folder in (*run.needs.values(), run.folder)]
@@ -135,7 +135,7 @@ ALWAYS = ("environment", "ceilings")  # measured whatever the budget, where the 
 
 
 def _work(run: Run) -> float:
-    """Work of a run among those of its step, as its config alone tells it: samples and passes, or a matmul's size."""
+    """Work of a run among those of its measurement, by its config alone: samples and passes, or a matmul's size."""
     config = run.config
     sizes = [int(word) for word in str(config.get("size", 1)).split("x")]
     passes = 3 if (config.get("workload") or {}).get("mode") == "training" else 1

@@ -73,7 +73,7 @@ def place(base: Mapping[str, Any]) -> tuple[str, str, Mapping[str, str]]:
 
 
 def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
-    """Of all that a plan is made from: the config tree, the planning code, the overrides, the machine unless given."""
+    """Digest of all that a plan is made from: config tree, planning code, overrides, the machine unless given."""
     is_given = any(override.startswith("hardware=") for override in overrides)
     machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto"), *emulated_here("cpu")]
     digest = hashlib.sha256(json.dumps([*overrides, *machine, *digests(folder, ".yaml")]).encode())

@@ -1,4 +1,4 @@
-"""Readable, stable names of runs: every axis of the step, then what differs from the defaults."""
+"""Readable, stable names of runs: every axis of the measurement, then what differs from the defaults."""
 
 import hashlib
 import re

@@ -1,7 +1,7 @@
 """Runs of an experiment: combinations, exclusions, validation, and the rows that each run is joined with.
 
-A run is one step with the part of the config that this step reads. Combinations which differ only in what a step does
-not read are one run of it, so that a sweep over models and kernels costs neither a kernel a model nor a model a kernel.
+A run is one measurement with the part of the config that it reads. Combinations that differ only in the rest are one
+run. So a sweep over models and kernels costs neither a kernel a model nor a model a kernel.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CEILING_REPLICATES = ByKind(cpu=4, gpu=2)  # every MFU divides by a ceiling, and
 
 @dataclass(frozen=True)
 class Run:
-    """One measurement: its step, name and folder below the results, its config, and what its row is joined with.
+    """One planned run: its measurement (`step`), name and folder, its config, and what its row is joined with.
 
     `text` is the config as it is written, the same text for the same config: a remembered plan of thousands of runs is
     compared with what is on disk without reading one.
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Its keys and values, as the run reads them."""
+        """Keys and values of the run, as its process reads them."""
         return json.loads(self.text)
 
     @property
@@ -66,7 +66,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every run of one experiment on one device, and what was left out for what reason."""
+    """Runs of one experiment on one device, and what was left out for what reason."""
 
     experiment: str
     hardware: str
@@ -149,7 +149,7 @@ class _Planner:
         self.base["trace_peaks"] = self.peaks["peak_tflop_s"]
 
     def combinations(self, step: str) -> Iterator[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]:
-        """Combinations of the axes that `step` reads: (labels for exclusions, nested keys for the name, config)."""
+        """Combinations of a measurement's axes: (labels for exclusions, nested keys for the name, config)."""
         fields = MEASUREMENTS[step].config.model_fields
         axes = {key: values for key, values in self.composition.axes.items() if key.split(".")[0] in fields}
         chosen = {key: value for key, value in self.composition.choices.items() if key in fields}
@@ -207,7 +207,7 @@ class _Planner:
     def append(
         self, step: str, config: StepConfig, dotted: Values, needs: Values | None = None, processes: int = 1
     ) -> str:
-        """Adds the runs of so many processes, but for those that are there; gives the folder of the first."""
+        """Adds a run per replicate, skipping existing ones; gives the folder of the first."""
         name = run_name(config, dotted)
         place = f"{self.hardware}/{step}" if config.on_device else step
         for replicate in range(1, processes + 1):
@@ -228,7 +228,7 @@ def _format(precision: Mapping[str, Any]) -> str | None:
 def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any]]) -> str | None:
     """The reason of the first rule that holds for a combination; patterns such as `cuda_*` and lists are alternatives.
 
-    A rule which names an axis that the step does not read says nothing about that step.
+    A rule which names an axis that the measurement does not read says nothing about it.
     """
 
     def holds(key: str, wanted: Any) -> bool:

@@ -24,9 +24,9 @@ LEFT_OUT_S = 0.2  # of a run that is not measured
 class Budget:
     """The plan of a sweep's time.
 
-    `plan` holds `begun` (Unix time), `budget_min`, `finish_s` (what tables, figures and page are predicted to take),
-    `command` (which measures what is left out), `due` (how many runs have no row) and `runs`: the cost of each by its
-    folder below results/, as `planning.costs` gives it.
+    `plan` holds `begun` (Unix time), `budget_min`, `finish_s` (predicted time of tables, figures and page), `command`
+    (for what is left out), `due` (runs without a row). `runs` is the cost of each by its folder below results/, as
+    `planning.costs` gives it.
     """
 
     def __init__(self, plan: Mapping[str, Any], took: Mapping[str, tuple[str, float, float]]) -> None:
@@ -74,7 +74,7 @@ class Budget:
             file.write(json.dumps([folder, cost["group"], _cost_s(cost), seconds]) + "\n")
 
     def _ratio(self, group: str) -> float:
-        """Mean of what runs took ÷ what was predicted: of all, of the step, of the group (`step kind`).
+        """Geometric mean of what runs took ÷ what was predicted: of all, of the measurement, of the group.
 
         The mean is geometric, with the level above as one run more: one slow run does not speak for all.
         """

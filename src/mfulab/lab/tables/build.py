@@ -132,7 +132,7 @@ class _Beside:
 
 
 def judged(records: Records) -> Records:
-    """The same rows, matmuls that were faster than their machine allows marked as `incorrect`."""
+    """Records in which matmuls faster than their machine allows are marked as `incorrect`."""
     beside = _Beside(records)
     for row in records["matmul"]:
         if impossible := join.faster_than_possible(row, beside.compute(row), beside.memory(row), beside.device(row)):
@@ -141,7 +141,7 @@ def judged(records: Records) -> Records:
 
 
 def joined(records: Records) -> Records:
-    """The same rows with the joined columns; every lookup stays within one machine, recorded apart from measured."""
+    """Records with the joined columns; every lookup stays within one machine, recorded apart from measured."""
     beside = _Beside(judged(records))
     # FLOP counts have no hardware: measured ones serve every machine, recorded ones those that were not counted here.
     flops = {row["run"]: row for row in sorted(records["flops"], key=lambda row: not row["recorded"])}
@@ -175,7 +175,7 @@ def joined(records: Records) -> Records:
 
 
 def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
-    """Adds joined columns to each row; one whose cells are of another shape than its step writes becomes `failed`."""
+    """Adds joined columns to each row; one whose cells are not of its measurement's types becomes `failed`."""
     for row in rows:
         try:
             row |= columns(row)

@@ -30,7 +30,7 @@ class Ceiling(NamedTuple):
 
     @property
     def disturbed(self) -> bool:
-        """Says whether others slowed it down, so that it reads too low, and MFU of it too high."""
+        """True if others slowed the ceiling down, so that it reads too low, and MFU of it too high."""
         return (self.other_processes_percent or 0) >= OTHERS or (self.other_processes or 0) >= 1
 
 
@@ -38,7 +38,7 @@ _known: dict[tuple[str, str, int], Ceiling] = {}
 
 
 def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s: float, anew: bool = True) -> Ceiling:
-    """The ceiling of as many threads, measured once a process; anew where others disturbed it, of which the best stays.
+    """The ceiling of as many threads, measured once a process; again where others disturbed it, the best stays.
 
     Without `anew`, in the middle of a training, one that was disturbed is good enough for now.
 

@@ -127,7 +127,7 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     inputs = (operands.a.cpu(), operands.b.cpu())
 
     def end_to_end() -> None:
-        """Of arrays on the host: copies in, conversions, matmul, copy out."""
+        """Goes from arrays on the host to one on the host: copies in, conversions, matmul, copy out."""
         c = torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, form.output), device=device)
         fresh = Operands(inputs[0].to(device), inputs[1].to(device), c)
         _result(fresh, _Bound(kernel, fresh)()).cpu()
@@ -141,7 +141,7 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
 
 @contextlib.contextmanager
 def _packages_of(config: KernelConfig) -> Iterator[None]:
-    """A package that is missing makes the run unsupported; some are imported by the first call only."""
+    """Makes the run unsupported where a package is missing; some are imported by the first call only."""
     try:
         yield
     except ModuleNotFoundError as missing:
@@ -189,7 +189,7 @@ def _time(
     watch: Watch,
     best: Best,
 ) -> tuple[list[Repetition], str | None]:
-    """All repetitions, and the name of the reference where the library has the matmul; leaves other inputs behind.
+    """Times all repetitions; gives them and the library's name, None where it lacks the matmul. Leaves other inputs.
 
     Fills the row's columns of the machine's states, which `watch` reported and whose `best` may be known.
     """
@@ -255,7 +255,7 @@ def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str, refe
 
 
 def _allocate(shape: Shape, form: Format, device: str) -> None:
-    """A, B and C anew; torch's cache of freed device memory is emptied, and host pages are touched."""
+    """Allocates A, B and C anew; torch's cache of freed device memory is emptied, and host pages are touched."""
     if is_gpu(device):
         torch.cuda.empty_cache()
     batch, m, n, k = shape

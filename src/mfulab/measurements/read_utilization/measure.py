@@ -171,7 +171,7 @@ def polled(lines: Sequence[Line], began: float, ended: float, period: float, tic
 
 
 def _memory(lines: Sequence[Line], began: float, ended: float, device: torch.device) -> Readings:
-    """Memory accessed and memory filled, of which only the second is what people take the first for."""
+    """Memory accessed and memory filled in percent: only the second is what people take the first for."""
     inside = [line for line in lines if began <= (line["monotonic_s"] or 0.0) <= ended]
     if is_gpu(device):
         total, used = torch.cuda.get_device_properties(device).total_memory, "device_memory_bytes"
