@@ -71,7 +71,7 @@ def collect(
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(is_gpu(row.get("device")) for row in found.records["environment"]):
                 _extend(everything, found)
-                everything.problems.extend(aged(folder))
+                everything.problems.extend(aged(folder) if not measured else ())  # who records it anew is not who reads on
         public = from_recorded(reference / PUBLIC)
         if measured:  # public runs, which are no traces, fill a page of their own
             public.records = {table: [] if TABLES[table].lines else rows for table, rows in public.records.items()}

@@ -33,7 +33,6 @@ from mfulab.tracing import operators
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.modules import column_of
 
-TRACED_S = 0.3
 KEPT_S = 0.2  # of the window in which memory is kept
 
 
@@ -104,21 +103,23 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
         row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
     phases = phase_readings(step.call, step.phases, clock, pace.window_s, seen.agreed_s)
     readings = {**seen.readings, **phases, "memory_bytes": memory.read()}
-    traced_steps = max(1, min(10 if on_gpu else 3, round(TRACED_S / seen.agreed_s)))
+    traced_steps = max(1, min(10 if on_gpu else 3, round(pace.traced_s / seen.agreed_s)))
     if several:
         readings["sent_bytes"] = sent_bytes(step.call, traced_steps)
     kernels, analysis = operators.untraced(), None
     if config.execution.mode in frameworks.PACKAGES:
         kernels = operators.untraced(f"execution={config.execution.name}: torch's profiler does not see it")
     elif config.replicate == 1 and (config.profile.operators or config.profile.trace):
-        traced = operators.trace_steps(step.call, device, traced_steps)
+        with operators.module_ranges() if pace.is_traced_once else nullcontext():
+            traced = operators.trace_steps(step.call, device, traced_steps)
         kernels, analysis = operators.trace_readings(traced, device, seen.time_s)
         row.uncounted_operators = operators.uncounted_operators(traced)
         if analysis is not None:
             row.top_kernels, row.top_other_operators = analysis.top_kernels(), analysis.top_other_operators()
             row.spent = json.dumps(analysis.spent)
         if config.profile.operators and config.execution.mode == "eager" and not several:
-            row.modules = column_of(operators.modules_of(step.call, device, 1))
+            again = None if pace.is_traced_once else operators.trace_modules(step.call, device, 1)
+            row.modules = column_of(operators.modules_of(again or traced))
         if config.profile.operators:
             write_csv(folder / "operators.csv", operators.operator_table(traced), operators.OPERATOR_COLUMNS)
             if analysis is not None and analysis.kernels:
