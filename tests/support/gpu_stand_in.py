@@ -1,4 +1,4 @@
-"""A GPU that is not there: a whole sweep on its clock, from planning to the page; only the device's answers are recorded.
+"""A GPU that is not there: a whole sweep on its clock, from planning to the page; the device's answers are recorded.
 
 Rows are those of the recorded H100, scaled to the device; seconds come from that recording and from a sweep on an H200
 (26 November 2026, 16 cores, cold disk). The clock stands still but for what is charged: a run's parts as recorded, at
@@ -143,8 +143,11 @@ def step_s(model: str, workload: str, batch_size: int, precision: str) -> tuple[
     computing_s = float(full["time_s"]) * batch_size / int(full["batch_size"])
     if precision not in (full["precision"], "fp16"):
         computing_s *= 0.5 * H100_TFLOP_S[full["precision"]] / H100_TFLOP_S[precision]
-    launching_s = min(float(row["time_s"]) for row in alike)
-    return nearest, max(launching_s, computing_s) * device().slower
+    computing_s *= H100_TFLOP_S[precision] / device().tflop_s[precision]
+    if model == "spinning":  # waits for a clock, and multiplies nothing to speak of
+        return nearest, float(nearest["time_s"])
+    launching_s = min(float(row["time_s"]) for row in alike) if model != "wide_linear" else 0.0
+    return nearest, max(launching_s * device().slower, 0.0 if model == "tiny_kernels" else computing_s)
 
 
 def _step(config: Any) -> tuple[Any, float]:
@@ -192,16 +195,17 @@ def _matmul(config: Any) -> tuple[Any, float]:
     from mfulab.measurements.bench_matmul import MatmulRow
 
     name, (batch, m, n, k) = config.kernel.name, config.shape
-    rows = [row for row in _recorded("matmul") if row["size"] == "4096"]
+    rows = [row for row in _recorded("matmul") if row["batch"] == "1"]
     precision = "bf16" if config.precision.name == "fp16" else config.precision.name
     of_kernel = [row for row in rows if row["kernel"] == INSTEAD.get(name, name)] or [
         row for row in rows if row["kernel"] == "torch"
     ]
-    recorded = next((row for row in of_kernel if row["precision"] == precision), of_kernel[0])
+    recorded = next(row for row in of_kernel if row["precision"] == precision)
     flops = 2 * batch * m * n * k
     share = flops / float(recorded["flops"])
-    time_s = max(1e-5, float(recorded["time_s"]) * share * (1.5 if share < 1 else 1)) * device().slower
-    beside_s = float(recorded["reference_time_s"] or recorded["time_s"]) * share * device().slower
+    share *= H100_TFLOP_S[precision] / device().tflop_s[config.precision.name]
+    time_s = max(1e-5, float(recorded["time_s"]) * share * (1.5 if n < 4096 else 1))
+    beside_s = float(recorded["reference_time_s"] or recorded["time_s"]) * share
     row = MatmulRow.of(config, family=recorded["family"], batch=batch, m=m, n=n, k=k, flops=flops, clock_mhz=1755.0)
     row.after, row.adds, row.relative_error = recorded["after"], recorded["adds"], float(recorded["relative_error"])
     row.tolerance, row.effective_precision = float(recorded["tolerance"]), config.precision.name
@@ -211,12 +215,14 @@ def _matmul(config: Any) -> tuple[Any, float]:
     group_s, settle_s = config.timing.window_time_s or 0.1, config.timing.warm_up_time_s or 0.3
     contestants = (time_s, beside_s) if row.reference_name else (time_s,)
     rounds = max(row.repetitions, len(contestants))
-    row.measured_s = settle_s + rounds * sum(settle_s * (each < settle_s) + max(group_s, each) + each for each in contestants)
+    round_s = sum(settle_s * (each < settle_s) + max(group_s, each) + each for each in contestants)
+    row.measured_s = settle_s + rounds * round_s
     started = next((MATMUL_S[each] for each in sorted(MATMUL_S, key=len, reverse=True) if name.startswith(each)), 1.0)
     return row, started + 2 * time_s + row.measured_s
 
 
 IMPORT = "from mfulab.lab.runtime import stand_in_clock as time"
+INSTALLED = "from support import gpu_stand_in\ngpu_stand_in.install()"
 # Edits of a copy of the project: its clock, and what of this machine is the stand-in's. (file, pattern, text)
 EDITS = (
     *(
@@ -230,7 +236,7 @@ EDITS = (
     ("src/snakemake_logger_plugin_mfulab/__init__.py", r"record\.created", "time.time()"),
     ("src/mfulab/device/identity.py", r'version\.endswith\("\+cpu"\)', "False"),
     ("src/mfulab/lab/report/processes.py", r"usable_cores\(\)\)", f"{CORES})"),
-    ("Snakefile", r"(?m)^from snakemake.utils", "from support import gpu_stand_in; gpu_stand_in.install()\nfrom snakemake.utils"),
+    ("Snakefile", r"(?m)^from snakemake.utils", f"{INSTALLED}\nfrom snakemake.utils"),
 )
 RUN = """import sys
 from support import gpu_stand_in
@@ -251,7 +257,8 @@ def main(step: str) -> None:
     if "--failed" in sys.argv:
         stand_in_clock.advance(JOB_S)
     if step == "count_flops":
-        stand_in_clock.advance(JOB_S + next((s for model, s in COUNTED_S.items() if f"model={model}" in sys.argv[-1]), 0.25))
+        counted_s = next((seconds for model, seconds in COUNTED_S.items() if f"model={model}" in sys.argv[-1]), 0.25)
+        stand_in_clock.advance(JOB_S + counted_s)
     else:
         module = types.ModuleType(f"mfulab.measurements.{step}.measure")
         module.measure = functools.partial(measure, step)  # type: ignore[attr-defined]

@@ -37,7 +37,8 @@ class Budget:
     def left_s(self) -> float:
         """Seconds left for measuring: what is left out takes some, and so do tables, figures and page."""
         pages = [seconds / predicted for group, predicted, seconds in self._took.values() if group == PAGE]
-        reserved = self.plan["finish_s"] * math.prod(pages) ** (1 / (len(pages) + 1))  # runs tell nothing of a page
+        # Runs tell nothing of a page, and the first page, of few rows, does not tell that the last one is shorter.
+        reserved = self.plan["finish_s"] * max(1.0, math.prod(pages) ** (1 / (len(pages) + 1)))
         return self.ends_at - time.time() - reserved - LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
 
     def limit_s(self, folder: str) -> float | None:
