@@ -31,6 +31,7 @@ from mfulab.kernels.reference import reference_for
 from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
 from mfulab.measurements.bench_matmul import BenchMatmulConfig, MatmulRow
 from mfulab.timing.device_timer import DeviceTimer
+from mfulab.timing.pace import is_short
 from mfulab.timing.probe import Best, Probe, Watch, known_best, packed
 from mfulab.timing.repetitions import LONGEST_SPIN_S, Budget, Call, HostTimer, Repetition, Timer, interleave, summarise
 from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
@@ -61,8 +62,9 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
         numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
         threadpoolctl.threadpool_limits(threads)  # NumPy's BLAS
 
-    is_first = config.replicate == 1  # later processes repeat what the interval is of, and nothing around it
-    allocation_s = median_wall_s(lambda: _allocate(shape, form, device), 3, AROUND_S[device]) if is_first else None
+    # Later processes repeat what the interval is of, and nothing around it; a short one has no time for it.
+    is_around = config.replicate == 1 and not is_short(device, config.timing)
+    allocation_s = median_wall_s(lambda: _allocate(shape, form, device), 3, AROUND_S[device]) if is_around else None
     operands = random_operands(shape, form, device, config.seed)
     exact = exact_product(operands.a, operands.b)
     with _packages_of(config.kernel):
@@ -104,7 +106,7 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
 
     probe = Probe(operands.c.device)
     started = time.perf_counter()
-    first_calls = config.first_calls if is_first else None
+    first_calls = config.first_calls if config.replicate == 1 else None
     first_calls_s = first_call_s + sum(_one(call)[0] for _ in range((first_calls or 1) - 1))
     # What others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own.
     with _launched_with(launch), sampling([cpu_sampler(threads)] if threads else []) as readings:
@@ -122,7 +124,7 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     _fill_times(row, repetitions, config.kernel.name, reference)
     row.first_call_s, row.allocation_s = first_call_s, allocation_s
     row.first_calls_mean_s = first_calls_s / first_calls if first_calls else None
-    if not is_first:
+    if not is_around:
         return Measured(row, samples)
     inputs = (operands.a.cpu(), operands.b.cpu())
 
@@ -194,7 +196,13 @@ def _time(
     Fills the row's columns of the machine's states, which `watch` reported and whose `best` may be known.
     """
     device = operands.a.device.type
-    timer: Timer = DeviceTimer(operands.a.device) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
+    timing = config.timing
+    timer: Timer
+    if is_gpu(device):
+        short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if is_short(device, timing) else ()
+        timer = DeviceTimer(operands.a.device, *short)
+    else:
+        timer = HostTimer(cpu().last_level_cache_bytes)
     contestants = {config.kernel.name: call}
     found = reference_for(call.kernel, device, call.shape)
     name = None
@@ -210,7 +218,6 @@ def _time(
         for contestant in contestants.values():
             contestant.prepare()
 
-    timing = config.timing
     windows = timing.windows or WINDOWS[device]
     time_s = windows * (timing.window_time_s or WINDOW_S[device])
     longest = 10 if device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed

@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
@@ -19,7 +20,7 @@ from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import memory_peak_gb_s
 from mfulab.device.samplers.series import Series
 from mfulab.measurements.ceilings import CeilingRow, CeilingsConfig
-from mfulab.timing.best_matmul import LIMIT_S, best_bandwidth, fastest_matmul, sweep_matmuls, sweep_triad
+from mfulab.timing.best_matmul import CAREFUL, QUICK, Search, best_bandwidth, fastest_matmul, sweep_matmuls, sweep_triad
 from mfulab.timing.probe import Probe, packed
 
 
@@ -30,8 +31,11 @@ def measure(config: CeilingsConfig, folder: Path) -> Measured:
     probe = Probe(device)
     states = [probe()]
     began = time.perf_counter()
-    wanted = config.precision
-    measured = _matmuls(row, config, wanted, device, threads, folder) if wanted else _memory(row, device, folder)
+    wanted, search = config.precision, QUICK if config.search == "quick" else CAREFUL[device.type]
+    if wanted:
+        measured = _matmuls(row, config, wanted, device, threads, folder, search)
+    else:
+        measured = _memory(row, device, folder, search)
     row.measured_s = time.perf_counter() - began
     row.probes, row.probe_s = packed([*states, probe()], torch.get_num_threads()), probe.spent_s
     return Measured(row, [{"replicate": config.replicate, **sample} for sample in measured.samples])
@@ -44,6 +48,7 @@ def _matmuls(
     device: torch.device,
     threads: int,
     folder: Path,
+    search: Search,
 ) -> Measured:
     effective = effective_precision(precision, device)
     reason = emulated(effective, device)
@@ -53,8 +58,10 @@ def _matmuls(
     if precision.tf32 and effective != "tf32":
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; matmuls here stay fp32")
     allow_tf32(precision.tf32)
-    with _clock(row, device, folder):
-        samples = sweep_matmuls(effective, device, LIMIT_S[device.type], _found_before(folder))
+    with _clock(row, device, folder, search):
+        samples = sweep_matmuls(effective, device, search, _found_before(folder))
+    if clocks := [sample["clock_mhz"] for sample in samples if sample.get("clock_mhz")]:
+        row.clock_mhz = row.clock_mhz or fmean(clocks)
     peak = peak_of(device, threads, effective, config.device)
     row.emulated = False
     row.measured_with, row.measured_shape, row.measured_tflop_s, row.burst_tflop_s = fastest_matmul(samples, device)
@@ -76,9 +83,9 @@ def _found_before(folder: Path) -> tuple[str, str] | None:
     return (with_, shape) if with_ and shape else None
 
 
-def _memory(row: CeilingRow, device: torch.device, folder: Path) -> Measured:
-    with _clock(row, device, folder):
-        samples = sweep_triad(device)
+def _memory(row: CeilingRow, device: torch.device, folder: Path, search: Search) -> Measured:
+    with _clock(row, device, folder, search):
+        samples = sweep_triad(device, search)
     row.measured_gb_s = best_bandwidth(samples, device)
     row.measured_shape = str(samples[0]["elements"])
     if is_gpu(device):
@@ -92,9 +99,12 @@ def _memory(row: CeilingRow, device: torch.device, folder: Path) -> Measured:
 
 
 @contextlib.contextmanager
-def _clock(row: CeilingRow, device: torch.device, folder: Path) -> Iterator[None]:
-    """Fills the row's mean SM clock over what runs inside, from a series that stays in `folder`; a CPU reports none."""
-    if not is_gpu(device):
+def _clock(row: CeilingRow, device: torch.device, folder: Path, search: Search) -> Iterator[None]:
+    """Fills the row's mean SM clock over what runs inside, from a series that stays in `folder`; a CPU reports none.
+
+    A quick search is over before the poller has started.
+    """
+    if not is_gpu(device) or search is QUICK:
         yield
         return
     series = Series(device, folder / "series.csv").open()
