@@ -248,8 +248,13 @@ def sweep_triad(device: torch.device, search: Search | None = None) -> list[dict
     length = triad_length(device)
     a, b, c = (torch.randn(length, device=device) for _ in range(3))
     moved = 3 * length * a.element_size()
-    found = _repeat(lambda: torch.add(b, c, alpha=3.0, out=a), clock_for(device), search.sample_s, search.triads)
-    return [{"elements": length, "time_s": one.time_s, "gb_s": moved / one.time_s / 1e9} for one in found]
+    clock, read_mhz, on_gpu = clock_for(device), clock_reader(device), is_gpu(device)
+    triad = partial(torch.add, b, c, alpha=3.0, out=a)
+    return [
+        {"elements": length, "time_s": sample.time_s, "gb_s": moved / sample.time_s / 1e9}
+        | ({"clock_mhz": sample.clock_mhz} if on_gpu else {})
+        for sample in _repeat(triad, clock, search.sample_s, search.triads, read_mhz)
+    ]
 
 
 def triad_length(device: torch.device) -> int:
