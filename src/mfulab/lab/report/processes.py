@@ -1,17 +1,17 @@
-"""Draws several figures at once: a forked process a core, which takes the next name when it is done."""
+"""Draws several figures at once, each in a forked process that shares the tables."""
 
 import multiprocessing
-import os
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any
 
 from mfulab.device.cpu import usable_cores
 
 MOST = 16  # processes: each takes some 0.1 s to fork and to tell what it drew
+_work: Callable[[str], Any]
 
 
 def drawing_cores() -> int:
@@ -20,26 +20,25 @@ def drawing_cores() -> int:
 
 
 def in_processes(work: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
-    """Results of `work` for each of 256 names or fewer: on Linux by a forked process a core, here what one lost."""
+    """Results of `work` for each name: on Linux by a forked process a core, here what a dead process left."""
     if (cores := min(drawing_cores(), len(names))) < 2:
         return list(map(work, names))
+    begun: dict[str, Future[Any]] = {}
     fork = multiprocessing.get_context("fork")
-    turns, giving = os.pipe()  # of a byte each: a process takes the next when it is done, and no lock dies with it
-    os.write(giving, bytes(range(len(names))))
-    os.close(giving)
+    with suppress(BrokenProcessPool), ProcessPoolExecutor(cores, fork, _begin, (work,)) as pool:
+        for name in names:
+            begun[name] = pool.submit(_call, name)
+    made = {}
+    for name, drawing in begun.items():
+        with suppress(BrokenProcessPool):
+            made[name] = drawing.result()
+    return [made[name] if name in made else work(name) for name in names]
 
-    def serve(to: Connection) -> None:
-        to.send({name: work(name) for turn in iter(partial(os.read, turns, 1), b"") for name in [names[turn[0]]]})
 
-    found: dict[str, Any] = {}
-    answers = []
-    for _ in range(cores):
-        here, there = fork.Pipe(duplex=False)
-        fork.Process(target=serve, args=(there,)).start()
-        there.close()  # the process has the other end alone, and reading ends with it
-        answers.append(here)
-    for here in answers:
-        with suppress(EOFError):
-            found |= here.recv()
-    os.close(turns)
-    return [found[name] if name in found else work(name) for name in names]
+def _begin(work: Callable[[str], Any]) -> None:
+    global _work  # forked with the process: a closure cannot be sent to one
+    _work = work
+
+
+def _call(name: str) -> Any:
+    return _work(name)
