@@ -264,6 +264,6 @@ def test_a_virtual_gpu_is_recognised_and_a_passed_through_one_is_whole(library):
 
 def test_cuda_devices_come_from_the_library(library):
     library(Gpu(mig_instances=[instance()]), Gpu(uuid="GPU-2"))
-    assert [device.uuid for device in identity.cuda_devices({"CUDA_VISIBLE_DEVICES": "GPU-2"})] == ["GPU-2"]
-    assert [device.uuid for device in identity.cuda_devices({"CUDA_VISIBLE_DEVICES": "MIG-1"})] == ["MIG-1"]
-    assert identity.cuda_devices({"CUDA_VISIBLE_DEVICES": ""}) == []
+    assert [device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "GPU-2"})] == ["GPU-2"]
+    assert [device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "MIG-1"})] == ["MIG-1"]
+    assert identity.gpus(environment={"CUDA_VISIBLE_DEVICES": ""}) == []

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from mfulab.device import APPLE, GPU, system
+from mfulab.device import system, vendors
 from mfulab.device.identity import NoDeviceError, gpus, slug
 from mfulab.lab.runtime.client import SOCKET, THREADS
 from mfulab.lab.runtime.devices import GPUS
@@ -29,7 +29,7 @@ def start(is_local: bool = True, work: str = "both") -> None:
         return
     os.environ[WORKFLOW] = str(os.getpid())
     with suppress(NoDeviceError):  # planning has told the user, unless no run needs a GPU
-        if found := [*gpus(GPU), *gpus(APPLE)]:
+        if found := [gpu for kind in vendors.kinds() for gpu in gpus(kind)]:
             os.environ[GPUS] = ",".join(f"{slug(device.name)}:{device.uuid}" for device in found)
     if path := _running.enter_context(worker(work)):
         os.environ[SOCKET] = path
