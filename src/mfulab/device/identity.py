@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from importlib import metadata
 
-from mfulab.device import GPU, cpu, is_gpu, vendors
+from mfulab.device import GPU, cpu, is_gpu, system, vendors
 from mfulab.device.vendors import Gpu, NoDeviceError
 
 
@@ -80,4 +80,5 @@ def _why_no_torch() -> str:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
         return "torch is not installed"
-    return f"torch {version} is built for CPUs alone" if version.endswith("+cpu") else ""
+    is_for_cpus = version.endswith("+cpu") and not system.IS_MACOS  # whose builds know the GPU by no suffix
+    return f"torch {version} is built for CPUs alone" if is_for_cpus else ""

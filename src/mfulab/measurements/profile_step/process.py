@@ -56,9 +56,9 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
 
 def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str]:
     """Sets the device, its threads and switches; gives it with the number format in which matmuls will compute."""
-    device, _ = prepare(config.device, settled=False)
-    require(config, device)
+    require(config)
     frameworks.load(config.execution.mode)
+    device, _ = prepare(config.device, settled=False)
     effective = effective_precision(config.precision, device)
     if config.precision.tf32 and effective != "tf32":
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
