@@ -48,10 +48,18 @@ class Asked(Closed):
         None, description="Processes that measure each ceiling; empty: 4 on a CPU, 2 on a GPU."
     )
     short_processes: bool = Field(
-        False, description="Short defaults for empty times of the section timing, on a CPU: many processes say more."
+        False, description="Empty times of the section timing are short, and a GPU's ceilings searched for quickly."
     )
     budget_min: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="Minutes of wall time of a sweep; runs that do not fit are not measured; empty: no end."
+    )
+    on_gpu: Annotated[str, Field(pattern=r"^\w+$")] | None = Field(
+        None, description="The experiment that stands in for this one where the device is a GPU."
+    )
+    first: list[dict[str, Any]] = Field(
+        [],
+        description="Combinations measured first, each rule before the next: `{model: gpt2, batch_size: [8, 16]}`. With"
+        " a budget, a page is written after the first.",
     )
     hardware: Annotated[str, Field(pattern=f"^{SLUG}$")] | None = Field(
         None,
@@ -76,7 +84,7 @@ Experiment = create_model(
         name: (field.annotation, field)
         for each in MEASUREMENTS.values()
         for name, field in each.config.model_fields.items()
-        if name not in ("ceiling", "trace")
+        if name not in ("ceiling", "search", "trace")
     },
 )  # type: ignore[call-overload]
 

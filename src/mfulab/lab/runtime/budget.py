@@ -36,8 +36,10 @@ class Budget:
 
     def left_s(self) -> float:
         """Seconds left for measuring: what is left out takes some, and so do tables, figures and page."""
-        reserved = self.plan["finish_s"] + LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
-        return self.ends_at - time.time() - reserved * self._ratio(PAGE)
+        pages = [seconds / predicted for group, predicted, seconds in self._took.values() if group == PAGE]
+        # Runs tell nothing of a page, and the first page, of few rows, does not tell that the last one is shorter.
+        reserved = self.plan["finish_s"] * max(1.0, math.prod(pages) ** (1 / (len(pages) + 1)))
+        return self.ends_at - time.time() - reserved - LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
 
     def limit_s(self, folder: str) -> float | None:
         """Seconds that the run in `folder` may take; None where it is measured whatever it takes."""
@@ -80,7 +82,7 @@ class Budget:
         """
         ratio = 1.0
         for beginning in ("", group.partition(" ")[0], group):
-            alike = [each for each in self._took.values() if each[0].startswith(beginning)]
+            alike = [each for each in self._took.values() if each[0].startswith(beginning) and each[0] != PAGE]
             logarithms = [math.log(seconds / predicted) for _, predicted, seconds in alike]
             ratio = math.exp((sum(logarithms) + math.log(ratio)) / (len(alike) + 1))
         return ratio

@@ -71,10 +71,14 @@ def collect(
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(is_gpu(row.get("device")) for row in found.records["environment"]):
                 _extend(everything, found)
-                everything.problems.extend(aged(folder))
+                everything.problems.extend(aged(folder) if not measured else ())  # told to whom reads recordings alone
         public = from_recorded(reference / PUBLIC)
-        if measured:  # public runs, which are no traces, fill a page of their own
-            public.records = {table: [] if TABLES[table].lines else rows for table, rows in public.records.items()}
+        if measured:  # public runs fill a page of their own, and beside one's own GPU stands another, not its trace
+            has_gpu = any(
+                is_gpu(row.get("device")) and not row["recorded"] for row in everything.records["environment"]
+            )
+            left_out = [table for table in public.records if TABLES[table].lines or has_gpu]
+            public.records |= {table: [] for table in left_out}
         _extend(everything, public)
     joined(replicates.merge(everything.records))
     return everything

@@ -1,6 +1,6 @@
 """Ceilings of a device: the best matmul of each precision, and the memory bandwidth."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,9 @@ class CeilingsConfig(StepConfig):
     ceiling: Name = Field(description="Name of a precision, or `memory`.")
     precision: PrecisionConfig | None = column("Precision of the matmul ceiling; empty for `memory`.")
     device: DeviceConfig = DeviceConfig()
+    search: Literal["careful", "quick"] = Field(
+        "careful", description="Of a GPU's: every shape until its clock has settled, or two within two seconds."
+    )
     replicate: int = REPLICATE
 
 

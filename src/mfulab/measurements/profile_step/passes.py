@@ -32,7 +32,6 @@ from mfulab.tracing import operators
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.modules import column_of
 
-TRACED_S = 0.3
 KEPT_S = 0.2  # of the window in which memory is kept
 
 
@@ -68,7 +67,7 @@ class Run:
     def traced_steps(self) -> int:
         """Steps of a traced pass, the same in every rank."""
         most = 10 if self.instruments.on_gpu else 3
-        return max(1, min(most, round(TRACED_S / self.seen.agreed_s)))
+        return max(1, min(most, round(self.pace.traced_s / self.seen.agreed_s)))
 
 
 class Pass(NamedTuple):
@@ -126,7 +125,8 @@ def no_trace(run: Run) -> None:
 )
 def trace(run: Run) -> None:
     """Traces some steps; leaves operators.csv, on a GPU kernels.csv, and if asked trace.json.gz."""
-    traced = operators.trace_steps(run.step.call, run.device, run.traced_steps)
+    with operators.module_ranges() if run.pace.is_traced_once else nullcontext():
+        traced = operators.trace_steps(run.step.call, run.device, run.traced_steps)
     readings, run.analysis = operators.trace_readings(traced, run.device, run.seen.time_s)
     run.readings |= readings
     row, profile, folder = run.row, run.config.profile, run.instruments.folder
@@ -135,7 +135,8 @@ def trace(run: Run) -> None:
         row.top_kernels, row.top_other_operators = run.analysis.top_kernels(), run.analysis.top_other_operators()
         row.spent = json.dumps(run.analysis.spent)
     if profile.operators and run.config.execution.mode == "eager" and not run.several:
-        row.modules = column_of(operators.modules_of(run.step.call, run.device, 1))
+        again = None if run.pace.is_traced_once else operators.trace_modules(run.step.call, run.device, 1)
+        row.modules = column_of(operators.modules_of(again or traced))
     if profile.operators:
         write_csv(folder / "operators.csv", operators.operator_table(traced), operators.OPERATOR_COLUMNS)
         if run.analysis is not None and run.analysis.kernels:
