@@ -79,7 +79,7 @@ class Analysis:
         }
 
     def flops(self, what: str = "flops", recomputed: bool = False) -> dict[str, int]:
-        """FLOPs of the window by format: `flops`, `causal_flops`, `executed_flops` or `padding_flops`."""
+        """FLOPs of the window by number format: `flops`, `causal_flops`, `executed_flops` or `padding_flops`."""
         found = Counter[str]()
         for product in self.counted if recomputed else self.needed:
             found[product.format or "unknown"] += getattr(product, what)

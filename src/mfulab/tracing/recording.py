@@ -1,7 +1,7 @@
 """A trace as columns: what the device executed, which operators the host called, and the launches between them.
 
-Times are whole nanoseconds of the trace's clock. A reader of a format gives its events to a `Recorder`; all that is
-computed of them starts from the `Recording` that this makes.
+Times are whole nanoseconds of the trace's clock. A reader of a trace format gives its events to a `Recorder`; all that
+is computed of them starts from the `Recording` that this makes.
 """
 
 import re

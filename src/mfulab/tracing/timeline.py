@@ -96,7 +96,7 @@ def _microseconds(time: int) -> str:
 
 
 def write(target: Path, recording: Recording, added: list[str]) -> None:
-    """Writes the trace with `added` events: torch.profiler's text as it is, what was read of another format.
+    """Writes the trace with `added` events: torch.profiler's text as it is, what was read of another trace format.
 
     Raises ConfigurationError where `target` cannot be written.
     """

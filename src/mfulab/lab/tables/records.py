@@ -276,7 +276,7 @@ def from_recorded(folder: Path) -> Collected:
 
 
 def code(name: str, hardware: str) -> str:
-    """A digest of all code and data that count for a machine's rows of a `MEASUREMENT,TARGET`; "" where they are no more."""
+    """Digest of all code and data that count for a machine's rows of a `MEASUREMENT,TARGET`; "" where they are gone."""
     step, _, target = name.partition(",")
     try:
         return hashlib.sha256(digests(run_sources(step, target or None, hardware)).encode()).hexdigest()[:16]
