@@ -63,6 +63,7 @@ def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
             "cuda_async_copies",
             "cuda_prefetched",
             "cuda_grouped",
+            "cuda_wide",
             "numba_cuda_tensor_core",
             "cutile",
         ),
