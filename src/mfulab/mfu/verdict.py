@@ -211,6 +211,12 @@ def _throttled(facts: Facts, lost: Lost) -> Said | None:
 
 
 def _shape(facts: Facts, lost: Lost) -> Said | None:
+    told, time = json.loads(facts.text("misaligned") or "{}"), facts["time_s"]
+    if told and time and (told["ms"] - told["best_ms"]) / time / 10 >= WASTED:
+        return Said("misaligned", told)
+    padding, slow = (lost.get(part, 0.0) for part in ("tile_padding", "slow_instructions"))
+    if max(padding, slow) >= max(AS_LARGE * max(lost.values()), WASTED):
+        return Said("executed", {"padding": padding, "slow": slow})
     busy, active = facts["kernel_busy_percent"], facts["sm_active_percent"]
     if busy is not None and active is not None and busy - active >= WASTED:
         return Said("tiles", {"busy": busy, "active": active})
@@ -340,7 +346,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts, Lost], Said | None]]] 
     "memory_bound": (("other_operators", *_MATMULS), _memory_bound),
     "wrong_precision": (_MATMULS, _wrong_precision),
     "throttled": (("clock", "busy", "unused"), _throttled),
-    "shape": (("tile_padding", *_MATMULS), _shape),
+    "shape": (("tile_padding", "slow_instructions", *_MATMULS), _shape),
     "low_occupancy": (_MATMULS, _low_occupancy),
     "shared": (("idle", "unused"), _shared),
     "under_used": (("unused",), lambda facts, _: Said("under_used", {"share": facts["utilization_percent"]})),

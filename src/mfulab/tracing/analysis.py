@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said, packed
 from mfulab.device.samplers.reading import Readings
 from mfulab.flops.recorded import NO_SHAPES
 from mfulab.flops.traffic import recorded_bytes
@@ -17,6 +17,8 @@ from mfulab.tracing.products import Product, products_of
 from mfulab.tracing.recording import COMPUTE, Recording
 from mfulab.tracing.shares import SPENT
 from mfulab.tracing.window import Window
+
+PADDED = 64  # elements to a multiple of which a side is padded: whole tiles and whole loads of every library
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,40 @@ class Analysis:
         }
 
     def flops(self, what: str = "flops", recomputed: bool = False) -> dict[str, int]:
-        """FLOPs of the window by format: `flops`, `causal_flops`, `executed_flops` or `padding_flops`."""
+        """FLOPs of the window by format: `flops`, `causal_flops` or `executed_flops`."""
         found = Counter[str]()
         for product in self.counted if recomputed else self.needed:
             found[product.format or "unknown"] += getattr(product, what)
         return dict(found)
+
+    def ratios(self) -> dict[str, float | None]:
+        """What kernels execute, and what that takes at their instructions' rates ÷ FLOPs that are counted of them.
+
+        None where no kernel's name tells, as on a CPU.
+        """
+        executed = sum(one.executed_flops for one in self.counted)
+        is_told = executed and any(one.tile or one.executed_ratio for one in self.counted)
+        sums = {
+            "executed_ratio": sum(one.tiled_flops for one in self.counted),
+            "issued_ratio": sum(one.issued_flops for one in self.counted),
+        }
+        return {name: whole / executed if is_told else None for name, whole in sums.items()}
+
+    def misaligned(self) -> str | None:
+        """JSON: numbers of the sentence on the matmul that a side of whole 16 bytes would gain most; None without one.
+
+        `best_ms` is the padded matmul at the speed of the fastest matmul of its format in the window.
+        """
+        timed, gains = [one for one in self.counted if one.matmul and one.time_ns], dict[float, Numbers]()
+        for one in timed:
+            if side := one.misaligned_side:
+                best = max(other.flops / other.time_ns for other in timed if other.format == one.format)
+                padded = -(-side // PADDED) * PADDED
+                times = one.time_ns, one.flops * padded / side / best
+                ms, best_ms = (time / 1e6 / self.window.steps for time in times)
+                rate = 100 / one.slowdown
+                gains[ms - best_ms] = {"side": side, "padded": padded, "ms": ms, "best_ms": best_ms, "rate": rate}
+        return packed(gains[max(gains)]) if max(gains, default=0) > 0 else None
 
     def untraced(self, step_s: float) -> "Analysis":
         """The same kernels in steps of `step_s` seconds, as they take without a trace, which lengthens the host's part.

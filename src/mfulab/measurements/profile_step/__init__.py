@@ -9,7 +9,17 @@ from pydantic import Field
 from mfulab.core import groups
 from mfulab.core.configs import REPLICATE, SEED
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import MACHINE_COST, MEDIAN_TIME, TIME_CI_LOW, Percent, TimedRow, column
+from mfulab.core.rows import (
+    EXECUTED_RATIO,
+    ISSUED_RATIO,
+    MACHINE_COST,
+    MEDIAN_TIME,
+    MISALIGNED,
+    TIME_CI_LOW,
+    Percent,
+    TimedRow,
+    column,
+)
 from mfulab.measurements.count_flops import CountFlopsConfig
 
 
@@ -137,6 +147,9 @@ class ProfileRow(TimedRow):
     top_other_operators: str | None = column("JSON: the five other operators with most time → share of wall time, %.")
     modules: str | None = column("JSON: a traced step's modules by class: path, calls, ns, FLOPs, with all below it.")
     spent: str | None = column("JSON: traced pass: kind of time → ns of all traced steps, each nanosecond once.")
+    executed_ratio: float | None = EXECUTED_RATIO
+    issued_ratio: float | None = ISSUED_RATIO
+    misaligned: str | None = MISALIGNED
     throttled_percent: Percent | None = column("Held back: share of windows (a GPU's clock), of CPU time (a quota).")
     power_capped_percent: Percent | None = column("Of that, by the power limit.")
     software_thermal_percent: Percent | None = column("Of that, by heat, as the driver limits it.")

@@ -117,6 +117,8 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
         if analysis is not None:
             row.top_kernels, row.top_other_operators = analysis.top_kernels(), analysis.top_other_operators()
             row.spent = json.dumps(analysis.spent)
+            row.executed_ratio, row.issued_ratio = analysis.ratios().values()
+            row.misaligned = analysis.misaligned()
         if config.profile.operators and config.execution.mode == "eager" and not several:
             row.modules = column_of(operators.modules_of(step.call, device, 1))
         if config.profile.operators:
