@@ -166,7 +166,8 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
         )
         for product in analysis.products[:LONGEST]
     ]
-    table(console, text, "products", PRODUCTS, products)
+    kept = len(PRODUCTS) - all(not product[-1] for product in products)  # no rates where all are full
+    table(console, text, "products", PRODUCTS[:kept], [product[:kept] for product in products])
     roofs = [one for one in json.loads(row.get("operator_roofline") or "[]") if one["kind"] in OF_KERNELS]
     lines = [
         (

@@ -88,7 +88,7 @@ class Analysis:
         return dict(found)
 
     def ratios(self) -> dict[str, float | None]:
-        """What kernels execute, and what that takes at their instructions' rates ÷ FLOPs that are counted of them.
+        """Operations that kernels execute, and these at their instructions' rates ÷ FLOPs that are counted of them.
 
         None where no kernel's name tells, as on a CPU.
         """

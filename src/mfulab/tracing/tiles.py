@@ -1,4 +1,4 @@
-"""What a matmul kernel executes beyond the FLOPs that are counted, by its name: whole tiles, and slower instructions."""
+"""Operations that a matmul kernel executes beyond its counted FLOPs, by its name: whole tiles, slower instructions."""
 
 import functools
 import re
