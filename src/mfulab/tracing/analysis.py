@@ -117,25 +117,29 @@ class Analysis:
         return packed(gains[max(gains)]) if max(gains, default=0) > 0 else None
 
     def untraced(self, step_s: float) -> "Analysis":
-        """The same kernels in steps of `step_s` seconds, as they take without a trace, which lengthens the host's part.
+        """Shares of steps of `step_s` seconds, as they take without a trace, which lengthens the host's part alone.
 
-        Idle time is what is left, by cause as in the trace. It stays as traced where the kernels alone took longer.
+        Idle time is what the kernels leave, by cause as in the trace, and at most as long: in longer steps the kernels
+        were slower, by the clock that the power limit allows. All stays as traced where the kernels alone took longer.
         """
         length, idle = round(step_s * 1e9 * self.window.steps), self.spent["idle"] + self.spent["input_wait"]
         active = self.window.length - idle
         if not self.on_gpu or not 0 < active <= length:
             return self
-        kernels, waits = self.window.length / length, (length - active) / idle if idle else 1.0
-        spent = {
-            kind: round(time * waits) if kind in ("idle", "input_wait") else time for kind, time in self.spent.items()
-        }
-        spent["idle"] += length - sum(spent.values())
-        readings, factors = dict(self.readings), {name: kernels for name in self.readings if name.endswith("_percent")}
-        factors |= dict.fromkeys(("idle_percent", "idle_input_percent", "launch_bound_percent"), kernels * waits)
-        for name, factor in (factors | {"launch_gap_s": waits}).items():
+        is_slower = length > self.window.length
+        slower = (length - idle) / active if is_slower else 1.0
+        waits = (length - active) / idle if idle and not is_slower else 1.0
+        factors = {"idle": waits, "input_wait": waits}
+        spent = {kind: round(time * factors.get(kind, slower)) for kind, time in self.spent.items()}
+        spent["products" if is_slower and spent["products"] else "idle"] += length - sum(spent.values())
+        per = self.window.length / length
+        readings = dict(self.readings)
+        shares = {name: per * slower for name in self.readings if name.endswith("_percent")}
+        shares |= dict.fromkeys(("idle_percent", "idle_input_percent", "launch_bound_percent"), per * waits)
+        for name, factor in (shares | {"launch_gap_s": waits}).items():
             value, source = readings[name].value, f"{readings[name].source} ÷ untraced time"
             readings[name] = replace(readings[name], value=value and value * factor, source=source)
-        if not idle:
+        if not idle and not is_slower:
             readings["idle_percent"] = replace(readings["idle_percent"], value=100 * spent["idle"] / length)
         window = replace(self.window, end=self.window.begin + length)
         return replace(self, window=window, spent=spent, readings=readings)
