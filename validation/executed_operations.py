@@ -140,7 +140,7 @@ def told_ratio(case: str) -> float:
 
 
 def tensor_metrics(listing: str) -> list[str]:
-    """Of `ncu --query-metrics`, the metrics that together count each operation of the tensor cores once."""
+    """Metrics of `ncu --query-metrics` that together count each operation of the tensor cores once."""
     names = {line.split()[0] for line in listing.splitlines() if line.startswith("sm__ops_path_tensor")}
     chosen = [name for name in names if BY_INSTRUCTION.match(name)] or [name for name in names if BY_FORMAT.match(name)]
     return sorted(f"{name}.sum" for name in chosen)

@@ -132,14 +132,16 @@ def executed_as_counted(cases: Sequence[Row]) -> Iterator[Line]:
 
 
 def tensor_pipe_as_hfu(profile: Sequence[Row], ceilings: Sequence[Row]) -> Iterator[Line]:
-    """Tensor active × mean clock ÷ the peak's clock within CROSS_CHECK of issued instructions, or of HFU without these."""
+    """Tensor active × mean clock ÷ the peak's clock within CROSS_CHECK of issued instructions, or else of HFU."""
     check = "tensor active × clock against HFU"
     clocks = {row["ceiling"]: row.get("computed_clock_mhz") for row in ceilings}
     found = False
     for row in profile:
         active, clock, spec_clock = row["tensor_active_percent"], row["clock_mhz"], clocks.get(row["ceiling"])
-        issued = row.get("issued_percent")  # with padding and at the instructions' rates, where the trace tells
-        hfu = issued if known(issued) else row["hfu_percent"]  # of the spec peak on a GPU, recomputation included
+        # Issued instructions where the trace tells them; HFU includes recomputation, which keeps the pipe active, too.
+        name, hfu = "issued", row.get("issued_percent")
+        if not known(hfu):
+            name, hfu = "HFU", row["hfu_percent"]
         if row["effective_precision"] not in TENSOR_FORMATS:
             continue
         if not (known(active) and known(clock) and known(spec_clock) and known(hfu)) or active < LEAST_ACTIVE:
@@ -147,7 +149,7 @@ def tensor_pipe_as_hfu(profile: Sequence[Row], ceilings: Sequence[Row]) -> Itera
         found = True
         expected = active * clock / spec_clock
         verdict = OK if hfu > 0 and 1 / CROSS_CHECK <= expected / hfu <= CROSS_CHECK else DIFFERS
-        words = f"{active:.1f} % × {clock:.0f} ÷ {spec_clock:.0f} MHz = {expected:.1f} %, {'issued' if known(issued) else 'HFU'} {hfu:.1f} %"
+        words = f"{active:.1f} % × {clock:.0f} ÷ {spec_clock:.0f} MHz = {expected:.1f} %, {name} {hfu:.1f} %"
         yield Line(check, row["run"], verdict, words)
     if not found:
         because = f"no step has GPM's tensor pipe active for {LEAST_ACTIVE:g} % or more"

@@ -52,6 +52,7 @@ QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOUR
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 TAIL = 40  # lines of a failed run's log
 UNTOLD = "a rule that was not planned"
+AFTER_RUNS = ("refine", "tables", "rows")  # rules that come once every run had its turn
 
 
 def _is_interrupted(message: str) -> bool:
@@ -126,22 +127,22 @@ class Progress:
         return f"{number:>{len(str(self.total))}}/{self.total}"
 
     def plan(self, jobs: Mapping[str, int]) -> None:
-        """`jobs` of each rule are to be done."""
+        """Notes that `jobs` of each rule are to be done."""
         self._remaining = Counter(jobs)
 
     def grow(self, total: int) -> None:
-        """A checkpoint added jobs: there are `total` now, of rules that are not told."""
+        """Notes that a checkpoint added jobs: there are `total` now, of rules that are not told."""
         self._remaining[UNTOLD] += max(0, total - self.total)
 
     def start(self, job_id: int, run: Run) -> Run:
-        """A job starts; one that is tried again keeps its number."""
+        """Notes that a job starts; one that is tried again keeps its number."""
         self.started = self.started or run.started
         run.number = self._numbers.setdefault(job_id, len(self._numbers) + 1)
         self._runs[job_id] = run
         return run
 
     def finish(self, job_id: int, now: float) -> Run | None:
-        """A job ended well; None if its start is not known."""
+        """Notes that a job ended well; None if its start is not known."""
         self.finished += 1
         run = self._runs.pop(job_id, None)
         if run:
@@ -151,7 +152,7 @@ class Progress:
         return run
 
     def fail(self, job_id: int) -> Run | None:
-        """A job failed; Snakemake may start it again."""
+        """Notes that a job failed; Snakemake may start it again."""
         return self._runs.pop(job_id, None)
 
     def left_s(self, now: float) -> float | None:
@@ -175,6 +176,7 @@ class LogHandler(LogHandlerBase):
         self.stream: TextIO = sys.stdout if self.common_settings.stdout else sys.stderr
         self.progress = Progress()
         self.budget: budget.Budget | None = None
+        self.left_out = 0  # runs that did not fit into the budget: one line for all of them
         self.is_coloured = not self.common_settings.nocolor and self.stream.isatty() and not os.environ.get("NO_COLOR")
         self.planned: dict[tuple[str, str], tuple[int, str]] = {}  # of a dry run: rule and what it says → jobs, reason
         self.counts: dict[str, int] = {}
@@ -227,7 +229,10 @@ class LogHandler(LogHandlerBase):
                 name = _name(values) or str(values["rule_msg"] or "")
                 run = Run(values["rule_name"], name, record.created, tuple(values["output"]))
                 number = self.progress.start(values["jobid"], run).number
-                return self._colour(FAINT, f"{self.progress.of_total(number)} start  {run.rule}  {run.name}")
+                if is_left_out(run.output):
+                    return ""
+                line = self._colour(FAINT, f"{self.progress.of_total(number)} start  {run.rule}  {run.name}")
+                return "\n".join([*self._left_out(), line]) if run.rule in AFTER_RUNS else line
             case LogEvent.JOB_FINISHED:
                 return self._finished(values["job_id"], record.created)
             case LogEvent.PROGRESS:
@@ -246,6 +251,9 @@ class LogHandler(LogHandlerBase):
         if run is None:  # its start was not told: --quiet
             return ""
         remark = row_remark(run.output)
+        if self.budget is not None and f": {budget.LEFT_OUT}" in remark:
+            self.left_out += 1
+            return ""
         left, place = self.progress.left_s(now), self.progress.of_total(self.progress.finished)
         words = [f"{place} done   {run.rule}  {run.name}", duration(now - run.started)]
         if self.budget is None:
@@ -257,6 +265,15 @@ class LogHandler(LogHandlerBase):
         words += [f"about {duration(left)} left"] if left else []
         line = " · ".join(words)
         return self._colour(YELLOW, f"{line}\n    {remark}") if remark else self._colour(GREEN, line)
+
+    def _left_out(self) -> list[str]:
+        """One line on all runs that the budget left out since the last one."""
+        count, self.left_out = self.left_out, 0
+        if self.budget is None or not count:
+            return []
+        plan, runs = self.budget.plan, "1 run" if count == 1 else f"{count} runs"
+        says = f"{runs} did not fit into budget_min={plan['budget_min']:g}. To measure them: {plan['command']}"
+        return [self._colour(YELLOW, says)]
 
     def _job_error(self, job: dict[str, Any]) -> str:
         run = self.progress.fail(job["jobid"])
@@ -296,6 +313,13 @@ def tail(path: str, is_shown: bool) -> list[str]:
         return [f"    log: {path}" + ("" if lines else " (empty)")]
     skipped = [f"    | … {len(lines) - TAIL} lines before"] if len(lines) > TAIL else []
     return [f"    log: {path}", *skipped, *(f"    | {line}" for line in lines[-TAIL:])]
+
+
+def is_left_out(outputs: Iterable[str]) -> bool:
+    """True where the client of a run that begins now will find no time for it."""
+    sweep = budget.read()
+    folders = [path.removeprefix("results/").removesuffix("/row.csv") for path in outputs if path.endswith("/row.csv")]
+    return sweep is not None and any(sweep.why_not(folder) for folder in folders)
 
 
 def row_remark(outputs: Iterable[str]) -> str:

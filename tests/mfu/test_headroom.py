@@ -113,7 +113,8 @@ def test_by_hand():
     parts = headroom(kinds, 12, executed_ratio=1.25, issued_ratio=1.5, clock_ns=4, best_ns=25)
     assert {name: value for name, value in parts.items() if value} == {
         "idle": 15, "communication": 10, "other_operators": 20, "recomputation": 5,
-        "clock": 4, "tile_padding": 3, "slow_instructions": 3, "best_below_peak": 3, "matmuls_below_best": 25, "useful": 12,
+        "clock": 4, "tile_padding": 3, "slow_instructions": 3,
+        "best_below_peak": 3, "matmuls_below_best": 25, "useful": 12,
     }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def show(words: Sequence[str], as_json: bool) -> int:
 
 
 def _show_expected(console: Console, config: ModelConfig, asked: dict[str, Any], as_json: bool) -> int:
-    """Without a speed: what the device's roofline allows, and the memory that each of `devices` needs."""
+    """Shows, where no speed is given, what the device's roofline allows, and the memory that each device needs."""
     if useless := sorted({"reported", "peak_tflop_s"} & asked.keys()):
         raise ConfigurationError(f"{', '.join(useless)}: needs a speed; give one of {', '.join(sorted(SPEEDS))}")
     modes = (asked.pop("mode"),) if "mode" in asked else None

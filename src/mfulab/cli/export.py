@@ -20,7 +20,7 @@ LABELS = {  # of a sample: the prefix of their gauges, and their labels
 
 
 class Latest(Collector):
-    """Every number of `sample` as a gauge `mfulab_<column>`, of a process or engine `mfulab_process_<column>`."""
+    """The numbers of `sample` as gauges `mfulab_<column>`, of a process or engine `mfulab_process_<column>`."""
 
     sample: Sample = {}  # noqa: RUF012 (replaced as a whole)
 

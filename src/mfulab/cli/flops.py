@@ -68,7 +68,7 @@ def _counted(config: ModelConfig, batch_size: int, sequence_length: int | None) 
 
 
 def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None) -> Told:
-    """The same of a decoder's dimensions, where torch is not installed; alike blocks are one row, `*`."""
+    """The tree's rows and the lines below it, of a decoder's dimensions, without torch; alike blocks are a row, `*`."""
     step = computed(config, sequence_length, batch_size)
     layers = {"": [0.0, 0.0]}
     for each in step.operations:

@@ -1,4 +1,4 @@
-"""`mfulab run STEP`: one step without Snakemake, each run measured in a separate process, and its row shown."""
+"""`mfulab run MEASUREMENT`: runs without Snakemake, each in a separate process, and their rows shown."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ from mfulab.measurements.registry import MEASUREMENTS
 
 
 def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None) -> None:
-    """Measures `step` for Hydra's overrides, and before it what its numbers are joined with and is not there yet.
+    """Measures `step`, a measurement, for Hydra's overrides, and before it what its numbers are joined with.
 
     Raises ConfigurationError for a mistake in them.
     """
@@ -76,7 +76,7 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
 
 
 def help_of(step: str) -> str:
-    """Text of what a step measures, the choices of its groups, and its other keys."""
+    """Text of what a measurement measures, the choices of its groups, and its other keys."""
     does = (sys.modules[MEASUREMENTS[step].config.__module__].__doc__ or "").strip()
     fields = MEASUREMENTS[step].config.model_fields
     groups = sorted(keys.groups(CONFIG) & set(fields))
@@ -104,7 +104,7 @@ def _measure(run: Run, counted: str, say: Callable[[str], None]) -> None:
 
 
 def expected_s(run: Run) -> float | None:
-    """Seconds that a run will take: as long as it, or as runs of its step, took before; None where there is none."""
+    """Seconds that a run will take, by earlier runs of it or of its measurement; None without any."""
     before = RESULTS / run.folder / "row.csv"
     times = []
     for path in [before] if before.exists() else sorted(before.parent.parent.glob("*/row.csv"))[:50]:
@@ -126,7 +126,7 @@ def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
 
 
 def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
-    """Prints a row's summary: of a step its ladder and verdict, of a count its layers, of others their columns."""
+    """Prints a row's summary: ladder and verdict of a profiled step, layers of a count, or all columns."""
     console = Console()
     layers = RESULTS / run.folder / "layers.csv"
     if layers.exists():

@@ -38,7 +38,7 @@ class UnreadableError(ValueError):
 
 
 def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
-    """The files that a word means: itself, those below a folder that end so, or what a glob matches; in order.
+    """Files that a word means, in order: the file itself, those below a folder with these endings, or a glob's matches.
 
     Raises ConfigurationError where a folder holds too many, or the word is neither a path nor a glob.
     """
@@ -59,7 +59,7 @@ def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
 
 
 def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
-    """The text of a UTF-8 file of at most so many bytes; `follow` reads where a link leads.
+    """Text of a UTF-8 file of at most `most` bytes; `follow` reads where a link leads.
 
     Raises FileNotFoundError, and UnreadableError for anything else that is there.
     """
@@ -81,7 +81,7 @@ def digest(path: Path) -> str:
 
 
 def digests(folder: Path, ending: str) -> list[str]:
-    """Path and digest of each file below a folder that ends so. Raises ConfigurationError for one that is none."""
+    """Path and digest of each file below a folder with this ending. Raises ConfigurationError for one that is none."""
     try:
         return [f"{path} {digest(path)}" for path in sorted(folder.rglob(f"*{ending}"))]
     except (FileNotFoundError, UnreadableError) as error:
@@ -138,7 +138,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_csv(path: Path, most: int = OF_A_RUN) -> list[dict[str, str]]:
-    """The lines of a CSV file by column. Raises as `read_text`, and for a line with other than the header's cells."""
+    """Lines of a CSV file by column. Raises as `read_text`, and for a line with more or fewer cells than the header."""
     return parse_csv(read_text(path, most), path)
 
 

@@ -1,4 +1,4 @@
-"""This device: its identity, peaks and samplers; and its kind, which is asked here and compared nowhere else.
+"""The device: its identity, peaks and samplers; and its kind, which is asked here and compared nowhere else.
 
 A kind is torch's name of a device; AMD's GPUs are `cuda` too. A vendor whose GPUs have another is one more kind here,
 and a module for its counters. Needs no torch.

@@ -54,7 +54,7 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
 
 
 def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bool) -> str:
-    """The format that matmuls of `dtype` use, or convolutions, as torch's switches stand: it has one for each."""
+    """The format that matmuls of `dtype`, or convolutions, use as torch's switches stand: one switch for each."""
     name = format_name(str(dtype).removeprefix("torch.")) or "fp32"
     switch = torch.backends.cudnn.conv if convolutions else torch.backends.cuda.matmul  # type: ignore[attr-defined]
     return "tf32" if name == "fp32" and switch.fp32_precision == "tf32" and not emulated("tf32", device) else name
@@ -81,7 +81,7 @@ def allow_tf32(allowed: bool) -> None:
 
 @contextlib.contextmanager
 def matmuls_in(precision: str) -> Iterator[None]:
-    """float32 matmuls are TF32 or not, as `precision` says, convolutions untouched; afterwards as somebody set it."""
+    """Makes float32 matmuls TF32 or not, as `precision` says, convolutions untouched; restores the switch after it."""
     switch = torch.backends.cuda.matmul
     before, switch.fp32_precision = switch.fp32_precision, "tf32" if precision == "tf32" else "ieee"
     try:
@@ -91,7 +91,7 @@ def matmuls_in(precision: str) -> Iterator[None]:
 
 
 def is_first_rank() -> bool:
-    """Says whether this process speaks for its job: the only one, or rank 0."""
+    """True if this process speaks for its job: the only one, or rank 0."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank() == 0
     return os.environ.get("RANK", "0") == "0"

@@ -42,7 +42,7 @@ def clock_reader(device: Any) -> Callable[[], float | None]:
 
 
 def restriction_of(device: Any) -> str:
-    """`MIG instance`, `vGPU` or nothing, for a torch.device."""
+    """Restriction that hides some of a torch.device's values: `MIG instance`, `vGPU` or nothing."""
     return vendors.of(uuid := uuid_of(device)).restriction(uuid) if is_gpu(device) else ""
 
 

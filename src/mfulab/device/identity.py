@@ -10,7 +10,7 @@ from typing import Literal
 
 import pynvml
 
-from mfulab.device import APPLE, cpu, is_gpu
+from mfulab.device import APPLE, cpu, is_gpu, vendors
 from mfulab.device.vendors import amd, apple, nvml
 
 DeviceType = Literal["auto", "cpu", "cuda", "mps"]
@@ -55,6 +55,13 @@ def hardware_slug(device_type: DeviceType = "auto") -> str:
     if found := gpus(resolve(device_type)):
         return slug(found[0].name)
     return f"{slug(cpu.cpu().name)}-{cpu.usable_cores()}c"
+
+
+def memory_bytes(kind: str) -> float | None:
+    """Memory of the first GPU of a kind in bytes; None for a CPU, for MIG instances, and where nobody tells."""
+    uuid = next((gpu.uuid for gpu in gpus(kind)), "")
+    described = vendors.of(uuid).describe_all() if uuid else []
+    return next((facts.get("memory_bytes") for facts in described if facts.get("uuid") == uuid), None)
 
 
 def slug(name: str) -> str:

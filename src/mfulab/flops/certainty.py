@@ -83,7 +83,7 @@ def _kind(operator: str) -> Kind:
 
 
 def is_product(name: str) -> bool:
-    """Says whether an operator of a trace counts towards MFU, and whatever runs inside it with it."""
+    """True if an operator of a trace counts towards MFU, and whatever runs inside it with it."""
     return name in FORMULAS or _packet(name) in flop_registry
 
 
@@ -93,7 +93,7 @@ def _packet(name: str) -> Any:
 
 
 def has_formula(name: str) -> bool:
-    """Says whether a count would know an operator of a trace, `aten::mm` say; what is no operator of torch is known.
+    """True if a count knows an operator of a trace, such as `aten::mm`, or if it is no operator of torch.
 
     One that torch takes apart into others is known by them.
     """

@@ -48,12 +48,12 @@ class Pairs:
         return Pairs(*map(add, astuple(self), astuple(other)))
 
     def times(self, factor: float) -> Pairs:
-        """As many for each of `factor` alike."""
+        """Pairs multiplied by `factor`, the number of alike sequences or heads."""
         return Pairs(*(factor * part for part in astuple(self)))
 
 
 def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
-    """One sequence without a mask of its own; causal is aligned at the upper left, as torch does it."""
+    """Pairs of one sequence without a mask of its own; causal is aligned at the upper left, as in torch."""
     whole = queries * keys
     causal = queries**2 / 2 if queries <= keys else keys**2 / 2 + (queries - keys) * keys
     return Pairs(whole, causal if is_causal else whole, whole, whole)
@@ -62,7 +62,7 @@ def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
 def document_pairs(
     queries: int, keys: int, is_causal: bool, left: int | None = None, right: int | None = None
 ) -> Pairs:
-    """One document of a kernel that takes lengths or windows; the last query is aligned with the last key.
+    """Pairs of one document for a kernel that takes lengths or windows; last query and last key are aligned.
 
     A query sees `left` keys before its own place and `right` after it; None and -1 are without a limit, causal is
     `right` = 0.

@@ -114,9 +114,9 @@ class OperatorCounter(Opened):
     """Counts whatever runs inside it, on any device, with data or without; `operations` holds the result.
 
     The step runs as it would without, its values unchanged. Torch's dispatcher shows each operator after autocast, so
-    operands have the format that is multiplied, and below tensor subclasses, so DTensor, FSDP2 and quantised weights
-    show what this rank computes. torch.compile steps aside for a dispatch mode and the original operators run. A CUDA
-    graph that is replayed runs no operator: count a step before its capture.
+    operands have the format that is multiplied. It does so below tensor subclasses: DTensor, FSDP2 and quantised
+    weights show what this rank computes. torch.compile steps aside for a dispatch mode and the original operators run.
+    A CUDA graph that is replayed runs no operator: count a step before its capture.
 
     Each operator gets this project's formula, else torch's, else that of elementwise arithmetic, else it is named in
     `operations.uncounted`. Its pass is that of `LayerTracker.place`.

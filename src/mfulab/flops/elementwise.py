@@ -57,7 +57,7 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
 
 
 def has_other_formula(packet: Any) -> bool:
-    """Says whether `other_flops` knows an operator, a `torch.ops` overload packet."""
+    """True if `other_flops` knows an operator, a `torch.ops` overload packet."""
     name = getattr(packet, "__name__", "")
     known = (*FUSED_OPTIMIZERS, *_POOLINGS, *_DISTANCES, *_BAGS)
     return name in known or name.startswith(("_foreach_", "_fft_")) or _flops_per_element(packet) is not None

@@ -32,7 +32,7 @@ class _Frame:
 
 @contextmanager
 def compiled_models_unwarned() -> Iterator[None]:
-    """Inside it compiled models do not warn of global hooks, whatever filters the loop keeps and restores meanwhile."""
+    """Keeps compiled models from warning of global hooks, whatever filters the loop keeps and restores meanwhile."""
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", "Using `torch.compile")
     held, added = warnings.filters, warnings.filters[0]  # a context that began inside brings the first back
@@ -62,9 +62,9 @@ class Opened(ExitStack):
 class LayerTracker(Opened):
     """Follows a model through its step, and remembers which layer made each node of the autograd graph.
 
-    Autograd numbers its nodes in the order of their making, so the numbers at which layers begin and end say, in the
-    backward pass, which layer the gradient being computed belongs to. A module used twice goes by its first name; one
-    that is no part of the model belongs to whatever called it.
+    Autograd numbers its nodes in the order of their making. The numbers at which layers begin and end say in the
+    backward pass to which layer a gradient belongs. A module used twice goes by its first name; one that is no part of
+    the model belongs to whatever called it.
 
     Hooks are global ones, so neither the model nor a compiled form of it is touched. Several models are tracked as one
     `torch.nn.ModuleDict`, whose keys become the first part of their layers' names.
@@ -120,7 +120,7 @@ class LayerTracker(Opened):
 
     @property
     def is_idle(self) -> bool:
-        """Says whether neither a layer nor an optimiser nor autograd is running."""
+        """True if neither a layer nor an optimiser nor autograd is running."""
         return not self._frames and torch._C._current_autograd_node() is None
 
     def begin(self, what: torch.nn.Module | torch.optim.Optimizer) -> None:

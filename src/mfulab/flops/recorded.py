@@ -1,8 +1,8 @@
 """FLOPs of operators that a trace recorded: their shapes, given to the same formulas as a count.
 
-A trace holds inputs alone, so the shape of a convolution's output is computed from its stride, padding and dilation,
-which newer traces hold as "Concrete Inputs". An operator whose FLOPs its record does not tell has none here, and a
-reason, never 0.
+A trace holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation. Newer
+traces hold these as "Concrete Inputs". An operator whose FLOPs its record does not tell has none here, and a reason,
+never 0.
 """
 
 import ast
@@ -47,7 +47,7 @@ _MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::
 
 
 def is_recorded_matmul(name: str) -> bool:
-    """Says whether an operator of a trace is a matmul, convolution or attention, whose arguments tell what it costs."""
+    """True if an operator of a trace is a matmul, convolution or attention, whose arguments tell its cost."""
     return name in FORMULAS or name.startswith(_MULTIPLYING)
 
 

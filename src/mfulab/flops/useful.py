@@ -43,11 +43,11 @@ def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTo
     """Reads a model call's arguments: where its documents begin and end, None if nothing says so.
 
     In this order: flex_attention's `BlockMask` under any name, or in a mapping of several, unless it leaves nothing
-    out; `cu_seqlens` (and transformers' `cu_seq_lens_q`), an `attention_mask` [rows, width] of zeros and ones or of the
-    documents' numbers, `key_padding_mask` (true where padding), `position_ids` that begin anew with each
-    document, an `attention_mask` that leaves nothing out, and `labels` in one run a row, after which the tokens are
-    padding; labels here and there, of masked words, say nothing. A mask of another shape than the
-    tokens belongs to a cache and says nothing. A mapping as the only argument is taken for keywords.
+    out; `cu_seqlens` (and transformers' `cu_seq_lens_q`); an `attention_mask` [rows, width] of zeros and ones or of the
+    documents' numbers; `key_padding_mask` (true where padding); `position_ids` that begin anew with each document; an
+    `attention_mask` that leaves nothing out; `labels` in one run a row, after which the tokens are padding; labels here
+    and there, of masked words, say nothing. A mask of another shape than the tokens belongs to a cache and says
+    nothing. A mapping as the only argument is taken for keywords.
     """
     given: dict[str, Any] = dict(keywords)
     for argument in arguments:

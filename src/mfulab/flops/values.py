@@ -35,7 +35,7 @@ class _UnknownError(Exception):
 
 
 class KnownValues(TorchDispatchMode):
-    """Inside it, each operator on small meta tensors whose values are known runs on a CPU as well."""
+    """Runs each operator on small meta tensors whose values are known on a CPU as well."""
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -4,7 +4,7 @@ from mfulab.kernels.hopper import HopperStores
 
 
 class CudaHopperStores(HopperStores):
-    """Of a warpgroup's two patches of C one is written while the other is on its way."""
+    """Two patches of C for each warpgroup: one is written while the other is on its way."""
 
     after = "cuda_hopper"
     adds = "results leave through swizzled shared memory by bulk copies, while the next tile is multiplied"

@@ -35,7 +35,7 @@ def matmul_tiles(
     tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
     group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr,
 ):  # fmt: skip
-    """A program a tile, through pointers; any shape."""
+    """Multiplies by a program a tile, through pointers; any shape."""
     row, column = place_of(tl.program_id(0), tl.cdiv(m, tile_m), tl.cdiv(n, tile_n), group_rows)
     matrix = tl.program_id(1)
     rows = row * tile_m + tl.arange(0, tile_m)
@@ -60,7 +60,7 @@ def matmul_persistent(
     tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
     group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr,
 ):  # fmt: skip
-    """As many programs as SMs, each taking tile after tile; a[batch·m,k] and b[batch·k,n] are tensor descriptors."""
+    """Multiplies by as many programs as SMs, tile after tile; a[batch·m,k] and b[batch·k,n] are tensor descriptors."""
     rows, columns = tl.cdiv(m, tile_m), tl.cdiv(n, tile_n)
     for tile in range(tl.program_id(0), batch * rows * columns, tl.num_programs(0)):
         matrix = tile // (rows * columns)

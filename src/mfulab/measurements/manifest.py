@@ -43,7 +43,7 @@ class Manifest(BaseModel):
 
     @model_validator(mode="after")
     def _stays_in_the_results(self) -> "Manifest":
-        """Each folder is the one that its step and run have below results/."""
+        """Checks that each folder is the one that its measurement and run have below results/."""
         for run in self.runs:
             named = [(run.step, run.folder), *(("ceilings", folder) for folder in run.ceilings.values())]
             for step, folder in [*named, *([("count_flops", run.flops_folder)] if run.flops_folder else ())]:

@@ -100,8 +100,8 @@ def explain(
         mode: training, inference or decoding.
         peak_tflop_s: the device's dense peak, where no datasheet is known here.
 
-    Raises ConfigurationError for an unknown model, device or precision, for a length that the model does not take, and
-    where there is not exactly one speed above 0.
+    Raises ConfigurationError for an unknown model, device or precision, and for a length that the model does not take.
+    It also raises it where there is not exactly one speed above 0.
     """
     config = model_config(model)
     sheet_name, denominators = denominators_of(device, precision, peak_tflop_s)
@@ -122,7 +122,7 @@ def explained(
     denominators: Sequence[Denominator],
     reported: float | None = None,
 ) -> Explanation:
-    """The same from counted work of one sample and a speed of each device in samples a second."""
+    """Explanation of a speed in samples a second of each device, from the counted work of one sample."""
     first = denominators[0]
     ours, *others = (change("mfulab", OURS, each, counted, samples_per_s, first) for each in denominators)
     conventions = [

@@ -102,8 +102,9 @@ def of_operators(
 ) -> list[dict[str, Any]]:
     """Roofline of each operator of a step, the most to gain first: Williams et al. 2009, doi:10.1145/1498765.1498785.
 
-    The best time is the longest of FLOPs ÷ peak (bound by `compute`), bytes ÷ bandwidth (`memory`) and the time of as
-    many kernels as short as the shortest of the trace (`launch`). Bytes are a lower bound, so the best time is too.
+    The best time is the longest of three: FLOPs ÷ peak (bound by `compute`), bytes ÷ bandwidth (`memory`), and the time
+    of as many kernels as short as the shortest of the trace (`launch`). Bytes are a lower bound, so the best time is
+    too.
 
     Args:
         operators: of a window each `time_ns`, `kernel_ns`, `launch_ns`, executed `flops` by format, and `bytes`.
@@ -157,7 +158,7 @@ def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
 
 
 def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
-    """The same times with `page_faults` taken out of operators, by their times: a trace does not say out of which."""
+    """Times with `page_faults` taken out of operators, in proportion: a trace does not say out of which."""
     found, before, taken = dict(spent_ns), 0, 0
     whole = sum(spent_ns.get(name, 0) for name in _OF_OPERATORS)
     wanted = min(round(faults_ns), whole)

@@ -95,7 +95,7 @@ def collectives(row: Row) -> Mapping[str, Sequence[int]]:
 
 
 def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Rows of the same job and steps, each of another rank, two or more."""
+    """Rows that share a job and its steps, each of another rank, two or more."""
     jobs: dict[Any, dict[Any, dict[str, Any]]] = {}
     for row in rows:
         if row.get("status") == "ok" and row.get("job") and row.get("time_s") and row.get("rank") is not None:
@@ -112,7 +112,7 @@ def _place(row: Row) -> tuple[int, int]:
 def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tuple[int, int]]:
     """Transfer and waiting of each rank, ns, over the collectives that all ranks recorded equally often.
 
-    A collective ends on all ranks at about the same time, so the shortest is the transfer, and what a rank's own takes
+    A collective ends on all ranks at about the same time, so the shortest is the transfer. What a rank's own takes
     beyond it is waiting. `calls` holds for each rank the ns of its collectives in order, by name.
     """
     first, *others = calls.values()

@@ -289,9 +289,9 @@ def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[st
 def faster_than_possible(row: Values, compute: Values, memory: Values, device: str | None) -> str | None:
     """Says of a GPU's matmul that no time can be as short; None if it can, or where nobody knows.
 
-    The roofline's floor is its FLOPs at the peak of the highest clock that the device allows and, after the caches were
-    flushed, A and B at the bandwidth that its memory has by clock and width (`memory` is the ceilings row of that).
-    What is faster was not computed, not in the precision whose error it shows, or not from these operands.
+    The roofline's floor is its FLOPs at the peak of the highest clock that the device allows. After a flush of the
+    caches it is also A and B at the memory's bandwidth by clock and width, from the ceilings row `memory`. What is
+    faster was not computed, not in the precision whose error it shows, or not from these operands.
     """
     if row.get("status") != "ok" or not is_gpu(device):
         return None

@@ -86,7 +86,7 @@ def measured(row: Mapping[str, object]) -> list[Measured]:
 
 
 def largest_drop(row: Mapping[str, object]) -> Drop | None:
-    """The step of the falling order that loses most, the first of equals; None if the row never falls."""
+    """The largest drop between neighbours of the falling order, the first of equals; None if the row never falls."""
     falling = [rung for rung in measured(row) if rung.falls]
     drops = [Drop(above, below) for above, below in itertools.pairwise(falling)]
     largest = max(drops, key=lambda drop: drop.points, default=None)

@@ -112,7 +112,7 @@ def expected(
     capacity: float | None = None,
     devices: int = 1,
 ) -> Expectation:
-    """The same from counted work, a peak in FLOP/s, a bandwidth in byte/s and, where known, the memory in bytes."""
+    """Expectation from counted work, a peak in FLOP/s, a bandwidth in byte/s and, where known, the memory in bytes."""
     products_s = others_s = by_compute_s = 0.0
     for each in counted.operations:
         compute_s, moving_s = each.executed_flops / peak_flop_s, each.elements * element_bytes / memory_byte_s

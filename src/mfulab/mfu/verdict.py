@@ -65,7 +65,7 @@ def _first(*values: float | None) -> float | None:
 
 
 def _reached(key: str, facts: Facts, column: str, least: float, name: str = "share") -> Said | None:
-    """The sentence of a column that is at least so much, with its number; None of any other."""
+    """The sentence for a column that is at least `least`, with its number; None below the threshold."""
     return Said(key, {name: facts[column]}) if facts.at_least(column, least) else None
 
 

@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """For devices that have finished a call when it returns: the CPU."""
+    """Clock of devices that have finished a call when it returns: the CPU."""
 
     name = "host clock"
     resolution_s = 1e-4  # tiny steps would otherwise make samples by the hundred thousand
@@ -30,7 +30,7 @@ class HostClock:
         self._marks: list[float] = []
 
     def synchronise(self) -> None:
-        """Nothing to wait for."""
+        """Does nothing: the host has finished when it asks."""
 
     def mark(self) -> None:
         self._marks.append(time.perf_counter())

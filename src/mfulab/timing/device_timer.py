@@ -30,10 +30,11 @@ class DeviceTimer:
     not `held`: a call that synchronises cannot be.
     """
 
-    resolution_s = 0.1
     most_calls = 100_000  # as many as a kernel of 1 µs needs
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, group_s: float = 0.1, sustained_s: float = SUSTAINED_S) -> None:
+        """`group_s` is the least that a group of calls takes; `settle` works for `sustained_s` before it."""
+        self.resolution_s, self._sustained_s = group_s, sustained_s
         cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
         self._scratch = torch.zeros(2 * max(cache_bytes, 32 << 20), dtype=torch.uint8, device=device)
         self._clock_mhz = clock_reader(device)
@@ -60,7 +61,7 @@ class DeviceTimer:
 
     def settle(self, call: Call, calls: int, best_s: float) -> None:
         """Keeps the device at this call alone until its clock falls no more, and leaves a little of it queued."""
-        if best_s > SUSTAINED_S:
+        if best_s > self._sustained_s:
             return
         clock, before = self._clock_mhz(), None
         for _ in range(MOST_SUSTAINED):
@@ -70,7 +71,7 @@ class DeviceTimer:
                 return
 
     def _sustain(self, call: Call, calls: int, before: torch.cuda.Event | None) -> torch.cuda.Event | None:
-        deadline = time.perf_counter() + SUSTAINED_S
+        deadline = time.perf_counter() + self._sustained_s
         while time.perf_counter() < deadline:
             for _ in range(max(1, min(calls, QUEUED) // 4)):
                 call()

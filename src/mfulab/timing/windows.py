@@ -165,7 +165,7 @@ def observe(
 def collect(
     window: Callable[[], WindowTimes], pace: Pace, watch: Watch | None = None, best: Best = UNKNOWN
 ) -> list[WindowTimes]:
-    """Windows until `pace.windows` of them are undisturbed and precise, or further ones have used up the patience."""
+    """Measures windows until `pace.windows` are undisturbed and precise, or further ones have used up the patience."""
     made: list[WindowTimes] = []
     spent_s = 0.0
     before = watch() if watch else None
@@ -238,7 +238,7 @@ def warm_up(
 def measure_window(
     step: Step, clock: Clock, length_s: float, estimate_s: float, in_flight: Callable[[], object] | None = None
 ) -> WindowTimes:
-    """One window of about `length_s` or more, for a step that takes `estimate_s`.
+    """Measures one window of about `length_s` or more, of a step that takes about `estimate_s`.
 
     `in_flight` is called twice while steps are on their way: behind the first ones, and shortly before the last end.
     """

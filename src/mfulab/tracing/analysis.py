@@ -70,7 +70,7 @@ class Analysis:
 
     @property
     def needed(self) -> list[Product]:
-        """Those of them that the model needs: not what a checkpoint does again."""
+        """Products whose FLOPs are known and that the model needs: not those that a checkpoint computes again."""
         return [product for product in self.counted if not product.recomputed]
 
     @property

@@ -236,7 +236,6 @@ def test_the_tables_of_peaks_decide_what_holds_peaks_alone():
     assert {step for step in MEASUREMENTS if data(f"mfulab.measurements.{step}.measure") & tables} == {
         "ceilings",
         "published",
-        "peaks_audit",
     }
     assert data("mfulab.measurements.ceilings.measure") == tables
     # A measured run's peak is in its ceiling's row; that of a trace is looked up when its row is joined.

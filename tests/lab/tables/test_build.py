@@ -57,7 +57,6 @@ def test_a_planned_experiment_becomes_tables(tables):
         "memory": 50,
         "formats": 5,
         "published": 20,
-        "peaks": 3,
         "quality": 12,
         "traces": 0,
     }

@@ -25,7 +25,6 @@ CONFIGS = {
     "number_formats": {"precision": {"name": "bf16", "dtype": "bfloat16"}},
     "read_trace": {"trace": {"name": "one", "path": "one.json", "digest": "0"}},
     "published": {"published": "papers"},
-    "peaks_audit": {"library": "lightning"},
 }
 
 

@@ -39,7 +39,7 @@ class Texts:
         return str(self._texts.get("names", {}).get(kind, {}).get(value, value))
 
     def said(self, text: str) -> str:
-        """A sentence of the data in this language, by the templates of `names.said`; what has none stays as it is.
+        """A sentence of the data in this language, by the templates of `names.said`; unknown ones stay as they are.
 
         Parts between semicolons are looked up one by one, and what stands for a placeholder is, too. The colon behind
         the source of a part stays.
@@ -83,7 +83,7 @@ class _Words(Formatter):
     """Adds formats to those of Python.
 
     `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{v:speed}` takes TFLOP/s, `{p:percent}` is never
-    0.0, `{v:significant 2}` has so many digits, and `{row[mode]:name mode}` is the word for a value.
+    0.0. `{v:significant 2}` has so many digits, `{row[mode]:name mode}` is the word for a value.
     """
 
     def __init__(self, text: Texts):

@@ -62,7 +62,7 @@ def ask(name: str, *arguments: Any, cell: str = "") -> Any:
 
 
 def optional(name: str, *arguments: Any, cell: str = "") -> Any:
-    """As `ask`; None if it is refused."""
+    """The answer of `ask`; None if it is refused."""
     with suppress(RefusedError):
         return ask(name, *arguments, cell=cell)
     return None
@@ -190,7 +190,7 @@ def clock_reader(uuid: str) -> Callable[[], float | None]:
 
 
 def restriction(uuid: str) -> str:
-    """Nothing: AMD SMI gives a guest of a virtual machine few values, each refused by itself."""
+    """Gives an empty text: AMD SMI refuses a virtual machine's guest value by value."""
     return ""
 
 
@@ -209,7 +209,7 @@ def properties(uuid: str, name: str, sms: int | None = None) -> GpuProperties:
 
 
 def capability(uuid: str) -> None:
-    """None: compute capability is NVIDIA's."""
+    """Gives None: compute capability is NVIDIA's."""
 
 
 def describe_all() -> list[dict[str, object]]:

@@ -89,7 +89,7 @@ def clock_reader(uuid: str) -> Callable[[], float | None]:
 
 
 def restriction(uuid: str) -> str:
-    """Nothing: a Mac's GPU is not divided."""
+    """Gives an empty text: a Mac's GPU is not divided."""
     return ""
 
 
@@ -99,7 +99,7 @@ def properties(uuid: str, name: str, sms: int | None = None) -> GpuProperties:
 
 
 def capability(uuid: str) -> None:
-    """None: compute capability is NVIDIA's."""
+    """Gives None: compute capability is NVIDIA's."""
 
 
 def describe_all() -> list[dict[str, object]]:
@@ -108,4 +108,4 @@ def describe_all() -> list[dict[str, object]]:
 
 
 def driver() -> None:
-    """None: it is macOS's own, whose version the operating system's column holds."""
+    """Gives None: the driver is macOS's own, whose version the column of the operating system holds."""

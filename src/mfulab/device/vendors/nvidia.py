@@ -39,7 +39,7 @@ def clock_reader(uuid: str) -> Callable[[], float | None]:
 
 
 def restriction(uuid: str) -> str:
-    """`MIG instance`, `vGPU` or nothing."""
+    """Restriction that hides some values: `MIG instance`, `vGPU` or nothing."""
     handle = _handle(uuid)
     return "" if handle is None else nvml.restriction(handle)
 

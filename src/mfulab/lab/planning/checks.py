@@ -18,12 +18,14 @@ from mfulab.lab.planning.keys import Experiment, choices, group_model, groups
 from mfulab.lab.planning.overrides import OPEN, put
 from mfulab.measurements.registry import MEASUREMENTS
 
-MOST = 100_000  # values of one key, and runs of one step: more is a mistake
+MOST = 100_000  # values of one key, and runs of one measurement: more is a mistake
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
+# What conditions may ask beside keys: whether a device emulates the format, its tensor cores' best format, its memory.
+OF_DEVICES = ("emulated", "best_16_bit", "is_small")
 SHOWN = 80  # characters of a value in a message
 # Keys with one value for all runs.
 ONE = {"steps", "replicates", "ceiling_replicates", "short_processes", "budget_min", "hardware", "exclude"}
-ONE |= {"device", "device.name", "device.type", "report.language", "report.rows"}
+ONE |= {"first", "on_gpu", "device", "device.name", "device.type", "report.language", "report.rows"}
 
 
 def experiment_file(path: Path) -> None:
@@ -114,7 +116,7 @@ def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None
 
 
 def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
-    """Raises ConfigurationError for the first value of a composed config that is none, also where no step reads it.
+    """Raises ConfigurationError for the first bad value of a composed config, also where no measurement reads it.
 
     `swept` are nested keys, each with one of its values, which may be what makes the others fit.
     """
@@ -132,9 +134,18 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
         conditions = [key for key in rule if key != "because"]
         if "because" not in rule or not conditions:
             raise ConfigurationError(f"exclude={_short(rule)}: give axes and, as `because`, the reason.")
-        for key in conditions:
-            if str(key).split(".")[0] not in (known := [*_names(Experiment), "emulated"]):
-                raise unknown("exclude", key, known)
+        _check_conditions("exclude", conditions)
+    for rule in checked.first:
+        if not rule:
+            raise ConfigurationError("first={}: give axes, such as {model: gpt2}.")
+        _check_conditions("first", rule)
+
+
+def _check_conditions(name: str, conditions: Iterable[str]) -> None:
+    """Raises ConfigurationError for the first condition that is no key, and nothing that planning knows of a device."""
+    for key in conditions:
+        if str(key).split(".")[0] not in (known := [*_names(Experiment), *OF_DEVICES]):
+            raise unknown(name, key, known)
 
 
 def check_values(key: str, contents: Iterable[Any]) -> None:
@@ -205,7 +216,7 @@ def _short(content: object) -> str:
 
 
 def runs(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:
-    """Raises ConfigurationError if a step's axes multiply to more runs than anyone means."""
+    """Raises ConfigurationError if a measurement's axes multiply to more runs than anyone means."""
     for step in steps:
         read = [key for key in axes if key.split(".")[0] in MEASUREMENTS[step].config.model_fields]
         count = math.prod(len(axes[key]) for key in read)

@@ -1,6 +1,6 @@
 """Hydra's part of planning: the composed base config of an experiment and the values of each swept axis.
 
-Composing costs some 100 ms, so each option of a group is composed once and not once a combination, and taken from its
+Composing costs some 100 ms, so each option of a group is composed once, not once a combination. It is taken from its
 file alone if nothing else touches the group. The content of a group must not depend on the choice in another.
 """
 
@@ -49,7 +49,7 @@ class Composition:
 
 
 def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool = True) -> list[Composition]:
-    """One composition for each experiment that `overrides` name (`experiment=a,b`); the default where none is named.
+    """Compositions, one for each experiment that `overrides` name (`experiment=a,b`), or for the default one.
 
     Without `sweeps` an experiment's own axes are left out. Raises ConfigurationError, then also for several values.
     """

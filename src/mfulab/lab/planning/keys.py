@@ -28,9 +28,10 @@ SET_BY_PLANNING = {"name", "target", "digest", "installed", "replicate", "path",
 class Report(Closed):
     """Options of the report: no part of a run, so a change measures nothing."""
 
-    language: Literal[*LANGUAGES] = Field("en", description="Of page and figures.")  # type: ignore[valid-type]
+    language: Literal[*LANGUAGES] = Field("en", description="Language of page and figures.")  # type: ignore[valid-type]
     rows: Literal["planned", "all"] = Field(
-        "planned", description="Those of the requested experiments and recorded machines, or every row measured here."
+        "planned",
+        description="Rows on the page: of the requested experiments and recorded machines, or all measured here.",
     )
 
 
@@ -38,7 +39,7 @@ class Asked(Closed):
     """Options of planning itself."""
 
     steps: list[str] = Field(
-        ["profile_step", "bench_matmul"], description="What the experiment measures; steps that these need are added."
+        ["profile_step", "bench_matmul"], description="Measurements of the experiment; those they need are added."
     )
     replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
         None, description="Processes that measure each run, apart in time; empty: 3 on a CPU, 2 on a GPU."
@@ -47,18 +48,26 @@ class Asked(Closed):
         None, description="Processes that measure each ceiling; empty: 4 on a CPU, 2 on a GPU."
     )
     short_processes: bool = Field(
-        False, description="On a CPU, times of the section timing that are empty are short: many processes say more."
+        False, description="Empty times of the section timing are short, and a GPU's ceilings searched for quickly."
     )
     budget_min: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="Minutes of wall time of a sweep; what does not fit is not measured; empty: no end."
+        None, description="Minutes of wall time of a sweep; runs that do not fit are not measured; empty: no end."
+    )
+    on_gpu: Annotated[str, Field(pattern=r"^\w+$")] | None = Field(
+        None, description="The experiment that stands in for this one where the device is a GPU."
+    )
+    first: list[dict[str, Any]] = Field(
+        [],
+        description="Combinations measured first, each rule before the next: `{model: gpt2, batch_size: [8, 16]}`. With"
+        " a budget, a page is written after the first.",
     )
     hardware: Annotated[str, Field(pattern=f"^{SLUG}$")] | None = Field(
         None,
-        description="The slug of the device to measure, as its folder in results/ is called (letters a to z, digits and"
-        " hyphens), if planning runs on another machine; empty: this one.",
+        description="Slug of the device if planning runs on another machine: its folder in results/ (letters a to z,"
+        " digits and hyphens); empty: this one.",
     )
     trace: str | None = Field(
-        None, description="Of the step read_trace: a file of torch.profiler, a folder of them or a glob."
+        None, description="Traces for read_trace: a file of torch.profiler, a folder of them or a glob."
     )
     report: Report = Report()
     exclude: list[dict[str, Any]] = Field(
@@ -67,7 +76,7 @@ class Asked(Closed):
     )
 
 
-# Every key of a composed experiment, whether one of its steps reads the key or not.
+# Every key of a composed experiment, whether one of its measurements reads the key or not.
 Experiment = create_model(
     "Experiment",
     __base__=Asked,
@@ -75,7 +84,7 @@ Experiment = create_model(
         name: (field.annotation, field)
         for each in MEASUREMENTS.values()
         for name, field in each.config.model_fields.items()
-        if name not in ("ceiling", "trace")
+        if name not in ("ceiling", "search", "trace")
     },
 )  # type: ignore[call-overload]
 
@@ -87,7 +96,7 @@ def group_model(annotation: Any) -> type[BaseModel] | None:
 
 
 def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
-    """Every key that has a default, nested as in the config; a key without one comes from a group's choice."""
+    """Keys that have a default, nested as in the config; a key without one comes from a group's choice."""
     found: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         inner = group_model(field.annotation)
@@ -133,7 +142,7 @@ def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
 
 @cache
 def _kernels() -> dict[str, dict[str, Any]]:
-    """Each module of kernels/ with a class of its name that says what it `adds`; read, as importing takes libraries."""
+    """Choices of kernel: modules with a class of their name that says what it `adds`; read, as importing is slow."""
     found = {}
     for path in KERNELS.glob("[!_]*.py"):
         text = path.read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ MOST = 40  # rows; a longer sweep shows its last ones and points to the page
 
 
 def table(profile: pd.DataFrame, matmul: pd.DataFrame, width: int = 120) -> Table:
-    """This machine's rows in `width` characters; a row without a time says why in its place."""
+    """Rows of this machine in `width` characters; a row without a time says why in its place."""
     own = [rows[~rows["recorded"]].tail(MOST) for rows in (profile, matmul)]
     names, shared = _names([run for rows in own for run in rows["run"]])
     shown = Table(box=None, header_style="bold", pad_edge=False)

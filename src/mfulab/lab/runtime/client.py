@@ -1,6 +1,6 @@
-"""Runs a step's script in the warm worker, or in a new process without one; a run that dies still gets its row.
+"""Runs a measurement's script in the warm worker, or in a new process without one; a run that dies gets its row.
 
-Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run, so this imports little, and that only of the
+Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run. So this imports little, and only from the
 standard library (some 25 ms). Exit status 0: there is a row. Anything else: the run was refused and there is none.
 """
 
@@ -63,7 +63,7 @@ def main(command: list[str]) -> int:
 
 
 def _measure(command: list[str], environment: dict[str, str]) -> int:
-    """A planned run: on a device of its own, with a time limit, and with a row whatever happens."""
+    """Measures a planned run: on a device of its own, with a time limit, and with a row whatever happens."""
     config_path = command[command.index("--config") + 1]
     try:
         with open(config_path, encoding="utf-8") as file:
@@ -104,7 +104,7 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
 
 
 def _killed(command: list[str], environment: dict[str, str]) -> int:
-    """After the end of a client that was killed: the row of its run, where that has not written one."""
+    """Writes, after the end of a client that was killed, the row of its run, where that has not written one."""
     processes.check_workflow(environment)
     if "--config" not in command:
         return ABANDONED
@@ -150,7 +150,7 @@ def _execute(command: list[str], environment: dict[str, str], limit: float | Non
 
 
 def _directly(command: list[str], environment: dict[str, str], limit: float | None) -> int:
-    """As the worker does it: by a keeper in a session of its own, which ends the run when this process ends."""
+    """Runs as the worker does: by a keeper in a session of its own, which ends the run when this process ends."""
 
     def become() -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -177,7 +177,7 @@ def _directly(command: list[str], environment: dict[str, str], limit: float | No
 
 
 def _in_worker(command: list[str], environment: dict[str, str], limit: float | None) -> int | None:
-    """As `_execute`, or None if no worker answers."""
+    """Exit status as `_execute` gives it, of a run in the worker; None if no worker answers."""
     if not os.environ.get(SOCKET):
         return None
     request = {"command": command, "folder": os.getcwd(), "environment": environment}
@@ -201,7 +201,7 @@ def _in_worker(command: list[str], environment: dict[str, str], limit: float | N
 
 
 def _answer(descriptor: int, limit: float | None, environment: dict[str, str]) -> bytes:
-    """One line; empty if the other end was closed. Raises TimeoutError after `limit` seconds, WorkflowEndedError."""
+    """One line that was read; empty if the other end was closed. Raises TimeoutError and WorkflowEndedError."""
     end = time.monotonic() + (limit or math.inf)
     line = b""
     while not line.endswith(b"\n"):

@@ -55,7 +55,7 @@ def main(step: str) -> None:
 def measure(step: str, config_path: Path) -> Row:
     """Measures the run whose config is `config_path` and leaves `row.csv` and `samples.csv` beside it.
 
-    Raises ConfigurationError, and writes nothing, where the config is not one of this step or the run was planned for
+    Raises ConfigurationError, and writes nothing, where the config is of another measurement or the run was planned for
     another device than this one.
     """
     started = time.perf_counter()

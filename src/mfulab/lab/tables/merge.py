@@ -100,7 +100,7 @@ def _results_of(source: Path, unpacked: ExitStack) -> Path:
         source = inner[0] if len(inner) == 1 and not any(_runs(folder)) else folder
     folder = source / "results" if (source / "results").is_dir() else source
     if not any(_runs(folder)):
-        raise ConfigurationError(f"{source}: no results here (no <hardware>/<step>/<run>/config.json).")
+        raise ConfigurationError(f"{source}: no results here (no <hardware>/<measurement>/<run>/config.json).")
     return folder
 
 
@@ -127,7 +127,7 @@ def _check_size(archive: Path, sizes: Iterable[int]) -> None:
 
 
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
-    """Each run's step and folder."""
+    """Measurement and folder of each run."""
     for measurement in MEASUREMENTS.values():
         place = f"*/{measurement.step}" if measurement.on_device else measurement.step
         for config in sorted(results.glob(f"{place}/*/config.json")):
@@ -190,7 +190,7 @@ def _copy(theirs: Path, ours: Path, hardware: str) -> None:
 
 
 def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "") -> None:
-    """Two plans of one experiment on one kind of device become one that lists the runs of both."""
+    """Merges two plans of one experiment on one kind of device into one that lists the runs of both."""
     if not ours.stem.endswith(COLLECTED):  # not the file that the next sweep here writes
         ours = ours.with_stem(ours.stem + COLLECTED)
     try:

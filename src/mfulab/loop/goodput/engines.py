@@ -205,7 +205,7 @@ def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> tuple[f
 
 @cache
 def _counted(config: str, length: int, mode: decoders.Mode) -> decoders.Work:
-    """Computed from a plain decoder's dimensions, else counted."""
+    """Work computed from a plain decoder's dimensions, else counted."""
     made = ModelConfig.model_validate_json(config)
     try:
         return decoders.computed(made, length, 1, mode)

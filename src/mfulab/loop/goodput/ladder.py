@@ -47,7 +47,7 @@ class Line(BaseModel):
 
     @property
     def trains(self) -> bool:
-        """Says whether steps ended in it."""
+        """True if steps ended in it."""
         return not {"first_step", "step"}.isdisjoint(self.spans)
 
 
@@ -69,7 +69,7 @@ class Attempt:
 
     @property
     def ended(self) -> int:
-        """Its last sign of life."""
+        """Last sign of life of the process."""
         return self.began + self.lines[-1].ns
 
     @property

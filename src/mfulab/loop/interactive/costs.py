@@ -72,7 +72,7 @@ class Cost:
         return Cost(needed, executed, moved, uncounted, useful)
 
     def same_flops(self, other: "Cost | None") -> bool:
-        """Says whether another has the same FLOPs; which of them are useful is a matter of data."""
+        """True if another cost has the same FLOPs; which of them are useful is a matter of data."""
         return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
 
 
@@ -172,7 +172,7 @@ class KnownCosts:
         return self._costs[kind] if kind in self._costs else self._follows(kind, 0)
 
     def has(self, kind: Kind) -> bool:
-        """Says whether a kind was counted, or follows from others."""
+        """True if a kind was counted, or follows from others."""
         return kind in self._costs or self._follows(kind, 0) is not None
 
     def wants(self, entry: Kind) -> tuple[bool, bool]:
@@ -225,10 +225,10 @@ class KnownCosts:
 def derive(known: Mapping[Kind, Cost | None], kind: Kind, outside: bool = False) -> Cost | None:
     """The cost of a kind from counted ones that differ in one length alone; None if it does not follow.
 
-    Costs are polynomials of a length (tokens, batch) of degree two at most: three points give the polynomial, and
-    every further one must lie on it. A length must lie between counted ones, and on their lattice: a stride of two
-    makes odd lengths cost another polynomial than even ones. The same lengths with other shapes inside (experts'
-    shares of the tokens) cost the same if as many such kinds did, and as many elements went in.
+    Costs are polynomials of a length (tokens, batch) of degree two at most: three points give the polynomial, and every
+    further one must lie on it. A length must lie between counted ones, and on their lattice: a stride of two makes odd
+    lengths cost another polynomial than even ones. Equal lengths with other shapes inside (experts' shares of the
+    tokens) cost the same under two conditions. As many such kinds did, and as many elements went in.
 
     Args:
         known: costs; None for kinds of which not all cost the same.

@@ -142,7 +142,7 @@ class Phases:
 
     @property
     def counting(self) -> bool:
-        """Says whether the counter is on, so that time is no measure now."""
+        """True if the counter is on, so that time is no measure now."""
         return self._counter is not None
 
     def cost(self, phases: Sequence[Phase]) -> Cost | None:
@@ -277,7 +277,7 @@ class Phases:
             self._counter.follow(gradients, leaves)
 
     def _of_compiled_code(self, passed: Sequence[Phase], nodes: int, outputs: Any) -> bool:
-        """Says whether the forward passes of a graph were compiled; a graph is looked through once."""
+        """True if the forward passes of a graph were compiled; a graph is looked through once."""
         words = {phase.entry.words for phase in passed}
         if self._compiled or words <= self._of_compiled:
             return True

@@ -1,4 +1,4 @@
-"""Files to rows: what `mfulab trace` and the step `read_trace` share."""
+"""Files to rows: what `mfulab trace` and the measurement `read_trace` share."""
 
 import json
 from collections import defaultdict

@@ -17,6 +17,8 @@ TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "headline", 0
 PLACE = ("utilization_percent", "mfu_percent")
 BUSY = 90  # percent of the time
+USELESS = 1  # percent of MFU: a busy run below it does next to nothing that a model needs
+LEAST = 0.01  # percent that is told; a smaller MFU is below it
 WIDE = 20  # ratio of the highest to the lowest MFU from which a linear axis hides the low ones
 
 
@@ -31,18 +33,29 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     rows = _sound(rows)
     here = _told(rows)
     worst, best = here.loc[here["mfu_percent"].idxmin()], here.loc[here["mfu_percent"].idxmax()]
-    low, high = percent(worst["mfu_percent"]), percent(best["mfu_percent"])
+    low, high = (f"< {LEAST:g}" if mfu < LEAST else percent(mfu) for mfu in (worst["mfu_percent"], best["mfu_percent"]))
     values = {"low": low, "low_run": worst["model"], "high": high, "high_run": best["model"]}
     if here["utilization_percent"].max() < BUSY:
         return text("finding_none", busiest=rows["utilization_percent"].max(), **values)
-    key = "finding_one" if len(here) == 1 else "finding_same" if low == high else "finding"
+    useful = _useful(here)
+    if worst["mfu_percent"] < USELESS <= best["mfu_percent"]:
+        least = here.loc[useful["mfu_percent"].idxmin()]
+        key = "useless" if least["model"] == best["model"] else "useless_and_low"
+        values |= {"low_busy": worst["utilization_percent"], "high_busy": best["utilization_percent"], "least": least}
+    else:
+        key = "finding_one" if len(here) == 1 else "finding_same" if low == high else "finding"
     words = [text(key, count=len(here), total=len(rows), **values)]
     return " ".join([*words, *([text("doubtful", count=above)] if above else [])])
 
 
 def lowest(rows: pd.DataFrame) -> pd.Series:
-    """The run of lowest MFU that the sentence is about."""
-    return rows.loc[_told(_sound(own(rows)))["mfu_percent"].idxmin()]
+    """The run of lowest MFU that the sentence is about, of several useful ones: there is something to try for it."""
+    told = _told(_sound(own(rows)))
+    return rows.loc[(useful if len(useful := _useful(told)) > 1 else told)["mfu_percent"].idxmin()]
+
+
+def _useful(told: pd.DataFrame) -> pd.DataFrame:
+    return told[told["mfu_percent"] >= USELESS]
 
 
 def _told(sound: pd.DataFrame) -> pd.DataFrame:
@@ -65,7 +78,7 @@ def because(row: pd.Series, text: Texts) -> str:
     clause, cost = clauses(row["verdict"]), remedies.cost(row.to_dict(), row["verdict"])
     said = clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
     run = text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
-    return text("because", run=run, because=said)
+    return text("because_useful" if row["mfu_percent"] >= USELESS else "because", run=run, because=said)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -52,7 +52,7 @@ def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, 
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each machine, model and workload the run with most samples per second: what no setting measured here cured.
+    """Runs with most samples per second, one for each machine, model and workload: no setting here cured these.
 
     The lowest MFU comes first; a step that has no arithmetic to count has nothing to gain, and comes last.
     """
