@@ -7,5 +7,4 @@ class CudaHopperCluster(HopperStores):
     """A cluster of two blocks computes 256×256 of C."""
 
     after, adds = "cuda_hopper_stores", "clusters of two blocks: each loads half of B's tile for both by multicast"
-    source = "hopper_cluster.cu"
     cluster = 2

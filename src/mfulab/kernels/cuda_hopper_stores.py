@@ -8,4 +8,3 @@ class CudaHopperStores(HopperStores):
 
     after = "cuda_hopper"
     adds = "results leave through swizzled shared memory by bulk copies, while the next tile is multiplied"
-    source = "hopper_stores.cu"
