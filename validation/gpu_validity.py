@@ -60,7 +60,7 @@ def known(value: Any) -> bool:
 
 
 def products_agree(profile: Sequence[Row], matmul: Sequence[Row]) -> Iterator[Line]:
-    """The same product as a model's step and as a matmul: TFLOP/s within SAME of the matmul's."""
+    """One product as a model's step and as a matmul: TFLOP/s within SAME of the matmul's."""
     check = "profile_step against bench_matmul"
     steps = [row for row in profile if row["model"] == PRODUCT_MODEL and known(row["tflop_s"])]
     if not steps:

@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 
 from mfulab.kernels.base import ceil_div
-from mfulab.kernels.hopper import TILE_M, TILE_N, HopperStores
+from mfulab.kernels.cuda_hopper_cluster import CudaHopperCluster
+from mfulab.kernels.hopper import TILE_M, TILE_N
 
 
-class CudaHopperHilbert(HopperStores):
+class CudaHopperHilbert(CudaHopperCluster):
     """The order is a table on the device, made beforehand: that is in the end-to-end time only."""
 
     after = "cuda_hopper_cluster"
     adds = "tiles along a Hilbert curve: the L2 cache serves most loads, whatever the size"
-    cluster = 2
     ordered = True
 
     def order(self, c: Any) -> Any:

@@ -96,13 +96,6 @@ class Hopper(CudaC):
             raise LaunchError(f"{error} ({self.source}, {launch})") from error
 
 
-class HopperStores(Hopper):
-    """C leaves by the copy engine too: each consuming warpgroup has two patches of 64×64 in shared memory for it."""
-
-    stores = True
-    shared_memory_bytes = RING_BYTES + ALIGNMENT + 4 * PATCH_BYTES + ALIGNMENT  # barriers fill up to a multiple
-
-
 class TensorMap:
     """128 bytes that describe a tensor to the copy engine, at a multiple of 64 as the driver demands.
 

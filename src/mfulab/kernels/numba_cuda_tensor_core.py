@@ -72,19 +72,11 @@ def _eight_deep(tile_a, tile_b, at_a, at_b, part_a, part_b, total):
         part_b[q, 0] = tile_b[at_b + q * EIGHT]
         part_b[q, 1] = tile_b[at_b + q * EIGHT + FOUR * ROW_B]
     for p in range(uint32(4)):
+        a0, a1, a2, a3 = part_a[p, 0], part_a[p, 1], part_a[p, 2], part_a[p, 3]
         for q in range(uint32(4)):
-            t0, t1, t2, t3 = product(
-                part_a[p, 0],
-                part_a[p, 1],
-                part_a[p, 2],
-                part_a[p, 3],
-                part_b[q, 0],
-                part_b[q, 1],
-                total[p, q, 0],
-                total[p, q, 1],
-                total[p, q, 2],
-                total[p, q, 3],
-            )
+            b0, b1 = part_b[q, 0], part_b[q, 1]
+            t0, t1, t2, t3 = total[p, q, 0], total[p, q, 1], total[p, q, 2], total[p, q, 3]
+            t0, t1, t2, t3 = product(a0, a1, a2, a3, b0, b1, t0, t1, t2, t3)
             total[p, q, 0], total[p, q, 1], total[p, q, 2], total[p, q, 3] = t0, t1, t2, t3
 
 

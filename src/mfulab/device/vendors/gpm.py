@@ -40,8 +40,8 @@ class Taken(NamedTuple):
 class GpmSampler:
     """Means between two hardware samples; a device without GPM gives empty readings with reasons.
 
-    Both are taken while steps are in flight (`in_flight` at the begin and end of each window), so that no idle time of
-    the measurement counts; the first and last of all, at `start` and `stop`, where no window is long enough.
+    `in_flight`, called at the begin and end of each window while steps are on their way, takes both, so that no idle
+    time counts. Where no window is long enough, those taken at `start` and `stop` do.
     """
 
     def __init__(self, handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE) -> None:
