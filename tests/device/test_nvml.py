@@ -9,7 +9,7 @@ from support.nvml_stand_in import Gpu, StandIn
 
 from mfulab.device import identity
 from mfulab.device.vendors import nvml
-from mfulab.device.vendors.gpm import METRICS, gpm_sampler
+from mfulab.device.vendors.gpm import METRICS, GpmSampler
 from mfulab.device.vendors.nvml_sampler import (
     THROTTLE_FIELDS,
     Counter,
@@ -191,7 +191,7 @@ def test_a_counter_that_was_reset_is_not_a_difference():
 
 
 def gpm(stand_in: StandIn, seconds: float = 6.0, uuid: str = FIRST) -> dict:
-    sampler = gpm_sampler(nvml.handle_by_uuid(uuid), now=stand_in.time)
+    sampler = GpmSampler(nvml.handle_by_uuid(uuid), now=stand_in.time)
     sampler.start()
     stand_in.now += seconds
     readings = sampler.stop()
@@ -207,6 +207,33 @@ def test_gpm(library):
     assert readings["fp32_active_percent"].value is None
     assert readings["fp32_active_percent"].reason == "metric 12: Not Supported"
     assert set(readings) == {name for name, _, _ in METRICS.values()}
+
+
+def test_gpm_leaves_out_what_lies_between_windows(library):
+    """Samples in flight are those that count; a window too short for the hardware counts for nothing."""
+    stand_in = library(Gpu())
+    sampler = GpmSampler(nvml.handle_by_uuid(FIRST), now=stand_in.time)
+    for _ in range(2):  # each measurement has samples of its own
+        sampler.start()
+        for seconds in (0.05, 1.0, 0.088, 1.5, 0.088, 0.1, 0.05):
+            stand_in.now += seconds
+            sampler.in_flight()
+        readings = sampler.stop()
+        assert stand_in.samples_alive == 0
+        assert readings["sm_active_percent"].value == pytest.approx(90)
+        assert readings["sm_active_percent"].window_s == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("asked", [0, 2])
+def test_gpm_without_a_long_window_takes_start_and_stop(library, asked):
+    stand_in = library(Gpu())
+    sampler = GpmSampler(nvml.handle_by_uuid(FIRST), now=stand_in.time)
+    sampler.start()
+    for _ in range(asked):
+        sampler.in_flight()
+    stand_in.now += 3.0
+    assert sampler.stop()["sm_active_percent"].window_s == pytest.approx(3.0)
+    assert stand_in.samples_alive == 0
 
 
 def test_a_gpm_value_that_is_no_number_is_empty(library):

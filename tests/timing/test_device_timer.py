@@ -178,6 +178,23 @@ def test_a_group_follows_sustained_work_and_reads_the_clock_during_it(timer, dev
     assert timer.time(call, 100).clock_mhz is None, "the work was over before the clock was read"
 
 
+@pytest.mark.parametrize(
+    ("clocks", "chunks"),
+    [
+        ([1980, 1980], 1),  # no limit acts
+        ([1980, 1430, 1400, 1380, 1366, 1366], 5),  # the limit takes longer than the first chunk
+        ([345, 1980], 1),  # a rested device rises
+        ([None, None], 1),
+        ([2000 - 20 * n for n in range(20)], device_timer.MOST_SUSTAINED),
+    ],
+)
+def test_work_is_sustained_until_the_power_limit_has_lowered_the_clock(timer, device, clocks, chunks):
+    began_s, read = device.host_s, iter(clocks)
+    timer._clock_mhz = lambda: next(read)
+    timer.settle(lambda: device.launch(host_s=1e-6, device_s=1e-3), 100, best_s=1e-3)
+    assert device.host_s - began_s == pytest.approx(chunks * device_timer.SUSTAINED_S, rel=0.2)
+
+
 def test_a_clock_that_the_driver_refuses_costs_its_own_field_alone(device, monkeypatch):
     made_by = Gpu(refused={"nvmlDeviceGetClockInfo"})
     StandIn(made_by).install(monkeypatch)

@@ -19,7 +19,7 @@ from mfulab.tracing.chrome import TraceError
 
 # Columns that hold JSON in a table and are plain objects here.
 _NESTED = (
-    *("flops_by_format", "executed_by_format", "padding_by_format", "uncounted_operators", "spent", "idle_causes"),
+    *("flops_by_format", "executed_by_format", "uncounted_operators", "spent", "idle_causes"),
     *("top_kernels", "top_other_operators", "given_peaks", "reasons", "peak_weights", "products", "notes"),
     *("window_source", "mfu_reason", "verdict_numbers", "operator_roofline", "module_times", "collective_bandwidth"),
 )

@@ -17,7 +17,7 @@ from mfulab.mfu import ladder as rungs
 from mfulab.mfu.headroom import PARTS
 from mfulab.tracing.analysis import Analysis, Product
 
-PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding")
+PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding", "rate")
 OPERATORS = ("operator", "shapes", "bound", "ms", "best", "headroom")
 KERNELS = ("kernel", "calls", "share")
 COLLECTIVES = ("collective", "calls", "size", "processes", "ms", "algorithm_gb_s", "bus_gb_s", "wait")
@@ -101,6 +101,8 @@ def _file(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any]
         if flag:
             console.print(Text(str(flag), style="red"))
     console.print(_budget(text, row))
+    if told := verdicts.misaligned(row, language):
+        console.print(Text(told, style="yellow"))
     if row["useful_ms"] is not None:
         reasons = json.loads(row["reasons"] or "{}")
         notes = [text(f"best_{row['best_basis']}")] if row["best_basis"] else []
@@ -159,11 +161,13 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
             f"{product.calls}",
             percent(100 * product.time_ns / wall),
             quantity(1e9 * product.flops / product.time_ns, "FLOP/s") if product.flops and product.time_ns else "",
-            percent(100 * product.padding) if product.tile else "",
+            "" if product.executed_ratio is None else percent(100 * product.executed_ratio - 100),
+            "" if product.slowdown == 1 else percent(100 / product.slowdown),
         )
         for product in analysis.products[:LONGEST]
     ]
-    table(console, text, "products", PRODUCTS, products)
+    kept = len(PRODUCTS) - all(not product[-1] for product in products)  # no rates where all are full
+    table(console, text, "products", PRODUCTS[:kept], [product[:kept] for product in products])
     roofs = [one for one in json.loads(row.get("operator_roofline") or "[]") if one["kind"] in OF_KERNELS]
     lines = [
         (

@@ -34,7 +34,14 @@ class Work(BaseModel):
     arithmetic_intensity: float | None = column("FLOPs ÷ bytes moved.")
 
 
-class Headroom(BaseModel):
+class Executed(BaseModel):
+    """Rungs between the tensor pipe and HFU."""
+
+    issued_percent: float | None = column("Tensor-core time of the instructions, at their own rates ÷ time.")
+    executed_percent: float | None = column("Operations that matmul kernels execute, padding included ÷ time ÷ peak.")
+
+
+class Headroom(Executed):
     """Milliseconds of a step between its time and the peak: together they are the step, each nanosecond once."""
 
     input_wait_ms: float | None = column("Waiting for the next batch.")
@@ -47,7 +54,8 @@ class Headroom(BaseModel):
     recomputation_ms: float | None = column("Matmuls computed again for a checkpoint.")
     uncounted_ms: float | None = column("Matmuls of unknown FLOPs.")
     clock_ms: float | None = column("Time that a clock below the peak's adds to the useful part.")
-    tile_padding_ms: float | None = column("Time that whole tiles add at the peak.")
+    tile_padding_ms: float | None = column("Time that padding to whole tiles, channels and heads adds at the peak.")
+    slow_instructions_ms: float | None = column("Time that instructions below the full rate add at the peak's clock.")
     best_below_peak_ms: float | None = column("Time that the best measured matmul takes beyond the peak.")
     matmuls_below_best_ms: float | None = column("Time that matmuls take beyond the best; negative above the peak.")
     useful_ms: float | None = column("FLOPs that the model needs ÷ peak: MFU × the step.")

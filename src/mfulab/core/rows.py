@@ -17,6 +17,9 @@ def column(description: str) -> Any:
 
 MEDIAN_TIME = column("Median over all processes of each one's median, slow states of the machine included.")
 MACHINE_COST = column("Time that neighbours and the machine's states added on a CPU: `median_time_s` ÷ `time_s` − 1.")
+EXECUTED_RATIO = column("Operations that matmul kernels execute ÷ FLOPs counted of them, by shapes and kernels' names.")
+ISSUED_RATIO = column("Full-rate operations that fill the matmul kernels' tensor-core time ÷ FLOPs counted of them.")
+MISALIGNED = column("JSON: the matmul that padding a side helps most: side, padded, ms, best_ms, rate in %.")
 TIME_CI_LOW = column("Lower end of the 95 % confidence interval of `time_s`, from the spread between processes.")
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed", "not_measured"]
 NOT_MEASURED: Status = "not_measured"  # for the budget, which the message names

@@ -198,7 +198,7 @@ def profile_columns(
         "predicted_memory_bytes": predicted_memory(row, flops, device),
     }
     joined |= roofline_times(row, flops, compute.get("measured_tflop_s"), memory.get("measured_gb_s"))
-    joined |= headroom.of_step({**row, **joined, "time_s": time})
+    joined |= headroom.of_step({**row, **joined, "time_s": time}) | headroom.rungs({**row, **joined})
     joined["mfu_note"] = verdict.note({**row, **joined})
     best = compute.get("measured_tflop_s" if joined["mfu_basis"] == "measured" else "computed_tflop_s")
     # Where a GPU's trace held no kernels, what it tells of modules is the host's time.

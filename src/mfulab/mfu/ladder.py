@@ -41,6 +41,8 @@ RUNGS = (
     Rung("tensor_active_percent", precisions=TENSOR_PRECISIONS),
     *(Rung(f"{unit}_active_percent", falls=False) for unit in ("fp32", "fp64", "fp16", "dram")),
     Rung("mbu_percent", falls=False),
+    Rung("issued_percent", precisions=TENSOR_PRECISIONS),
+    Rung("executed_percent", precisions=TENSOR_PRECISIONS),
     Rung("hfu_percent"),
     Rung("mfu_percent"),
     Rung("useful_mfu_percent", only_below="mfu_percent"),

@@ -16,6 +16,7 @@ class Clock(Protocol):
 
     def synchronise(self) -> None: ...
     def mark(self) -> None: ...
+    def wait_until_near_end(self, marks: int) -> None: ...
     def intervals(self) -> list[float]: ...
 
 
@@ -33,6 +34,9 @@ class HostClock:
 
     def mark(self) -> None:
         self._marks.append(time.perf_counter())
+
+    def wait_until_near_end(self, marks: int) -> None:
+        """Nothing is in flight."""
 
     def intervals(self) -> list[float]:
         marks, self._marks = self._marks, []
@@ -58,6 +62,10 @@ class EventClock:
         event = self._torch.Event(enable_timing=True)
         event.record()
         self._events.append(event)
+
+    def wait_until_near_end(self, marks: int) -> None:
+        """Waits until the device has that many marks before it."""
+        self._events[-1 - marks].synchronize()
 
     def intervals(self) -> list[float]:
         self.synchronise()

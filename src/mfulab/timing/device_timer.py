@@ -9,7 +9,9 @@ from mfulab.device.gpu import clock_reader
 from mfulab.timing.repetitions import Call, Timed
 
 LONGEST_HOLD_S = 0.2
-SUSTAINED_S = 0.3  # of back-to-back work before a group: the power limit acts as it does on a model's steps
+SUSTAINED_S = 0.3  # of back-to-back work before a group: the power limit acts as it does on a model's steps …
+MOST_SUSTAINED = 8  # … and as often again as the clock still falls by more than FALLS meanwhile
+FALLS = 0.004
 MOST_VOIDS = 3
 QUEUED = 500  # calls; the launch queue holds about 1000, and a full one would make the host wait for the held stream
 BETWEEN_MARKS = QUEUED // 2
@@ -58,11 +60,18 @@ class DeviceTimer:
         return self._timed(call, 1, self._scratch.zero_)
 
     def settle(self, call: Call, calls: int, best_s: float) -> None:
-        """Keeps the device at this call alone for a time, and leaves a little of it queued."""
+        """Keeps the device at this call alone until its clock falls no more, and leaves a little of it queued."""
         if best_s > self._sustained_s:
             return
+        clock, before = self._clock_mhz(), None
+        for _ in range(MOST_SUSTAINED):
+            before = self._sustain(call, calls, before)
+            earlier, clock = clock, self._clock_mhz()
+            if not earlier or not clock or clock >= earlier * (1 - FALLS):
+                return
+
+    def _sustain(self, call: Call, calls: int, before: torch.cuda.Event | None) -> torch.cuda.Event | None:
         deadline = time.perf_counter() + self._sustained_s
-        before = None
         while time.perf_counter() < deadline:
             for _ in range(max(1, min(calls, QUEUED) // 4)):
                 call()
@@ -71,6 +80,7 @@ class DeviceTimer:
             if before is not None:
                 before.synchronize()
             before = queued
+        return before
 
     def _timed(self, call: Call, calls: int, before: Callable[[], object]) -> Timed:
         key = (call, calls)

@@ -125,7 +125,7 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
             counters = cupti.PmSampler(named, f"{without}, no dcgm-exporter answers at {dcgm.address()}", now)
     else:  # two that read the same counters disturb one another
         beside = f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
-        counters = gpm.gpm_sampler(handle, now, beside)
+        counters = gpm.GpmSampler(handle, now, beside)
     return [counters, nvml_sampler(handle), *between, nvml_at_end(handle)]
 
 

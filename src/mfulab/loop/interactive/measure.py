@@ -344,8 +344,10 @@ class Measurement:
         self.readings |= reasons
         if self._trace and self._trace.analysis:
             mean = sum(step.seconds for step in chosen) / len(chosen)
-            spent = json.dumps(self._trace.analysis.spent)
-            self.row |= headroom.of_step({**self.row, "time_s": mean, "spent": spent})
+            analysis = self._trace.analysis
+            self.row["misaligned"] = analysis.misaligned()
+            told = {**self.row, **analysis.ratios(), "spent": json.dumps(analysis.spent), "time_s": mean}
+            self.row |= headroom.of_step(told) | headroom.rungs(told)
         self.verdict = judge(self.row)
         self.row["expected_mfu_percent"] = self.verdict.expected_mfu_percent
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mfulab.core import groups
+from mfulab.core import groups, rows
 from mfulab.core.configs import REPLICATE, ModelStepConfig
 from mfulab.core.measurement import Measurement
 from mfulab.core.rows import MACHINE_COST, MEDIAN_TIME, TIME_CI_LOW, Percent, TimedRow, column
@@ -129,6 +129,9 @@ class ProfileRow(TimedRow):
     top_other_operators: str | None = column("JSON: the five other operators with most time → share of wall time, %.")
     modules: str | None = column("JSON: a traced step's modules by class: path, calls, ns, FLOPs, with all below it.")
     spent: str | None = column("JSON: kind of time → ns of all traced steps, each nanosecond once.")
+    executed_ratio: float | None = rows.EXECUTED_RATIO
+    issued_ratio: float | None = rows.ISSUED_RATIO
+    misaligned: str | None = rows.MISALIGNED
     throttled_percent: Percent | None = column("Windows with a GPU's clock held back; CPU time held back by a quota.")
     power_capped_percent: Percent | None = column("Windows in which the power limit held the GPU's clock back.")
     software_thermal_percent: Percent | None = column("Windows in which the driver held the GPU's clock back for heat.")

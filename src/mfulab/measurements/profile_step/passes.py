@@ -121,7 +121,9 @@ def no_trace(run: Run) -> None:
 
 
 @fills(
-    *operators.READ, "uncounted_operators", "top_kernels", "top_other_operators", "spent", "modules", where=_is_traced
+    *(*operators.READ, "uncounted_operators", "top_kernels", "top_other_operators", "spent", "modules"),
+    *("executed_ratio", "issued_ratio", "misaligned"),
+    where=_is_traced,
 )
 def trace(run: Run) -> None:
     """Traces some steps; leaves operators.csv, on a GPU kernels.csv, and if asked trace.json.gz."""
@@ -133,7 +135,8 @@ def trace(run: Run) -> None:
     row.uncounted_operators = operators.uncounted_operators(traced)
     if run.analysis is not None:
         row.top_kernels, row.top_other_operators = run.analysis.top_kernels(), run.analysis.top_other_operators()
-        row.spent = json.dumps(run.analysis.spent)
+        row.spent, row.misaligned = json.dumps(run.analysis.spent), run.analysis.misaligned()
+        row.executed_ratio, row.issued_ratio = run.analysis.ratios().values()
     if profile.operators and run.config.execution.mode == "eager" and not run.several:
         again = None if run.pace.is_traced_once else operators.trace_modules(run.step.call, run.device, 1)
         row.modules = column_of(operators.modules_of(again or traced))

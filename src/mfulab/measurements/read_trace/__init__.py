@@ -7,7 +7,7 @@ from pydantic import Field
 from mfulab.core.configs import StepConfig
 from mfulab.core.groups import MOST, Dimension, Peaks, TraceConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import Percent, Row, column
+from mfulab.core.rows import EXECUTED_RATIO, ISSUED_RATIO, MISALIGNED, Percent, Row, column
 
 
 class ReadTraceConfig(StepConfig):
@@ -52,7 +52,9 @@ class TraceRow(Row):
     bytes_moved: float | None = column("Operands and results of counted matmuls, once each; empty if one is unknown.")
     flops_by_format: str | None = column("JSON: number format → FLOPs a step.")
     executed_by_format: str | None = column("JSON: number format → executed FLOPs a step.")
-    padding_by_format: str | None = column("JSON: number format → FLOPs a step that whole tiles add.")
+    executed_ratio: float | None = EXECUTED_RATIO
+    issued_ratio: float | None = ISSUED_RATIO
+    misaligned: str | None = MISALIGNED
     effective_precision: str | None = column("Number format of most FLOPs.")
     uncounted_percent: Percent | None = column("Share of the matmuls' time whose FLOPs are unknown.")
     uncounted_operators: str | None = column("JSON: operator or kernel → [% of the window, {reason: numbers}].")

@@ -156,10 +156,11 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
         return
     row.flops, row.executed_flops = sum(flops.values()) / steps, sum(executed.values()) / steps
     row.causal_flops = sum(analysis.flops("causal_flops").values()) / steps
-    row.flops_by_format, row.executed_by_format, row.padding_by_format = (
-        json.dumps({name: count / steps for name, count in of.items()})
-        for of in (flops, executed, analysis.flops("padding_flops"))
+    row.flops_by_format, row.executed_by_format = (
+        json.dumps({name: count / steps for name, count in of.items()}) for of in (flops, executed)
     )
+    row.executed_ratio, row.issued_ratio = analysis.ratios().values()
+    row.misaligned = analysis.misaligned()
     if without := [product.name for product in analysis.needed if product.call_bytes is None]:
         reasons["bytes_moved"] = {"no_bytes": {"operator": without[0]}}
     else:

@@ -89,7 +89,7 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
         ],
         "phases": _phases(row, text),
         "allocator": " ".join(_allocator(row, text)),
-        "advice": text.within("advice")(cause) if remedy else "",
+        "advice": verdicts.misaligned(row, text.language) or (text.within("advice")(cause) if remedy else ""),
         "experiment": experiment,
         "figure": remedy.figure if remedy and remedy.figure in figures else "",
     }
