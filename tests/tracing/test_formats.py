@@ -83,7 +83,7 @@ def test_nsight_systems_by_hand(tmp_path):
 
 
 def test_launches_of_two_processes_with_one_correlation_are_kept_apart(tmp_path):
-    recording = read(nsys(tmp_path / "t.sqlite"))
+    recording = read(nsys(tmp_path / "t.sqlite"))[0]
     assert len(set(recording.activities.correlation.tolist())) == 4
 
 

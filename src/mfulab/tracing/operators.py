@@ -50,7 +50,7 @@ class TracedPass:
     @functools.cached_property
     def analysis(self) -> Analysis:
         """Time of the traced steps by kind. Raises TraceError if the trace lacks it."""
-        return analyse(recording := read(self.saved), windows(recording)[0])
+        return analyse(recording := read(self.saved)[0], windows(recording)[0])
 
     @functools.cached_property
     def _folder(self) -> tempfile.TemporaryDirectory[str]:
@@ -152,7 +152,7 @@ def modules_of(step: Callable[[], object], device: torch.device, steps: int) -> 
     with module_ranges():
         traced = trace_steps(step, device, steps)  # whose file lasts as long
     with contextlib.suppress(TraceError):
-        recording = read(traced.saved)
+        recording = read(traced.saved)[0]
         return by_module(recording, attribute(recording), windows(recording)[0], Spans(recording))
     return []
 
