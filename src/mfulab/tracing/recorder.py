@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,15 +106,19 @@ class Recorder:
         )  # fmt: skip
         threads, places = [process for process, _ in self._threads], [process for process, _ in self._places]
         devices = np.array([device for _, device in self._places], np.int64)
-        return [_checked(part, devices) for part in processes.split(recording, threads, places)]
+        found = [_checked(part, devices) for part in processes.split(recording, threads, places)]
+        if executed := [part.activities for part in found if len(part.activities)]:
+            span = int(min(one.begin.min() for one in executed)), int(max(one.end.max() for one in executed))
+            found = [replace(part, span=span) for part in found]
+        return found
 
 
 def _checked(recording: Recording, devices: Indices) -> Recording:
     """One process's recording with its devices' numbers, without impossible events, each stream one at a time."""
+    recording = _possible(recording)  # while devices are numbered by their places, from 0
     activities = recording.activities
     activities.device = devices[activities.device] if len(activities) else activities.device
     recording.collectives = [(*span, int(devices[place]), what) for *span, place, what in recording.collectives]
-    recording = _possible(recording)
     for device in np.unique(recording.activities.device).tolist():
         delays = launch_delays(recording, device)
         if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:
@@ -145,10 +150,12 @@ def _possible(recording: Recording) -> Recording:
     if len(called):
         held[:count] &= (mine.begin != 0) | (called.min() <= CLOCKS_APART_NS)
     found = launch_of(recording)
-    linked = np.flatnonzero((found >= 0) & held[:count])
-    early = linked[mine.begin[linked] < recording.launches.begin[found[linked]] - CLOCKS_APART_NS]
-    if 2 * len(early) < len(linked):
-        held[early] = False
+    linked = (found >= 0) & held[:count]
+    early = linked & (mine.begin < np.append(recording.launches.begin, 0)[found] - CLOCKS_APART_NS)
+    of_device = [
+        np.bincount(mine.device[chosen], minlength=mine.device.max(initial=0) + 1) for chosen in (early, linked)
+    ]
+    held[:count] &= ~(early & (2 * of_device[0] < of_device[1])[mine.device])
     if held.all():
         return recording
     masks = np.split(held, np.cumsum([len(column) for column in columns[:2]]))

@@ -142,6 +142,7 @@ class Recording:
     owned: dict[int, int] = field(default_factory=dict)  # kernels of replayed graphs: the call that another trace has
     notes: list[Said] = field(default_factory=list)
     ranks: int = 1  # processes in the file, of which this is one
+    span: tuple[int, int] | None = None  # first to last activity of them all; None without any
 
     def chosen(self, activities: Chosen, host: Chosen, launches: Chosen) -> "Recording":
         """A recording of some of its activities, host calls and launches, in the same order."""

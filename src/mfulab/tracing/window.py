@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from mfulab.core.said import Said
 from mfulab.tracing.intervals import Intervals, clip, length, union
-from mfulab.tracing.recording import Activities, HostCalls, Indices, Recording, Times, TraceError, launch_of
+from mfulab.tracing.recording import Activities, Indices, Recording, Times, TraceError, launch_of
 
 # The annotation around steps that mfulab traces itself; their number follows.
 STEPS = "mfulab traced steps"
@@ -83,9 +83,9 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
             raise TraceError(f"{recording.path}: {one.steps} steps of {one.length} ns: no step was recorded whole")
     if found:
         return found
-    spans: Activities | HostCalls = recording.activities if len(recording.activities) else host
-    held = np.ones(len(spans), bool) if len(recording.activities) else ~recording.of_module
-    begin, end = int(spans.begin[held].min(initial=1 << 62)), int(spans.end[held].max(initial=0))
+    held = ~recording.of_module
+    own = int(host.begin[held].min(initial=1 << 62)), int(host.end[held].max(initial=0))
+    begin, end = (recording.span if len(recording.activities) else None) or own
     if begin >= end:
         raise TraceError(f"{recording.path}: the trace spans no time: every event has a duration of 0")
     source = Said("from_activities" if len(recording.activities) else "from_operators")
