@@ -137,7 +137,7 @@ class Stream:
         return found
 
     def _damaged(self, error: Any, count: int) -> TraceError:
-        """What is wrong with a text: cut where it ends too early, otherwise what stands where."""
+        """The error for a text: cut where it ends too early, else damaged at a place that it names."""
         after = f"after {count:,} events"
         if not isinstance(error, json.JSONDecodeError):
             return TraceError(f"{self.path}: not valid JSON ({str(error)[:120] or type(error).__name__}), {after}")

@@ -62,7 +62,7 @@ def read(path: Path) -> list[Recording]:
 
 
 class _Taken:
-    """What was taken of a file's events, and counts of those that could not be."""
+    """The events of a file as they are taken, and counts of those that could not be."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -96,7 +96,7 @@ class _Taken:
             )
 
     def notes(self) -> list[Said]:
-        """What was left out."""
+        """Sentences on what was left out."""
         found = [Said("odd_events", {"count": self.odd})] if self.odd else []
         return [*found, Said("unknown_kinds", {"kinds": self._kinds()})] if self.unknown else found
 
@@ -115,8 +115,10 @@ class _Taken:
             if not name.startswith(MODULE):
                 return
             kind = _ANNOTATION
-        span = self._span(event, kind <= _COPY)
-        if span is None:
+        ts, dur = event.get("ts"), event.get("dur")
+        if type(ts) is int and type(dur) is int and -MOST_US < ts < MOST_US and 0 <= dur < MOST_US:
+            span = ts * 1000, (ts + dur) * 1000
+        elif not (span := self._span(event, kind <= _COPY)):  # type: ignore[assignment]
             return
         args, process, name = event.get("args"), event.get("pid"), name if type(name) is str else str(name)
         args = args if type(args) is dict else {}
@@ -131,8 +133,7 @@ class _Taken:
 
     def _span(self, event: dict[str, Any], of_device: bool) -> tuple[int, int] | None:
         ts, dur = event.get("ts"), event.get("dur")
-        begin = ts * 1000 if type(ts) is int and -MOST_US < ts < MOST_US else nanoseconds(ts)
-        length = dur * 1000 if type(dur) is int and -MOST_US < dur < MOST_US else nanoseconds(dur)
+        begin, length = nanoseconds(ts), nanoseconds(dur)
         if begin is not None and length is not None and length >= 0:
             return begin, begin + length
         if event.get("ph") == "X":

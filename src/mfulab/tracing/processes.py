@@ -52,7 +52,7 @@ def split(recording: Recording, threads: Sequence[Any], places: Sequence[Any]) -
 
 
 def _names(threads: list[Any], places: list[Any]) -> dict[Any, Any]:
-    """What each process is called: of a text the words before a number, where devices are named by other numbers.
+    """The name of each process: of a text the words before a number, where devices have other numbers.
 
     A merged file calls rank 1's process "[TP01] 4242" and its device "[TP01] 1".
     """

@@ -15,14 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from mfulab.core.data import data
 from mfulab.core.errors import ConfigurationError
 
-METRICS: Mapping[str, Mapping[str, list[str]]] = yaml.safe_load(
-    Path(__file__).with_name("engines.yaml").read_text(encoding="utf-8")
-)
+METRICS: Mapping[str, Mapping[str, list[str]]] = data(Path(__file__).with_name("engines.yaml"))
 NAMES = frozenset(name for metrics in METRICS.values() for known in metrics.values() for name in known)
 REPEATS = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "cp_rank", "attn_tp_rank")
 ENGINES = (

@@ -61,8 +61,9 @@ def of_traces(tables: frames.Tables, text: Texts) -> str | None:
     if told.empty:
         return str(rows["message"].iloc[0])
     row: dict[str, Any] = told.iloc[0].to_dict()
-    because = verdicts.columns(row, language=text.language)["verdict_reason"]
-    return text.within("page")("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), because=because)
+    words = verdicts.columns(row, language=text.language)
+    said = {"verdict": words["verdict"], "because": words["verdict_reason"]}
+    return text.within("page")("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), **said)
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
