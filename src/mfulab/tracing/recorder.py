@@ -68,12 +68,12 @@ class Recorder:
         annotation: bool, call: Call | None = None, sequence: int = -1,
     ) -> None:  # fmt: skip
         """Adds an operator or annotation of a process's thread; `call` holds its arguments, where they are recorded."""
+        number = self._threads.setdefault(thread, len(self._threads))
         if call is not None:  # equal ones are kept once
             text = str((call.name, call.shapes, call.types, call.values))
             if text not in self._shared:
                 self._shared[text] = call.plain()
             self._calls[len(self._host) // 8] = self._shared[text]
-        number = self._threads.setdefault(thread, len(self._threads))
         self._host.extend((*span, self._name(name), number, external, forward, annotation, sequence))
 
     def launch(
@@ -118,7 +118,8 @@ def _checked(recording: Recording, devices: Indices) -> Recording:
     recording = _possible(recording)  # while devices are numbered by their places, from 0
     activities = recording.activities
     activities.device = devices[activities.device] if len(activities) else activities.device
-    recording.collectives = [(*span, int(devices[place]), what) for *span, place, what in recording.collectives]
+    held = recording.collectives
+    recording.collectives = [(begin, end, int(devices[place]), what) for begin, end, place, what in held]
     for device in np.unique(recording.activities.device).tolist():
         delays = launch_delays(recording, device)
         if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:

@@ -22,6 +22,7 @@ Chosen = npt.NDArray[np.bool_]
 Collective = tuple[str, int, int]  # its kind, the bytes of its larger side, and how many processes take part
 
 MOST_ELEMENTS = 2**48  # along one side of a tensor
+MOST_DEVICES = 2**31
 MODULE = "nn.Module: "  # begins the name of a module's range, as torch.profiler writes it: nn.Module: NAME_NUMBER
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS = ("compute", "communication", "copy")
@@ -40,6 +41,12 @@ def step_mark(name: str) -> str | None:
     """The mark of one step as torch.profiler writes it, for a range that a user called step 12, iteration_12, ….."""
     found = _STEP.fullmatch(name)
     return f"ProfilerStep#{int(found[1])}" if found else None
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Says whether a device's property may be what it says: a text as its name, a whole number of units, else any."""
+    kind = {"name": str, "id": int, "numSms": int}.get(name, int | float)
+    return isinstance(value, kind) and (isinstance(value, str) or 0 <= value < MOST_ELEMENTS)
 
 
 class TraceError(UnsupportedError):
@@ -152,7 +159,7 @@ class Recording:
         return replace(
             self,
             activities=Activities(*(column[activities] for column in vars(self.activities).values())),
-            host=HostCalls(*(column[host] for column in columns), calls),
+            host=HostCalls(*[*(column[host] for column in columns), calls]),
             launches=Launches(*(column[launches] for column in vars(self.launches).values())),
             notes=list(self.notes),
         )
@@ -168,19 +175,23 @@ class Recording:
 
     @property
     def properties(self) -> list[dict[str, Any]]:
+        """Facts about each device that the file tells, without what is no fact: a list, a name that is a number."""
         found = self.metadata.get("deviceProperties")
         known = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
         return [
-            {name: printable(value) if isinstance(value, str) else value for name, value in one.items()}
+            {
+                name: printable(value) if isinstance(value, str) else value
+                for name, value in one.items()
+                if _fits(name, value)
+            }
             for one in known
-            if isinstance(one.get("name", ""), str | None)
         ]
 
     def distributed(self, name: str) -> int | None:
         """A whole number of the file's `distributedInfo`: `rank` or `world_size`."""
         found = self.metadata.get("distributedInfo")
         value = found.get(name) if isinstance(found, dict) else None
-        return value if isinstance(value, int) else None
+        return value if isinstance(value, int) and 0 <= value < MOST_DEVICES else None
 
     def device_properties(self, ordinal: int | None = None) -> dict[str, Any]:
         """Properties of a device by its number, else of that with most activities; empty where they are not told."""

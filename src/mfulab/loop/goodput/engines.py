@@ -59,8 +59,8 @@ def _values(page: Metrics, engine: str | None) -> dict[str, float]:
     values = {}
     for kind, metrics in METRICS.items():
         for name, known in metrics.items():
-            parts = next((parts for metric in known if (parts := page.of(metric, engine))), None)
-            if parts is not None:
+            parts = next((parts for metric in known if (parts := page.of(metric, engine))), [])
+            if parts:
                 mean = kind == "of_one_gpu" or name in MEANS
                 values[name] = sum(parts) / (len(parts) if mean else 1)
     return values
@@ -115,9 +115,9 @@ def sample_of(
     found |= {name: now[name] for name in METRICS["gauges"] if name in COLUMNS and name in now}
     row = {name: found.get(name) for name in COLUMNS}
     whose = {"page": url, "engine": after.engine, "model": after.model, "precision": precision}
-    whose |= {"replica": after.replica or None}
+    replica = after.replica or None
     missing = _missing(row, now, peak, anew) if after.engine != "mfulab" else []
-    return {**whose, **row, "verdict": _verdict(row), "missing": missing}
+    return {**whose, "replica": replica, **row, "verdict": _verdict(row), "missing": missing}
 
 
 def _missing(row: Mapping[str, Any], now: Reading, peak: Peak, anew: bool) -> list[str]:

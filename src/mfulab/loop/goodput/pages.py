@@ -80,12 +80,12 @@ class Reader:
 
         until = time.monotonic() + DEADLINE_S
         fresh = [url for url, thread in self._threads.items() if not (thread and thread.is_alive())]
-        for url in fresh:
-            self._threads[url] = thread = threading.Thread(target=one, args=(url,), daemon=True)
+        started = {url: threading.Thread(target=one, args=(url,), daemon=True) for url in fresh}
+        self._threads |= started
+        for thread in started.values():
             thread.start()
-        for url in fresh:
-            if thread := self._threads[url]:
-                thread.join(max(0.0, until - time.monotonic()))
+        for thread in started.values():
+            thread.join(max(0.0, until - time.monotonic()))
         return {url: found.get(url) or ConfigurationError(f"--engine {url}: {LATE}") for url in self._threads}
 
 
