@@ -45,8 +45,9 @@ def step_mark(name: str) -> str | None:
 
 def _fits(name: str, value: Any) -> bool:
     """Says whether a device's property may be what it says: a text as its name, a whole number of units, else any."""
-    kind = {"name": str, "id": int, "numSms": int}.get(name, int | float)
-    return isinstance(value, kind) and (isinstance(value, str) or 0 <= value < MOST_ELEMENTS)
+    if name == "name":
+        return isinstance(value, str)
+    return isinstance(value, int if name in ("id", "numSms") else int | float) and 0 <= value < MOST_ELEMENTS
 
 
 class TraceError(UnsupportedError):

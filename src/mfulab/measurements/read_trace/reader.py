@@ -1,6 +1,7 @@
 """Files to rows: what `mfulab trace` and the step `read_trace` share."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from mfulab.tracing.window import windows
 
 XPLANE = ".xplane.pb"
 ENDINGS = (".json", ".json.gz", ".sqlite", XPLANE, "_results.db")
+_RANK = re.compile(
+    r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE
+)  # in the name of a file that does not tell its rank itself
 LISTED = 10  # uncounted operators that a row names
 MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
 MOST_LETTERS = 100  # of an operator's or kernel's name
@@ -122,6 +126,8 @@ def trace_row(
         job = recording.path.name
     elif world and world > 1:
         job = f"{recording.path.parent.name}/{world} ranks"
+    elif rank is None and job is None and (named := _RANK.search(recording.path.name)):
+        rank, job = int(named[1]), f"{recording.path.parent.name}/{_RANK.sub('rank*', recording.path.name, count=1)}"
     held = analysis.collectives if job and sum(map(len, analysis.collectives.values())) <= MOST_COLLECTIVES else {}
     row = TraceRow(
         trace=recording.path.name,
