@@ -113,13 +113,13 @@ def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Pa
     told = [(one.told, one.call_flops, row) for one, row in analyses if isinstance(one.told, DeviceTime)]
     if not told:
         raise ConfigurationError(f"--perfetto {out}: the trace holds no device's time to draw")
-    for time, flops, row in told:
+    for number, (time, flops, row) in enumerate(told):
         peak, mfu = row["peak_tflop_s"], row["mfu_percent"]
         words = verdicts.columns(row, language=language)
         verdict = f"{words['verdict']}: {words['verdict_reason']}"
         said = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
-        added += timeline.tracks(time, flops, peak and 1e12 * peak, said, names)
-    timeline.write(out, told[0][0].recording, added)
+        added += timeline.tracks(number, time, flops, peak and 1e12 * peak, said, names)
+    timeline.write(out, list({id(time.recording): time.recording for time, *_ in told}.values()), added)
     print(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
 
 

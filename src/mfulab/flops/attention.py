@@ -7,13 +7,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from mfulab.core.data import data
 from mfulab.flops.cost import Cost, Pairs, dense_pairs, document_pairs
 from mfulab.flops.masks import lengths_of, mask_pairs
 
 # The arguments of each kernel as far as they are read, by this module's names.
-_TABLE = yaml.safe_load(Path(__file__).with_name("attention.yaml").read_text(encoding="utf-8"))
+_TABLE = data(Path(__file__).with_name("attention.yaml"))
 SIGNATURES: dict[str, str] = _TABLE["fixed"]
 VARIABLE_SIGNATURES: dict[str, str] = _TABLE["variable"]
 ATTENTION = SIGNATURES | VARIABLE_SIGNATURES

@@ -288,10 +288,10 @@ def _figure(
 
 
 def _headline(sections: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:
-    """The first figure's sentence; where every run failed, the failure."""
+    """The first figure's sentence, else the first trace's; where every run failed, the failure."""
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
     failed = "" if measured else trust.failed(tables, text.language)
-    return failed or next((figure["finding"] for figure in _all(sections)), None)
+    return failed or next((figure["finding"] for figure in _all(sections)), None) or why.of_traces(tables, text)
 
 
 def _all(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
