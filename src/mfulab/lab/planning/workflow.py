@@ -28,6 +28,8 @@ from mfulab.lab.planning.sources import PACKAGE, Sources, changed_at, closure, d
 from mfulab.lab.runtime import client, devices, lifetime
 
 PAGE = Path("reports/report.html")
+WHOLE_PAGE = RESULTS / "tables/whole_page"  # there while PAGE is what Snakemake's last page of a whole sweep was
+PARTIAL = RESULTS / "tables/partial"  # tables of a page of the rows that there are
 PROCESSES, NODES = (re.compile(rf'"{name}": (\d+)') for name in ("processes", "nodes"))  # in a run's config
 # What runs import beside torch, by what their configs hold. A model from elsewhere may import anything.
 IMPORTED = {
@@ -82,11 +84,13 @@ class Workflow:
         # What the page's first sentence needs, and a file that says that a page of it was written.
         self.headline_rows = [f"{RESULTS}/{folder}/row.csv" for folder in self._sweep.headline]
         self.first_page = f"{RESULTS}/plan/{self._sweep.digest}.page"
-        # Commands that write tables and page of the rows that there are, while others are still to come.
+        # Commands that write a page of the rows that there are, while others are still to come. Snakemake, which does
+        # not see it, finds the file missing that stands for its own page, and makes that anew.
         self.partial_page = (
-            f"warm scripts/command.py tables --partial --manifest {shlex.join(self.planned_manifests)}"
-            " --reference results/reference --out results/tables"
-            f" && warm scripts/command.py page --out {PAGE} --language {self.language}"
+            f"rm -f {WHOLE_PAGE}"
+            f" && warm scripts/command.py tables --partial --manifest {shlex.join(self.planned_manifests)}"
+            f" --reference results/reference --out {PARTIAL}"
+            f" && warm scripts/command.py page --tables {PARTIAL} --out {PAGE} --language {self.language}"
         )
 
     def begin(self) -> bool:
