@@ -4,7 +4,6 @@ import itertools
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from rich.console import Console, Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from mfulab.core.files import UnreadableError, read_csv, write_text
+from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language.quantities import duration, quantity
 from mfulab.lab.planning import keys, lock, runs, store
 from mfulab.lab.planning.composition import compose_experiments
@@ -118,8 +117,8 @@ def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
     from mfulab.lab.tables import build
 
     alone = replace(plan, runs=[each for each in plan.runs if each is run or each.step != run.step])
-    with tempfile.TemporaryDirectory() as folder:
-        manifest = Path(folder, "plan.json")
+    with scratch() as folder:
+        manifest = folder / "plan.json"
         write_text(manifest, alone.manifest)
         records = build.collect([manifest]).records[MEASUREMENTS[run.step].table]
     return [record for record in records if f"{record['run']},".startswith(f"{run.name},")]

@@ -18,7 +18,7 @@ from mfulab.device.local_peak import local_peak
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.series import cpu_probe
 from mfulab.flops.formulas import weighted_peak_flop_s
-from mfulab.loop.interactive.published import Rate, rates
+from mfulab.loop.interactive.published import Rate, folder, rates, why_unsafe
 from mfulab.loop.interactive.show import bar, ladder_table
 from mfulab.mfu.ladder import Facts
 from mfulab.mfu.utilization import utilization
@@ -93,6 +93,8 @@ def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
         share = "no MFU: its peak is unknown" if mfu is None else f"MFU {mfu:.1f} % of the spec peak {bar(mfu)}"
         step = f"{1e3 * process['step_s']:.1f} ms a step"
         lines.append(Text(f"{process['name']} ({process['pid']}): {rate}, {step}, {share}", style="green"))
+    if unsafe := why_unsafe(folder()):
+        lines.append(Text(f"no measured processes: {unsafe}", style="yellow"))
     if not sample["processes"] and sample["expected_mfu_percent"] is None:
         lines.append(Text("busy is not useful: MFU needs a process that measures itself (mfulab.measure)", style="dim"))
     return Group(*lines)

@@ -363,7 +363,9 @@ def test_any_archive_is_read_or_refused_and_writes_nothing_outside(tmp_path: Pat
     kinds = st.sampled_from([tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
     members = data.draw(st.lists(st.tuples(names, kinds, names), max_size=8))
     root = Path(tempfile.mkdtemp(dir=tmp_path))
-    archive = archive_of(root / "given.tar", *(special(*member) if member[1] != b"0" else member[0] for member in members))
+    archive = archive_of(
+        root / "given.tar", *(special(*member) if member[1] != b"0" else member[0] for member in members)
+    )
     content = bytearray(archive.read_bytes())
     for place, byte in data.draw(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), max_size=5)):
         if place < len(content):

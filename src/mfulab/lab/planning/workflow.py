@@ -5,16 +5,15 @@ import os
 import re
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import write_text
+from mfulab.core.files import scratch, write_text
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import duration
 from mfulab.core.measurement import Measurement
@@ -69,7 +68,7 @@ class Workflow:
         self._is_read_only = is_main  # a cluster's job finds all that the main process wrote
         self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
         self._states: dict[str, store.State] = {}
-        self._scratch_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch_folder: Path | None = None
         self.language = self.plans[0].language  # of page and figures: the first experiment's
         self.gpu = int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))  # held by what nothing runs beside
         self.planned_manifests = [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
@@ -255,8 +254,10 @@ class Workflow:
     def _scratch(self, name: str, text: str) -> str:
         """A file outside the project, as long as this process lives."""
         if self._scratch_folder is None:
-            self._scratch_folder = tempfile.TemporaryDirectory(prefix="mfulab-dry-")
-        path = Path(self._scratch_folder.name, name)
+            stack = ExitStack()
+            self._scratch_folder = stack.enter_context(scratch())
+            atexit.register(stack.close)
+        path = self._scratch_folder / name
         if not path.exists():
             write_text(path, text)
         return str(path)

@@ -46,7 +46,10 @@ def main(command: list[str]) -> int:
         if command[0] == KILLED:
             return _killed(command[1:], environment)
         if "--config" in command:
-            return _measure(command, environment)
+            try:
+                return _measure(command, environment)
+            except devices.HeldError as error:
+                return _fail(command, str(error))
         began = time.monotonic()
         status = _execute(command, environment, None)
         if command[1:2] == ["page"] and (sweep := budget.read()) is not None:

@@ -103,7 +103,9 @@ def _members(archive: Path, stack: ExitStack) -> Iterator[_Member]:
         for entry in packed.infolist():
             kind = stat.S_IFMT(entry.external_attr >> 16)
             is_file = kind in (0, stat.S_IFREG) and not entry.is_dir()
-            yield _Member(entry.filename, entry.file_size, entry.is_dir(), is_file, lambda entry=entry: packed.open(entry))
+            yield _Member(
+                entry.filename, entry.file_size, entry.is_dir(), is_file, lambda entry=entry: packed.open(entry)
+            )
         return
     file.seek(0)
     opener = OPENERS.get(file.peek(3)[:3], OPENERS.get(file.peek(3)[:2]))

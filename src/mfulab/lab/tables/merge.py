@@ -34,7 +34,9 @@ from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 
 COLLECTED = "+collected"
 PACKED = ("config.json", "row.csv", "samples.csv", "operators.csv", "kernels.csv")
-UNPACKED = ".unpacked"  # folder of the results, which one process at a time holds; what a kill leaves goes at the next start
+UNPACKED = (
+    ".unpacked"  # folder of the results, which one process at a time holds; what a kill leaves goes at the next start
+)
 DEEPEST = 6  # parts of a path in an archive: FOLDER/results/HARDWARE/STEP/RUN/FILE
 OF, LONGEST_NAME = "--", 40  # between a device and its participant, and letters of the latter
 OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
