@@ -23,6 +23,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from support.processes import is_running, until
 from support.slow import few
 from support.workflow_copy import copy_workflow, fake_steps
@@ -237,6 +239,25 @@ def test_a_page_is_its_command_s_after_another_was_interrupted(tree: Path) -> No
     assert shown(tree) == (runs_of("1"), runs_of("1"))
     finish(tree, target="report", **one)
     assert shown(tree) == (runs_of("1"), runs_of("1"))
+
+
+ENDS = st.sampled_from([*SIGNALS, None])
+COMMANDS = st.tuples(st.sampled_from(["1", "5,6", "1,5"]), ENDS, st.randoms(use_true_random=False))
+
+
+@pytest.mark.slow
+@settings(max_examples=2 * TIMES, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(commands=st.lists(COMMANDS, min_size=2, max_size=5))
+def test_a_page_is_its_command_s_in_any_order_of_commands_ends_and_kills(tree: Path, commands: list) -> None:
+    shutil.rmtree(tree / "results", ignore_errors=True)
+    for sizes, number, chance in commands:
+        if number is not None:
+            make_script(tree, 0.5)
+            killed_with_a_page(tree, number, chance, batch_size=sizes)
+        make_script(tree, 0)
+        for size in (sizes, "1"):
+            finish(tree, target="report", batch_size=size)
+            assert shown(tree) == (runs_of(size), runs_of(size))
 
 
 def row_of(tree: Path, name: str) -> Path:

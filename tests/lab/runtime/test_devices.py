@@ -194,12 +194,12 @@ def test_who_holds_a_device_for_ever_is_named_and_costs_rows_not_the_sweep(
     monkeypatch.setattr(devices, "LONGEST_WAIT_S", 0.2)
     environment = {LOCKS: str(tmp_path)}
     path = lock_path("cpu", environment)
-    assert devices.held(path) == ""
+    assert devices.holder(path) == ""
     hold = "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", hold, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        said = devices.held(path)
+        said = devices.holder(path)
         assert f"{path} is held by " in said
         assert str(other.pid) in said or "another process" in said  # as in a container of another kernel's processes
         with (
@@ -217,4 +217,4 @@ def test_who_holds_a_device_for_ever_is_named_and_costs_rows_not_the_sweep(
         assert client.main(["run.py", "environment", "--config", str(folder / "config.json")]) == 0
         assert "is held by " in wrote[0]
         other.communicate()
-    assert devices.held(path) == ""
+    assert devices.holder(path) == ""

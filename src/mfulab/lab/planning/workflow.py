@@ -83,9 +83,14 @@ class Workflow:
         # What the page's first sentence needs, and a file that says that a page of it was written.
         self.headline_rows = [f"{RESULTS}/{folder}/row.csv" for folder in self._sweep.headline]
         self.first_page = f"{RESULTS}/plan/{self._sweep.digest}.page"
-        # Commands that write a page of the rows that there are, while others are still to come. Snakemake, which does
-        # not see it, finds the file missing that stands for its own page, and makes that anew.
-        self.partial_page = (
+
+    @property
+    def partial_page(self) -> str:
+        """Commands that write a page of the rows that there are, while others are still to come.
+
+        Snakemake, which does not see it, finds the file missing that stands for its own page, and makes that anew.
+        """
+        return (
             f"rm -f {WHOLE_PAGE}"
             f" && warm scripts/command.py tables --partial --manifest {shlex.join(self.planned_manifests)}"
             f" --reference results/reference --out {PARTIAL}"

@@ -64,7 +64,7 @@ def claim(
                     yield environment | visible(held) if is_gpu(device) else environment
                     return
         if time.monotonic() > end:
-            told = "; ".join(held(path) or path for path in paths)
+            told = "; ".join(holder(path) or path for path in paths)
             raise HeldError(f"waited {LONGEST_WAIT_S / 60:g} min for a device: {told}")
         if not is_told:
             wanted, names = f"{count} of " if count > 1 else "", " or ".join(candidates)
@@ -81,18 +81,18 @@ def lock_path(device: str, environment: Mapping[str, str]) -> str:
     return f"{environment.get(LOCKS) or '/tmp'}/{name}"
 
 
-def held(path: str) -> str:
+def holder(path: str) -> str:
     """Says who holds a lock, and what to do about it; empty where nobody does."""
     descriptor = open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        about, holder = os.fstat(descriptor), "another process"
+        about, who = os.fstat(descriptor), "another process"
         with suppress(OSError), open("/proc/locks", encoding="ascii") as file:
             device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
             holders = [words[4] for words in map(str.split, file) if words[1] == "FLOCK" and words[5] == device]
-            holder = f"process {holders[0]}" if holders and int(holders[0]) > 0 else holder
-        return f"{path} is held by {holder}; runs wait for its end. {LOCKS} names another folder of locks"
+            who = f"process {holders[0]}" if holders and int(holders[0]) > 0 else who
+        return f"{path} is held by {who}; runs wait for its end. {LOCKS} names another folder of locks"
     finally:
         os.close(descriptor)
     return ""

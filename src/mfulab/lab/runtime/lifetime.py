@@ -34,7 +34,7 @@ def start(is_local: bool = True, work: str = "both") -> None:
             os.environ[GPUS] = ",".join(f"{slug(device.name)}:{device.uuid}" for device in found)
     for device in [*(each.uuid for each in found), "cpu"]:
         with suppress(RuntimeError):  # which its runs tell
-            if told := devices.held(devices.lock_path(device, os.environ)):
+            if told := devices.holder(devices.lock_path(device, os.environ)):
                 print(f"mfulab: {told}", file=sys.stderr)
     if path := _running.enter_context(worker(work)):
         os.environ[SOCKET] = path
