@@ -241,6 +241,22 @@ def test_a_page_is_its_command_s_after_another_was_interrupted(tree: Path) -> No
     assert shown(tree) == (runs_of("1"), runs_of("1"))
 
 
+@pytest.mark.slow
+def test_a_clock_set_back_between_two_sweeps_costs_nothing(tree: Path) -> None:
+    """What the first wrote is an hour from now then, and so are inputs of the next: tables, figures and page."""
+    make_script(tree, 0)
+    finish(tree, target="report", batch_size="1,2")
+    for path in (tree / "results").rglob("*"):
+        later = path.lstat().st_mtime + 3600
+        os.utime(path, (later, later), follow_symlinks=False)
+    before = measured(tree)
+    said = finish(tree, target="report", batch_size="1,2,3")
+    assert "Removing" not in said
+    assert shown(tree) == (runs_of("1,2,3"), runs_of("1,2,3"))
+    finish(tree, target="report", batch_size="1,2,3")
+    assert sum((measured(tree) - before).values()) == 1
+
+
 ENDS = st.sampled_from([*SIGNALS, None])
 COMMANDS = st.tuples(st.sampled_from(["1", "5,6", "1,5"]), ENDS, st.randoms(use_true_random=False))
 
