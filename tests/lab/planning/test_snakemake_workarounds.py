@@ -44,7 +44,7 @@ def test_an_output_older_than_its_input_is_dated_and_kept(tmp_path):
     given, made = File(config), File(row)
     dag = SimpleNamespace()
     dag.check_output_mtime = types.MethodType(DAG.check_output_mtime, dag)
-    job = SimpleNamespace(input=[given])
+    job = SimpleNamespace(input=[given], rule=None)
     with pytest.raises(WorkflowError, match="older modification time"):
         asyncio.run(dag.check_output_mtime(job, [made]))
     keep_no_output_older(dag)
