@@ -167,6 +167,8 @@ def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
     if not lines:
         raise UnreadableError(f"{path}: empty")
     header = lines[0]
+    if twice := next((name for name in header if header.count(name) > 1), None):
+        raise UnreadableError(f"{path}: two columns are called {twice!r}")
     for number, cells in enumerate(lines[1:], start=2):
         if len(cells) != len(header):
             raise UnreadableError(f"{path}: line {number} has {len(cells)} cells, the header {len(header)}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, Field, create_model
+from pydantic import AfterValidator, BaseModel, Field, create_model
 
 import mfulab
 from mfulab.core.errors import ConfigurationError
@@ -18,7 +18,7 @@ from mfulab.core.files import read_text
 from mfulab.core.groups import SLUG, Closed
 from mfulab.core.language import LANGUAGES
 from mfulab.core.replicates import MOST_REPLICATES
-from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.measurements.registry import MEASUREMENTS, machine
 
 KERNELS = Path(mfulab.__file__).parent / "kernels"
 # Fields of configs that are no keys: planning sets them.
@@ -52,7 +52,7 @@ class Asked(Closed):
     budget_min: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="Minutes of wall time of a sweep; what does not fit is not measured; empty: no end."
     )
-    hardware: Annotated[str, Field(pattern=f"^{SLUG}$")] | None = Field(
+    hardware: Annotated[str, Field(pattern=f"^{SLUG}$"), AfterValidator(machine)] | None = Field(
         None,
         description="The slug of the device to measure, as its folder in results/ is called (letters a to z, digits and"
         " hyphens), if planning runs on another machine; empty: this one.",
