@@ -16,12 +16,13 @@ from typing import Any
 
 import click
 import yaml
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language.quantities import duration, quantity
+from mfulab.core.terminal import Terminal
 from mfulab.lab.planning import keys, lock, runs, store
 from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.load import CONFIG, RESULTS, place
@@ -70,7 +71,7 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
             if len(found) == 1 and not (as_json or multirun):
                 _show(each, found[0], whole)
     if (multirun or len(rows) > 1) and rows and not as_json:
-        console = Console()
+        console = Terminal()
         console.print(table_of(step, rows, console.width))
 
 
@@ -126,7 +127,7 @@ def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
 
 def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
     """Prints a row's summary: of a step its ladder and verdict, of a count its layers, of others their columns."""
-    console = Console()
+    console = Terminal()
     layers = RESULTS / run.folder / "layers.csv"
     if layers.exists():
         from mfulab.cli.flops import render

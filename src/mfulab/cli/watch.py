@@ -7,11 +7,12 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import psutil
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.terminal import Terminal
 from mfulab.device import GPU, cpu, identity, is_gpu, vendors
 from mfulab.device.emulation import emulated_here
 from mfulab.device.local_peak import local_peak
@@ -137,7 +138,7 @@ def follow(source: Iterator[Frame], count: int | None, as_json: bool, prometheus
             from mfulab.cli.export import prometheus_page
 
             page = stack.enter_context(prometheus_page(prometheus))
-        console, live = Console(), None
+        console, live = Terminal(), None
         with suppress(KeyboardInterrupt):
             for number, (sample, shown) in enumerate(source, start=1):
                 if page:

@@ -69,14 +69,25 @@ def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
     Raises FileNotFoundError, and UnreadableError for anything else that is there.
     """
     try:
-        return _read(path, most, follow).decode("utf-8")
+        return read_bytes(path, most, follow=follow).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UnreadableError(f"{path}: not UTF-8 text (byte {error.start})") from error
 
 
+def read_given(path: Path, most: int = LARGEST) -> str:
+    """The text of a file that a user names, a link followed: regular, at most so many bytes, UTF-8.
+
+    Raises ConfigurationError, saying which of these it is not.
+    """
+    try:
+        return read_text(path, most, follow=True)
+    except (FileNotFoundError, UnreadableError) as error:
+        raise ConfigurationError(f"{error}.") from error
+
+
 def read_tail(path: Path, most: int) -> str:
     """The last `most` bytes of a text file, however large; what is not UTF-8 is replaced. Raises as `read_text`."""
-    return _read(path, -most).decode("utf-8", errors="replace")
+    return read_bytes(path, -most).decode("utf-8", errors="replace")
 
 
 def digest(path: Path) -> str:
@@ -93,8 +104,8 @@ def digests(folder: Path, ending: str) -> list[str]:
         raise ConfigurationError(f"{error}. Remove it, or give a file.") from error
 
 
-def _read(path: Path, most: int, follow: bool = False) -> bytes:
-    """A file of at most `most` bytes, or its last bytes where that is negative."""
+def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = False) -> bytes:
+    """A file of at most `most` bytes, or its last bytes where that is negative. Raises as `read_text`."""
     with opened(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most > 0:

@@ -24,6 +24,7 @@ from mfulab.core.files import (
     write_text,
 )
 from mfulab.core.rows import impossible
+from mfulab.core.terminal import printable
 from mfulab.device.identity import slug
 from mfulab.lab.planning import lock, store
 from mfulab.lab.planning.store import is_complete, write_if_changed
@@ -247,7 +248,7 @@ def run(sources: Sequence[Path], into: Path, in_class: bool, pack: Path | None) 
         raise cannot_be_written(error.filename or into, error) from error
     print(f"{len(merged.copied)} runs copied, {len(merged.known)} here already, {len(merged.problems)} problems")
     for problem in merged.problems:
-        print(f"  {problem}")
+        print(f"  {printable(problem)}")
     return int(bool(merged.problems))
 
 
