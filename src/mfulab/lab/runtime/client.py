@@ -137,6 +137,8 @@ def _failure(status: int, is_out_of_memory: bool) -> str:
     """Message for a run that ended with `status` (negative: a signal) without a row."""
     if status == -signal.SIGKILL and is_out_of_memory:
         return "the kernel killed the run's process: out of memory"
+    if status == -signal.SIGINT:
+        return f"{processes.SIGNALLED} SIGINT: interrupted"
     if status < 0:
         return f"{processes.SIGNALLED} {signal.Signals(-status).name}"
     return f"the run's process ended with exit status {status} and wrote no row"
