@@ -175,13 +175,13 @@ def test_nothing_is_published_where_others_may_write_and_that_is_said(monkeypatc
     monkeypatch.setattr(published.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(published, "INTERVAL_S", 0.0)
     model = torch.nn.Linear(16, 8)
-    with (
-        pytest.warns(UserWarning, match="only this user may write"),
-        mfulab.measure(model, quiet=True, ceiling_s=0) as run,
-    ):
-        for _ in range(3):
-            model(torch.randn(4, 16)).sum().backward()
-            run.step()
+    window = mfulab.measure(model, quiet=True, ceiling_s=0)
+    with pytest.warns(UserWarning, match="only this user may write"):
+        window.__enter__()
+    for _ in range(3):
+        model(torch.randn(4, 16)).sum().backward()
+        window.step()
+    window.__exit__(None, None, None)
     assert not list(victim.iterdir())
     assert published.rates() == []
     shown = console()
@@ -226,7 +226,7 @@ def test_a_file_that_holds_no_rate_is_passed_over(monkeypatch, tmp_path, change)
     assert published.rates(now=lambda: 6.0) == []
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
 def test_what_is_no_regular_file_ends_no_watch(monkeypatch, tmp_path, make):
     monkeypatch.setattr(published, "folder", lambda: tmp_path)
     make(tmp_path / f"{os.getpid()}.json")

@@ -160,7 +160,13 @@ def test_a_word_that_is_no_path_is_one_sentence(word):
 
 def test_what_a_killed_process_left_is_removed_and_what_another_holds_is_not(tmp_path: Path) -> None:
     """By the kernel's lock: a process number means nothing to another container that shares the folder."""
-    code = "import sys, time; from mfulab.core.files import scratch\nwith scratch(sys.argv[1]) as folder: print(folder, flush=True); time.sleep(60)"
+    code = """
+import sys, time
+from mfulab.core.files import scratch
+with scratch(sys.argv[1]) as folder:
+    print(folder, flush=True)
+    time.sleep(60)
+"""
     killed, living = (
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         for _ in range(2)
@@ -189,5 +195,5 @@ def test_what_a_killed_process_left_is_removed_and_what_another_holds_is_not(tmp
 def test_json_holds_finite_numbers(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(f'{{"arguments": {{"x": {text}}}}}')
-    with pytest.raises(UnreadableError, match="config.json: not JSON .*finite"):
+    with pytest.raises(UnreadableError, match=r"config.json: not JSON .*finite"):
         read_json(path)

@@ -17,7 +17,10 @@ WARM = """
 warm() {
     [ $((left--)) -gt 0 ] || kill -9 $$
     while [ "$1" != --out ]; do words="$words $1"; shift; done
-    case "$words " in *" page "*) mkdir -p reports; cat "$from/table" > half; mv half "$2";; *) mkdir -p "$2"; echo "$who" > "$2/table";; esac
+    case "$words " in
+        *" page "*) mkdir -p reports; cat "$from/table" > half; mv half "$2";;
+        *) mkdir -p "$2"; echo "$who" > "$2/table";;
+    esac
     words=
 }
 """

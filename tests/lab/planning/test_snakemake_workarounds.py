@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import types
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -29,10 +30,10 @@ class File(str):
     """As much of Snakemake's file as its check of times asks."""
 
     async def exists_local(self):
-        return os.path.exists(self)
+        return Path(self).exists()
 
     async def mtime_uncached(self, skip_storage):
-        return SimpleNamespace(local=lambda: os.stat(self).st_mtime)
+        return SimpleNamespace(local=lambda: Path(self).stat().st_mtime)
 
 
 def test_an_output_older_than_its_input_is_dated_and_kept(tmp_path):

@@ -195,13 +195,16 @@ def test_who_holds_a_device_for_ever_is_named_and_costs_rows_not_the_sweep(
     environment = {LOCKS: str(tmp_path)}
     path = lock_path("cpu", environment)
     assert devices.holder(path) == ""
-    hold = "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    hold = (
+        "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX);"
+        "print(flush=True); sys.stdin.read()"
+    )
     with subprocess.Popen([sys.executable, "-c", hold, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
         said = devices.holder(path)
         assert f"{path} is held by " in said
-        assert str(other.pid) in said or "another process" in said  # as in a container of another kernel's processes
+        assert str(other.pid) in said or "another process" in said
         with (
             pytest.raises(devices.HeldError, match=r"waited .* held by .*MFULAB_LOCKS"),
             claim("cpu", "x", environment),

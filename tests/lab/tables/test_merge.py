@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import read_csv
+from mfulab.core.files import read_csv, read_json
 from mfulab.lab.runtime.run import write_csv
-from mfulab.lab.tables import archives
+from mfulab.lab.tables import archives, build
 from mfulab.lab.tables.merge import collect
 from mfulab.measurements.registry import MEASUREMENTS
 
@@ -105,6 +105,21 @@ def test_a_count_of_another_day_is_the_same_count_and_a_different_one_is_not(tmp
     make(wrong, "count_flops", "model=linear", forward_flops=9)
     assert len(collect([there], here).known) == 1
     assert len(collect([wrong], here).problems) == 1
+
+
+@pytest.mark.parametrize("text", ["NaN", "1e999", '[0, {"y": -Infinity}]'])
+def test_a_config_that_no_page_can_hold_is_refused_at_the_door_and_costs_its_run(tmp_path: Path, text: str) -> None:
+    """Where it lies here already, its row is shown without it, and the page names the file."""
+    folder = make(tmp_path / "there", "count_flops", "model=linear", forward_flops=8)
+    config = json.dumps({**COUNTED, "model": {**COUNTED["model"], "arguments": {"x": "VALUE"}}})
+    (folder / "config.json").write_text(config.replace('"VALUE"', text))
+    merged = collect([tmp_path / "there"], tmp_path / "here")
+    assert merged.copied == []
+    assert "config.json: not JSON" in merged.problems[0]
+    collected = build.collect(results=tmp_path / "there")
+    build.write(collected, tmp_path / "tables")
+    details = read_json(tmp_path / "tables/details.json")
+    assert all("config" not in each for each in details.values())
 
 
 @pytest.mark.parametrize(
@@ -315,7 +330,7 @@ def test_a_zip_that_holds_more_than_it_says_and_a_header_of_gigabytes_are_refuse
         file.writestr(ROW, bytes(5000))
     data = (tmp_path / "given.zip").read_bytes()
     (tmp_path / "given.zip").write_bytes(data.replace(struct.pack("<I", 5000), struct.pack("<I", 10)))
-    with pytest.raises(ConfigurationError, match="row.csv"):
+    with pytest.raises(ConfigurationError, match=r"row\.csv"):
         collect([tmp_path / "given.zip"], tmp_path / "results")
     header = tarfile.TarInfo("pax")
     header.type, header.size = tarfile.XHDTYPE, 1 << 32
@@ -324,7 +339,7 @@ def test_a_zip_that_holds_more_than_it_says_and_a_header_of_gigabytes_are_refuse
     with pytest.raises(ConfigurationError, match="a header of"):
         collect([tmp_path / "given.tgz"], tmp_path / "results")
     monkeypatch.setattr(archives, "LARGEST", 6)
-    with pytest.raises(ConfigurationError, match="row.csv"):
+    with pytest.raises(ConfigurationError, match=r"row\.csv"):
         collect([archive_of(tmp_path / "given.tar", "x/count_flops/a/config.json", ROW)], tmp_path / "results")
 
 

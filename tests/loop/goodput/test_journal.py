@@ -298,7 +298,7 @@ HEAD = '{"rank": 0, "host": "a", "unix_ns": 1, "boot": "b", "boot_ns": 1}\n'
 
 @pytest.mark.parametrize(
     "make",
-    [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path), lambda path: os.symlink("nowhere", path)],
+    [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to("nowhere")],
     ids=["a pipe", "a folder", "an endless device", "a link to nothing"],
 )
 def test_what_is_no_regular_file_is_named_and_the_rest_is_shown(tmp_path, make, capsys):

@@ -67,9 +67,9 @@ def keep_no_output_older(dag: Any) -> None:
 
     async def check_after_dating(job: Any, outputs: Iterable[Any]) -> None:
         outputs = list(outputs)
-        newest = max((os.stat(path).st_mtime_ns for path in map(str, job.input) if os.path.exists(path)), default=0)
-        for path in map(str, outputs):
-            if os.path.exists(path) and os.stat(path).st_mtime_ns < newest:
+        newest = max((path.stat().st_mtime_ns for path in map(Path, job.input) if path.exists()), default=0)
+        for path in map(Path, outputs):
+            if path.exists() and path.stat().st_mtime_ns < newest:
                 os.utime(path, ns=(newest, newest))
         await check(job, outputs)
 

@@ -55,7 +55,7 @@ def worker(work: str = "both") -> Iterator[str]:
         return
     environment = {key: value for key, value in os.environ.items() if key not in THREADS}
     environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asked while it imports, torch must not wake CUDA up
-    with scratch("/tmp") as folder:  # short: a socket's path may have 107 bytes
+    with scratch("/tmp") as folder:  # noqa: S108 (a folder of its own; a socket's path may have 107 bytes)
         # We listen already, so that a run waits in the queue while the worker imports, and hears at once if it dies.
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"{folder}/socket")

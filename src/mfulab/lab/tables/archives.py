@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -23,8 +24,10 @@ LARGEST = 16 << 30  # bytes of all members together
 MOST = 1_000_000  # members
 READ_AT_ONCE = 1 << 20  # bytes; a header that claims more is none
 OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7z": lzma.open}
-BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
-BROKEN += (OSError, EOFError, RuntimeError, ValueError, OverflowError, UnreadableError)
+BROKEN = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(OSError, EOFError, RuntimeError, ValueError, OverflowError, UnreadableError),
+)
 
 
 @dataclass(frozen=True)
@@ -103,14 +106,12 @@ def _members(archive: Path, stack: ExitStack) -> Iterator[_Member]:
         for entry in packed.infolist():
             kind = stat.S_IFMT(entry.external_attr >> 16)
             is_file = kind in (0, stat.S_IFREG) and not entry.is_dir()
-            yield _Member(
-                entry.filename, entry.file_size, entry.is_dir(), is_file, lambda entry=entry: packed.open(entry)
-            )
+            yield _Member(entry.filename, entry.file_size, entry.is_dir(), is_file, partial(packed.open, entry))
         return
     file.seek(0)
     opener = OPENERS.get(file.peek(3)[:3], OPENERS.get(file.peek(3)[:2]))
     stream = stack.enter_context(_Stream(opener(file) if opener else file))
     with tarfile.open(fileobj=stream, mode="r:") as tar:
         for one in tar:
-            yield _Member(one.name, one.size, one.isdir(), one.isreg(), lambda one=one: tar.extractfile(one))
-            tar.members.clear()  # of which it keeps every one
+            yield _Member(one.name, one.size, one.isdir(), one.isreg(), partial(tar.extractfile, one))
+            tar.members.clear()  # type: ignore[attr-defined]  # of which it keeps every one
