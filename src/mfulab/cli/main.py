@@ -140,6 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit status, 2 after a mistake in the arguments."""
     from mfulab.core.errors import ConfigurationError, UnsupportedError, lacks
 
+    for stream in (sys.stdout, sys.stderr):  # one that lacks a letter shows `?`
+        with suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     given = list(sys.argv[1:] if arguments is None else arguments) or HELP[:1]
     declared = data(Path(__file__).with_name("commands.yaml"))
     tree = click.Group(

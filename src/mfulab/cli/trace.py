@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import write_text
+from mfulab.core.files import scratch, write_text
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent
 from mfulab.device.peaks import UNITS
@@ -124,16 +124,14 @@ def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Pa
 
 
 def _write_page(rows: list[dict[str, Any]], page: Path, language: str) -> None:
-    import tempfile
-
     from mfulab.lab.report.page.document import build
     from mfulab.lab.tables import build as tables
     from mfulab.lab.tables.records import Collected
 
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         collected = Collected()
         collected.records["traces"] += [{**row, "experiment": "", "run": row["model"]} for row in rows]
         tables.joined(collected.records)
-        tables.write(collected, Path(folder))
-        write_text(page, build(Path(folder), None, language))
+        tables.write(collected, folder)
+        write_text(page, build(folder, None, language))
     print(page, file=sys.stderr)

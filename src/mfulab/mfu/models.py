@@ -9,6 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
 
 FOLDERS = (Path("config/model"), Path(__file__).with_name("model"))
@@ -70,9 +71,7 @@ def _read(model: str | Path) -> dict[str, Any]:
         if not found:
             raise unknown("model", model, sorted({each.stem for folder in FOLDERS for each in folder.glob("*.yaml")}))
         path = found[0]
-    if not path.exists():
-        raise ConfigurationError(f"model={model}: there is no such file")
-    content = read_yaml(path.read_text(encoding="utf-8"))
+    content = read_yaml(read_given(path))
     if not isinstance(content, dict):
         raise ConfigurationError(f"model={model}: holds no model; see config/model/ for what one looks like")
     return content

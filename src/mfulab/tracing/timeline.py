@@ -99,7 +99,8 @@ def _microseconds(time: int) -> str:
 
 
 def write(target: Path, recordings: Sequence[Recording], added: list[str]) -> None:
-    """Writes one file's trace with `added` events: torch.profiler's text as it is, what was read of another trace format.
+    """Writes one file's trace with `added` events: torch.profiler's text as it is, that of another
+    trace format as it was read.
 
     Raises ConfigurationError where `target` cannot be written.
     """

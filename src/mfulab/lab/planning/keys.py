@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, Field, create_model
+from pydantic import AfterValidator, BaseModel, Field, create_model
 
 import mfulab
 from mfulab.core.errors import ConfigurationError
@@ -19,7 +19,7 @@ from mfulab.core.groups import SLUG, Closed
 from mfulab.core.language import LANGUAGES
 from mfulab.core.replicates import MOST_REPLICATES
 from mfulab.device.vendors import kinds
-from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.measurements.registry import MEASUREMENTS, machine
 
 KERNELS = Path(mfulab.__file__).parent / "kernels"
 # Fields of configs that are no keys: planning sets them.
@@ -62,7 +62,7 @@ class Asked(Closed):
         description="Combinations measured first, each rule before the next: `{model: gpt2, batch_size: [8, 16]}`. With"
         " a budget, a page is written after the first.",
     )
-    hardware: Annotated[str, Field(pattern=f"^{SLUG}$")] | None = Field(
+    hardware: Annotated[str, Field(pattern=f"^{SLUG}$"), AfterValidator(machine)] | None = Field(
         None,
         description="Slug of the device if planning runs on another machine: its folder in results/ (letters a to z,"
         " digits and hyphens); empty: this one.",
