@@ -13,6 +13,8 @@ Value = TypeVar("Value")
 GPU = "cuda"  # the kind of NVIDIA's and AMD's
 APPLE = "mps"
 GPUS = (GPU, APPLE)
+# How slugs of CUDA's and HIP's GPUs begin: NVML still calls some by their line alone, such as Tesla T4.
+NAMED = ("nvidia", "tesla", "quadro", "geforce", "titan", "grid", "amd-instinct", "amd-radeon", "amd-gpu")
 OF_GPUS = ("mfulab.device.vendors", "mfulab.timing.device_timer")  # code that does nothing for a CPU
 
 
@@ -25,7 +27,7 @@ def kind_of(hardware: str) -> str:
     """The kind of the device that a slug names, such as `nvidia-h100-80gb-hbm3`."""
     if hardware.startswith("apple") and hardware.endswith("-gpu"):
         return APPLE
-    return GPU if hardware.startswith(("nvidia", "amd-instinct", "amd-radeon", "amd-gpu")) else "cpu"
+    return GPU if hardware.startswith(NAMED) else "cpu"
 
 
 def visible(devices: Sequence[str]) -> dict[str, str]:
