@@ -29,7 +29,11 @@ def test_a_gpu_is_known_by_torch_s_device_or_kind_and_meta_is_none():
 
 
 @pytest.mark.parametrize(
-    ("hardware", "kind"), [("nvidia-h100-80gb-hbm3", "cuda"), ("amd-instinct-mi300x", "cuda"), ("amd-epyc-4c", "cpu")]
+    ("hardware", "kind"),
+    [
+        *((each, "cuda") for each in ("nvidia-h100-80gb-hbm3", "amd-instinct-mi300x", "tesla-t4", "quadro-rtx-6000")),
+        ("amd-epyc-4c", "cpu"),
+    ],
 )
 def test_a_slug_tells_the_kind(hardware, kind):
     assert kind_of(hardware) == kind

@@ -13,7 +13,8 @@ from mfulab.device.vendors import Gpu, GpuProperties, Memory, NoDeviceError, Ref
 from mfulab.device.vendors.nvml_sampler import fields, nvml_at_end, nvml_sampler, other_processes
 
 SOURCE = "NVML"
-KIND, PREFIX, SLUG = "cuda", "", "nvidia"
+# NVML still calls some by their line alone, such as Tesla T4.
+KIND, PREFIX, SLUG = "cuda", "", "nvidia|tesla|quadro|geforce|titan|grid"
 IS_AUTOMATIC, FORMATS, HAS_TF32 = True, (), True
 memory = Memory
 
