@@ -235,7 +235,7 @@ EDITS = (
     ("src/snakemake_logger_plugin_mfulab/__init__.py", r"(?m)^import time$", IMPORT),
     ("src/snakemake_logger_plugin_mfulab/__init__.py", r"record\.created", "time.time()"),
     ("src/mfulab/device/identity.py", r'version\.endswith\("\+cpu"\)', "False"),
-    ("src/mfulab/lab/report/processes.py", r"usable_cores\(\)\)", f"{CORES})"),
+    ("src/mfulab/lab/runtime/forked.py", r"usable_cores\(\)\)", f"{CORES})"),
     ("Snakefile", r"(?m)^from snakemake.utils", f"{INSTALLED}\nfrom snakemake.utils"),
 )
 RUN = """import sys

@@ -21,7 +21,7 @@ from mfulab.lab.report import figures, frames, trust
 from mfulab.lab.report.drawing import fonts, hover, style, vector
 from mfulab.lab.report.duty_cycle import duty_cycle
 from mfulab.lab.report.page import payload, why
-from mfulab.lab.report.processes import in_processes
+from mfulab.lab.runtime.forked import in_processes
 from mfulab.lab.tables import compare
 from mfulab.lab.tables.records import PROGRESS
 from mfulab.measurements.registry import TABLES
