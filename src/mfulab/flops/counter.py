@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -24,6 +24,7 @@ from mfulab.flops.cost import FLOPS, Cost
 from mfulab.flops.elementwise import other_flops
 from mfulab.flops.experts import expert_numbers, unread_elements
 from mfulab.flops.flex import flex_attention_seen
+from mfulab.flops.higher_order import Body, bodies_seen, open_kernel, unknown
 from mfulab.flops.layers import LayerTracker, Opened, Pass
 from mfulab.flops.operators import FORMULAS, grouped_matmul, operator_name
 from mfulab.flops.tensors import LiveTensors
@@ -77,6 +78,12 @@ class Operations:
 
     totals: dict[Key, Totals] = field(default_factory=dict)
     uncounted: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: "Operations") -> None:
+        """Adds another's sums to these."""
+        for key, totals in other.totals.items():
+            self.totals.setdefault(key, Totals()).add(totals)
+        self.uncounted.update(other.uncounted)
 
     def sum(self, direction: Pass | None = None, layer: str | None = None, operator: str | None = None) -> Totals:
         """Sums over all that match; `layer` includes the layers inside it."""
@@ -134,12 +141,36 @@ class OperatorCounter(Opened):
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
         yield self._layers
         yield flex_attention_seen(self.add)
+        yield bodies_seen(self._listens, self._either)
         yield self._listening()
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
         with eager_stance(), Dispatch(self):
             yield
+
+    def _listens(self, arguments: Any) -> bool:
+        modes = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else []
+        own = next((mode for mode in modes if isinstance(mode, Dispatch) and mode.counter is self), None)
+        traced = any(mode.is_infra_mode() and not isinstance(mode, FakeTensorMode) for mode in modes)
+        return own is not None and not traced and not own.is_foreign(tree_leaves(arguments))
+
+    def _either(self, yes: Body, no: Body, operands: Sequence[Any]) -> Any:
+        """Counts a branch that no data chooses: possible where both cost the same."""
+        before, branches = self.operations, list[Operations]()
+        out = None
+        for body in (no, yes):
+            self.operations = Operations()
+            try:
+                out = body(*operands)
+                branches.append(self.operations)
+            finally:
+                self.operations = before
+        costs = [branch.model_flops for branch in branches]
+        if costs[0] != costs[1]:
+            unknown(f"cond: its branches cost {costs[1]} and {costs[0]} FLOPs, and without data neither is chosen")
+        before.add(branches[1])
+        return out
 
     def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Adds one call of an operator: a `torch.ops` overload packet, a higher-order operator or a Triton kernel."""
@@ -179,7 +210,7 @@ class Dispatch(TorchDispatchMode):
 
     def __init__(self, counter: OperatorCounter) -> None:
         super().__init__()
-        self._counter = counter
+        self.counter = counter
         self._fake_modes = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, FakeTensorMode)]
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -188,13 +219,10 @@ class Dispatch(TorchDispatchMode):
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             return NotImplemented
         # Fake tensors of something inside the step: DTensor asks so for global shapes.
-        leaves = tree_leaves((args, kwargs)) if FakeTensor in types else ()
-        if any(isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes for leaf in leaves):
+        if FakeTensor in types and self.is_foreign(tree_leaves((args, kwargs))):
             return operator(*args, **kwargs)
         if isinstance(operator, torch._ops.HigherOrderOperator):
-            out = operator(*args, **kwargs)
-            self._counter.add(operator, out, args, kwargs)
-            return out
+            return self._higher_order(operator, args, kwargs)
         # Operators on nested tensors cannot be taken apart.
         nested = any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in tree_leaves(args))
         if operator.namespace != "prim" and not nested:
@@ -203,7 +231,23 @@ class Dispatch(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         out = operator(*args, **kwargs)
-        self._counter.add(operator._overloadpacket, out, args, kwargs)
+        self.counter.add(operator._overloadpacket, out, args, kwargs)
+        return out
+
+    def is_foreign(self, leaves: Sequence[Any]) -> bool:
+        """Says whether arguments are fake tensors of something that traces inside the step, and computes nothing."""
+        return any(isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes for leaf in leaves)
+
+    def _higher_order(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        kernel = None if operator_name(operator) in FORMULAS else open_kernel(operator, tree_leaves((args, kwargs)))
+        if kernel is not None:
+            with self:
+                return kernel(*args, **kwargs)
+        out = operator(*args, **kwargs)
+        if operator.__name__ == "out_dtype":  # another operator, its result in a wider format
+            self.counter.add(args[0]._overloadpacket, out, args[2:], kwargs)
+        else:
+            self.counter.add(operator, out, args, kwargs)
         return out
 
 
