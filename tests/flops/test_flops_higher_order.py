@@ -1,5 +1,7 @@
 """Higher-order operators inside a model: their bodies are counted, each as often as it runs, by hand counts."""
 
+import subprocess
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -103,3 +105,21 @@ def test_an_operator_around_another_costs_what_that_costs():
     with OperatorCounter(LayerTracker(nn.Identity()), memory=False) as counter:
         out_dtype(torch.ops.aten.mm.default, torch.int32, a, b)
     assert counter.operations.model_flops == 2 * 4 * 8 * 16
+
+
+@pytest.mark.slow
+def test_a_first_step_that_loads_the_compiler_leaves_the_next_ones_compilable():
+    program = """if True:
+        import torch
+        from torch._higher_order_ops import scan
+        from mfulab.flops.counter import OperatorCounter
+        from mfulab.flops.layers import LayerTracker
+        w = torch.randn(4, 4, requires_grad=True)
+        run = lambda: scan(lambda h, x: (torch.tanh(h @ w + x), h.clone()), torch.zeros(2, 4), torch.ones(3, 2, 4))[0]
+        with OperatorCounter(LayerTracker(torch.nn.Identity()), memory=False) as counter:
+            run()
+        run().sum().backward()
+        print(counter.operations.model_flops)
+        """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == f"{3 * 2 * 2 * 4 * 4}\n", done.stderr

@@ -1,13 +1,15 @@
 """A dispatch mode that gives each operator its formula, noting pass, layer, number format and bytes."""
 
+import importlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -200,7 +202,24 @@ class OperatorCounter(Opened):
 
 def eager_stance() -> AbstractContextManager[Any]:
     """Keeps compiled code aside, from this call on: by itself it steps aside for a dispatch mode, but then for good."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else _LaterStance()
+
+
+class _LaterStance(AbstractContextManager[None]):
+    """Does the same from the first use of torch.compile on, which loads the compiler: torch.cond and scan use it."""
+
+    def __init__(self) -> None:
+        self._undo, self._compile = ExitStack(), torch.compile
+        self._undo.enter_context(patch.object(torch, "compile", self._first))
+
+    def _first(self, *args: Any, **kwargs: Any) -> Any:
+        importlib.import_module("torch._dynamo")
+        self._undo.close()
+        self._undo.enter_context(torch.compiler.set_stance("force_eager"))
+        return self._compile(*args, **kwargs)
+
+    def __exit__(self, *error: object) -> None:
+        self._undo.close()
 
 
 class Dispatch(TorchDispatchMode):
