@@ -36,7 +36,8 @@ class Count:
     def useful_percent(self) -> float | None:
         """The share of forward and backward FLOPs that serves real tokens; None if no call shows which these are."""
         whole = self.operations.model_flops
-        return 100 * useful_flops(self.operations, self.real) / whole if self.real and whole else None
+        useful = useful_flops(self.operations, self.real)
+        return 100 * useful / whole if useful is not None and whole else None
 
     @property
     def certainty(self) -> Certainty:

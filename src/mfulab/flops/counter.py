@@ -63,6 +63,7 @@ class Totals:
     attention_flops: int = 0
     rectangle_flops: int = 0
     padding_flops: int = 0
+    unfilled_flops: int = 0
     bounds: int = 0
     other_flops: int = 0
     elements: int = 0
@@ -182,7 +183,13 @@ class OperatorCounter(Opened):
         if self._memory:
             self.live.note(read, written)
         layer, direction = self._layers.place()
-        if cost := _cost(operator, name, out, args, kwargs):
+        try:
+            cost = _cost(operator, name, out, args, kwargs)
+        except RuntimeError:
+            if not any(tensor.is_nested for tensor in read):
+                raise
+            cost = None  # a nested tensor has no shape to ask for: the operator is named
+        if cost:
             key = Key(layer, name, direction, read[0].dtype if read else None, cost.side)
             call = Totals(*[1, *(getattr(cost, each) for each in FLOPS), int(cost.bound)])
             call.elements = elements(read + written)
