@@ -182,6 +182,7 @@ class OperatorCounter(Opened):
         written = [tensor for tensor in tree_leaves(out) if isinstance(tensor, torch.Tensor)]
         if self._memory:
             self.live.note(read, written)
+        self._layers.read(read)
         layer, direction = self._layers.place()
         try:
             cost = _cost(operator, name, out, args, kwargs)

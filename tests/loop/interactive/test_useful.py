@@ -88,3 +88,22 @@ def test_useful_flops_of_a_growing_cache_lie_straight_between_samples():
             filling.useful[place] = 100.0 + 10 * place
     assert sorted(filling.useful) == [1, 2, 4]
     assert filling.mean == pytest.approx(100 + 10 * (sum(range(1, 7)) + 3) / 8)
+
+
+def test_modules_that_did_not_run_are_named():
+    class Towers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.vision, self.text, self.late = (torch.nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x, late=False):
+            return self.late(x) if late else self.text(x)
+
+    model = Towers()
+    with mfulab.measure(model, quiet=True, ceiling_s=0) as window:
+        for number in range(6):
+            model(torch.randn(2, 4), late=number % 2 == 1).sum().backward()
+            window.step()
+    assert window.readings["flops"].source.endswith("did not run and cost nothing: vision")
+    with pytest.warns(UserWarning, match="did not run and cost nothing: late, vision"):
+        assert mfulab.flops_of(model, torch.randn(2, 4), backward=False) == 2 * 2 * 4 * 4

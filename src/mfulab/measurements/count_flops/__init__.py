@@ -49,6 +49,7 @@ class FlopsRow(Row):
     other_flops: int | None = column("Norms, activations, softmax, loss, forward.")
     other_backward_flops: int | None = column("The same of the backward pass.")
     uncounted_operators: str | None = column("JSON: operator without a formula → calls.")
+    unused_modules: str | None = column("Modules with weights that did not run and cost nothing.")
     forward_bytes: int | None = column("Read and written by the counted operators, 4 bytes an element.")
     backward_bytes: int | None = column("The same of the backward pass.")
     other_bytes: int | None = column("The same of all other operators, forward.")
