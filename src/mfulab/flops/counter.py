@@ -30,6 +30,7 @@ from mfulab.flops.higher_order import Body, bodies_seen, open_kernel, unknown
 from mfulab.flops.layers import LayerTracker, Opened, Pass
 from mfulab.flops.operators import FORMULAS, grouped_matmul, operator_name
 from mfulab.flops.tensors import LiveTensors
+from mfulab.flops.written import PRODUCTS, WrittenAttention
 
 PASSES: tuple[Pass, ...] = ("forward", "backward", "recomputed")  # the last is executed and not needed
 LOOK_UPS = frozenset({"aten::embedding", "aten::_embedding_bag", "aten::index", "aten::index_select", "aten::gather"})
@@ -68,6 +69,14 @@ class Totals:
     other_flops: int = 0
     elements: int = 0
     other_elements: int = 0
+
+    @classmethod
+    def of(cls, cost: Cost, instead: Cost | None = None) -> "Totals":
+        """One call's cost; or what it adds where another was added for the same call before."""
+        values = [1, *(getattr(cost, each) for each in FLOPS), int(cost.bound)]
+        if instead is not None:
+            values = [value - old for value, old in zip(values, vars(cls.of(instead)).values(), strict=False)]
+        return cls(*values)
 
     def add(self, other: "Totals") -> None:
         """Adds another's sums to these."""
@@ -138,7 +147,7 @@ class OperatorCounter(Opened):
 
     def __init__(self, layers: LayerTracker, memory: bool = True) -> None:
         super().__init__()
-        self.operations, self.live = Operations(), LiveTensors()
+        self.operations, self.live, self._written = Operations(), LiveTensors(), WrittenAttention()
         self._layers, self._memory, self._experts = layers, memory, expert_numbers(layers.model)
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
@@ -192,12 +201,20 @@ class OperatorCounter(Opened):
             cost = None  # a nested tensor has no shape to ask for: the operator is named
         if cost:
             key = Key(layer, name, direction, read[0].dtype if read else None, cost.side)
-            call = Totals(*[1, *(getattr(cost, each) for each in FLOPS), int(cost.bound)])
+            if name in PRODUCTS and not any(tensor.is_nested for tensor in read):
+                module = self._layers.module(layer)
+                cost = self._written.cost(module, cost, *args[-2:] if name == "aten::bmm" else args[1:3])
+                if direction != "backward":
+                    self._written.made(key, module, cost, out)
+            call = Totals.of(cost)
             call.elements = elements(read + written)
             if FORMULAS.get(name) is grouped_matmul and args[1].ndim == 3:
                 call.elements -= unread_elements(self._experts, args[0], args[1])
         else:
             key = Key(layer, name, direction)
+            if scores := self._written.follow(name, out, args):
+                place, before, after = scores
+                self.operations.totals.setdefault(place, Totals()).add(Totals.of(after, before))
             other = other_flops(operator, read + written, args, kwargs)
             self.operations.uncounted.update([name] if other is None else [])
             call = Totals(1, other_flops=other or 0)

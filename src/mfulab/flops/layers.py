@@ -85,6 +85,10 @@ class LayerTracker(Opened):
         self.failed = ROOT
         """Name of the innermost layer that was running when its forward failed."""
 
+    def module(self, layer: str) -> torch.nn.Module:
+        """The module of a layer's name."""
+        return self.model.get_submodule(layer)
+
     @property
     def current(self) -> str:
         """Name of the innermost layer whose forward is running, as in `model.named_modules()`."""
