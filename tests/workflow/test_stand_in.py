@@ -1,4 +1,4 @@
-"""The main command on a GPU that is not there: what is measured after how many of its seconds, and what its page says."""
+"""The main command on a GPU that is not there: what is measured by when, and what its page says."""
 
 import re
 
