@@ -40,7 +40,7 @@ class _Member:
 
 
 class _Stream(io.BufferedReader):
-    """What was decompressed; a tar's header of any length would be read whole."""
+    """Decompressed bytes, of which no header may claim more than READ_AT_ONCE: tarfile reads headers whole."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= READ_AT_ONCE:
