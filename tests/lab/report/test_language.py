@@ -30,6 +30,7 @@ REPORT = PACKAGE / "lab/report"
 SAYING = [
     PACKAGE / "mfu/verdict.py",
     PACKAGE / "mfu/trace_join.py",
+    PACKAGE / "measurements/read_trace/reader.py",
     PACKAGE / "flops/recorded.py",
     PACKAGE / "flops/traffic.py",
 ]
