@@ -63,7 +63,7 @@ def of_traces(tables: frames.Tables, text: Texts) -> str | None:
     row: dict[str, Any] = told.iloc[0].to_dict()
     words = verdicts.columns(row, language=text.language)
     said = {"verdict": words["verdict"], "because": words["verdict_reason"]}
-    return text.within("page")("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), **said)
+    return text("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), **said)
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
