@@ -48,7 +48,7 @@ first() {
     # A kernel of one's own that deadlocks is the first thing to know. One that is wrong, crashes, or hangs twice is left out
     # of later parts: the first time-out may be that of imports which nothing has read before, and no test (5) is no verdict.
     rung() { part "$1" 40 python3 -m pytest -q -m gpu tests/gpu/test_cuda_kernels_gpu.py -k "every_shape and [$1-"; }
-    for name in cuda_hopper cuda_hopper_stores cuda_hopper_cluster cuda_hopper_hilbert cuda_hopper_pingpong cuda_hopper_fp8; do
+    for name in cuda_hopper cuda_hopper_stores cuda_hopper_cluster cuda_hopper_hilbert cuda_hopper_fp8; do
         [ $testable = 0 ] || break # what could not be tested is not wrong
         rung "$name"
         status=$?
@@ -66,12 +66,12 @@ second() {
     rows headline 330 experiment=gpu_record
     # Our own rungs first: torch's product is their reference. Packages that are not there would be rows without a time.
     local own=() libraries=()
-    for name in cuda_hopper_hilbert cuda_hopper_pingpong cuda_hopper_stores cuda_hopper cuda_hopper_cluster cuda_wmma triton_plain triton_persistent; do own+=("$name"); done
+    for name in cuda_hopper_hilbert cuda_hopper_stores cuda_hopper cuda_hopper_cluster cuda_wmma triton_plain triton_persistent; do own+=("$name"); done
     for name in cublas:nvmath cublaslt:nvmath triton_autotuned:triton cutile:cuda.tile; do
         python3 -c "import ${name#*:}" 2> /dev/null && libraries+=("${name%:*}")
     done
     rows ladder 150 experiment=kernels "kernel=torch,$(best "${own[@]}")" precision=bf16
-    rows ladder_fp32 100 experiment=kernels "kernel=torch,$(best cuda_grouped cuda_warp_tile numba_cuda_unrolled triton_plain)" precision=fp32
+    rows ladder_fp32 100 experiment=kernels "kernel=torch,$(best cuda_wide cuda_grouped cuda_warp_tile numba_cuda_unrolled triton_plain)" precision=fp32
     rows large 120 experiment=kernels "kernel=torch,$(best cuda_hopper_hilbert "${libraries[@]}")" precision=bf16 size="${LARGEST:-8192}"
     rows ladder_rest 300 experiment=kernels precision=bf16,fp32,tf32 \
         "kernel=glob(*,exclude=[$(dropped | paste -sd, -)])"
@@ -86,9 +86,9 @@ third() {
     # checked too; without the exit code errors that were found would end with status 0. A driver that lacks a newer one's
     # functions says so to whoever asks, which is no error here.
     for tool in memcheck racecheck; do
-        for kernel in $(best cuda_hopper_hilbert cuda_grouped | tr , ' '); do
+        for kernel in $(best cuda_hopper_hilbert cuda_wide cuda_grouped | tr , ' '); do
             part "${tool}_$kernel" 40 compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 9 --kernel-name kns=matmul \
-                python3 validation/one_product.py "$kernel" "$([ "$kernel" = cuda_grouped ] && echo fp32 || echo bf16)" 1664x3328x320
+                python3 validation/one_product.py "$kernel" "$([ "$kernel" != cuda_hopper_hilbert ] && echo fp32 || echo bf16)" 1664x3328x320
         done
     done
     # Of the rows that there are: Snakemake would go on measuring those that are missing.
