@@ -71,7 +71,10 @@ def _take_dotted_keys() -> None:
     def parse_dotted(entries: Any) -> Any:
         snakemake_workarounds.catch_signals(snakemake_workarounds.leave_at_once)  # called before all else of ours
         dotted = [entry for entry in entries or () if "." in entry.partition("=")[0]]
-        config = parse([entry for entry in entries or () if entry not in dotted])
+        try:
+            config = parse([entry for entry in entries or () if entry not in dotted])
+        except ValueError as error:  # which Snakemake shows as a traceback
+            sys.exit(f"mfulab: --config {' '.join(entries)}: give KEY=VALUE ({error})")
         if dotted:
             config["overrides"] = " ".join([str(config.get("overrides", "")), *map(shlex.quote, dotted)]).strip()
         return config

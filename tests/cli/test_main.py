@@ -8,6 +8,7 @@ from importlib import import_module
 
 import pytest
 import yaml
+from support.words import faults
 from support.workflow_copy import ROOT
 
 import mfulab
@@ -67,6 +68,13 @@ def test_bash_completes_commands_options_and_overrides(typed, place, offered):
     command = [sys.executable, "-m", "mfulab"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert f"plain,{offered}" in done.stdout.split(), done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_stands_alone(name):
+    helps = [COMMANDS[name]["help"], *(each.get("help", "") for each in COMMANDS[name]["parameters"].values())]
+    paragraphs = [" ".join(each.split()) for text in helps for each in text.split("\n\n")]
+    assert {each: said for each in paragraphs if (said := faults(each))} == {}
 
 
 def test_a_subcommand_runs():

@@ -50,13 +50,18 @@ def test_a_gpu_is_found_by_its_uuid_not_its_index(library):
         nvml.handle_by_uuid("GPU-c")
 
 
-def test_utilization_is_the_mean_of_the_samples_inside_the_window(library):
-    # Idle before 31 s, full from then on: the ring buffer still holds the idle past.
-    stand_in = library(Gpu(busy=lambda now: 100 if now >= 31 else 0))
+@pytest.mark.parametrize("period_s", [1 / 6, 1.0])
+def test_utilization_is_the_mean_of_the_samples_inside_the_window_but_for_the_first_period(library, period_s):
+    # Idle up to the window at 30 s, which its first sample still tells of; the ring buffer holds the idle past, too.
+    stand_in = library(Gpu(busy=lambda now: 100 if now >= 30 + 0.99 * period_s else 0, sample_period_s=period_s))
     reading = run(stand_in, 6.0)["utilization_percent"]
     assert reading.value == 100
     assert reading.source == "NVML utilization samples"
-    assert reading.window_s == pytest.approx(5)
+    assert reading.window_s == pytest.approx(6 - period_s)
+
+
+def test_a_second_is_enough_for_utilization_where_samples_are_dense(library):
+    assert run(library(Gpu()), 1.2)["utilization_percent"].window_s == pytest.approx(1.2 - 1 / 6)
 
 
 @pytest.mark.parametrize("clock_set_by", [-3600.0, 2.0])
@@ -87,7 +92,7 @@ def test_without_a_sample_buffer_the_last_period_stands_in_and_says_so(library):
 
 
 def test_a_window_too_short_for_utilization_is_empty(library):
-    reading = run(library(Gpu()), 0.5)["utilization_percent"]
+    reading = run(library(Gpu(sample_period_s=1.0)), 0.5)["utilization_percent"]
     assert reading.value is None
     assert "shorter than a sample period" in reading.reason
 
@@ -291,6 +296,6 @@ def test_a_virtual_gpu_is_recognised_and_a_passed_through_one_is_whole(library):
 
 def test_cuda_devices_come_from_the_library(library):
     library(Gpu(mig_instances=[instance()]), Gpu(uuid="GPU-2"))
-    assert [device.uuid for device in identity.cuda_devices({"CUDA_VISIBLE_DEVICES": "GPU-2"})] == ["GPU-2"]
-    assert [device.uuid for device in identity.cuda_devices({"CUDA_VISIBLE_DEVICES": "MIG-1"})] == ["MIG-1"]
-    assert identity.cuda_devices({"CUDA_VISIBLE_DEVICES": ""}) == []
+    assert [device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "GPU-2"})] == ["GPU-2"]
+    assert [device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "MIG-1"})] == ["MIG-1"]
+    assert identity.gpus(environment={"CUDA_VISIBLE_DEVICES": ""}) == []

@@ -14,7 +14,8 @@ import mfulab.flops.fused  # noqa: F401 (its operators)
 from mfulab.flops.attention import KEYWORDS, SIGNATURES, VARIABLE_SIGNATURES
 from mfulab.flops.cost import Cost
 from mfulab.flops.count import Count, count
-from mfulab.flops.counter import Totals
+from mfulab.flops.counter import OperatorCounter, Totals
+from mfulab.flops.layers import LayerTracker
 from mfulab.flops.operators import FORMULAS, register
 
 
@@ -433,3 +434,28 @@ def test_attention_reads_its_arguments_where_torch_puts_them() -> None:
         for ours, argument in zip(signature.split(), arguments, strict=False):
             theirs = {"window_size": "window_sides"}.get(argument.name) if namespace == "torch_attn" else None
             assert ours in ("_", argument.name, theirs, KEYWORDS.get(argument.name))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layers", [1, 2])
+def test_an_encoder_that_drops_its_padding_costs_its_real_tokens(layers):
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), layers).eval()
+    padding = torch.zeros(2, 10, dtype=torch.bool)
+    padding[1, 6:] = True
+    with torch.inference_mode(), OperatorCounter(LayerTracker(encoder), memory=False) as counter:
+        encoder(torch.randn(2, 10, 64), src_key_padding_mask=padding)
+    by_hand = sum(2 * tokens * (4 * 64 * 64 + 2 * 64 * 128) + 4 * tokens**2 * 64 for tokens in (10, 6))
+    assert counter.operations.model_flops == layers * by_hand
+    assert not counter.operations.uncounted
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_products_of_sequences_of_different_lengths():
+    x = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)], layout=torch.strided)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    with torch.inference_mode(), OperatorCounter(LayerTracker(attention), memory=False) as counter:
+        torch.bmm(x, x.transpose(1, 2))
+        torch.bmm(x, torch.randn(2, 8, 4))
+        attention(x, x, x, need_weights=False)
+    projected, attended = 2 * 8 * 4 * 8 * 8, 4 * (9 + 25) * 8
+    assert counter.operations.model_flops == 2 * 8 * (9 + 25) + 2 * 8 * 8 * 4 + projected + attended

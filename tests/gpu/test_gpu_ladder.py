@@ -8,7 +8,7 @@ import torch
 
 from mfulab.core.groups import DeviceConfig
 from mfulab.device import gpu
-from mfulab.device.identity import cuda_devices
+from mfulab.device.identity import gpus
 from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import gpu_peak
 from mfulab.device.samplers.series import Series
@@ -133,7 +133,7 @@ def test_energy_is_power_times_time(handle, product):
 
 
 def test_nvml_and_torch_mean_the_same_gpu(handle):
-    assert cuda_devices()[0].uuid.endswith(gpu.uuid_of(DEVICE))
+    assert gpus()[0].uuid.endswith(gpu.uuid_of(DEVICE))
     assert nvidia.describe_all()[0]["name"] == torch.cuda.get_device_name(DEVICE)
 
 

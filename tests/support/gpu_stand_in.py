@@ -7,6 +7,7 @@ the pace that planning gave it, and of tables, figures and page the processor ti
 
 import csv
 import functools
+import html
 import json
 import math
 import os
@@ -46,7 +47,6 @@ class Device:
     """What tells one stand-in from another."""
 
     name: str
-    slug: str
     capability: tuple[int, int]
     memory_bytes: int
     tflop_s: Mapping[str, float]  # of its best matmul
@@ -58,11 +58,11 @@ class Device:
 
 DEVICES = {
     "h200": Device(
-        "NVIDIA H200", "nvidia-h200", (9, 0), 150_754_820_096, {"fp32": 54.3, "bf16": 658.0, "fp16": 658.0},
+        "NVIDIA H200", (9, 0), 150_754_820_096, {"fp32": 54.3, "bf16": 658.0, "fp16": 658.0},
         {"fp32": 66.9, "bf16": 989.4, "fp16": 989.4}, 4306.0, 1.0, True,
     ),
     "t4": Device(
-        "Tesla T4", "nvidia-t4", (7, 5), 15_843_721_216, {"fp32": 6.8, "fp16": 41.0}, {"fp32": 8.1, "fp16": 65.1},
+        "Tesla T4", (7, 5), 15_843_721_216, {"fp32": 6.8, "fp16": 41.0}, {"fp32": 8.1, "fp16": 65.1},
         241.0, 8.0, False,
     ),
 }  # fmt: skip
@@ -235,7 +235,7 @@ EDITS = (
     ("src/snakemake_logger_plugin_mfulab/__init__.py", r"(?m)^import time$", IMPORT),
     ("src/snakemake_logger_plugin_mfulab/__init__.py", r"record\.created", "time.time()"),
     ("src/mfulab/device/identity.py", r'version\.endswith\("\+cpu"\)', "False"),
-    ("src/mfulab/lab/report/processes.py", r"usable_cores\(\)\)", f"{CORES})"),
+    ("src/mfulab/lab/runtime/forked.py", r"usable_cores\(\)\)", f"{CORES})"),
     ("Snakefile", r"(?m)^from snakemake.utils", f"{INSTALLED}\nfrom snakemake.utils"),
 )
 RUN = """import sys
@@ -299,7 +299,8 @@ class Swept:
 def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
     """A copy of the project in `folder` that measures on the stand-in; with `figures` it has no others."""
     copy_workflow(folder, with_source=True)
-    for name, pattern, text in EDITS:
+    listed = ("src/mfulab/lab/report/figures/__init__.py", r"for name in ranked\}", f"for name in {figures}}}")
+    for name, pattern, text in (*EDITS, *([listed] if figures else [])):
         path = folder / name
         edited, count = re.subn(pattern, text, path.read_text(encoding="utf-8"))
         assert count, f"{name}: nothing like {pattern}"
@@ -307,9 +308,6 @@ def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
     shutil.copy(stand_in_clock.__file__, folder / "src/mfulab/lab/runtime")
     (folder / "scripts/run.py").write_text(RUN)
     (folder / "scripts/command.py").write_text(COMMAND)
-    for path in (folder / "src/mfulab/lab/report/figures").glob("[!_]*.py"):
-        if figures and path.stem not in figures:
-            path.unlink()
     (folder / "results").mkdir()
     (folder / "results/reference").symlink_to(ROOT / "results/reference")
     return folder
@@ -361,4 +359,4 @@ def sentence(folder: Path) -> str:
     """The page's first sentence."""
     page = (folder / "reports/report.html").read_text(encoding="utf-8")
     found = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
-    return " ".join(re.sub(r"<[^>]*>", "", found[1] if found else "").split())
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", found[1] if found else "")).split())

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 from click.shell_completion import CompletionItem
 
 import mfulab
+from mfulab.core.data import data
 
 HELP = ["-h", "--help"]
 STEPS = sorted(file.parent.name for file in Path(__file__).parents[1].glob("measurements/*/__init__.py"))
@@ -140,9 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit status, 2 after a mistake in the arguments."""
     from mfulab.core.errors import ConfigurationError, UnsupportedError, lacks
 
+    for stream in (sys.stdout, sys.stderr):  # one that lacks a letter shows `?`
+        with suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     given = list(sys.argv[1:] if arguments is None else arguments) or HELP[:1]
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # several times as fast, where PyYAML was built with it
-    declared = yaml.load(Path(__file__).with_name("commands.yaml").read_text(encoding="utf-8"), loader)  # noqa: S506
+    declared = data(Path(__file__).with_name("commands.yaml"))
     tree = click.Group(
         commands={name: _command(each) for name, each in declared.items()},
         help="Model FLOPs utilization beside device utilization.",

@@ -4,7 +4,6 @@ import itertools
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,12 +16,13 @@ from typing import Any
 
 import click
 import yaml
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from mfulab.core.files import UnreadableError, read_csv, write_text
+from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language.quantities import duration, quantity
+from mfulab.core.terminal import Terminal
 from mfulab.lab.planning import keys, lock, runs, store
 from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.load import CONFIG, RESULTS, place
@@ -71,7 +71,7 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
             if len(found) == 1 and not (as_json or multirun):
                 _show(each, found[0], whole)
     if (multirun or len(rows) > 1) and rows and not as_json:
-        console = Console()
+        console = Terminal()
         console.print(table_of(step, rows, console.width))
 
 
@@ -118,8 +118,8 @@ def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
     from mfulab.lab.tables import build
 
     alone = replace(plan, runs=[each for each in plan.runs if each is run or each.step != run.step])
-    with tempfile.TemporaryDirectory() as folder:
-        manifest = Path(folder, "plan.json")
+    with scratch() as folder:
+        manifest = folder / "plan.json"
         write_text(manifest, alone.manifest)
         records = build.collect([manifest]).records[MEASUREMENTS[run.step].table]
     return [record for record in records if f"{record['run']},".startswith(f"{run.name},")]
@@ -127,7 +127,7 @@ def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
 
 def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
     """Prints a row's summary: ladder and verdict of a profiled step, layers of a count, or all columns."""
-    console = Console()
+    console = Terminal()
     layers = RESULTS / run.folder / "layers.csv"
     if layers.exists():
         from mfulab.cli.flops import render

@@ -209,9 +209,7 @@ class DeviceConfig(Closed):
     """Device to measure."""
 
     name: Name = "auto"
-    type: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="`auto`: the GPU that CUDA or HIP sees, else the CPU; `mps`: Apple's GPU."
-    )
+    type: str = Field("auto", description="`auto`: the GPU that CUDA or HIP sees, else the CPU; `mps`: Apple's GPU.")
     threads: int | None = Field(None, ge=1, le=4096, description="CPU threads; empty: one per allowed physical core.")
     peak_tflop_s: Peaks = Field({}, description="Dense peak, TFLOP/s, by number format for a device not known here.")
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
+
+from mfulab.core.data import data
 
 # Names with comments: which costs how much for each element of the largest tensor, and which none.
-_TABLE = yaml.safe_load(Path(__file__).with_name("elementwise.yaml").read_text(encoding="utf-8"))
+_TABLE = data(Path(__file__).with_name("elementwise.yaml"))
 PER_ELEMENT = {name: flops for flops, names in _TABLE["flops"].items() for name in names.split()}
 
 OPTIMIZERS: dict[str, int] = _TABLE["optimizers"]

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from mfulab.core.files import UnreadableError, read_json
 from mfulab.core.groups import SLUG
-from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.measurements.registry import MEASUREMENTS, machine
 
-Slug = Annotated[str, Field(pattern=f"^{SLUG}$")]
+Slug = Annotated[str, Field(pattern=f"^{SLUG}$"), AfterValidator(machine)]
 Text = Annotated[str, Field(pattern=r"^[^\x00/]+$", max_length=255)]
 
 

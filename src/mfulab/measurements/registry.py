@@ -33,3 +33,10 @@ NO_MACHINE = {
     "public",
     *(m.step for m in MEASUREMENTS.values() if not m.on_device),
 }
+
+
+def machine(hardware: str) -> str:
+    """The name of a machine's folder as given. Raises ValueError for one of results/ that is no machine's."""
+    if hardware in NO_MACHINE:
+        raise ValueError("results/ has a folder of that name which is no machine's")
+    return hardware

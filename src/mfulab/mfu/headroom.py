@@ -30,7 +30,7 @@ def headroom(
 
     Args:
         spent_ns: exclusive times that sum to the step: `products` (matmuls, convolutions, attention),
-            `recomputed` (the same again for a checkpoint), `others` (operators that multiply nothing), `uncounted`
+            `recomputed` (the same again for a checkpoint), `others` (all other operators), `uncounted`
             (matmuls of unknown FLOPs), `graph`, `communication`, `copies`, `input_wait`, `idle`; where page faults
             are known, `page_faults`.
         useful_ns: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then `uncounted`, and

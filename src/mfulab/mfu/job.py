@@ -9,6 +9,7 @@ from statistics import mean, median
 from typing import Any, TypeVar
 
 from mfulab.core.columns import Rank
+from mfulab.core.files import parse_json
 from mfulab.mfu.utilization import of_peak, percent, total
 
 COLUMNS = ("job_ranks", "job_time_s", "job_mfu_percent", "job_slowest_rank", "transfer_percent", "waiting_percent")
@@ -78,9 +79,9 @@ RANK = tuple(Rank.model_fields)
 def rank_rows(row: Row) -> list[dict[str, Any]]:
     """A row a rank of a profiled job: its step, communication and memory as reported, and MFU under its own peak.
 
-    Ranks of a job share the work and the peaks equally. Empty for a run of one process.
+    Ranks of a job share the work and the peaks equally. Empty for a run of one process. Raises ValueError for NaN.
     """
-    told: list[dict[str, Any]] = json.loads(row.get("ranks") or "[]")
+    told: list[dict[str, Any]] = parse_json(row.get("ranks") or "[]")
     mfu, slowest_s = row.get("mfu_percent"), row.get("time_s")
     for one in told:
         known = mfu is not None and slowest_s and one["time_ms"]

@@ -329,6 +329,11 @@ def _of_operators(key: str, facts: Facts) -> Said | None:
     return Said(key, parts) if (parts := _attributed(facts)) else None
 
 
+def _slow_matmuls(facts: Facts, lost: Lost) -> Said | None:
+    parts = _attributed(facts)
+    return Said("slow_matmuls", parts) if parts and parts["speed"] < NEAR_CEILING else None
+
+
 _MATMULS = ("matmuls_below_best", "best_below_peak", "busy")
 
 # Each cause with the parts that it is about, one of which must be as large as any; without parts it is always asked.
@@ -356,7 +361,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts, Lost], Said | None]]] 
     "page_faults": (("page_faults",), _page_faults),
     "other_operators": (("other_operators",), _other_operators),
     "overhead": (("idle",), lambda facts, _: _of_operators("overhead", facts) if _on_cpu(facts) else None),
-    "slow_matmuls": (("matmuls_below_best",), lambda facts, _: _of_operators("slow_matmuls", facts)),
+    "slow_matmuls": (_MATMULS[:2], _slow_matmuls),
     "busy_not_useful": (("busy",), _busy_not_useful),
 }
 

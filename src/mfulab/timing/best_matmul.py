@@ -27,7 +27,7 @@ BURST_S = 0.01
 
 @dataclass(frozen=True)
 class Search:
-    """What a search for the fastest matmul looks at: shapes (M×N×K), ways to multiply, and for how long."""
+    """Extent of a search for the fastest matmul: shapes (M×N×K), ways to multiply, seconds and samples."""
 
     shapes: Sequence[tuple[int, int, int]]
     limit_s: float  # of each way

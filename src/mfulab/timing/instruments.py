@@ -1,4 +1,4 @@
-"""What watches one device while something is measured on it."""
+"""Instruments that watch one device while something is measured on it."""
 
 from contextlib import AbstractContextManager
 from functools import cached_property

@@ -19,6 +19,7 @@ from mfulab.tracing.shares import SPENT
 from mfulab.tracing.window import Window
 
 PADDED = 64  # elements to a multiple of which a side is padded: whole tiles and whole loads of every library
+EMPTY_NS = 5_000  # that a kernel of no work takes at most: a trace of long kernels alone does not show it
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Operator:
     time_ns: int  # exclusive
     calls: int = 0
     kernel_ns: int = 0  # of their kernels, overlapped or not
-    launch_ns: int = 0  # of as many kernels as short as the shortest of the window
+    launch_ns: int = 0  # of as many kernels as short as the shortest of the window, or as an empty one takes
     flops: dict[str, int] | None = None  # by format, executed by all calls; None where a call's record lacks it
     bytes: float | None = None  # moved at least by all calls; None likewise
     reason: Said | None = None  # why FLOPs or bytes are None
@@ -81,7 +82,7 @@ class Analysis:
         }
 
     def flops(self, what: str = "flops", recomputed: bool = False) -> dict[str, int]:
-        """FLOPs of the window by format: `flops`, `causal_flops` or `executed_flops`."""
+        """FLOPs of the window by number format: `flops`, `causal_flops` or `executed_flops`."""
         found = Counter[str]()
         for product in self.counted if recomputed else self.needed:
             found[product.format or "unknown"] += getattr(product, what)
@@ -180,7 +181,7 @@ def analyse(
 
 def _operators(recording: Recording, told: DeviceTime, of_call: dict[int, Product]) -> list[Operator]:
     lengths = (told.end - told.begin)[(told.kind == COMPUTE) & (told.end > told.begin)]
-    shortest = int(lengths.min()) if len(lengths) else 0
+    shortest = min(int(lengths.min()), EMPTY_NS) if len(lengths) else 0
     known: dict[int, float | Said] = {}  # by the identity of a call's arguments, which equal calls share
 
     def traffic(one: int) -> float | Said:

@@ -51,7 +51,7 @@ class TracedPass:
     @functools.cached_property
     def analysis(self) -> Analysis:
         """Time of the traced steps by kind. Raises TraceError if the trace lacks it."""
-        return analyse(recording := read(self.saved), windows(recording)[0])
+        return analyse(recording := read(self.saved)[0], windows(recording)[0])
 
     @functools.cached_property
     def _folder(self) -> tempfile.TemporaryDirectory[str]:
@@ -157,7 +157,7 @@ def trace_modules(step: Callable[[], object], device: torch.device, steps: int) 
 def modules_of(traced: TracedPass) -> list[Module]:
     """Times and FLOPs of a step of a traced pass, by module; none where the trace lacks them."""
     with contextlib.suppress(TraceError):
-        recording = read(traced.saved)
+        recording = read(traced.saved)[0]
         window = windows(recording)[0]
         found, steps = by_module(recording, attribute(recording), window, Spans(recording)), window.steps
         return [

@@ -21,7 +21,7 @@ UNTOLD = Recorded(None, reason=NO_SHAPES)
 
 @dataclass
 class Product:
-    """Calls of one product with one shape and format."""
+    """Calls of one product with one shape and number format."""
 
     name: str
     shapes: str

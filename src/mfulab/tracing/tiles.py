@@ -62,7 +62,7 @@ _FORMATS = {
 
 @functools.cache
 def format_of(kernel: str) -> str | None:
-    """The format that a matmul kernel multiplies, by its name; None where that does not tell."""
+    """The number format that a matmul kernel multiplies, by its name; None where that does not tell."""
     return next((name for name, pattern in _FORMATS.items() if pattern.search(kernel)), None)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-import yaml
-
+from mfulab.core.data import data
 from mfulab.core.language.quantities import percent, quantity, significant
 
 _CATALOGUES = {file.stem: file for file in sorted(Path(__file__).parent.glob("catalogue/*.yaml"))}
@@ -56,7 +55,8 @@ def catalogue(language: str) -> Mapping[str, Any]:
     """The whole catalogue of a language. Raises ValueError for one that does not exist."""
     if language not in LANGUAGES:
         raise ValueError(f"report.language={language}: choose one of {', '.join(LANGUAGES)}")
-    return yaml.safe_load(_CATALOGUES[language].read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = data(_CATALOGUES[language])
+    return found
 
 
 @cache

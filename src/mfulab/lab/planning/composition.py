@@ -71,14 +71,15 @@ def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool 
 def _hydra(folder: Path) -> Iterator[None]:
     """Hydra's global state, and its errors in this project's words; it opens what this project would not."""
     digests(folder, ".yaml")
+    checks.anchors(folder)
     try:
         register(folder)
         with initialize_config_dir(version_base="1.3", config_dir=str(folder.resolve())):
             yield
-    except (ConfigurationError, OSError):
+    except ConfigurationError:
         raise
     except Exception as error:  # of Hydra, OmegaConf, ANTLR or YAML, which give no promise of theirs
-        text = " ".join(str(error).split("See https")[0].split()) or type(error).__name__
+        text = " ".join(re.split("See https|Config search path", str(error))[0].split()) or type(error).__name__
         raise ConfigurationError(f"{folder}/: {text}") from error
 
 
@@ -156,5 +157,6 @@ _read = cache(lambda path, changed_ns: OmegaConf.load(path))
 
 def _plain(config: DictConfig) -> dict[str, Any]:
     """The config without Hydra's own node, interpolations resolved."""
-    keys = [str(key) for key in config if key != "hydra"]
-    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True))
+    keys = [key for key in config if key != "hydra"]  # also such as 1.5, which is none
+    found = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True)  # type: ignore[arg-type]
+    return cast(dict[str, Any], found)

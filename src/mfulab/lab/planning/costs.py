@@ -17,8 +17,8 @@ from mfulab.core.groups import TimingConfig
 from mfulab.core.replicates import replicate_of
 from mfulab.device import ByKind, kind_of
 from mfulab.lab.planning.runs import Plan, Run
-from mfulab.lab.report.processes import drawing_cores
 from mfulab.lab.runtime import budget
+from mfulab.lab.runtime.forked import drawing_cores
 from mfulab.timing.pace import is_short, pace_for
 
 # The warm worker's imports, for which the first run waits. A disk that has read nothing yet doubles it.

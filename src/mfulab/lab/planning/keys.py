@@ -1,6 +1,6 @@
 """Keys of an experiment, their defaults, and the choices of its groups: what config/ leaves out is derived here.
 
-A choice is a file `config/GROUP/NAME.yaml`, a line of `config/GROUP.yaml`, or a kernel, found by its module.
+A choice is a file `config/GROUP/NAME.yaml`, a line of `config/GROUP.yaml`, or a kernel or device, found by its module.
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, Field, create_model
+from pydantic import AfterValidator, BaseModel, Field, create_model
 
 import mfulab
 from mfulab.core.errors import ConfigurationError
@@ -18,7 +18,8 @@ from mfulab.core.files import read_text
 from mfulab.core.groups import SLUG, Closed
 from mfulab.core.language import LANGUAGES
 from mfulab.core.replicates import MOST_REPLICATES
-from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.device.vendors import kinds
+from mfulab.measurements.registry import MEASUREMENTS, machine
 
 KERNELS = Path(mfulab.__file__).parent / "kernels"
 # Fields of configs that are no keys: planning sets them.
@@ -61,7 +62,7 @@ class Asked(Closed):
         description="Combinations measured first, each rule before the next: `{model: gpt2, batch_size: [8, 16]}`. With"
         " a budget, a page is written after the first.",
     )
-    hardware: Annotated[str, Field(pattern=f"^{SLUG}$")] | None = Field(
+    hardware: Annotated[str, Field(pattern=f"^{SLUG}$"), AfterValidator(machine)] | None = Field(
         None,
         description="Slug of the device if planning runs on another machine: its folder in results/ (letters a to z,"
         " digits and hyphens); empty: this one.",
@@ -120,7 +121,7 @@ def choices(folder: Path, group: str) -> list[str]:
 def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
     """Content of those choices of a group that have no file of their own."""
     table = folder / f"{group}.yaml"
-    found = _kernels() if group == "kernel" else {}
+    found = _kernels() if group == "kernel" else _devices() if group == "device" else {}
     if table.exists():
         found = found | _lines(table, table.stat().st_mtime_ns)
     return {name: content for name, content in found.items() if not (folder / group / f"{name}.yaml").exists()}
@@ -129,6 +130,11 @@ def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
 def content(folder: Path, group: str, name: str) -> dict[str, Any]:
     """Content of a choice, from its line, module or file; Hydra's interpolations as they stand."""
     return derived(folder, group).get(name) or dict(yaml.safe_load(read_text(folder / group / f"{name}.yaml")))
+
+
+def _devices() -> dict[str, dict[str, Any]]:
+    """Choices of device: a kind for each vendor's module."""
+    return {kind: {"name": kind, "type": kind} for kind in ("auto", "cpu", *kinds())}
 
 
 @cache

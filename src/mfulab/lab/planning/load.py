@@ -14,7 +14,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests, read_text, write_json
 from mfulab.device import is_gpu, kind_of
 from mfulab.device.emulation import emulated_here
-from mfulab.device.identity import NoDeviceError, hardware_slug, memory_bytes, resolve
+from mfulab.device.identity import NoDeviceError, check, hardware_slug, memory_bytes, resolve
 from mfulab.lab.planning import traces
 from mfulab.lab.planning.overrides import from_snakemake
 from mfulab.lab.planning.runs import Plan, plan
@@ -69,6 +69,10 @@ def place(base: Mapping[str, Any]) -> tuple[str, str, Mapping[str, str], float |
     GPU's memory, None where it is not told.
     """
     hardware, device = base["hardware"], base["device"]["type"]
+    try:
+        check(device)
+    except NoDeviceError as error:
+        raise ConfigurationError(str(error)) from error
     if hardware:
         return hardware, device.replace("auto", kind_of(hardware)), {}, None
     try:
@@ -84,7 +88,13 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto"), *emulated_here("cpu")]
     digest = hashlib.sha256(json.dumps([*overrides, *machine, *digests(folder, ".yaml")]).encode())
     # Kernels are among the choices, found by their modules.
-    each_of = ("lab/planning/*.py", "core/**/*.py", "measurements/**/__init__.py", "kernels/*.py")
+    each_of = (
+        "lab/planning/*.py",
+        "core/**/*.py",
+        "measurements/**/__init__.py",
+        "kernels/*.py",
+        "device/vendors/*.py",
+    )
     code = (sorted(PACKAGE.glob(each)) for each in each_of)
     for path in [*sorted(PUBLISHED.glob("*.csv")), *itertools.chain(*code)]:
         digest.update(str(path).encode())

@@ -159,7 +159,7 @@ class _Planner:
         self.device = device
         self.runs: dict[str, Run] = {}
         self.excluded: dict[str, dict[str, str]] = {}
-        self.first: dict[int, list[str]] = {place: [] for place, _ in enumerate(composition.base["first"])}
+        self.first: dict[int, list[str]] = {place: [] for place, _ in enumerate(composition.base.get("first", ()))}
         self.base = dict(composition.base)
         # A given peak belongs to the ceilings alone: it is a denominator and must not re-measure what it divides.
         self.peaks = {**self.base["device"], "name": device, "type": device}
@@ -219,7 +219,7 @@ class _Planner:
         processes = self.base["replicates"] or REPLICATES[self.device]
         is_disturbed = "replicate" in type(config).model_fields  # of others, no machine disturbs the result
         folder = self.append(step, config, dotted, needs, processes if is_disturbed else 1)
-        rules = enumerate(self.base["first"])
+        rules = enumerate(self.base.get("first", ()))
         if (rank := next((place for place, rule in rules if holds(rule, labels)), None)) is not None:
             self.first[rank].append(folder)
 

@@ -155,7 +155,7 @@ class _Module:
                         self.imported |= {(module, IMPORTING) for module, _ in aliases.values()}
             if ALL in self.aliases:
                 self.imported.add(self.aliases[ALL])
-            if not isinstance(statement, IMPORTS):
+            if not isinstance(statement, IMPORTS) and not _is_text(statement):
                 for each in _bound(statement):
                     self.bound.setdefault(each, set()).add(len(self.statements))
                 self.statements.append(statement)

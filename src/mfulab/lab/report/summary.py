@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mfulab.core.language.quantities import quantity
+from mfulab.core.terminal import Terminal
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import frames, trust
 
@@ -63,7 +63,7 @@ def left_out(tables: Path) -> int:
 
 def show(tables: Path, page: Path) -> None:
     """Prints the rows of the folder `tables`, what to doubt of them, and where the `page` is."""
-    console = Console()
+    console = Terminal()
     if runs := left_out(tables):
         console.print(f"measured runs that no table shows yet: {runs} (to show them: snakemake --cores 1 report)")
         return

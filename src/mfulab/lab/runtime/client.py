@@ -46,7 +46,10 @@ def main(command: list[str]) -> int:
         if command[0] == KILLED:
             return _killed(command[1:], environment)
         if "--config" in command:
-            return _measure(command, environment)
+            try:
+                return _measure(command, environment)
+            except devices.HeldError as error:
+                return _fail(command, str(error))
         began = time.monotonic()
         status = _execute(command, environment, None)
         if command[1:2] == ["page"] and (sweep := budget.read()) is not None:
@@ -134,6 +137,8 @@ def _failure(status: int, is_out_of_memory: bool) -> str:
     """Message for a run that ended with `status` (negative: a signal) without a row."""
     if status == -signal.SIGKILL and is_out_of_memory:
         return "the kernel killed the run's process: out of memory"
+    if status == -signal.SIGINT:
+        return f"{processes.SIGNALLED} SIGINT: interrupted"
     if status < 0:
         return f"{processes.SIGNALLED} {signal.Signals(-status).name}"
     return f"the run's process ended with exit status {status} and wrote no row"

@@ -2,7 +2,9 @@
 
 import importlib
 import mmap
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -49,6 +51,10 @@ def main(step: str) -> None:
     except ConfigurationError as error:
         print(f"mfulab: {error}", file=sys.stderr)
         sys.exit(REFUSED)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)  # whoever waits hears what ended it
     print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))
 
 

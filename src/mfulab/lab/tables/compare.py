@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import unquoted, write_csv
 from mfulab.core.language.quantities import ABSENT, percent, quantity, significant
+from mfulab.core.terminal import Terminal
 from mfulab.lab.planning.naming import short
 from mfulab.lab.tables import build, replicates, series
 from mfulab.lab.tables.records import from_folder, from_recorded
@@ -330,7 +330,7 @@ def tell(compared: Sequence[Compared], title: str, basis: str, gate: float | Non
 
 
 def _print(compared: Sequence[Compared], title: str, basis: str) -> None:
-    console = Console(width=None if sys.stdout.isatty() else LOGGED)
+    console = Terminal(width=None if sys.stdout.isatty() else LOGGED)
     console.print(Text(title), soft_wrap=True)
     console.print(Text(basis, style="dim"), soft_wrap=True)
     console.print(table(compared))

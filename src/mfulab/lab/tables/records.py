@@ -74,8 +74,12 @@ def read_row(folder: Path, step: str) -> Record:
         if len(lines) != 1:
             raise UnreadableError(f"{path}: {len(lines)} lines instead of one")
         row = parse(MEASUREMENTS[step].row, lines[0])
-        if row["run"] != folder.name:
-            raise ValueError(f"run={row['run']!r}: the row of another run")
+        hardware = folder.parents[1].name if MEASUREMENTS[step].on_device else ""
+        for name, value in (("run", folder.name), ("hardware", hardware)):
+            if row[name] != value:
+                raise ValueError(f"{name}={row[name]!r}: a row of another {name} than {value!r}")
+        if not lines[0].get("status"):
+            raise ValueError("status: empty, so that it does not say what became of the run")
         return row
     except FileNotFoundError:
         message = f"no row: {path} does not exist"
@@ -276,7 +280,7 @@ def from_recorded(folder: Path) -> Collected:
 
 
 def code(name: str, hardware: str) -> str:
-    """A digest of all code and data that count for a machine's rows of a `MEASUREMENT,TARGET`; "" where they are no more."""
+    """Digest of all code and data that count for a machine's rows of a `MEASUREMENT,TARGET`; "" where they are gone."""
     step, _, target = name.partition(",")
     try:
         return hashlib.sha256(digests(run_sources(step, target or None, hardware)).encode()).hexdigest()[:16]

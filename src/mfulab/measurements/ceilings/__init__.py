@@ -18,7 +18,7 @@ class CeilingsConfig(StepConfig):
     precision: PrecisionConfig | None = column("Precision of the matmul ceiling; empty for `memory`.")
     device: DeviceConfig = DeviceConfig()
     search: Literal["careful", "quick"] = Field(
-        "careful", description="Of a GPU's: every shape until its clock has settled, or two within two seconds."
+        "careful", description="Search on a GPU: every shape until the clock has settled, or two within two seconds."
     )
     replicate: int = REPLICATE
 

@@ -15,7 +15,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
 from mfulab.core.groups import PrecisionConfig
-from mfulab.device import APPLE, allocator, synchronise
+from mfulab.device import allocator, identity, synchronise, vendors
 from mfulab.device.samplers.network import sent_bytes
 from mfulab.device.samplers.reading import Readings
 from mfulab.flops.experts import RoutedTokens
@@ -279,5 +279,7 @@ def require(config: ProfileStepConfig) -> None:
     """Raises UnsupportedError for a pass that this execution or device cannot have, before anything is timed."""
     if config.profile.varied_batches and config.execution.mode not in ("eager", "compile"):
         raise UnsupportedError(f"profile.varied_batches: execution={config.execution.name}: neither eager nor compile")
-    if config.device.type == APPLE and (config.profile.exact or config.profile.losses):
-        raise UnsupportedError("profile.exact and profile.losses: torch.mps has no float64 to compare with")
+    kind = identity.resolve(config.device.type)
+    formats = next((vendor.FORMATS for vendor in vendors.of_kind(kind)), ())
+    if formats and "fp64" not in formats and (config.profile.exact or config.profile.losses):
+        raise UnsupportedError(f"profile.exact and profile.losses: torch.{kind} has no float64 to compare with")

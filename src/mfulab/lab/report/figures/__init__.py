@@ -31,8 +31,8 @@ from mfulab.core.files import write_text
 from mfulab.core.language import Texts
 from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import hover, kinds, labels, runs, style
-from mfulab.lab.report.processes import drawing_cores, in_processes
 from mfulab.lab.runtime.client import SOCKET
+from mfulab.lab.runtime.forked import drawing_cores, in_processes
 
 TOPICS = (
     *("headline", "why", "ladder", "batch_size", "training", "precision", "execution", "roofline", "kernels"),

@@ -21,7 +21,7 @@ from mfulab.lab.report import figures, frames, trust
 from mfulab.lab.report.drawing import fonts, hover, style, vector
 from mfulab.lab.report.duty_cycle import duty_cycle
 from mfulab.lab.report.page import payload, why
-from mfulab.lab.report.processes import in_processes
+from mfulab.lab.runtime.forked import in_processes
 from mfulab.lab.tables import compare
 from mfulab.lab.tables.records import PROGRESS
 from mfulab.measurements.registry import TABLES
@@ -288,10 +288,10 @@ def _figure(
 
 
 def _headline(sections: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:
-    """The first figure's sentence; where every run failed, the failure."""
+    """The first figure's sentence, else the first trace's; where every run failed, the failure."""
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
     failed = "" if measured else trust.failed(tables, text.language)
-    return failed or next((figure["finding"] for figure in _all(sections)), None)
+    return failed or next((figure["finding"] for figure in _all(sections)), None) or why.of_traces(tables, text)
 
 
 def _all(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:

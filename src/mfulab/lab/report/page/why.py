@@ -51,6 +51,21 @@ def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, 
     return _case(row.to_dict(), figures, text.within("why")) | {"because": mfu_versus_utilization.because(row, text)}
 
 
+def of_traces(tables: frames.Tables, text: Texts) -> str | None:
+    """Sentence on the first trace that was read here: its step and verdict, or why it could not be read."""
+    rows = tables["traces"]
+    rows = rows[~rows["recorded"]]
+    if rows.empty:
+        return None
+    told = rows[rows["status"] == "ok"]
+    if told.empty:
+        return str(rows["message"].iloc[0])
+    row: dict[str, Any] = told.iloc[0].to_dict()
+    words = verdicts.columns(row, language=text.language)
+    said = {"verdict": words["verdict"], "because": words["verdict_reason"]}
+    return text.within("page")("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), **said)
+
+
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
     """Runs with most samples per second, one for each machine, model and workload: no setting here cured these.
 
