@@ -88,9 +88,9 @@ sanitizer() {
     # functions says so to whoever asks, which is no error here.
     local tool kernel
     for tool in memcheck racecheck; do
-        for kernel in $(best cuda_hopper_hilbert cuda_grouped | tr , ' '); do
+        for kernel in $(best cuda_hopper_hilbert cuda_wide cuda_grouped | tr , ' '); do
             part "${tool}_$kernel" 40 compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 9 --kernel-name kns=matmul \
-                python3 validation/one_product.py "$kernel" "$([ "$kernel" = cuda_grouped ] && echo fp32 || echo bf16)" 1664x3328x320
+                python3 validation/one_product.py "$kernel" "$([ "$kernel" != cuda_hopper_hilbert ] && echo fp32 || echo bf16)" 1664x3328x320
         done
     done
 }
