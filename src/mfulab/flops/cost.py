@@ -11,7 +11,10 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from operator import add
 
-FLOPS = ("flops", "causal_flops", "executed_flops", "attention_flops", "rectangle_flops", "padding_flops", "unfilled_flops")
+FLOPS = (
+    *("flops", "causal_flops", "executed_flops"),
+    *("attention_flops", "rectangle_flops", "padding_flops", "unfilled_flops"),
+)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,7 @@ Body = Callable[..., Any]
 
 
 @contextmanager
-def bodies_seen(
-    listens: Callable[[Any], bool], branches: Callable[[Body, Body, Sequence[Any]], Any]
-) -> Iterator[None]:
+def bodies_seen(listens: Callable[[Any], bool], branches: Callable[[Body, Body, Sequence[Any]], Any]) -> Iterator[None]:
     """Inside it `cond`, `scan`, `map` and `while_loop` run their bodies in the open.
 
     Args:
