@@ -120,8 +120,8 @@ PROJECTED = 2 * 2 * (2 * 6 + 2 * 9) * 16 * 16
         (lambda x, w: torch.fft.irfft2(torch.fft.rfft2(x) * torch.fft.rfft2(w)), [(2, 8, 8), (8, 8)], 0, 0),
         (lambda a, b: (torch.complex(a, a) @ torch.complex(b, b)).abs(), [(3, 4), (4, 5)], 4 * 2 * 60, 2),
         (lambda a, b: torch.func.vmap(torch.mv, (None, 0))(a, b), [(4, 5), (3, 5)], 2 * 60, 2),
-        # The value, its tangent, and the tangent that `a` has not, zeros that torch multiplies too.
-        (lambda a, x: torch.func.jvp(lambda x: x @ a, (x,), (x,))[1], [(5, 6), (4, 5)], 3 * 2 * 120, 1),
+        # The value and its tangent; the tangent that `a` has not is zeros, by which torch multiplies and nobody needs.
+        (lambda a, x: torch.func.jvp(lambda x: x @ a, (x,), (x,))[1], [(5, 6), (4, 5)], 2 * 2 * 120, None),
     ],
 )
 def test_what_others_wrote(function, shapes, forward, backward):
@@ -459,3 +459,13 @@ def test_products_of_sequences_of_different_lengths():
         attention(x, x, x, need_weights=False)
     projected, attended = 2 * 8 * 4 * 8 * 8, 4 * (9 + 25) * 8
     assert counter.operations.model_flops == 2 * 8 * (9 + 25) + 2 * 8 * 8 * 4 + projected + attended
+
+
+def test_tangents_that_are_zeros_are_executed_and_not_needed():
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), torch.randn(3, 8)
+    one = 2 * 3 * 8 * 8
+    with torch.no_grad(), OperatorCounter(LayerTracker(model), memory=False) as counter:
+        torch.func.jvp(model, (x,), (x,))
+        torch.addmm(torch.zeros(()).expand(3, 8), x, model[0].weight)
+    assert counter.operations.model_flops == 2 * 2 * one + one
+    assert counter.operations.hardware_flops == 2 * 3 * one + one

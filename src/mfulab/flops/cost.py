@@ -12,13 +12,8 @@ from dataclasses import astuple, dataclass
 from operator import add
 
 FLOPS = (
-    "flops",
-    "causal_flops",
-    "executed_flops",
-    "attention_flops",
-    "rectangle_flops",
-    "padding_flops",
-    "unfilled_flops",
+    *("flops", "causal_flops", "executed_flops"),
+    *("attention_flops", "rectangle_flops", "padding_flops", "unfilled_flops"),
 )
 
 
@@ -57,12 +52,12 @@ class Pairs:
         return Pairs(*map(add, astuple(self), astuple(other)))
 
     def times(self, factor: float) -> Pairs:
-        """Pairs multiplied by `factor`, the number of alike sequences or heads."""
+        """As many for each of `factor` alike."""
         return Pairs(*(factor * part for part in astuple(self)))
 
 
 def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
-    """Pairs of one sequence without a mask of its own; causal is aligned at the upper left, as in torch."""
+    """One sequence without a mask of its own; causal is aligned at the upper left, as torch does it."""
     whole = queries * keys
     causal = queries**2 / 2 if queries <= keys else keys**2 / 2 + (queries - keys) * keys
     return Pairs(whole, causal if is_causal else whole, whole, whole)
@@ -71,7 +66,7 @@ def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
 def document_pairs(
     queries: int, keys: int, is_causal: bool, left: int | None = None, right: int | None = None
 ) -> Pairs:
-    """Pairs of one document for a kernel that takes lengths or windows; last query and last key are aligned.
+    """One document of a kernel that takes lengths or windows; the last query is aligned with the last key.
 
     A query sees `left` keys before its own place and `right` after it; None and -1 are without a limit, causal is
     `right` = 0.

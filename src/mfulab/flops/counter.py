@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
 
 from mfulab.flops.attention import ATTENTION
 from mfulab.flops.cost import FLOPS, Cost
@@ -33,6 +34,8 @@ from mfulab.flops.tensors import LiveTensors
 from mfulab.flops.written import PRODUCTS, WrittenAttention
 
 PASSES: tuple[Pass, ...] = ("forward", "backward", "recomputed")  # the last is executed and not needed
+_ADDING = ("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", "aten::_addmm")  # their first operand
+_SAME_VALUES = frozenset({"aten::expand", "aten::alias", "aten::t", "aten::transpose", "aten::unsqueeze", "aten::view"})
 LOOK_UPS = frozenset({"aten::embedding", "aten::_embedding_bag", "aten::index", "aten::index_select", "aten::gather"})
 
 
@@ -148,6 +151,7 @@ class OperatorCounter(Opened):
     def __init__(self, layers: LayerTracker, memory: bool = True) -> None:
         super().__init__()
         self.operations, self.live, self._written = Operations(), LiveTensors(), WrittenAttention()
+        self._zeros: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._layers, self._memory, self._experts = layers, memory, expert_numbers(layers.model)
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
@@ -160,6 +164,10 @@ class OperatorCounter(Opened):
     def _listening(self) -> Iterator[None]:
         with eager_stance(), Dispatch(self):
             yield
+
+    def _multiplies_zeros(self, name: str, args: tuple[Any, ...]) -> bool:
+        operands = tree_leaves(args[name.startswith(_ADDING) :])
+        return any(isinstance(each, torch.Tensor) and each in self._zeros for each in operands)
 
     def _listens(self, arguments: Any) -> bool:
         modes = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else []
@@ -199,6 +207,8 @@ class OperatorCounter(Opened):
             if not any(tensor.is_nested for tensor in read):
                 raise
             cost = None  # a nested tensor has no shape to ask for: the operator is named
+        if cost and self._zeros and self._multiplies_zeros(name, args):
+            cost = Cost(0, 0, cost.executed_flops)
         if cost:
             key = Key(layer, name, direction, read[0].dtype if read else None, cost.side)
             if name in PRODUCTS and not any(tensor.is_nested for tensor in read):
@@ -212,6 +222,10 @@ class OperatorCounter(Opened):
                 call.elements -= unread_elements(self._experts, args[0], args[1])
         else:
             key = Key(layer, name, direction)
+            # What has no tangent gets zeros of one element, by which torch multiplies: executed, and not needed.
+            is_zero = name == "aten::zeros" and not out.ndim
+            if is_zero or (name in _SAME_VALUES and args[0] in self._zeros):
+                self._zeros[out] = True
             if scores := self._written.follow(name, out, args):
                 place, before, after = scores
                 self.operations.totals.setdefault(place, Totals()).add(Totals.of(after, before))

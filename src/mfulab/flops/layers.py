@@ -221,7 +221,8 @@ def _holders(model: torch.nn.Module) -> dict[int, set[str]]:
     """Modules by the storage of each weight that they hold themselves."""
     holders: dict[int, set[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
-        if type(weight) in (torch.Tensor, torch.nn.Parameter) or isinstance(weight, FakeTensor):
+        plain = type(weight) in (torch.Tensor, torch.nn.Parameter) or isinstance(weight, FakeTensor)
+        if plain and weight.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(weight):
             holders.setdefault(weight.untyped_storage()._cdata, set()).add(name.rpartition(".")[0])
     return holders
 

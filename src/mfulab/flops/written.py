@@ -7,7 +7,7 @@ lies on the scores only after the first product ran, whose cost is then correcte
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,35 +21,9 @@ from mfulab.flops.masks import MASKED, mask_pairs, with_values
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
 _SOFTMAX = frozenset({"aten::_softmax", "aten::_safe_softmax"})
 # What lies between the first product and the softmax, and leaves each score in its place.
-_KEEPING = frozenset(
-    f"aten::{name}"
-    for name in [
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "clone",
-        "_to_copy",
-        "expand",
-        "unsqueeze",
-        "squeeze",
-        "mul",
-        "mul_",
-        "div",
-        "div_",
-        "add",
-        "add_",
-        "sub",
-        "sub_",
-        "tanh",
-        "masked_fill",
-        "masked_fill_",
-        "where",
-        "cat",
-        "slice",
-        "alias",
-        "detach",
-    ]
-)
+_PLACES = ("view", "_unsafe_view", "reshape", "clone", "_to_copy", "expand", "unsqueeze", "squeeze", "cat", "slice")
+_VALUES = ("mul", "mul_", "div", "div_", "add", "add_", "sub", "sub_", "tanh", "masked_fill", "masked_fill_", "where")
+_KEEPING = frozenset(f"aten::{name}" for name in (*_PLACES, *_VALUES, "alias", "detach"))
 _KEPT = 4  # masks whose pairs are remembered: every layer asks again
 
 
@@ -68,8 +42,8 @@ class Scores:
 class WrittenAttention:
     """Follows products to their softmax, and remembers the pairs that each module's masks leave."""
 
-    # Of a module its pairs by queries and keys: a backward pass may be counted by another counter than its forward pass.
-    _pairs_of: WeakKeyDictionary[torch.nn.Module, dict[tuple[int, int], Pairs]] = WeakKeyDictionary()
+    # Of a module its pairs by queries and keys: its backward pass may be counted by another counter.
+    _pairs_of: ClassVar[WeakKeyDictionary[torch.nn.Module, dict[tuple[int, int], Pairs]]] = WeakKeyDictionary()
 
     def __init__(self) -> None:
         self._scores: WeakIdKeyDictionary = WeakIdKeyDictionary()
