@@ -26,6 +26,7 @@ TEXTS = {
 ABSENT = {str: "", bool: False, float: float("nan")}
 MANY = 10_000  # rows of a frame whose copy is worth some care
 EMPTY = {str: ("", "str"), bool: (pd.NA, "boolean"), float: (float("nan"), "float64")}  # cells of a file, and dtypes
+OF_RECORDINGS = "results/reference/"  # how a problem begins that only who keeps recordings can mend
 JUDGED = ("doubtful", "impossible", "doubts")  # columns that `trust.judged` adds
 
 

@@ -77,7 +77,7 @@ def show(tables: Path, page: Path) -> None:
     if measured.row_count:
         console.print(measured)
         console.print(Text(trust.precision(found)), soft_wrap=True)
-    for problem in problems:
+    for problem in (each for each in problems if not each.startswith(frames.OF_RECORDINGS)):
         console.print(Text(problem, style="yellow"))
     if page.exists():  # after one figure alone there may be none
         console.print(Text(f"\n{page.resolve()}"), soft_wrap=True)

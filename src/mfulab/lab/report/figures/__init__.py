@@ -78,7 +78,7 @@ def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.Data
         for axes in figure.axes:  # the layout's solver is not exact: the same data would give other last digits
             if axes.get_axes_locator() is None:
                 axes.set_position(Bbox(axes.get_position().get_points().round(6)))
-            axes.set_gid(hover.panel(axes))
+            axes.set_gid("panel")
             kinds.leave_hidden(axes)
             for words in (each for each in axes.get_children() if isinstance(each, Text)):
                 beside = "value" if VALUE.match(words.get_text()) else "text"

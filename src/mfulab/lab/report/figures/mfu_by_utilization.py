@@ -18,7 +18,7 @@ NEAR = 95  # percent busy: from there on utilization tells runs no longer apart
 
 def rows(tables: Tables) -> pd.DataFrame:
     """All runs with both measures, where they are more than the first figure has lines."""
-    found = mfu_versus_utilization.rows(tables)
+    found = mfu_versus_utilization.of_all_machines(tables)
     return found if len(found) > mfu_versus_utilization.MOST else found.iloc[:0]
 
 

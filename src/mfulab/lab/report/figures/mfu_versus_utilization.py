@@ -16,10 +16,16 @@ from mfulab.mfu.verdict import ABOVE_PEAK
 TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "headline", 0
 BUSY = 90  # percent of the time
+MATMULS = 1.0  # percent of the time below which a step hardly multiplies
 MOST = 20  # lines of all panels; `mfu_by_utilization` draws all runs of a larger sweep
 
 
 def rows(tables: Tables) -> pd.DataFrame:
+    """Runs of this machine with both measures, or of the recorded ones where none was measured here."""
+    return own(of_all_machines(tables))
+
+
+def of_all_machines(tables: Tables) -> pd.DataFrame:
     """Runs with both measures; steps that were read from recorded traces only where nothing was measured."""
     found = with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
     return preferred(found, ~(found["recorded"] & found["hardware"].str.endswith(READ)))
@@ -42,7 +48,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def lowest(rows: pd.DataFrame) -> pd.Series:
     """The run of lowest MFU that the sentence is about."""
-    return rows.loc[_told(_sound(own(rows)))["mfu_percent"].idxmin()]
+    return rows.loc[_told(_sound(rows))["mfu_percent"].idxmin()]
 
 
 def _told(sound: pd.DataFrame) -> pd.DataFrame:
@@ -51,8 +57,11 @@ def _told(sound: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sound(rows: pd.DataFrame) -> pd.DataFrame:
-    """The runs of a sentence: with arithmetic to count, in no emulated format, not doubtful; where any are left."""
-    rows = preferred(rows, rows["mfu_percent"] > 0)
+    """The runs of a sentence: with matmuls, in no emulated format, not doubtful; where any are left.
+
+    A step with next to none, such as a loop that spins, is slow by design: no advice is about it.
+    """
+    rows = preferred(rows, (rows["mfu_percent"] > 0) & ~(rows["matmul_percent"] < MATMULS))
     rows = preferred(rows, ~frames.emulated(rows))
     return preferred(rows, ~trust.doubtful(rows))
 
@@ -69,16 +78,16 @@ def because(row: pd.Series, text: Texts) -> str:
 
 
 def shown(rows: pd.DataFrame) -> pd.DataFrame:
-    """The runs that have a line, by falling MFU: those of this machine, at most MOST.
+    """The runs that have a line, by falling MFU: at most MOST.
 
-    Of more, the fastest run of each model and mode, evenly over MFU, and the runs that the sentence names.
+    Of more, those with arithmetic and not doubtful: the fastest run of each model and mode, evenly over MFU, and the runs that the sentence names.
     """
-    rows = own(rows)
     machines, named = style.machines(rows), _told(_sound(rows))["mfu_percent"].agg(["idxmin", "idxmax"])
     most, found = MOST // len(machines), []
     for machine in machines:
         here = rows[rows["machine"] == machine].sort_values("mfu_percent", ascending=False)
         if len(here) > most:
+            here = preferred(here, (here["mfu_percent"] > 0) & ~trust.doubtful(here))
             fastest = here.sort_values("samples_per_s", ascending=False).drop_duplicates(["model", "mode"])
             kept = here[here.index.isin(named)]
             others = here[here.index.isin(fastest.index.difference(kept.index))]

@@ -12,6 +12,7 @@ from mfulab.lab.report.drawing import curves
 from mfulab.lab.report.figures import headroom, mfu_versus_utilization
 from mfulab.mfu import remedies
 from mfulab.mfu.ladder import number
+from mfulab.mfu.models import FOLDERS
 from mfulab.mfu.verdict import COLUMNS as VERDICT
 
 NAMED = 5.0  # points from which a part of the step is named below its bar
@@ -25,6 +26,7 @@ WORDS = (
 PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:8], WORDS[8:]
 TOLD = ("mode", "precision")  # columns of the table of batch sizes, beside the model
 CAUSE = VERDICT[0]
+MEASURE = "snakemake --cores 1 report --config"
 
 
 def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
@@ -35,7 +37,11 @@ def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str
     measured = frames.ok(rows, "time_s")
     if measured.empty:
         return {}
-    cases = [_case(row, figures, text) for row in chosen(measured).to_dict("records")]
+    shown = chosen(measured)
+    lowest = _lowest(tables)
+    if lowest is not None and lowest.name in measured.index:  # the run that the page's first sentences are about
+        shown = pd.concat([measured.loc[[lowest.name]], shown.drop(index=lowest.name, errors="ignore")])
+    cases = [_case(row, figures, text) for row in shown.to_dict("records")]
     verdicts_here = pd.Series([case["verdict"] for case in cases]).value_counts()
     says = text("says", verdict=verdicts_here.index[0], count=int(verdicts_here.iloc[0]), total=len(cases))
     return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": _answers(rows, text)}
@@ -44,11 +50,16 @@ def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str
 def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
     """Case of the lowest run of the page's first figure, with its sentence `because`; empty where it draws nothing."""
     text = Texts(language, "mfu_versus_utilization")
-    rows = mfu_versus_utilization.rows(tables)
-    if rows.empty:
+    lowest = _lowest(tables)
+    if lowest is None:
         return {}
-    row = mfu_versus_utilization.lowest(frames.in_words(rows, text))
+    row = frames.in_words(lowest.to_frame().T, text).iloc[0]
     return _case(row.to_dict(), figures, text.within("why")) | {"because": mfu_versus_utilization.because(row, text)}
+
+
+def _lowest(tables: frames.Tables) -> pd.Series | None:
+    rows = mfu_versus_utilization.rows(tables)
+    return None if rows.empty else mfu_versus_utilization.lowest(rows)
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
@@ -69,7 +80,7 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
     step = significant(1e3 * row["time_s"])
     cost = {"ms": significant(lost.ms), "step": step, "points": percent(lost.points)} if lost else {}
     remedy = remedies.REMEDIES.get(cause)
-    experiment = f"snakemake --cores 1 report --config {remedy.config}" if remedy else ""
+    experiment = f"{MEASURE} {_of_run(remedy.config, row)}" if remedy else ""
     return {
         "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
@@ -93,6 +104,20 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
         "experiment": experiment,
         "figure": remedy.figure if remedy and remedy.figure in figures else "",
     }
+
+
+def _of_run(config: str, row: Mapping[str, Any]) -> str:
+    """A remedy's config with the run's own model, workload and batch size in place of an example's.
+
+    Kept are experiments, what is swept, and the example where the model is not one that can be named.
+    """
+    keys = dict(part.partition("=")[::2] for part in config.split(" "))
+    if "model" not in keys or not any((folder / f"{row['model']}.yaml").exists() for folder in FOLDERS):
+        return config
+    own = {"model": row["model"], "workload": row["workload"]}
+    own |= {"batch_size": f"{row['batch_size']:.0f}"} if row["batch_size"] == row["batch_size"] else {}
+    swept = {key: value for key, value in keys.items() if key not in own or "," in value}
+    return " ".join(f"{key}={value}" for key, value in (own | swept).items())
 
 
 def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
@@ -134,7 +159,7 @@ def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
     cases, fed = pd.DataFrame([each.case for each in recommended]), frames.ok(rows, "input_wait_percent")
     lines = [_line(each, cases, text) for each in recommended[:LISTED]]
     head = [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)]
-    code = "" if len(fed) else f"snakemake --cores 1 report --config {remedies.REMEDIES['input_bound'].config}"
+    code = "" if len(fed) else f"{MEASURE} {remedies.REMEDIES['input_bound'].config}"
     return [
         {"question": text("batch_question"), "says": _batch_says(recommended, text), "head": head, "lines": lines},
         {"question": text("fits_question"), "says": _fits_says(recommended, text)},
