@@ -63,22 +63,22 @@ def test_a_sweep_tells_each_run_in_one_line_and_nothing_of_snakemake(toy: Path) 
     lines = done.stderr.splitlines()
     assert lines[0] == "5 runs: 5 measure"
     assert len(lines) == 1 + 3 + 1 + 1 + 1, lines  # runs, a remark, what was left out, the end
-    first = next(line for line in lines if line.startswith("1/5 "))
-    assert re.search(r"measure  (a|b|large) · [\d.]+ s · [█░]{20} [\d.]+ s of [\d.]+ s, about [\d.]+ s left$", first)
+    first = next(line for line in lines if "left" in line and "large" not in line)
+    assert re.search(r"^[1-5]/5 measure  (a|b) · [\d.]+ s · [█░]{20} [\d.]+ s of [\d.]+ s, about [\d.]+ s left$", first)
     assert lines[lines.index(next(line for line in lines if "measure  large" in line)) + 1] == (
         "    out_of_memory: needs 90 GB"
     )
     left_out = next(line for line in lines if "not measured" in line)
     assert "2 not measured: measure late" in left_out or "2 not measured: measure later" in left_out
     assert left_out.endswith("budget_min=1. To measure it: snakemake")
-    assert "left" not in lines[-1].replace("left out", "")  # nothing is
+    assert "left" not in lines[-1]  # nothing is
 
 
 @pytest.mark.workflow
 def test_silence_is_broken_by_what_runs(toy: Path) -> None:
     (toy / "measure.py").write_text(MEASURE.replace("run, row =", "import time; time.sleep(11)\nrun, row ="))
     lines = snakemake(toy, "--config", "runs=a").stderr.splitlines()
-    assert re.fullmatch(r" +… measure  a · 1[0-9] s", lines[1])
+    assert re.fullmatch(r" +… measure  a · (9\.\d|1\d) s", lines[1])
     assert len([line for line in lines if "…" in line]) == 1
 
 

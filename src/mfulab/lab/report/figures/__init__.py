@@ -115,10 +115,12 @@ def has_data(name: str, tables: frames.Tables) -> bool:
 def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
     """A figure's sentence: about what was measured here, and about recorded machines only where nothing was.
 
-    A row that cannot be right carries no sentence while another can.
+    A row that cannot be right carries no sentence while another can. A recorded machine is named.
     """
     own = frames.own(rows)
-    return module.finding(frames.preferred(own, ~trust.impossible(own)), text)
+    said = module.finding(frames.preferred(own, ~trust.impossible(own)), text)
+    machine = own["machine"].iloc[0] if "machine" in own and own["machine"].nunique() == 1 else ""
+    return f"{machine}: {said}" if own["recorded"].all() and machine and machine not in said else said
 
 
 def save(drawn: Drawn, path: Path) -> None:

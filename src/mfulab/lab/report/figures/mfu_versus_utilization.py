@@ -16,7 +16,7 @@ from mfulab.mfu.verdict import ABOVE_PEAK
 TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "headline", 0
 BUSY = 90  # percent of the time
-MATMULS = 1.0  # percent of the time below which a step hardly multiplies
+LEAST = 0.05  # percent
 MOST = 20  # lines of all panels; `mfu_by_utilization` draws all runs of a larger sweep
 
 
@@ -61,7 +61,7 @@ def _sound(rows: pd.DataFrame) -> pd.DataFrame:
 
     A step with next to none, such as a loop that spins, is slow by design: no advice is about it.
     """
-    rows = preferred(rows, (rows["mfu_percent"] > 0) & ~(rows["matmul_percent"] < MATMULS))
+    rows = preferred(rows, (rows["mfu_percent"] > 0) & ~(rows["matmul_percent"] < frames.MATMULS))
     rows = preferred(rows, ~frames.emulated(rows))
     return preferred(rows, ~trust.doubtful(rows))
 
@@ -77,10 +77,11 @@ def because(row: pd.Series, text: Texts) -> str:
     return text("because", run=run, because=said)
 
 
-def shown(rows: pd.DataFrame) -> pd.DataFrame:
-    """The runs that have a line, by falling MFU: at most MOST.
+def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
+    """The runs that have a line, by falling MFU: at most MOST, each with its `name`, `cause` and `color`.
 
-    Of more, those with arithmetic and not doubtful: the fastest run of each model and mode, evenly over MFU, and the runs that the sentence names.
+    Of more, those with arithmetic and not doubtful: the fastest run of each model and mode, evenly over MFU, and the
+    two that the sentence names.
     """
     machines, named = style.machines(rows), _told(_sound(rows))["mfu_percent"].agg(["idxmin", "idxmax"])
     most, found = MOST // len(machines), []
@@ -93,19 +94,24 @@ def shown(rows: pd.DataFrame) -> pd.DataFrame:
             others = here[here.index.isin(fastest.index.difference(kept.index))]
             places = np.linspace(0, len(others) - 1, min(len(others), most - len(kept))).round().astype(int)
             here = here[here.index.isin([*kept.index, *others.index[places]])]
-        found.append(here)
-    return pd.concat(found)
+        found.append(here.assign(name=curves.apart(here, text)))
+    rows = pd.concat(found)
+    causes = [_gap(row) for row in rows.to_dict("records")]
+    return rows.assign(cause=causes, color=[COLORS.get(cause, style.MUTED) for cause in causes])
+
+
+def share(mfu: float, text: Texts) -> str:
+    """MFU in words; what is too small to be seen is no longer told apart."""
+    return text("least") if 0 < mfu < LEAST else text("share_of", share=mfu)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine, one below the other, a line a run."""
-    rows = shown(rows)
+    rows = shown(rows, text)
     machines = style.machines(rows)
     counts = [int((rows["machine"] == machine).sum()) for machine in machines]
     grid = style.panels(figure, machines, [""], sharex=True, height_ratios=[count + 1 for count in counts])
     style.resize(figure, min(style.SIZE[1], 1.5 + 0.45 * len(machines) + 0.36 * sum(counts)))
-    causes = [_gap(row) for row in rows.to_dict("records")]
-    rows = rows.assign(cause=causes, color=[COLORS.get(cause, style.MUTED) for cause in causes])
     for machine, axes in zip(machines, grid.flat, strict=True):
         here = rows[rows["machine"] == machine].assign(place=np.arange(counts[machines.index(machine)]))
         ends, busy = here[["mfu_percent", "utilization_percent"]], here["utilization_percent"]
@@ -113,19 +119,18 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         look: style.Look = {"hue": "color", "palette": {color: color for color in here["color"]}}
         kinds.points(axes, here, "mfu_percent", "place", "mfu_percent", "utilization_percent", s=70, **look)
         axes.scatter(busy, here["place"], marker="|", s=150, linewidth=2.5, color=here["color"], zorder=3)
-        for place, share in zip(here["place"], busy, strict=True):
-            said = text("share_of", share=share)
-            axes.annotate(said, (share, place), (7, 0), textcoords="offset points", va="center", fontsize=9)
-        shares = here["mfu_percent"].map(lambda mfu: text("least") if 0 < mfu < 0.05 else text("share_of", share=mfu))
-        names = [f"{name}   {share}" for name, share in zip(curves.apart(here, text), shares, strict=True)]
+        for place, percent_busy in zip(here["place"], busy, strict=True):
+            said = text("share_of", share=percent_busy)
+            axes.annotate(said, (percent_busy, place), (7, 0), textcoords="offset points", va="center", fontsize=9)
+        names = here["name"] + "   " + here["mfu_percent"].map(lambda mfu: share(mfu, text))
         axes.set_yticks(here["place"], names, fontsize=10 if sum(counts) < MOST - 4 else 9)
         axes.tick_params(axis="y", length=0)
         axes.set(ylim=(len(here) - 0.4, -0.6), xlim=(-1.5, max(107.0, 1.05 * ends.max(axis=None))))
         axes.grid(axis="y", visible=False)
     style.label(figure, x=text("share"))
     entries = [style.dot(style.MUTED, text("mfu")), style.dot(style.MUTED, text("utilization"), "|")]
-    entries += [style.line(COLORS[part], text.within("trace")(part)) for part in COLORS if part in causes]
-    entries += [style.line(style.MUTED, text("untold"))] if "" in causes else []
+    entries += [style.line(COLORS[part], text.within("trace")(part)) for part in COLORS if part in set(rows["cause"])]
+    entries += [style.line(style.MUTED, text("untold"))] if "" in set(rows["cause"]) else []
     style.legend(figure, entries + runs.key(rows, text), 3 if len(entries) > 3 else 0)
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.lab.report import trust
+from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import curves, kinds, labels, runs, style, ticks
 from mfulab.lab.report.frames import Tables, ok, those, with_machine
 
@@ -24,8 +24,14 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The series whose samples per second gain most from a larger batch, and the one that gains least or loses."""
+    """The series whose samples per second gain most from a larger batch, and the one that gains least or loses.
+
+    Series that begin and end in different states of the allocator are counted and not ranked, where any other is left.
+    """
     first, last = curves.ends(rows)
+    sound = frames.comparable(first) & frames.comparable(last)
+    left_out = int((~sound).sum()) if sound.any() else 0
+    first, last = frames.preferred(first, sound), frames.preferred(last, sound)
     gain = last["samples_per_s"] / first["samples_per_s"]
     best, least = (
         {"run": curves.named(last.loc[at], text), "small": first.loc[at], "large": last.loc[at], "gain": gain[at]}
@@ -35,6 +41,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     if gain.max() > gain.min():
         key = "least_gains" if gain.min() > 1 else "least_same" if gain.min() == 1 else "least_loses"
         said.append(text(key, **least, loss=1 / gain.min()))
+    said += [text("left_out", count=left_out)] if left_out else [] if sound.any() else [text("faulty")]
     if falling := int(trust.falling(rows).sum()):
         said.append(text("falling", count=falling))
     return " ".join(said)

@@ -1,4 +1,4 @@
-"""The ladder from busy to useful: a panel a run, a bar a rung, from the loosest measure above to the strictest below."""
+"""The ladder from busy to useful: a panel a run, a bar a rung, from the loosest measure to the strictest."""
 
 import numpy as np
 import pandas as pd

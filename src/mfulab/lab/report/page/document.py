@@ -108,6 +108,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
         glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
+        lanes=why.lanes(tables, language),
         first=why.first(tables, names, language),
         why=why.section(tables, names, language),
         doubts={"says": doubts, "lines": doubt_lines, "again": again},

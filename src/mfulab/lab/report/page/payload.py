@@ -84,7 +84,7 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
 
 
 def settings(table: pd.DataFrame, told: Collection[str]) -> pd.Series:
-    """What else sets a row's run apart: `key=value` of its name where the key has no column in `told` and rows differ."""
+    """Parts of runs' names, `key=value`, in which rows differ and that no column in `told` shows."""
     modes = table.get("mode", pd.Series("", table.index))
     parts = {
         run: [

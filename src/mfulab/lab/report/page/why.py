@@ -10,6 +10,7 @@ from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.lab.report import answers, frames
 from mfulab.lab.report.drawing import curves
 from mfulab.lab.report.figures import headroom, mfu_versus_utilization
+from mfulab.lab.report.figures import input as input_figure
 from mfulab.mfu import remedies
 from mfulab.mfu.ladder import number
 from mfulab.mfu.models import FOLDERS
@@ -20,10 +21,10 @@ SLOWER = 1.1  # times as slow as measured: from there on the allocator's other s
 SHOWN = 6  # cases in view; the others unfold
 LISTED = 30  # lines of the table of batch sizes
 WORDS = (
-    *("forward", "backward", "optimiser", "other", "bf16_yes", "bf16_no", "bf16_unclear", "bf16_once"),
+    *("forward", "backward", "optimiser", "other", "bf16_yes", "bf16_no", "bf16_unclear", "bf16_once", "bf16_faults"),
     *("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share"),
 )
-PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:8], WORDS[8:]
+PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:9], WORDS[9:]
 TOLD = ("mode", "precision")  # columns of the table of batch sizes, beside the model
 CAUSE = VERDICT[0]
 MEASURE = "snakemake --cores 1 report --config"
@@ -44,7 +45,12 @@ def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str
     cases = [_case(row, figures, text) for row in shown.to_dict("records")]
     verdicts_here = pd.Series([case["verdict"] for case in cases]).value_counts()
     says = text("says", verdict=verdicts_here.index[0], count=int(verdicts_here.iloc[0]), total=len(cases))
-    return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": _answers(rows, text)}
+    return {
+        "says": says,
+        "cases": cases[:SHOWN],
+        "rest": cases[SHOWN:],
+        "answers": _answers(rows, input_figure.rows(tables), text),
+    }
 
 
 def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
@@ -55,6 +61,22 @@ def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, 
         return {}
     row = frames.in_words(lowest.to_frame().T, text).iloc[0]
     return _case(row.to_dict(), figures, text.within("why")) | {"because": mfu_versus_utilization.because(row, text)}
+
+
+def lanes(tables: frames.Tables, language: str) -> dict[str, list[dict[str, Any]]]:
+    """The lines of the page's first figure by machine, for a screen that is too narrow for a drawing."""
+    text = Texts(language, "mfu_versus_utilization")
+    rows = mfu_versus_utilization.rows(tables)
+    found: dict[str, list[dict[str, Any]]] = {}
+    if rows.empty:
+        return found
+    for row in mfu_versus_utilization.shown(frames.in_words(rows, text), text).to_dict("records"):
+        mfu, busy = row["mfu_percent"], row["utilization_percent"]
+        ends = sorted(min(100.0, end) for end in (mfu, busy))
+        said = {"mfu": mfu_versus_utilization.share(mfu, text), "busy": text("share_of", share=busy)}
+        place = {"left": f"{ends[0]:.2f}", "width": f"{ends[1] - ends[0]:.2f}", "dot": f"{min(100.0, mfu):.2f}"}
+        found.setdefault(row["machine"], []).append({"name": row["name"], "color": row["color"]} | said | place)
+    return found
 
 
 def _lowest(tables: frames.Tables) -> pd.Series | None:
@@ -154,7 +176,7 @@ def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
     return said
 
 
-def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
+def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
     recommended = answers.batches(rows)
     cases, fed = pd.DataFrame([each.case for each in recommended]), frames.ok(rows, "input_wait_percent")
     lines = [_line(each, cases, text) for each in recommended[:LISTED]]
@@ -163,7 +185,7 @@ def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
     return [
         {"question": text("batch_question"), "says": _batch_says(recommended, text), "head": head, "lines": lines},
         {"question": text("fits_question"), "says": _fits_says(recommended, text)},
-        {"question": text("loader_question"), "says": _loader_says(fed, text), "code": code},
+        {"question": text("loader_question"), "says": _loader_says(fed, beside, text), "code": code},
         {"question": text("bf16_question"), "says": _bf16_says(answers.bf16(rows), text)},
     ]
 
@@ -226,13 +248,21 @@ def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
     return says
 
 
-def _loader_says(fed: pd.DataFrame, text: Texts) -> str:
+def _loader_says(fed: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> str:
+    """The longest wait, and the most that a loader costs: one with many workers takes time from the step unseen."""
     if fed.empty:
         return text("loader_unknown")
     share = fed["input_wait_percent"].max()
     model = fed.loc[fed["input_wait_percent"] == share, "model"].iloc[0]
-    said = {"model": model, "share": percent(share), "count": len(fed)}
-    return text("loader_yes" if share >= answers.WAITING else "loader_no", **said)
+    said = [
+        text(
+            "loader_yes" if share >= answers.WAITING else "loader_no", model=model, share=percent(share), count=len(fed)
+        )
+    ]
+    beside = frames.own(beside)
+    if len(beside) and beside["kept"].min() < 100 - answers.WAITING:
+        said.append(text("loader_costs", row=beside.loc[beside["kept"].idxmin()]))
+    return " ".join(said)
 
 
 def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
