@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from mfulab.core.language import Texts
 from mfulab.lab.report.drawing import kinds, labels, runs, style
 
-NAMED = 24  # models a panel
+NAMED = 12  # models a panel
 KEPT_CLEAR = 400  # points that labels keep off; among more there is no free place
 
 

@@ -82,9 +82,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     Prefill and decoding of a model are lines of their own in the panel of inference.
     """
     phase = ~rows["mode"].isin(("training", "inference"))
+    pairs = rows[["machine", "mode"]][~phase].drop_duplicates()
+    if len(pairs) < pairs["machine"].nunique() * pairs["mode"].nunique():  # a panel would be empty
+        phase = pd.Series(True, rows.index)
     named = rows["model"] + ", " + rows["mode"].map(lambda mode: text.name("mode", mode))
     rows = rows.assign(model=rows["model"].mask(phase, named), mode=rows["mode"].mask(phase, "inference"))
     titles, machines = style.modes(rows, text), style.machines(rows)
+    titles = dict.fromkeys(titles, "") if phase.all() else titles
     panels = style.facets(figure, rows, "mode", titles, sharey="row", sharex=True)
     if len(machines) == 1:
         style.fit(figure, min(MOST, rows["model"].nunique()))
@@ -105,8 +109,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
         kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
         axes.set_xlim(low, high)
-        if here.empty:
-            said = {"transform": axes.transAxes, "ha": "center", "color": style.MUTED}
-            axes.text(0.5, 0.5, text.name("status", "not_measured"), **said)
     style.label(figure, style.wrapped(text("speedup"), 78 // len(titles)))
     style.legend(figure, style.dots(colors, text, axis, shapes) + runs.key(rows, text))

@@ -203,7 +203,7 @@ def _line(each: answers.Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     fits = [
         "–" if batch is None else text("none_fits") if batch == 0 else f"{sign}{_size(batch)}" for batch in each.fits
     ]
-    speed = [quantity(each.samples_per_s, ""), f"{percent(each.share_percent)} %"]
+    speed = [significant(each.samples_per_s), f"{percent(each.share_percent)} %"]
     case = each.case
     named = [_with(case["model"], _apart(case, cases, text)), *(text.name(key, case[key]) for key in TOLD)]
     return [*named, size, *speed, *fits]
