@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import yaml
@@ -84,7 +85,7 @@ def _typed(command: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment, cwd="/")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_an_output_that_cannot_be_written_is_one_sentence():
     done = _typed("flops gpt2 > /dev/full")
     assert (done.returncode, done.stderr) == (2, "mfulab: the output cannot be written: No space left on device\n")

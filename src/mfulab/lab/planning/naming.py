@@ -2,7 +2,9 @@
 
 import hashlib
 import re
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,6 +16,10 @@ LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
 TUNABLE = ("timing", "profile", "parallel", "device", "seed", "sum_length", "first_calls", "load_time_s")
 # Seconds of the section timing, of a CPU's process that is one of many: named by one word.
 SHORT = {"window_time_s": 0.1, "warm_up_time_s": 0.3, "patience_s": 0.2}
+# As it is typed where `make` installed it and nothing was activated.
+OF_MAKE = Path(".venv/bin/snakemake")
+SNAKEMAKE = str(OF_MAKE) if OF_MAKE.exists() and not shutil.which("snakemake") else "snakemake"
+MEASURE = f"{SNAKEMAKE} --cores 1 report"
 UNNAMED = ("device.name", "device.type", "device.peak_tflop_s", "model._target_", "model.name", "kernel._target_")
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mfulab.core.language.quantities import quantity
-from mfulab.lab.planning.naming import short
+from mfulab.lab.planning.naming import MEASURE, short
 from mfulab.lab.report import frames, trust
 
 NUMBERS = {"time": 8, "FLOP/s": 6, "MFU": 6, "utilization": 11}  # characters that a narrow terminal leaves them
@@ -69,10 +69,10 @@ def show(tables: Path, page: Path, as_json: bool = False) -> int:
     """
     console = Console(stderr=as_json)
     if not tables.is_dir():
-        console.print(f"{tables}: nothing was measured here. To measure: snakemake --cores 1 report", soft_wrap=True)
+        console.print(f"{tables}: nothing was measured here. To measure: {MEASURE}", soft_wrap=True)
         return 1
     if runs := left_out(tables):
-        console.print(f"measured runs that no table shows yet: {runs} (to show them: snakemake --cores 1 report)")
+        console.print(f"measured runs that no table shows yet: {runs} (to show them: {MEASURE})")
         return 0
     found, problems = frames.read(tables)
     if as_json:

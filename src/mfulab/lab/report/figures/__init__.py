@@ -27,6 +27,7 @@ from matplotlib.transforms import Bbox
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts
+from mfulab.lab.planning.naming import SNAKEMAKE
 from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import hover, kinds, labels, runs, style
 
@@ -135,7 +136,7 @@ def command(name: str, experiments: Sequence[str] = (), language: str = "en") ->
     """Command that makes the figure anew, in the project's folder."""
     chosen = [f"experiment={','.join(experiments)}"] if experiments else []
     chosen += [f"overrides=report.language={language}"] if language != "en" else []
-    return " ".join([f"snakemake --cores 1 reports/figures/{name}.svg", *(["--config"] if chosen else []), *chosen])
+    return " ".join([f"{SNAKEMAKE} --cores 1 reports/figures/{name}.svg", *(["--config"] if chosen else []), *chosen])
 
 
 def draw(

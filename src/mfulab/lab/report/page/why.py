@@ -7,6 +7,7 @@ import pandas as pd
 
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.lab.planning.naming import MEASURE
 from mfulab.lab.report import answers, frames
 from mfulab.lab.report.drawing import curves
 from mfulab.lab.report.figures import headroom, mfu_versus_utilization
@@ -27,7 +28,6 @@ WORDS = (
 PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:9], WORDS[9:]
 TOLD = ("mode", "precision")  # columns of the table of batch sizes, beside the model
 CAUSE = VERDICT[0]
-MEASURE = "snakemake --cores 1 report --config"
 
 
 def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
     step = significant(1e3 * row["time_s"])
     cost = {"ms": significant(lost.ms), "step": step, "points": percent(lost.points)} if lost else {}
     remedy = remedies.REMEDIES.get(cause)
-    experiment = f"{MEASURE} {_of_run(remedy.config, row)}" if remedy else ""
+    experiment = f"{MEASURE} --config {_of_run(remedy.config, row)}" if remedy else ""
     return {
         "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
@@ -181,7 +181,7 @@ def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[dict
     cases, fed = pd.DataFrame([each.case for each in recommended]), frames.ok(rows, "input_wait_percent")
     lines = [_line(each, cases, text) for each in recommended[:LISTED]]
     head = [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)]
-    code = "" if len(fed) else f"{MEASURE} {remedies.REMEDIES['input_bound'].config}"
+    code = "" if len(fed) else f"{MEASURE} --config {remedies.REMEDIES['input_bound'].config}"
     return [
         {"question": text("batch_question"), "says": _batch_says(recommended, text), "head": head, "lines": lines},
         {"question": text("fits_question"), "says": _fits_says(recommended, text)},
