@@ -347,7 +347,7 @@ def _unbroken(words: str) -> str:
 
 def _marked(words: str) -> Markup:
     """The words with what stands between backticks set as code."""
-    return Markup(CODE.sub(r"<code>\1</code>", escape(words)))
+    return Markup(CODE.sub(r"<code>\1</code>", str(escape(words))))
 
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:

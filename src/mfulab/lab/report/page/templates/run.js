@@ -118,7 +118,7 @@ function besides(one, two) {
   const time = (seconds) => shown(seconds, "time_s");
   const between = (record) => (record.time_ci_low_s ? `${time(record.time_s)} (${time(record.time_ci_low_s)} … ${time(record.time_ci_high_s)})` : time(record.time_s));
   const meet = one.time_ci_low_s && two.time_ci_low_s && (one.time_ci_low_s <= two.time_ci_high_s && two.time_ci_low_s <= one.time_ci_high_s ? words.meet : words.apart);
-  const numbers = (names) => Object.entries(names).filter(([column]) => [one, two].some((record) => typeof record[column] === "number")).map(([column, name]) => [name, shown(one[column], column), shown(two[column], column), change(one[column], two[column], column)]);
+  const numbers = (names) => Object.entries(names).filter(([column]) => [one, two].some((record) => record[column])).map(([column, name]) => [name, shown(one[column], column), shown(two[column], column), change(one[column], two[column], column)]);
   const part = (title, lines) => (lines.length ? [element("tr", {}, element("th", { colSpan: 4, scope: "colgroup", textContent: title })), ...lines.map((cells) => element("tr", {}, ...cells.map((textContent, index) => element(index ? "td" : "th", { textContent: textContent ?? "", className: index ? "number" : "" }))))] : []);
   const head = element("tr", {}, ...["", one.run, two.run, words.difference].map((name) => element(name ? "th" : "td", {}, ...broken(name))));
   return [element("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: words.side_by_side }, element("table", { className: "beside" }, head,
