@@ -15,9 +15,10 @@ from mfulab.mfu.verdict import ABOVE_PEAK
 
 TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "headline", 0
+TALLEST = 4.6  # inches: sentence, figure and cause are one screen
 BUSY = 90  # percent of the time
 LEAST = 0.05  # percent
-MOST = 20  # lines of all panels; `mfu_by_utilization` draws all runs of a larger sweep
+MOST = 18  # lines of all panels; `mfu_by_utilization` draws all runs of a larger sweep
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -111,7 +112,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     machines = style.machines(rows)
     counts = [int((rows["machine"] == machine).sum()) for machine in machines]
     grid = style.panels(figure, machines, [""], sharex=True, height_ratios=[count + 1 for count in counts])
-    style.resize(figure, min(style.SIZE[1], 1.5 + 0.45 * len(machines) + 0.36 * sum(counts)))
+    style.resize(figure, min(TALLEST, 1.5 + 0.45 * len(machines) + 0.36 * sum(counts)))
     for machine, axes in zip(machines, grid.flat, strict=True):
         here = rows[rows["machine"] == machine].assign(place=np.arange(counts[machines.index(machine)]))
         ends, busy = here[["mfu_percent", "utilization_percent"]], here["utilization_percent"]
@@ -123,7 +124,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             said = text("share_of", share=percent_busy)
             axes.annotate(said, (percent_busy, place), (7, 0), textcoords="offset points", va="center", fontsize=9)
         names = here["name"] + "   " + here["mfu_percent"].map(lambda mfu: share(mfu, text))
-        axes.set_yticks(here["place"], names, fontsize=10 if sum(counts) < MOST - 4 else 9)
+        axes.set_yticks(here["place"], names, fontsize=10 if sum(counts) < MOST - 6 else 9)
         axes.tick_params(axis="y", length=0)
         axes.set(ylim=(len(here) - 0.4, -0.6), xlim=(-1.5, max(107.0, 1.05 * ends.max(axis=None))))
         axes.grid(axis="y", visible=False)
@@ -131,7 +132,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries = [style.dot(style.MUTED, text("mfu")), style.dot(style.MUTED, text("utilization"), "|")]
     entries += [style.line(COLORS[part], text.within("trace")(part)) for part in COLORS if part in set(rows["cause"])]
     entries += [style.line(style.MUTED, text("untold"))] if "" in set(rows["cause"]) else []
-    style.legend(figure, entries + runs.key(rows, text), 3 if len(entries) > 3 else 0)
+    style.legend(figure, entries + runs.key(rows, text), 4 if len(entries) > 4 else 0)
 
 
 def _gap(row: dict[str, object]) -> str:
