@@ -94,10 +94,10 @@ class Readers(click.Group):
     """The command itself, whose help lists the subcommands by who needs them, each sentence whole."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        readers = dict.fromkeys(each.reader for each in self.commands.values())
+        readers = dict.fromkeys(getattr(each, "reader", "") for each in self.commands.values())
         for reader in sorted(readers, key=lambda name: name.startswith("For ")):  # maintainers come last
             with formatter.section(reader):
-                own = {name: each for name, each in self.commands.items() if each.reader == reader}
+                own = {name: each for name, each in self.commands.items() if getattr(each, "reader", "") == reader}
                 formatter.write_dl([(name, (each.help or "").partition("\n\n")[0]) for name, each in own.items()])
 
 
