@@ -24,10 +24,11 @@ from mfulab.flops.layers import LayerTracker
 from mfulab.flops.useful import RealTokens
 from mfulab.loop.interactive import structure
 from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, describe
-from mfulab.loop.interactive.counting import LoopCounter, state, states_kept_apart
+from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code, state, states_kept_apart
 from mfulab.loop.interactive.structure import Inside, Structure
 
 MOST_PENDING = 4096  # forward passes that one backward pass can go through and still be told apart
+MOST_OWED = 8  # phases that are counted so that one inside compiled code is
 MOST_RUNS = 8  # backward passes in a row after which what follows is told apart
 _IS_TRAINED = operator.attrgetter("requires_grad")
 _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
@@ -85,11 +86,11 @@ class Phases:
         self._counter: LoopCounter | None = None
         self._real: dict[Kind, RealTokens] = {}
         self._leaves: list[weakref.ref[torch.Tensor]] = []
-        self._current = _DONE
+        self._current, self._owed = _DONE, 0
 
     def open(self) -> None:
         """Begins to listen, and to count unless what lies before the first forward pass is known."""
-        self._thread, self._depth, self._running = threading.get_ident(), 0, False
+        self._thread, self._depth, self._running, self._hidden = threading.get_ident(), 0, False, False
         self._pending: list[Phase] = []
         self._passed: list[Phase] = []
         self._optimizers: list[torch.optim.Optimizer] = []
@@ -161,7 +162,9 @@ class Phases:
                 self.failure = "a model was called in a thread other than the window's"
             return
         self._depth += 1
-        if self._depth > 1 or self._running:  # a part of another, or recomputed by the backward pass
+        if self._depth == 1:
+            self._hidden = in_compiled_code()  # which shows its calls while it runs uncompiled, under the counter, alone
+        if self._depth > 1 or self._running or self._hidden:  # a part of another, or recomputed by the backward pass
             self._structure.note(module, arguments)
             return
         self.forwards, self._runs = self.forwards + 1, 0
@@ -188,6 +191,8 @@ class Phases:
         if not self._own_thread():
             return
         self._depth = max(0, self._depth - 1)
+        if self._hidden:
+            return
         if not self._depth and not self._running:
             self._current.left = structure.sequence_number()
         # Hooks are also called for a forward pass that failed.
@@ -304,12 +309,19 @@ class Phases:
         wanted, starts = self._counting and not self.failure, self._counter is None
         if wanted:
             wanted, phase.tentative = self.known.wants(phase.entry)
+            wanted = wanted or self._owed > 0
         if wanted and starts and phase.entry.words[0] == "backward" and self._is_of_compiled(phase.entry):
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
             for passed in self._passed:
                 self.known.doubt(passed.entry, passed.entry)
             wanted = False
-        if self._counter is not None and not (wanted and self._counter.sees_all):
+        self._owed = max(0, self._owed - 1)
+        stops = self._counter is not None and not (wanted and self._counter.sees_all)
+        if (stops or (wanted and starts)) and in_compiled_code():
+            # Neither can happen here: it waits for a phase that begins elsewhere, and the count covers those between.
+            self._owed = 0 if stops else MOST_OWED
+            wanted = stops
+        elif stops:
             self._stop_counting()
         if wanted and self._counter is None:
             models = torch.nn.ModuleDict({str(place): model for place, model in enumerate(self._models)})
@@ -377,7 +389,8 @@ class Phases:
                     hook(*given)
             except Exception as error:
                 self.failure = f"{type(error).__name__}: {error}"
-                self._stop_counting()
+                if not in_compiled_code():
+                    self._stop_counting()
 
         return safe
 
