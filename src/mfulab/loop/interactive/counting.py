@@ -3,7 +3,7 @@
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -39,7 +39,8 @@ class LoopCounter(OperatorCounter):
     def _listening(self) -> Iterator[None]:
         self._begin()
         try:
-            yield
+            with states_kept_apart(self):
+                yield
         finally:
             self._end()
 
@@ -182,8 +183,8 @@ def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatc
 
 
 @contextmanager
-def states_kept_apart(counter: Callable[[], LoopCounter | None]) -> Iterator[None]:
-    """Inside it the counter pauses while a context begins or ends that keeps, or brings back, what the counter changes.
+def states_kept_apart(counter: LoopCounter) -> Iterator[None]:
+    """Inside it a counter pauses while a context begins or ends that keeps, or brings back, what the counter changes.
 
     `torch.inference_mode` keeps the thread's whole dispatch state, `torch.compiler.set_stance` the stance. One that
     begins under the counter and ends after it would bring the counter's state back, with no counter to serve it.
@@ -197,7 +198,7 @@ def states_kept_apart(counter: Callable[[], LoopCounter | None]) -> Iterator[Non
     def apart(change: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(change)
         def changed(*args: Any, **kwargs: Any) -> Any:
-            with running.paused() if (running := counter()) else nullcontext():
+            with counter.paused():
                 return change(*args, **kwargs)
 
         return changed

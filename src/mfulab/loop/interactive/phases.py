@@ -9,26 +9,26 @@ import itertools
 import operator
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from torch.optim import optimizer as optimizer_hooks
 
 from mfulab.flops.counter import Operations
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.useful import RealTokens
 from mfulab.loop.interactive import structure
 from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, describe
-from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code, state, states_kept_apart
+from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code, state
+from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
 from mfulab.loop.interactive.structure import Inside, Structure
 
 MOST_PENDING = 4096  # forward passes that one backward pass can go through and still be told apart
 MOST_OWED = 8  # phases that are counted so that one inside compiled code is
+HOOK_S = 3e-6  # that a hook itself costs a call
 MOST_RUNS = 8  # backward passes in a row after which what follows is told apart
 _IS_TRAINED = operator.attrgetter("requires_grad")
 _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
@@ -87,32 +87,21 @@ class Phases:
         self._real: dict[Kind, RealTokens] = {}
         self._leaves: list[weakref.ref[torch.Tensor]] = []
         self._current, self._owed = _DONE, 0
+        self._hooks = Hooks(models, self._failed)
+        self.calls: list[Kind] = []
+        """What forward passes were called with; the caller clears it."""
+        self.look_s = 0.0
+        """Host seconds that describing the last forward pass took, inside a hook of its own."""
+        self.nested = False
+        """Whether a call of a model was part of another."""
 
     def open(self) -> None:
         """Begins to listen, and to count unless what lies before the first forward pass is known."""
-        self._thread, self._depth, self._running, self._hidden = threading.get_ident(), 0, False, False
-        self._pending: list[Phase] = []
-        self._passed: list[Phase] = []
+        self._thread, self._handled = threading.get_ident(), None
         self._optimizers: list[torch.optim.Optimizer] = []
-        self._handled: BaseException | None = None
         self._structure = Structure(self._models)
-        self.done, self.forwards, self._runs = [], 0, 0
-        with ExitStack() as undo:
-            for place, model in enumerate(self._models):
-                if isinstance(model, torch.jit.ScriptModule) or getattr(model, "_compiled_call_impl", None) is not None:
-                    continue  # a script takes no hooks; compiled in place, they are compiled with it
-                before = self._guarded(lambda *given, place=place: self._before(place, *given))
-                undo.callback(model.register_forward_pre_hook(before, with_kwargs=True).remove)
-                undo.callback(model.register_forward_hook(self._guarded(self._after), always_call=True).remove)
-            before, after = self._guarded(self._before_optimizer), self._guarded(self._after_optimizer)
-            undo.callback(optimizer_hooks.register_optimizer_step_pre_hook(before).remove)
-            undo.callback(optimizer_hooks.register_optimizer_step_post_hook(after).remove)
-            undo.enter_context(patch.object(torch.autograd, "_engine_run_backward", self._engine()))
-            undo.enter_context(states_kept_apart(lambda: self._counter))
-            if self._counting:
-                undo.enter_context(self._structure.noted())
-            self._open = undo.pop_all()
-        self.begin()
+        self.done, self.forwards, self._current = [], 0, _DONE
+        self.listen()
 
     def close(self) -> None:
         """Stops listening; every hook is removed, also after an error in the loop."""
@@ -120,7 +109,35 @@ class Phases:
             self._end()
             self._stop_counting()
         finally:
-            self._open.close()
+            self._hooks.close()
+
+    def listen(self) -> None:
+        """Puts all hooks on, between two steps, and begins a phase."""
+        self._depth, self._running, self._hidden, self._runs = 0, False, False, 0
+        self._pending: list[Phase] = []
+        self._passed: list[Phase] = []
+        self._hooks.put_on(
+            self.before,
+            self._after,
+            self._structure.called if self._counting and not self._compiled else None,
+            (self._before_optimizer, self._after_optimizer),
+            self._engine(),
+        )
+        self.begin()
+
+    def rest(self, look: Callable[[Call], None] | None) -> bool:
+        """Takes all hooks off, between two steps, but one that only looks at forward passes where there is one.
+
+        Returns whether it did: a graph that waits for its backward pass reaches from one step into the next.
+        """
+        waits = self._pending[:-1] if self._depth else self._pending
+        if self._running or self._counter is not None or waits or self.nested:
+            return False
+        self._current = _DONE
+        self._hooks.take_off()
+        if look is not None:
+            self._hooks.put_on(look)
+        return True
 
     def begin(self, kind: Kind = _OUTSIDE, batch: tuple[int, ...] = ()) -> None:
         """Begins a phase, the one before being over."""
@@ -142,6 +159,25 @@ class Phases:
             self._current.entry = self._current.kind = _FAILED
 
     @property
+    def spent_s(self) -> float:
+        """Host seconds inside hooks so far."""
+        return self._hooks.spent_s
+
+    def is_own(self) -> bool:
+        """Says whether the loop itself calls: not another thread, the backward pass or compiled code."""
+        return self._own_thread() and torch._C._current_autograd_node() is None and not in_compiled_code()
+
+    @property
+    def counts(self) -> bool:
+        """Says whether FLOPs are counted, and were not given up."""
+        return self._counting and not self.failure
+
+    @property
+    def compiled(self) -> int:
+        """Number of compilations so far, in all threads."""
+        return self._hooks.compiled
+
+    @property
     def counting(self) -> bool:
         """Says whether the counter is on, so that time is no measure now."""
         return self._counter is not None
@@ -156,33 +192,44 @@ class Phases:
             total += cost
         return total
 
-    def _before(self, place: int, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: Any) -> None:
+    def describe(self, call: Call) -> tuple[Kind, tuple[int, ...]]:
+        """Gives what a forward pass begins as, and its batch."""
+        given, batch = describe((call.arguments, call.keywords))
+        weights = self._trainable[call.place]
+        device = next((each.device.type for each in weights), "cpu")
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        words = ("forward", call.place, call.module.training, autocast, sum(map(_IS_TRAINED, weights)), *given.words)
+        return Kind(words, (*given.sizes, *structure.vmapped())), batch
+
+    def before(self, call: Call) -> None:
+        """Begins a forward pass, unless it is a part of another phase."""
         if not self._own_thread():
             if torch._C._current_autograd_node() is None:
                 self.failure = "a model was called in a thread other than the window's"
             return
         self._depth += 1
+        self.nested = self.nested or self._depth > 1
         if self._depth == 1:
             self._hidden = in_compiled_code()  # which shows its calls while it runs uncompiled, under the counter, alone
         if self._depth > 1 or self._running or self._hidden:  # a part of another, or recomputed by the backward pass
-            self._structure.note(module, arguments)
+            self._structure.note(call.module, call.arguments)
             return
         self.forwards, self._runs = self.forwards + 1, 0
         self._handled = sys.exc_info()[1]  # the loop may be in an except clause of its own
         try:
-            given, batch = describe((arguments, keywords))
             before = self._counter
-            device = next((each.device.type for each in self._trainable[place]), "cpu")
-            autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-            trained = sum(map(_IS_TRAINED, self._trainable[place]))
-            words = ("forward", place, module.training, autocast, trained, *given.words)
-            self.begin(Kind(words, (*given.sizes, *structure.vmapped())), batch)
-            self._structure.note(module, arguments)
+            began = time.perf_counter()
+            kind, batch = self.describe(call)
+            self.look_s = time.perf_counter() - began + HOOK_S
+            self.calls.append(kind)
+            self.begin(kind, batch)
+            self._structure.note(call.module, call.arguments)
             if torch.is_grad_enabled():
                 self._pending.append(self._current)
             if self._counter not in (None, before):
-                self._counter.layers.begin(module)
-            if self._counter is not None and (real := structure.real_tokens_of(arguments, keywords)) is not None:
+                self._counter.layers.begin(call.module)
+            real = structure.real_tokens_of(call.arguments, call.keywords) if self._counter is not None else None
+            if real is not None:
                 self._real[self._current.entry] = real
         finally:
             self._on_forward()
@@ -213,12 +260,13 @@ class Phases:
 
     def _engine(self) -> Callable[..., Any]:
         run = torch.autograd._engine_run_backward
+        begins, ended = self._hooks.guarded(self._backward), self._hooks.guarded(self._after_backward)
 
         def noted(outputs: Any, *rest: Any, **options: Any) -> Any:
             if not self._own_thread() or self._running or self._depth:  # not the outermost
                 return run(outputs, *rest, **options)
             before, found = self._counter, None
-            self._guarded(self._backward)(outputs)
+            begins(outputs)
             # A counter that begins here has put its own on top, which ends here again.
             engine = run if self._counter in (None, before) else torch.autograd._engine_run_backward
             self._running = True
@@ -227,8 +275,9 @@ class Phases:
                 return found
             finally:
                 self._running = False
-                self._guarded(self._after_backward)(found)
+                ended(found)
 
+        skip_frame(noted)
         return noted
 
     def _backward(self, outputs: Any) -> None:
@@ -378,21 +427,10 @@ class Phases:
         if counter is not None:
             counter.__exit__(None, None, None)
 
-    def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
-        """The hook, after whose own errors the loop goes on, uncounted; the loop's function modes do not see it."""
-
-        def safe(*given: Any) -> None:
-            if torch.compiler.is_compiling():
-                return
-            try:
-                with torch._C.DisableTorchFunction():
-                    hook(*given)
-            except Exception as error:
-                self.failure = f"{type(error).__name__}: {error}"
-                if not in_compiled_code():
-                    self._stop_counting()
-
-        return safe
+    def _failed(self, error: Exception) -> None:
+        self.failure = f"{type(error).__name__}: {error}"
+        if not in_compiled_code():
+            self._stop_counting()
 
 
 _DONE = Phase(_OUTSIDE, _OUTSIDE)
