@@ -106,6 +106,9 @@ class LoopCounter(OperatorCounter):
         self._gradients |= {place: each for place, each in kept.items() if place not in self._weights}
 
     def _optimises(self, operator: Any, out: Any, args: Any) -> bool:
+        node = torch._C._current_autograd_node()
+        if node is not None and node.name() == "torch::autograd::AccumulateGrad":
+            return True  # a hook on a gradient that is complete: the model's own part of it is a sum
         if not self._gradients or torch.is_grad_enabled() or not self.layers.is_idle:
             return False
         if all(kept is None or kept.cdata not in self._gradients for kept in map(_storage, tree_leaves(args))):

@@ -5,7 +5,6 @@ import gc
 import json
 import math
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,19 +22,17 @@ from mfulab.device.samplers.reading import Reading, Readings, first_available, s
 from mfulab.device.samplers.selection import per_step, samplers_for
 from mfulab.device.samplers.series import Series
 from mfulab.loop.goodput.journal import Journal, journal_of
-from mfulab.loop.interactive import row, structure
-from mfulab.loop.interactive.costs import Cost, describe
-from mfulab.loop.interactive.hooks import Call
+from mfulab.loop.interactive import row
+from mfulab.loop.interactive.costs import Cost
+from mfulab.loop.interactive.loop import Loop
 from mfulab.loop.interactive.peaks import peaks_of
-from mfulab.loop.interactive.phases import Phase, Phases
 from mfulab.loop.interactive.published import Published
-from mfulab.loop.interactive.rest import LOOK, MARK_RARELY, TICKS, Rest, Steadiness
-from mfulab.loop.interactive.row import Mark, Step, What, Work
+from mfulab.loop.interactive.row import Step, Work
 from mfulab.loop.interactive.show import show
 from mfulab.mfu import headroom
 from mfulab.mfu.utilization import product, ratio
 from mfulab.mfu.verdict import Verdict, judge
-from mfulab.timing.clocks import HostClock, clock_for
+from mfulab.timing.clocks import clock_for
 from mfulab.tracing.operators import BlockTrace
 
 _METRICS = {
@@ -141,21 +138,13 @@ class Measurement:
         self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
         self._series_path, self._trace_path = series, trace
         self._clock = clock_for(self.device)
-        self._phases = Phases(
-            self.models,
-            self._forward,
-            lambda: self._mark("optimizer"),
-            counting=flops_per_step is None and batch is None,
-        )
+        counting = flops_per_step is None and batch is None
+        self._loop = Loop(self.models, self.device, self._clock, counting, self._settle, self._publish)
+        self._phases = self._loop.phases
         self.journal = journal_of(job)
-        self._marks: list[Mark] = []
         self._steps: list[Step] = []
         self._laps: list[tuple[float, Readings]] = []
         self._open: ExitStack | None = None
-        self._rest: Rest | None = None
-        self._woken: Rest | None = None
-        self._unproven: Rest | None = None
-        self._tick_s = 0.0
         self.row: dict[str, Any] = {}
         self.readings: Readings = {}
         self.verdict: Verdict | None = None
@@ -185,27 +174,19 @@ class Measurement:
 
     def _begin(self, undo: ExitStack) -> None:
         self._steps, self._laps = [], []
-        self._rest = self._woken = self._unproven = None
-        self._steadiness, self._explicit = Steadiness(), False
-        self._reached = 0, structure.sequence_number(), 0, self._phases.spent_s
-        self._watched, self._spent_s = 0, 0.0
         self._trace: BlockTrace | None = None
         folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="mfulab-"))
         series = Series(self.device, Path(self._series_path or Path(folder, "series.csv"))).open()
         undo.callback(series.close)
         self._samplers = samplers_for(self.device, [series])
         self._clock.synchronise()
-        self._marks = []
         self._watching = undo.enter_context(ExitStack())
         self._watch()
         self._memory = PeakMemory(self.device)
-        self._phases.open()
-        undo.callback(self._phases.close)
-        self._published = Published(self.device)
+        self._published, self._settled = Published(self.device), False
         undo.callback(self._published.close)
-        self._settled = False
-        self._settle()
-        self._mark("begin")
+        undo.callback(self._phases.close)
+        self._loop.open()
 
     def _settle(self) -> None:
         """Begins to watch anew once nothing is being counted: what the counter slowed is in no reading."""
@@ -221,144 +202,39 @@ class Measurement:
             self._trace = BlockTrace(self.device, Path(self._trace_path))
             self._trace.start()
 
+    def _publish(self, cost: Cost | None, steps: int) -> None:
+        self._published.note_steps(cost, self._dtype, steps)
+
     def _watch(self) -> None:
         self._sampled = self._watching.enter_context(sampling(self._samplers))
 
     def step(self) -> None:
         """Marks the end of a step; then steps are counted by these calls alone."""
-        rest = self._rest
+        rest = self._loop.rest
         if rest is None or not rest.tick():
             self._step()
+        if self.journal:
+            self._note_step()
+
+    @_while_open
+    def _note_step(self) -> None:
         if self.journal:
             self.journal.step()
 
     @_while_open
     def _step(self) -> None:
-        self._explicit = True
-        if self._rest is not None:
-            self._wake()
-            return
-        began = time.perf_counter()
-        self._phases.begin()
-        self._mark("step")
-        self._judge(of_forwards=False)
-        self._spent_s += time.perf_counter() - began
+        self._loop.step()
 
     @_while_open
     def note(self, batch: Any) -> None:
         """Distinguishes steps with other shapes, before a step that calls no model given to the window with `batch`."""
-        kind, leading = describe(batch)
-        if self._rest is not None:
-            self._rest.call(kind)
-            return
-        self._phases.calls.append(kind)
-        self._phases.begin(kind._replace(words=("forward", *kind.words)), leading)
+        self._loop.note(batch)
 
     @_while_open
     def skip(self, span: str = "other") -> None:
         """Leaves out what ran since the last step: `span` names it in the journal, `checkpoint` or `evaluation`."""
         self._note(span)
-        self._wake()
-        self._phases.begin()
-        self._mark("skip")
-
-    def _mark(self, what: What) -> None:
-        self._settle()
-        self._clock.mark()
-        self._marks.append(Mark(what, len(self._phases.done), self._phases.compiled))
-
-    def _forward(self) -> None:
-        rest, self._woken = self._woken, None
-        if rest is not None:
-            self._note_rest(rest)
-            return
-        self._mark("forward")
-        if not self._explicit:
-            self._judge(of_forwards=True)
-
-    # ------------------------------------------------------------------------------------------ with and without hooks
-
-    def _judge(self, of_forwards: bool) -> None:
-        """Judges the step that a mark has just ended, and takes the hooks off if enough were alike."""
-        phases = self._phases
-        since, number, compiled, spent_s = self._reached
-        self._reached = len(phases.done), structure.sequence_number(), phases.compiled, phases.spent_s
-        inside, calls = phases.done[since:], phases.calls
-        phases.calls = calls[-1:] if of_forwards else []
-        cost, counted = phases.cost(inside), any(phase.counted for phase in inside)
-        if not counted:
-            self._watched, self._spent_s = self._watched + 1, self._spent_s + phases.spent_s - spent_s
-        if not of_forwards:
-            self._published.note_steps(None if counted else cost, self._dtype)
-        nodes = self._reached[1] - number
-        shown = None
-        if not counted and phases.compiled == compiled and (cost is not None or not phases.counts):
-            shown = [(phase.entry, phase.kind, phase.samples) for phase in inside], calls, nodes
-        if self._unproven is not None and shown is not None:
-            self._unproven.doubtful = shown != self._steadiness.last
-            self._unproven = None
-        if self._steadiness.note(shown, of_forwards) and not phases.counting:
-            self._rest_from(inside, calls, cost, nodes, of_forwards)
-
-    def _rest_from(
-        self, inside: Sequence[Phase], calls: list[Any], cost: Cost | None, nodes: int, of_forwards: bool
-    ) -> None:
-        resolution_s = self._clock.resolution_s * (1 if isinstance(self._clock, HostClock) else MARK_RARELY)
-        most, group = self._steadiness.between_checks(resolution_s)
-        looks = self._phases.look_s * len(calls) <= LOOK * self._steadiness.step_s
-        look = self._look if looks or of_forwards else None
-        if not self._phases.rest(look):
-            return
-        if not self._tick_s:
-            self._tick_s = self._cost_of_tick(group)
-        expected = calls if looks else None
-        samples = row.samples_of(inside)
-        self._entries = [phase.entry for phase in inside]
-        self._rest = Rest(self._clock, nodes, most, group, expected, cost, samples, of_forwards)
-
-    def _look(self, call: Call) -> None:
-        rest = self._rest
-        if rest is None or not self._phases.is_own():
-            return
-        alike = rest.calls is None or rest.call(self._phases.describe(call)[0])
-        if rest.of_forwards and not (rest.tick() and alike):
-            self._wake(call)
-
-    def _wake(self, call: Call | None = None) -> None:
-        """Puts the hooks on again, at a step's end; `call` is the forward pass that begins there."""
-        rest, self._rest = self._rest, None
-        if rest is None:
-            return
-        self._phases.known.passed(self._entries, rest.ticks)
-        if not rest.of_forwards:
-            self._published.note_steps(None if rest.odd else rest.cost, self._dtype, rest.ticks)
-        if rest.odd:
-            self._steadiness.doubt()
-        self._unproven = rest
-        self._phases.calls = []
-        self._phases.listen()
-        if call is None:
-            self._note_rest(rest)
-        else:
-            self._woken = rest
-            self._phases.before(call)
-
-    def _note_rest(self, rest: Rest) -> None:
-        self._marks.append(Mark("rest", len(self._phases.done), self._phases.compiled, rest))
-        self._reached = len(self._phases.done), structure.sequence_number(), self._phases.compiled, self._phases.spent_s
-
-    def _cost_of_tick(self, group: int) -> float:
-        """Host seconds that the end of a step costs where nothing is watched."""
-        journal, self.journal = self.journal, None
-        self._rest, times = Rest(clock_for(self.device), 0, 2 * TICKS, group), []
-        try:
-            for _ in range(TICKS):
-                began = time.perf_counter()
-                self.step()
-                times.append(time.perf_counter() - began)
-        finally:
-            self.journal, self._rest = journal, None
-        return sum(times) / TICKS
+        self._loop.skip()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -390,13 +266,13 @@ class Measurement:
 
     @_while_open
     def _lap(self) -> dict[str, float]:
-        self._wake()
+        self._loop.wake()
         steps = self._cut()
         if steps:
             self._fill(self._laps[-1][1], steps, last=False)
             self._note("measuring", **facts_of(self.row))
         self._watch()
-        self._mark("begin")
+        self._loop.mark("begin")
         return self.metrics() if steps else {}
 
     def metrics(self) -> dict[str, float]:
@@ -422,9 +298,6 @@ class Measurement:
         return row.as_job(ranks)
 
     def _finish(self, whole: bool) -> None:
-        if self._rest is not None:
-            rest, self._rest = self._rest, None
-            self._note_rest(rest)
         if not whole:
             self._phases.forget()
         self._phases.close()
@@ -439,31 +312,20 @@ class Measurement:
 
     def _cut(self) -> list[Step]:
         """Ends a lap: its steps, which are kept with what the samplers read over it."""
-        self._mark("end")
-        self._clock.synchronise()
-        self._watching.close()
-        done, self._phases.done = self._phases.done, []
-        marks, self._marks = self._marks, []
-        steps = row.steps_of(marks, self._clock.intervals(), self._phases, done)
-        self._reached = 0, *self._reached[1:]
+        steps = self._loop.cut(self._watching.close)
         self._steps += steps
         if steps:
             readings = first_available(self._sampled) | {"memory_bytes": self._memory.read()}
             self._laps.append((sum(step.seconds for step in steps), readings))
         return steps
 
-    @property
-    def _watch_s(self) -> float:
-        """Host seconds that hooks take of a step."""
-        return self._spent_s / max(1, self._watched)
-
     def _fill(self, readings: Readings, steps: Sequence[Step], last: bool = True) -> None:
-        chosen = row.steady(steps, self._watch_s)
+        chosen = row.steady(steps, self._loop.watch_s)
         self.readings = per_step(readings, len(chosen))
         self.row = {name: reading.value for name, reading in self.readings.items()}
         self.row |= row.times(chosen, self.readings, self.device)
         self.row |= row.left_out(steps, chosen)
-        self.row["measuring_percent"] = row.measuring_percent(chosen, self._watch_s, self._tick_s)
+        self.row["measuring_percent"] = row.measuring_percent(chosen, self._loop.watch_s, self._loop.tick_s)
         peaks = functools.partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
         work, clock_mhz = self._work(chosen), self.row.get("clock_mhz")
         columns, reasons = row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)

@@ -24,7 +24,7 @@ from mfulab.loop.interactive import structure
 from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, describe
 from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code, state
 from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
-from mfulab.loop.interactive.structure import Inside, Structure
+from mfulab.loop.interactive.structure import GraphsSeen, Inside, Structure
 
 MOST_PENDING = 4096  # forward passes that one backward pass can go through and still be told apart
 MOST_OWED = 8  # phases that are counted so that one inside compiled code is
@@ -73,11 +73,10 @@ class Phases:
         self._trainable = [list(model.parameters()) for model in models]
         self._compiled = any(structure.is_compiled(module) for model in models for module in model.modules())
         self._of_compiled: set[tuple[Any, ...]] = set()
-        self._of_operators: set[tuple[Any, ...]] = set()
+        self._graphs = GraphsSeen()
         self._time_first: set[tuple[Any, ...]] = set()
         self._names: dict[tuple[Any, ...], int] = {}
         self._enders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        self._graphs_seen: dict[tuple[Any, ...], int] = {}
         self.known = KnownCosts()
         self.done: list[Phase] = []
         self.failure = ""
@@ -210,7 +209,9 @@ class Phases:
         self._depth += 1
         self.nested = self.nested or self._depth > 1
         if self._depth == 1:
-            self._hidden = in_compiled_code()  # which shows its calls while it runs uncompiled, under the counter, alone
+            self._hidden = (
+                in_compiled_code()
+            )  # which shows its calls while it runs uncompiled, under the counter, alone
         if self._depth > 1 or self._running or self._hidden:  # a part of another, or recomputed by the backward pass
             self._structure.note(call.module, call.arguments)
             return
@@ -288,7 +289,12 @@ class Phases:
         if compiled := self._of_compiled_code(passed, nodes, outputs):
             nodes = 0  # under the counter the same forward pass makes a graph of its own operators
         inside = self._structure.take()
-        self._end(("backward",), 0 if compiled else self._made(nodes, outputs, inside), inside)
+        made = 0
+        if not compiled:
+            ended = [*self._pending, self._current]
+            spans = [(phase.began, phase.left) for phase in ended if phase.left is not None]
+            made = self._graphs.made(self._current.entry, inside, nodes, outputs, ended[0].began, spans)
+        self._end(("backward",), made, inside)
         words: list[Any] = ["backward"]
         sizes: list[int] = []
         shapes = 0
@@ -307,18 +313,6 @@ class Phases:
             leaves = (getattr(node, "variable", None) for node in structure.nodes_of(outputs))
             self._leaves = [weakref.ref(leaf) for leaf in leaves if leaf is not None]
 
-    def _made(self, nodes: int, outputs: Any, inside: Inside) -> int:
-        """The part of the graph that costs FLOPs and that no model's forward made, in short.
-
-        It is looked through once for as many nodes made by as many modules, and each time where no module tells.
-        """
-        ended = [*self._pending, self._current]
-        seen = self._current.entry, inside.modules, nodes, len(ended)
-        if not (inside.modules and seen in self._graphs_seen):
-            spans = [(phase.began, phase.left) for phase in ended if phase.left is not None]
-            self._graphs_seen[seen] = structure.graph_hash(outputs, ended[0].began, spans)
-        return self._graphs_seen[seen]
-
     def _after_backward(self, found: Any) -> None:
         # What follows may be the next forward pass, of which no model tells.
         self._runs = min(self._runs + 1, MOST_RUNS)
@@ -331,18 +325,14 @@ class Phases:
             self._counter.follow(gradients, leaves)
 
     def _of_compiled_code(self, passed: Sequence[Phase], nodes: int, outputs: Any) -> bool:
-        """Says whether the forward passes of a graph were compiled; a graph is looked through once."""
+        """Says whether the forward passes of a graph were compiled."""
         words = {phase.entry.words for phase in passed}
         if self._compiled or words <= self._of_compiled:
             return True
-        graph = (frozenset(words), nodes)
-        if not structure.graphs_compiled() or graph in self._of_operators:
+        if not self._graphs.holds_compiled((frozenset(words), nodes), outputs):
             return False
-        if structure.holds_compiled(outputs):
-            self._of_compiled |= words
-            return True
-        self._of_operators.add(graph)
-        return False
+        self._of_compiled |= words
+        return True
 
     def _name(self, words: tuple[Any, ...]) -> int:
         return self._names.setdefault(words, len(self._names))
@@ -380,7 +370,7 @@ class Phases:
                 counter.layers.begin(optimizer)
             self._counter = counter
         phase.counted = wanted
-        self._graphs = structure.graphs_compiled()
+        self._compiled_before = structure.graphs_compiled()
 
     def _end(self, ender: tuple[Any, ...] = (), graph: int | None = None, inside: Inside | None = None) -> None:
         # `ender` is what begins instead, and the state then; empty at the end of all. A count up to there is none of a
@@ -409,7 +399,7 @@ class Phases:
             counter = self._counter if phase.counted else None
             if counter is not None and counter.error:
                 self.failure = counter.error
-            elif counter is not None and counter.sees_all and self._graphs == structure.graphs_compiled():
+            elif counter is not None and counter.sees_all and self._compiled_before == structure.graphs_compiled():
                 of_forward = self._passed[-1].entry if entry.words[0] == "backward" else entry
                 self.known.note(entry, phase.kind, counter.operations, self._real.get(of_forward))
             elif not phase.tentative and not self.known.has(phase.kind):

@@ -4,7 +4,7 @@ import math
 import time
 from typing import Any
 
-from mfulab.loop.interactive.costs import Cost, Kind
+from mfulab.loop.interactive.costs import Cost
 from mfulab.loop.interactive.structure import sequence_number
 from mfulab.timing.clocks import Clock
 
@@ -20,6 +20,7 @@ LOOK = 1e-3
 MARK_RARELY = 5
 # Ends of steps that are timed to know what one costs.
 TICKS = 200
+CALL_S = 1e-7  # of the loop's own call, around it
 
 
 class Rest:

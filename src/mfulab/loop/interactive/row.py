@@ -102,7 +102,9 @@ def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[f
 def steps_of(marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]) -> list[Step]:
     """Steps from their marks and the phases that are `done`."""
     steps: list[Step] = []
-    for mark, cut in itertools.groupby(stretches(marks, intervals), lambda each: each[1] if each[1] is each[2] else None):
+    for mark, cut in itertools.groupby(
+        stretches(marks, intervals), lambda each: each[1] if each[1] is each[2] else None
+    ):
         if mark is not None and mark.rest is not None:
             steps += _rested(mark.rest, [seconds for seconds, _, _ in cut])
             continue
@@ -189,7 +191,9 @@ def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
     if not known:
         return _unknown(f"{phases.known.differing or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
     alike = Counter(id(step.cost) for step in known)
-    total = sum((cost.times(alike[place]) for place, cost in {id(step.cost): step.cost for step in known}.items()), Cost())
+    total = sum(
+        (cost.times(alike[place]) for place, cost in {id(step.cost): step.cost for step in known}.items()), Cost()
+    )
     if not total.model:
         return _unknown(f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}")
     counted, derived = phases.known.numbers

@@ -195,3 +195,32 @@ def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> in
             weights = tuple(tuple(leaf.shape) for leaf in leaves if leaf is not None)
             code = hash((code, name, weights, *(tuple(each.shape) for each in node._input_metadata)))
     return code
+
+
+class GraphsSeen:
+    """What graphs of backward passes are made of; each is looked through once."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], int] = {}
+        self._of_operators: set[Any] = set()
+
+    def made(
+        self, entry: Any, inside: Inside, nodes: int, outputs: Any, begin: int, spans: Sequence[tuple[int, int]]
+    ) -> int:
+        """Hash of the part of a graph that costs FLOPs and that no model's forward made.
+
+        It is looked through once for as many `nodes` made by as many modules, and each time where no module tells.
+        """
+        seen = entry, inside.modules, nodes, len(spans)
+        if not (inside.modules and seen in self._made):
+            self._made[seen] = graph_hash(outputs, begin, spans)
+        return self._made[seen]
+
+    def holds_compiled(self, graph: Any, outputs: Any) -> bool:
+        """Says whether compiled code made a part of a graph, which `graph` stands for."""
+        if not graphs_compiled() or graph in self._of_operators:
+            return False
+        if holds_compiled(outputs):
+            return True
+        self._of_operators.add(graph)
+        return False
