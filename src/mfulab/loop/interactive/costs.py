@@ -84,6 +84,24 @@ class Cost:
         return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
 
 
+@dataclass(slots=True)
+class Phase:
+    """One phase: the kind that it began as, what it turned out to be, and the samples that went forward in it.
+
+    `began` is autograd's number at its beginning, `left` as its model's forward ended; a `tentative` one awaits a count
+    of a longer one.
+    """
+
+    entry: Kind
+    kind: Kind
+    batch: tuple[int, ...] = ()
+    counted: bool = False
+    tentative: bool = False
+    began: int = 0
+    left: int | None = None
+    samples: int | None = None
+
+
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
     """The cost of what was counted, its useful part if `real` tokens are known; the optimiser is no part of it."""
     parts = [(key, totals) for key, totals in operations.totals.items() if key.direction in ("forward", "backward")]

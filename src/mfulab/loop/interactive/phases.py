@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from mfulab.flops.counter import Operations
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.useful import RealTokens
 from mfulab.loop.interactive import structure
-from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, describe
+from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, Phase, describe
 from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code, state
 from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
 from mfulab.loop.interactive.structure import GraphsSeen, Inside, Structure
@@ -32,24 +31,6 @@ HOOK_S = 3e-6  # that a hook itself costs a call
 MOST_RUNS = 8  # backward passes in a row after which what follows is told apart
 _IS_TRAINED = operator.attrgetter("requires_grad")
 _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
-
-
-@dataclass(slots=True)
-class Phase:
-    """One phase: the kind that it began as, what it turned out to be, and the samples that went forward in it.
-
-    `began` is autograd's number at its beginning, `left` as its model's forward ended; a `tentative` one awaits a count
-    of a longer one.
-    """
-
-    entry: Kind
-    kind: Kind
-    batch: tuple[int, ...] = ()
-    counted: bool = False
-    tentative: bool = False
-    began: int = 0
-    left: int | None = None
-    samples: int | None = None
 
 
 class Phases:

@@ -12,9 +12,9 @@ from mfulab.device.compute import allowed_precision
 from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import sources_answered
-from mfulab.loop.interactive.costs import Cost, Format
+from mfulab.loop.interactive.costs import Cost, Format, Phase
 from mfulab.loop.interactive.peaks import WeightedPeaks
-from mfulab.loop.interactive.phases import Phase, Phases
+from mfulab.loop.interactive.phases import Phases
 from mfulab.loop.interactive.rest import Rest
 from mfulab.mfu.utilization import of_peak, product, ratio, tflop_s, total, utilization
 from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
@@ -23,6 +23,8 @@ from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
 _STRETCHES = 5
 # Hooks that take more than this share of a step have its time left out, where steps without them are enough.
 HEAVY = 0.002
+# A mean this much beside the median is explained: by steps so many times as slow, of which as many are named.
+MEAN_APART, SLOW, SHOWN = 0.05, 1.5, 8
 # Totals of a lap; everything else is a mean over it, and the peak of memory the largest.
 _SUMMED, _LARGEST = frozenset({"window_energy_j"}), frozenset({"memory_bytes", "other_processes"})
 HOW_TO_GIVE = (
@@ -145,17 +147,24 @@ def measuring_percent(steps: Sequence[Step], watch_s: float, tick_s: float) -> f
 
 
 def left_out(steps: Sequence[Step], chosen: Sequence[Step]) -> dict[str, Any]:
-    """Columns of the steps that are not timed, and why."""
-    seconds, compiled = sum(step.seconds for step in steps), [step.compiled and not step.counted for step in steps]
-    places = [str(place) for place, each in enumerate(compiled, 1) if each]
+    """Columns of the steps that are not timed, and why; and of those that are, which ones were slow."""
+    compiled = [place for place, step in enumerate(steps, 1) if step.compiled and not step.counted]
+    kept, middle = set(map(id, chosen)), Stats([step.seconds for step in chosen]).median
+    mean = sum(step.seconds for step in chosen) / len(chosen)
+    slow = [place for place, step in enumerate(steps, 1) if id(step) in kept and step.seconds > SLOW * middle]
     return {
         "counted_steps": sum(step.counted for step in steps),
         "only_counted": all(step.counted for step in steps),
-        "compiled_steps": len(places),
-        "compiled_places": ", ".join([*places[:8], *["…"] * (len(places) > 8)]) or None,
+        "compiled_steps": len(compiled),
+        "compiled_places": _places(compiled),
+        "slow_places": _places(slow) if abs(mean - middle) > MEAN_APART * middle else None,
         "watched_steps": len(steps) - len(chosen) - sum(step.counted or step.compiled for step in steps),
-        "mean_of_all_s": seconds / len(steps),
+        "mean_of_all_s": sum(step.seconds for step in steps) / len(steps),
     }
+
+
+def _places(numbers: Sequence[int]) -> str | None:
+    return ", ".join([*map(str, numbers[:SHOWN]), *["…"] * (len(numbers) > SHOWN)]) or None
 
 
 def samples_of(phases: Sequence[Phase]) -> int | None:
