@@ -3,7 +3,7 @@
 import bisect
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten
 
 from mfulab.flops.counter import Operations
 from mfulab.flops.useful import RealTokens, useful_flops
+from mfulab.loop.interactive.structure import sizes_of
 
 # A quadratic needs three points; the fourth checks it.
 ENOUGH_POINTS = 4
@@ -72,9 +73,34 @@ class Cost:
         moved, uncounted = self.moved_bytes + other.moved_bytes, self.uncounted | other.uncounted
         return Cost(needed, executed, moved, uncounted, useful)
 
+    def times(self, count: int) -> "Cost":
+        """Cost of as many phases that all cost this."""
+        formats = {key: count * flops for key, flops in self.formats.items()}
+        executed = {key: count * flops for key, flops in self.executed_formats.items()}
+        useful = None if self.useful is None else count * self.useful
+        return Cost(formats, executed, count * self.moved_bytes, self.uncounted, useful)
+
     def same_flops(self, other: "Cost | None") -> bool:
         """True if another cost has the same FLOPs; which of them are useful is a matter of data."""
         return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
+
+
+@dataclass(slots=True)
+class Phase:
+    """One phase: the kind that it began as, what it turned out to be, and the samples that went forward in it.
+
+    `began` is autograd's number at its beginning, `left` as its model's forward ended; a `tentative` one awaits a count
+    of a longer one.
+    """
+
+    entry: Kind
+    kind: Kind
+    batch: tuple[int, ...] = ()
+    counted: bool = False
+    tentative: bool = False
+    began: int = 0
+    left: int | None = None
+    samples: int | None = None
 
 
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
@@ -99,7 +125,7 @@ def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
 def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[tuple[int, ...]]) -> None:
     """Notes a value, and what it holds; pytrees would take several times as long."""
     if isinstance(value, torch.Tensor):
-        shape = value.shape
+        shape = sizes_of(value)
         words.append((value.dtype, len(shape), value.requires_grad, type(value), value.device))
         sizes.extend(shape)
         if not batch and (mapped := _mapped(value)):
@@ -189,6 +215,7 @@ class KnownCosts:
         self._begun: dict[Kind, int] = {}
         self._missing: dict[Kind, set[Kind]] = {}
         self._tries: dict[Kind, int] = {}
+        self._due: set[Kind] = set()
         self._irregular: set[tuple[object, ...]] = set()
         self._largest: dict[tuple[object, ...], int] = {}
         self._found: dict[tuple[Kind, int], Cost | None] = {}
@@ -225,7 +252,8 @@ class KnownCosts:
             filling.calls[self._place] += 1
         if self._counts >= MOST_COUNTED:
             return False, False
-        if entry in self._missing or begun in CHECKED or filling.wants(self._place):
+        if entry in self._missing or begun in CHECKED or entry in self._due or filling.wants(self._place):
+            self._due.discard(entry)
             return True, False
         if entry in self._entries or (entry.words not in self._irregular and self._follows(entry, 1)):
             return False, False
@@ -235,6 +263,14 @@ class KnownCosts:
         largest = self._largest[entry.words] = max(size, self._largest.get(entry.words, 0))
         wait = begun == 1 or size < largest
         return not wait, wait
+
+    def passed(self, entries: Iterable[Kind], steps: int) -> None:
+        """Notes phases of steps that nothing watched: the next of a kind is counted again where one of them was due."""
+        for entry in entries:
+            before, begun = self._begun.get(entry, 0), self._begun.get(entry, 0) + steps
+            self._begun[entry] = begun
+            if any(before < due <= begun for due in CHECKED):
+                self._due.add(entry)
 
     def doubt(self, entry: Kind, kind: Kind) -> None:
         """Notes a phase that began as a known one and was of an unknown kind: such are counted until it is found."""
