@@ -52,7 +52,7 @@ class Pairs:
         return Pairs(*map(add, astuple(self), astuple(other)))
 
     def times(self, factor: float) -> Pairs:
-        """As many for each of `factor` alike."""
+        """Cost of `factor` calls that are alike."""
         return Pairs(*(factor * part for part in astuple(self)))
 
 

@@ -121,7 +121,7 @@ def _seen(mask: Tensor, hidden: bool) -> Tensor:
 
 
 def _mask_of(name: str, flat: list[Any], at: int, scores: Scores) -> tuple[Tensor, bool] | None:
-    """What an operator lays on scores: an addend, or which of them are filled; None for what is no mask."""
+    """Mask that an operator lays on scores: an addend, or which of them are filled; None for any other operator."""
     kind = name.removeprefix("aten::").rstrip("_")
     place = {"add": 1 - at, "masked_fill": 1, "where": 0}.get(kind)
     mask = flat[place] if place is not None and 0 <= place < len(flat) and place != at else None

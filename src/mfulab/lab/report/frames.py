@@ -157,8 +157,8 @@ def emulated(rows: pd.DataFrame) -> pd.Series:
 def comparable(rows: pd.DataFrame, suffix: str = "") -> pd.Series:
     """True for each step that a sentence may hold against another.
 
-    Left out are steps with a share FAULTY or more in page faults of new memory, a state that the allocator may or may
-    not be in, and steps that multiply for less than MATMULS percent of the time, as a loop that spins for a fixed time.
+    Steps with a share FAULTY or more in page faults are left out: the allocator may or may not be in that state. So are
+    steps that multiply for less than MATMULS percent of the time, as a loop that spins for a fixed time.
     """
     names = ("page_faults_ms", "kept_memory_time_s", "matmul_percent")
     faults_ms, kept_s, matmuls = (rows.get(f"{name}{suffix}", pd.Series(float("nan"), rows.index)) for name in names)

@@ -198,7 +198,7 @@ def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> in
 
 
 class GraphsSeen:
-    """What graphs of backward passes are made of; each is looked through once."""
+    """Nodes that graphs of backward passes are made of; each graph is looked through once."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Any, ...], int] = {}
