@@ -25,6 +25,6 @@ include: "workflow/rules/report.smk"
 rule report:
     default_target: True
     input:
-        "reports/report.html",
+        rules.page.output,
         lab.rows,
         lab.early,

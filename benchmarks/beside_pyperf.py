@@ -3,9 +3,9 @@
     pip install pyperf
     python benchmarks/beside_pyperf.py --out ../beside --rounds 4      12 minutes on 2 cores, which should be idle
 
-A round is a sweep of the three steps by this project, with 1.2 minutes for it, then pyperf with its own defaults for
-`--fast` on the very same steps. Nothing changes between rounds, so that each difference that a tool reports is a false
-one. Both are asked for differences of 10 % or more. Needs what the project needs, and pyperf.
+A round is a sweep of the three steps by this project, with 1.2 minutes for it. Then pyperf follows with its own
+defaults for `--fast` on the very same steps. Nothing changes between rounds, so that each difference that a tool
+reports is a false one. Both are asked for differences of 10 % or more. Needs what the project needs, and pyperf.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def called_by_pyperf(old: Path, new: Path, steps: int) -> int:
 
 
 def spread(times: Sequence[Mapping[str, float]]) -> list[float]:
-    """For each step its slowest invocation over its fastest, in percent above it."""
+    """Percent by which the slowest invocation of each step is above its fastest."""
     return [100 * (max(each[step] for each in times) / min(each[step] for each in times) - 1) for step in times[0]]
 
 

@@ -212,9 +212,9 @@ def found(folder: Path, machine: Machine) -> tuple[list[str], list[str]]:
 def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
     """Sentences on rows that say what cannot be, for a device without units for the formats `lacks`.
 
-    `compute_bound` is wrong above 100 %, in an emulated format, and by a ceiling that was itself disturbed, as is
-    `emulated_format` of a format that the device has, and the advice to try a lower precision that was slower. MFU
-    above 100 % needs its flag; no matmul may exceed the ceiling that it is divided by; no run may fail.
+    `compute_bound` is wrong above 100 %, in an emulated format, and by a ceiling that was itself disturbed.
+    `emulated_format` is wrong of a format that the device has; the advice to lower the precision where that was slower.
+    MFU above 100 % needs its flag; no matmul may exceed the ceiling that it is divided by; no run may fail.
     """
     profile, matmul = frames.own(tables["profile"]), frames.own(tables["matmul"])
     ceilings = tables["ceilings"].set_index("ceiling")

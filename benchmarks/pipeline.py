@@ -18,7 +18,7 @@ WITH, WITHOUT = 200, 10  # runs: a run without the worker takes seconds
 
 
 def planning() -> Iterator[Got]:
-    """Of 5,000 runs, from nothing and again, and the memory for 20,000."""
+    """Costs of planning 5,000 runs, from nothing and again, and the memory for 20,000."""
     with trivial.copy() as folder:
         yield Target("plan 5,000 runs from nothing", 10, "s"), trivial.plan(folder, trivial.counts(5000)).time_s
         yield Target("plan 5,000 runs again", 6, "s"), trivial.plan(folder, trivial.counts(5000)).time_s
@@ -27,7 +27,7 @@ def planning() -> Iterator[Got]:
 
 
 def overhead() -> Iterator[Got]:
-    """Of a run that measures nothing: the whole command on one core, divided by the runs."""
+    """Cost of a run that measures nothing: the whole command on one core, divided by the runs."""
     each = []
     for count, environment in ((WITH, {}), (WITHOUT, {"MFULAB_WORKER": ""})):
         with trivial.copy() as folder:
@@ -38,7 +38,7 @@ def overhead() -> Iterator[Got]:
 
 
 def many_runs() -> Iterator[Got]:
-    """5,000 that measure nothing, and the same command once more."""
+    """Costs of 5,000 runs that measure nothing, and of repeating the command."""
     sweep = trivial.counts(5000)
     with trivial.copy() as folder:
         yield Target("5,000 trivial runs on 4 cores", 300, "s"), trivial.measure(folder, sweep, 5000, "4").time_s

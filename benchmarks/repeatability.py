@@ -1,12 +1,13 @@
-"""The same code measured again and again on this machine: what compare says of no change, and of an injected one.
+"""Code measured again and again on this machine: the verdicts of compare without a change, and with an injected one.
 
     python benchmarks/repeatability.py --out ../repeat                            the targets, in 25 minutes at most
     python benchmarks/repeatability.py --out ../repeat --sweeps 6                 goes on: only what is missing
     python benchmarks/repeatability.py --existing a/results b/results c/results   sweeps that were measured before
 
-Parts are quickstarts, each the whole command in a copy of its own, and paired comparisons of eight runs with a copy
-whose profiled steps wait for a share of their time. A part that would not end in time is left for the next call with
-the same `--out`. The machine should be idle. Exit status 0: all targets hold; 3: those that were measured hold.
+Parts are quickstarts, each the whole command in a copy of its own, and paired comparisons of eight runs. The other side
+of a pair is a copy whose profiled steps wait for a share of their time. A part that would not end in time is left for
+the next call with the same `--out`. The machine should be idle. Exit status 0: all targets hold; 3: those that were
+measured hold.
 """
 
 import argparse
@@ -87,7 +88,7 @@ class Part:
 
 
 def parts(sweeps: int) -> list[Part]:
-    """In the order in which they are measured: what needs least to be judged comes first."""
+    """Parts in the order in which they are measured: what needs least to be judged comes first."""
     paired = [Part(f"paired-{100 * slower:g}", 60 * PAIRED_MIN + 30, slower) for slower in SLOWER_BY]
     quick = [Part(f"sweep-{number}", 240) for number in range(sweeps)]
     return [*quick[:2], *paired, *quick[2:]]
@@ -134,12 +135,12 @@ def pairs(sweeps: Sequence[Sweep]) -> list[list[compare.Compared]]:
 
 
 def judged(compared: Sequence[compare.Compared]) -> list[compare.Compared]:
-    """Those that could be compared."""
+    """Verdicts without those of runs that could not be compared."""
     return [each for each in compared if each.verdict != "not comparable"]
 
 
 def covered(sweeps: Sequence[Sweep]) -> list[bool]:
-    """For each interval of each sweep, whether it holds the median of that run over all sweeps."""
+    """True for each interval of each sweep that holds the median of its run over all sweeps."""
     intervals: dict[tuple[str, str], list[compare.Interval]] = {}
     for sweep in sweeps:
         for key, row in compare.merged(sweep.folder).items():

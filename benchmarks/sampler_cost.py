@@ -2,9 +2,9 @@
 
     python benchmarks/sampler_cost.py [--device cpu|cuda|auto] [--pairs 10] [--seconds 1]
 
-Also says how far two consecutive windows of the same step differ, and what `mfulab.measure` around a training loop with
-steps of some 20 ms costs. On an idle device all should stay under 1 %. The last line is of CPU time, which others
-beside it hardly change: what the hooks and marks of a window take of the loop's own thread, a step.
+Also says how far two consecutive windows of a step differ. It gives the cost of `mfulab.measure` around a training loop
+with steps of some 20 ms. On an idle device all should stay under 1 %. The last line is of CPU time, which others beside
+it hardly change: what the hooks and marks of a window take of the loop's own thread, a step.
 """
 
 import argparse

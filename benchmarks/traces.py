@@ -57,7 +57,7 @@ def timed(command: list[str]) -> tuple[tuple[float, float, float], str, bool]:
 
 def ours(path: Path) -> tuple[list[int], int]:
     """Idle, compute and other time in ns from first to last activity, and how many activities there are."""
-    found = read(path).activities
+    found = read(path)[0].activities
     everything, compute = Intervals(found.begin, found.end), found.kind == COMPUTE
     parts = exclusive(
         [Intervals(found.begin[compute], found.end[compute]), everything], int(found.begin.min()), int(found.end.max())

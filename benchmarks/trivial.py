@@ -86,7 +86,7 @@ def measure(folder: Path, sweep: list[str], count: int, cores: str, **environmen
 
 
 def measure_nothing(folder: Path, sweep: list[str], cores: str) -> Cost:
-    """The same command once more, which finds that nothing is to be done."""
+    """Cost of repeating the command, which finds that nothing is to be done."""
     cost = run(folder, *_rows(sweep, cores))
     assert "Nothing to be done" in (folder / "output").read_text()
     return cost

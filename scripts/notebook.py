@@ -35,7 +35,7 @@ def run(path: Path) -> nbformat.NotebookNode:
 
 
 def together(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    """The same outputs with what was printed in a row as one, without colours and progress, and nothing of warnings."""
+    """Outputs in which what was printed in a row is one, without colours, progress and warnings."""
     kept: list[nbformat.NotebookNode] = []
     for output in outputs:
         if output.output_type != "stream":

@@ -106,7 +106,7 @@ def _tables() -> str:
 
 def _schemas() -> str:
     """JSON schemas of configs and rows."""
-    parts = ["# Schemas\n\nJSON Schema of a run's `config.json` and of its `row.csv`: `mfulab schema STEP` prints one."]
+    parts = ["# Schemas\n\nJSON Schema of a run's `config.json` and `row.csv`: `mfulab schema MEASUREMENT` prints one."]
     for each in MEASUREMENTS.values():
         for kind, model in (("config", each.config), ("row", each.row)):
             text = json.dumps(model.model_json_schema(), indent=1)

@@ -49,7 +49,7 @@ def markers(python: str, platform: str) -> dict[str, str]:
 
 
 def locked(extras: Iterable[str], there: Mapping[str, str]) -> dict[str, str]:
-    """Of the locks of the pipeline and of `extras`, each package's pin and hashes where its condition holds."""
+    """Pins and hashes of the packages in the locks of the pipeline and of `extras`, where their conditions hold."""
     found = {}
     for extra in ("pipeline", *extras):
         for pinned in re.split(r"\n(?=\S)", (PROJECT / f"requirements/{extra}.lock").read_text(encoding="utf-8")):
@@ -104,7 +104,7 @@ def write_list(page: Path, packages: Mapping[str, str]) -> None:
 
 
 def main() -> None:
-    """Downloads, and says how much."""
+    """Downloads the wheels, and says how much."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     parser.add_argument("--python", default=here, help="Python version of the other machine, such as 3.12")

@@ -1,6 +1,7 @@
 """The library can be used without the pipeline: what each part of the package may import."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,8 @@ import mfulab
 PACKAGE = Path(mfulab.__file__).parent
 LIBRARY = ("core", "device", "flops", "timing", "tracing", "mfu")
 MEASURED = ("models", "kernels", "measurements")
-FORBIDDEN = {
-    **dict.fromkeys((*LIBRARY, *MEASURED), {"lab", "loop", "cli"}),
-    "loop": {"lab", "cli"},
-    "lab": {"loop", "cli"},
-}
+FORBIDDEN = {part: {"lab", "loop", "cli"} for part in (*LIBRARY, *MEASURED)}
+FORBIDDEN |= {"loop": {"lab", "cli"}, "lab": {"loop", "cli"}}
 
 
 def imported(path):
@@ -29,6 +27,18 @@ def imported(path):
 
 def parts(path):
     return {name.split(".")[1] for name in imported(path) if name.startswith("mfulab.")}
+
+
+@pytest.mark.parametrize("part", [*LIBRARY, *MEASURED, "loop"])
+def test_what_measures_imports_nothing_of_the_pipeline(part):
+    libraries = {path: {name.split(".")[0] for name in imported(path)} for path in (PACKAGE / part).rglob("*.py")}
+    assert {path: names for path, names in libraries.items() if names & {"snakemake", "hydra", "pandas"}} == {}
+
+
+def test_the_picture_of_the_architecture_names_every_part():
+    page = (PACKAGE.parents[1] / "docs/architecture.md").read_text(encoding="utf-8")
+    picture = page[page.index("src/mfulab/") : page.index("Snakefile")]
+    assert [part for part in (*FORBIDDEN, "cli") if not re.search(rf"\b{part}\b", picture)] == []
 
 
 @pytest.mark.parametrize("part", FORBIDDEN)

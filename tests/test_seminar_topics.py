@@ -16,7 +16,7 @@ TOPICS = LISTED.partition("What PyCUDA's calls become")[0]  # these are of other
 EXPERIMENTS = {path.stem for path in (ROOT / "config" / "experiment").glob("*.yaml")}
 # Of this project itself: what is first tried, what needs hours or a card, and whether numbers repeat.
 OWN = {"quickstart", "miniature", "recorded", "gpu_record", "validity", "utilization"}
-OWN |= {"traces", "peaks_audit", "repeat"}
+OWN |= {"traces", "repeat"}
 
 
 def known() -> set[str]:

@@ -60,7 +60,7 @@ def watched(step: Step, device: torch.device, pace: Pace) -> Observation:
 
 
 def told(readings: Readings) -> Facts:
-    """Each reading as its value with unit and source, or as the reason why there is none."""
+    """Readings as values with unit and source, or as the reason why there is none."""
     return {
         name: {"value": reading.value, "unit": reading.unit, "source": reading.origin}
         if reading.value is not None
@@ -140,7 +140,7 @@ def copies(device: torch.device) -> Facts:
 
 
 def profiler(device: torch.device) -> Facts:
-    """True if torch.profiler sees kernels."""
+    """Kernels that torch.profiler sees of a small matmul, with its readings."""
     step = matmul_of("bf16", 2048, 2048, 2048, device)
     readings, analysis = trace_readings(trace_steps(step, device, 10), device)
     return {"kernels": [row["kernel"] for row in analysis.kernels] if analysis else [], **told(readings)}

@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 
 from mfulab.lab.report import frames
+from mfulab.mfu.verdict import CROSS_CHECK
 
 Row = Mapping[str, Any]
 OK, DIFFERS, NOT_MEASURABLE = "ok", "differs", "not measurable"
@@ -30,9 +31,9 @@ PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
 }
 PRODUCT_MODEL, PRODUCT_KERNEL = "large_product", "torch"
 TENSOR_FORMATS = ("tf32", "bf16", "fp16", "fp8")
-AGREE = 0.02  # of the same product through two paths, and of executed and counted operations
+AGREE = 0.02  # of executed and counted operations
+SAME = 0.01  # of the same product through two paths
 CEILING = 0.03
-POINTS = 5.0  # between HFU and what the tensor pipe says, in percentage points
 LEAST_ACTIVE = 20.0  # percent: steps in which the tensor pipe does less are not dominated by products
 SPREAD = 0.01
 LEAST_POLLED = 10  # samples: two seconds
@@ -59,7 +60,7 @@ def known(value: Any) -> bool:
 
 
 def products_agree(profile: Sequence[Row], matmul: Sequence[Row]) -> Iterator[Line]:
-    """The same product as a model's step and as a matmul: TFLOP/s within AGREE of the matmul's."""
+    """One product as a model's step and as a matmul: TFLOP/s within SAME of the matmul's."""
     check = "profile_step against bench_matmul"
     steps = [row for row in profile if row["model"] == PRODUCT_MODEL and known(row["tflop_s"])]
     if not steps:
@@ -77,7 +78,7 @@ def products_agree(profile: Sequence[Row], matmul: Sequence[Row]) -> Iterator[Li
             continue
         other = sorted(same)[len(same) // 2]
         ratio = row["tflop_s"] / other
-        verdict = OK if abs(ratio - 1) <= AGREE else DIFFERS
+        verdict = OK if abs(ratio - 1) <= SAME else DIFFERS
         yield Line(check, row["run"], verdict, f"{row['tflop_s']:.4g} against {other:.4g} TFLOP/s: {ratio:.4f}")
 
 
@@ -117,12 +118,12 @@ def _as_fast_a_clock(row: Row, published: float) -> bool:
 
 
 def executed_as_counted(cases: Sequence[Row]) -> Iterator[Line]:
-    """Operations that the hardware counted within AGREE of the FLOPs that HFU counts as executed."""
+    """Operations that the hardware counted within AGREE of HFU's FLOPs × what kernels execute beyond them."""
     check = "executed operations against counted FLOPs"
     if not cases:
         yield Line(check, "all cases", NOT_MEASURABLE, "give --executed, from validation/executed_operations.py")
     for case in cases:
-        executed, counted = case["executed_operations"], case["counted_flops"]
+        executed, counted = case["executed_operations"], case["counted_flops"] * case.get("executed_ratio", 1.0)
         if not known(executed):
             yield Line(check, case["case"], NOT_MEASURABLE, case["reason"])
             continue
@@ -131,21 +132,24 @@ def executed_as_counted(cases: Sequence[Row]) -> Iterator[Line]:
 
 
 def tensor_pipe_as_hfu(profile: Sequence[Row], ceilings: Sequence[Row]) -> Iterator[Line]:
-    """Tensor active × mean clock ÷ the peak's clock within POINTS of HFU, for steps that products dominate."""
+    """Tensor active × mean clock ÷ the peak's clock within CROSS_CHECK of issued instructions, or else of HFU."""
     check = "tensor active × clock against HFU"
     clocks = {row["ceiling"]: row.get("computed_clock_mhz") for row in ceilings}
     found = False
     for row in profile:
         active, clock, spec_clock = row["tensor_active_percent"], row["clock_mhz"], clocks.get(row["ceiling"])
-        hfu = row["hfu_percent"]  # of the spec peak on a GPU; recomputation keeps the pipe active, too
+        # Issued instructions where the trace tells them; HFU includes recomputation, which keeps the pipe active, too.
+        name, hfu = "issued", row.get("issued_percent")
+        if not known(hfu):
+            name, hfu = "HFU", row["hfu_percent"]
         if row["effective_precision"] not in TENSOR_FORMATS:
             continue
         if not (known(active) and known(clock) and known(spec_clock) and known(hfu)) or active < LEAST_ACTIVE:
             continue
         found = True
         expected = active * clock / spec_clock
-        verdict = OK if abs(expected - hfu) <= POINTS else DIFFERS
-        words = f"{active:.1f} % × {clock:.0f} ÷ {spec_clock:.0f} MHz = {expected:.1f} %, HFU {hfu:.1f} %"
+        verdict = OK if hfu > 0 and 1 / CROSS_CHECK <= expected / hfu <= CROSS_CHECK else DIFFERS
+        words = f"{active:.1f} % × {clock:.0f} ÷ {spec_clock:.0f} MHz = {expected:.1f} %, {name} {hfu:.1f} %"
         yield Line(check, row["run"], verdict, words)
     if not found:
         because = f"no step has GPM's tensor pipe active for {LEAST_ACTIVE:g} % or more"

@@ -27,7 +27,6 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from mfulab.core.language.quantities import duration
 from mfulab.core.replicates import base_name
-from mfulab.core.rows import NOT_MEASURED
 from mfulab.lab.planning import snakemake_workarounds
 from mfulab.lab.planning.naming import short
 from mfulab.lab.runtime import budget, lifetime
@@ -79,7 +78,10 @@ def _take_dotted_keys() -> None:
     def parse_dotted(entries: Any) -> Any:
         snakemake_workarounds.catch_signals(snakemake_workarounds.leave_at_once)  # called before all else of ours
         dotted = [entry for entry in entries or () if "." in entry.partition("=")[0]]
-        config = parse([entry for entry in entries or () if entry not in dotted])
+        try:
+            config = parse([entry for entry in entries or () if entry not in dotted])
+        except ValueError as error:  # which Snakemake shows as a traceback
+            sys.exit(f"mfulab: --config {' '.join(entries)}: give KEY=VALUE ({error})")
         if dotted:
             config["overrides"] = " ".join([str(config.get("overrides", "")), *map(shlex.quote, dotted)]).strip()
         return config
@@ -138,20 +140,20 @@ class Progress:
         return " " * (2 * width + 2) if rule in UNCOUNTED else f"{done:>{width}}/{done + left} "
 
     def plan(self, jobs: Mapping[str, int]) -> None:
-        """`jobs` of each rule are to be done."""
+        """Notes that `jobs` of each rule are to be done."""
         self._remaining = Counter(jobs)
 
     def grow(self, total: int) -> None:
-        """A checkpoint added jobs: there are `total` now, of rules that are not told."""
+        """Notes that a checkpoint added jobs: there are `total` now, of rules that are not told."""
         self._remaining[UNTOLD] += max(0, total - self.total)
 
     def start(self, job_id: int, run: Run) -> None:
-        """A job starts, perhaps again."""
+        """Notes that a job starts, perhaps again."""
         self.started = self.started or run.started
         self.running[job_id] = run
 
     def finish(self, job_id: int, now: float) -> Run | None:
-        """A job ended well; None if its start is not known."""
+        """Notes that a job ended well; None if its start is not known."""
         run = self.running.pop(job_id, None)
         self.finished[run.rule if run else UNTOLD] += 1
         if run:
@@ -161,7 +163,7 @@ class Progress:
         return run
 
     def fail(self, job_id: int) -> Run | None:
-        """A job failed; Snakemake may start it again."""
+        """Notes that a job failed; Snakemake may start it again."""
         return self.running.pop(job_id, None)
 
     def left_s(self, now: float) -> float | None:
@@ -185,11 +187,11 @@ class LogHandler(LogHandlerBase):
         self.stream: TextIO = sys.stdout if self.common_settings.stdout else sys.stderr
         self.progress = Progress()
         self.budget: budget.Budget | None = None
+        self.left_out = 0  # runs that did not fit into the budget: one line for all of them
         self.is_coloured = not self.common_settings.nocolor and self.stream.isatty() and not os.environ.get("NO_COLOR")
         self.planned: dict[tuple[str, str], tuple[int, str]] = {}  # of a dry run: rule and what it says → jobs, reason
         self.counts: dict[str, int] = {}
         self.figures: list[float] = []  # seconds of each that was drawn, and not told yet
-        self.skipped: list[tuple[Run, str]] = []  # not measured, and not told yet, each with its message
         self.told_at = time.monotonic()  # when something was printed
         self.turn = threading.Lock()
         if not self.common_settings.dryrun:
@@ -223,16 +225,6 @@ class LogHandler(LogHandlerBase):
                     ]
                     words += _last_line(run.log) if run.rule == "refine" else []
                     self._print(self._colour(FAINT, " · ".join(words)))
-
-    def _left_out(self) -> list[str]:
-        """A line on the runs that were left out and not told yet."""
-        skipped, self.skipped = self.skipped, []
-        if not skipped:
-            return []
-        run, message = skipped[0]
-        names = ", ".join(f"{each.rule} {each.name}" for each, _ in skipped[:2]) + (", …" if len(skipped) > 2 else "")
-        why = message if len(skipped) == 1 else f"{message.split(':')[0]}. {message.partition('. ')[2]}"
-        return [self._colour(YELLOW, f"{self.progress.place(run.rule)}{len(skipped)} not measured: {names}: {why}")]
 
     def _would(self, record: logging.LogRecord) -> str:
         """A dry run: a line for each distinct run with its processes and its reason, then each rule's jobs."""
@@ -298,8 +290,8 @@ class LogHandler(LogHandlerBase):
         if run is None:  # its start was not told: --quiet
             return ""
         status, message = row_remark(run.output)
-        if status == NOT_MEASURED:
-            self.skipped.append((run, message))
+        if self.budget is not None and message.startswith(budget.LEFT_OUT):
+            self.left_out += 1
             return ""
         if run.rule == "figure":  # a line for all, before the page's
             self.figures.append(now - run.started)
@@ -320,6 +312,15 @@ class LogHandler(LogHandlerBase):
             lines.append(f"{place}{count} figures · {duration(sum(self.figures))}")
         said = self._colour(YELLOW, f"{line}\n    {status}: {message}") if status else self._colour(GREEN, line)
         return "\n".join([*lines, said])
+
+    def _left_out(self) -> list[str]:
+        """One line on all runs that the budget left out since the last one."""
+        count, self.left_out = self.left_out, 0
+        if self.budget is None or not count:
+            return []
+        plan, runs = self.budget.plan, "1 run" if count == 1 else f"{count} runs"
+        says = f"{runs} did not fit into budget_min={plan['budget_min']:g}. To measure them: {plan['command']}"
+        return [self._colour(YELLOW, says)]
 
     def _job_error(self, job: dict[str, Any]) -> str:
         run = self.progress.fail(job["jobid"])

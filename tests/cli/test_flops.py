@@ -43,7 +43,7 @@ def test_a_model_of_ones_own_by_its_path(capsys):
     [
         (["rsnet18"], "Did you mean resnet18"),
         (["resnet18", "input_shape"], "give key=value"),
-        (["missing/config.json"], "there is no such file"),
+        (["missing/config.json"], "no such file"),
         (["torch.nn.Nothing", "input_shape=[3]"], "torch.nn has no Nothing"),
         (["torch.nn.Linear", "arguments={in_features: 64, out_features: 32}", "input_shape=[63]"], "model.input_shape"),
     ],

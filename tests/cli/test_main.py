@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.words import faults
 from support.workflow_copy import ROOT
 
 import mfulab
@@ -104,6 +105,13 @@ def test_outside_a_checkout_measuring_says_what_is_missing():
     assert done.stderr.startswith("mfulab: config/: not in this folder.")
     assert len(done.stderr.splitlines()) == 1
     assert _typed("summary").returncode == 1
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_stands_alone(name):
+    helps = [COMMANDS[name]["help"], *(each.get("help", "") for each in COMMANDS[name]["parameters"].values())]
+    paragraphs = [" ".join(each.split()) for text in helps for each in text.split("\n\n")]
+    assert {each: said for each in paragraphs if (said := faults(each))} == {}
 
 
 def test_a_subcommand_runs():

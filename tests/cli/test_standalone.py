@@ -1,4 +1,4 @@
-"""`mfulab run STEP`: its help, what it composes, units, and one table of a sweep."""
+"""`mfulab run MEASUREMENT`: its help, what it composes, units, and one table of a sweep."""
 
 import io
 

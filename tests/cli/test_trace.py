@@ -73,6 +73,16 @@ def test_ranks_of_a_job_are_joined(tmp_path, capsys):
     assert first["job_mfu_percent"] == pytest.approx(first["mfu_percent"])
 
 
+def test_ranks_that_only_their_files_names_tell_are_joined_too(tmp_path, capsys):
+    for rank, collective in enumerate((100, 250)):
+        write(tmp_path / f"job_rank{rank}.step9.json", one_step(collective=collective))
+    write(tmp_path / "other_rank_0.json", one_step())
+    assert main(["trace", str(tmp_path), "--json"]) == 0
+    *job, other = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [(row["rank"], row["job_ranks"], row["job_slowest_rank"]) for row in job] == [(0, 2, 0), (1, 2, 0)]
+    assert (other["rank"], other["job_ranks"]) == (0, None)
+
+
 def test_a_peak_is_given_for_an_unknown_device(tmp_path, capsys):
     path = write(tmp_path / "t.json", one_step(deviceProperties=[{"id": 0, "name": "Odd X1"}]))
     assert main(["trace", str(path), "--json"]) == 0

@@ -157,3 +157,77 @@ def test_rates_of_the_past_and_of_the_dead_are_not_shown(monkeypatch, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [own.name]
     own.write_text("{half")
     assert published.rates(now=lambda: 6.0) == []
+
+
+@pytest.mark.parametrize("what", ["anybody's folder", "a link", "a file"])
+def test_nothing_is_published_where_others_may_write_and_that_is_said(monkeypatch, tmp_path, what):
+    """A folder in the temporary directory that another user made first decides what is overwritten."""
+    place, victim = tmp_path / f"mfulab-{os.getuid()}", tmp_path / "victim"
+    victim.mkdir()
+    if what == "a link":
+        place.symlink_to(victim)
+    elif what == "a file":
+        place.write_text("kept")
+    else:
+        place.mkdir()
+        place.chmod(0o777)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(published.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(published, "INTERVAL_S", 0.0)
+    model = torch.nn.Linear(16, 8)
+    window = mfulab.measure(model, quiet=True, ceiling_s=0)
+    with pytest.warns(UserWarning, match="only this user may write"):
+        window.__enter__()
+    for _ in range(3):
+        model(torch.randn(4, 16)).sum().backward()
+        window.step()
+    window.__exit__(None, None, None)
+    assert not list(victim.iterdir())
+    assert published.rates() == []
+    shown = console()
+    sample = {"name": "CPU", "expected_mfu_percent": None, "processes": []}
+    shown.print(watch.picture(sample, {}, ""))
+    assert "only this user may write" in " ".join(shown.file.getvalue().split())
+
+
+def test_a_link_where_a_rate_is_written_is_not_followed(monkeypatch, tmp_path):
+    monkeypatch.setattr(published, "folder", lambda: tmp_path / "own")
+    monkeypatch.setattr(published, "INTERVAL_S", 0.0)
+    (tmp_path / "victim").write_text("kept")
+    (tmp_path / "own").mkdir(mode=0o700)
+    for ending in ("part", "json"):
+        (tmp_path / "own" / f"{os.getpid()}.{ending}").symlink_to(tmp_path / "victim")
+    model = torch.nn.Linear(16, 8)
+    with mfulab.measure(model, quiet=True, ceiling_s=0) as run:
+        for _ in range(3):
+            model(torch.randn(4, 16)).sum().backward()
+            run.step()
+        assert len(published.rates()) == 1
+    assert (tmp_path / "victim").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"formats": "bf16"},
+        {"formats": {}},
+        {"formats": {"bf16": "fast"}},
+        {"formats": {"fp99": 1.0}},
+        {"formats": {"bf16": float("nan")}},
+        {"unix_s": "now"},
+        {"name": 3},
+        {"more": 1, "step_s": None},
+        {"name": "x" * (1 << 17)},
+    ],
+)
+def test_a_file_that_holds_no_rate_is_passed_over(monkeypatch, tmp_path, change):
+    monkeypatch.setattr(published, "folder", lambda: tmp_path)
+    (tmp_path / f"{os.getpid()}.json").write_text(json.dumps({**asdict(RATE), **change}))
+    assert published.rates(now=lambda: 6.0) == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_regular_file_ends_no_watch(monkeypatch, tmp_path, make):
+    monkeypatch.setattr(published, "folder", lambda: tmp_path)
+    make(tmp_path / f"{os.getpid()}.json")
+    assert published.rates(now=lambda: 6.0) == []

@@ -5,12 +5,16 @@ import errno
 import json
 import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from support.planted import PLANTED
 
 from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import UnreadableError, read_json, scratch
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -152,3 +156,44 @@ def test_a_folder_is_searched_up_to_a_bound(tmp_path, monkeypatch):
 def test_a_word_that_is_no_path_is_one_sentence(word):
     with pytest.raises(ConfigurationError, match=re.escape(word[:100])):
         files.found_files(word, (".json",))
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_holds_is_not(tmp_path: Path) -> None:
+    """By the kernel's lock: a process number means nothing to another container that shares the folder."""
+    code = """
+import sys, time
+from mfulab.core.files import scratch
+with scratch(sys.argv[1]) as folder:
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+    killed, living = (
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    )
+    folders = [Path(process.stdout.readline().strip()) for process in (killed, living)]
+    killed.kill()
+    killed.wait()
+    (tmp_path / "mfulab-scratch-link").symlink_to(tmp_path)
+    for folder in folders:
+        (folder / "series.csv").write_text("x")
+        os.utime(folder, (1, 1))
+    try:
+        with scratch(str(tmp_path)) as own:
+            assert sorted(path for path in tmp_path.iterdir() if path.is_dir() and not path.is_symlink()) == sorted(
+                [own, folders[1]]
+            )
+        assert not own.exists()
+    finally:
+        living.kill()
+        living.wait()
+        living.stdout.close()
+        killed.stdout.close()
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e400", "-1e999"])
+def test_json_holds_finite_numbers(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(f'{{"arguments": {{"x": {text}}}}}')
+    with pytest.raises(UnreadableError, match=r"config.json: not JSON .*finite"):
+        read_json(path)

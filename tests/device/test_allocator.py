@@ -81,7 +81,7 @@ def test_the_probe_changes_no_step_s_page_faults():
 
 @pytest.mark.skipif(not hasattr(allocator.ctypes.CDLL(None), "mallinfo2"), reason="glibc tells since 2.33")
 def test_the_probe_lies_outside_of_the_heap():
-    """Its 16 MiB of copies and its matmul's operands; what remains is the libraries' own."""
+    """Its 16 MiB of copies and its matmul's operands; what remains is the libraries' own: 2 to 5 MB, by CPU."""
     found = told(
         "import ctypes\n"
         "names = 'arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost'.split()\n"
@@ -98,7 +98,7 @@ def test_the_probe_lies_outside_of_the_heap():
         "print(json.dumps({'made': made - before, 'asked': held() - made}))"
     )
     assert found["made"] < 256 << 10
-    assert found["asked"] < 4 << 20
+    assert found["asked"] < 8 << 20
 
 
 def test_what_a_mapping_holds_is_no_part_of_the_heap():

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from mfulab.device import identity
-from mfulab.device.identity import CudaDevice, NoDeviceError
-from mfulab.device.vendors import nvml
+from mfulab.device.identity import NoDeviceError
+from mfulab.device.vendors import Gpu, nvidia, nvml
 
-H100 = CudaDevice("NVIDIA H100 80GB HBM3", "GPU-aaaa-1")
-OTHER_H100 = CudaDevice("NVIDIA H100 80GB HBM3", "GPU-bbbb-2")
-T4 = CudaDevice("Tesla T4", "GPU-cccc-3")
-INSTANCE = CudaDevice("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "MIG-dddd-4")
+H100 = Gpu("NVIDIA H100 80GB HBM3", "GPU-aaaa-1")
+OTHER_H100 = Gpu("NVIDIA H100 80GB HBM3", "GPU-bbbb-2")
+T4 = Gpu("Tesla T4", "GPU-cccc-3")
+INSTANCE = Gpu("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "MIG-dddd-4")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_slug(name, slug):
 
 
 def visible(gpus, text, instances=None, in_bus_order=False):
-    return identity._visible(gpus, instances or [[] for _ in gpus], text, in_bus_order)
+    return nvidia.seen(gpus, instances or [[] for _ in gpus], text, in_bus_order)
 
 
 def test_visible_devices_by_index_and_uuid():
@@ -70,7 +70,7 @@ def test_cuda_without_a_driver(monkeypatch):
 
 
 def test_the_first_visible_gpu_names_the_results(monkeypatch):
-    monkeypatch.setattr(identity, "cuda_devices", lambda: [H100])
+    monkeypatch.setattr(nvidia, "gpus", lambda environment: [H100])
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cu130")
     assert identity.hardware_slug("auto") == "nvidia-h100-80gb-hbm3"
     assert identity.hardware_slug("cpu").endswith("c")
@@ -83,7 +83,7 @@ def test_asking_imports_nothing_heavy():
 
 
 def test_a_torch_for_cpus_alone_leaves_the_gpu(monkeypatch):
-    monkeypatch.setattr(identity, "cuda_devices", lambda: [H100])
+    monkeypatch.setattr(nvidia, "gpus", lambda environment: [H100])
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cpu")
     assert identity.resolve("auto") == "cpu"
     with pytest.raises(NoDeviceError, match=r"torch 2\.13\.0\+cpu is built for CPUs alone"):

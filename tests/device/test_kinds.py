@@ -1,16 +1,21 @@
 """The kind of a device is asked of one place."""
 
+import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support.workflow_copy import ROOT
 
 from mfulab import device
-from mfulab.device import ByKind, is_gpu, kind_of, synchronise
+from mfulab.device import ByKind, identity, is_gpu, kind_of, synchronise
 
 # The package's files that still name the kind, beside device/ and kernels/, and why.
 NAMED = {
-    "core/groups.py": "a value of the config, which imports nothing above it",
     "lab/tables/recording.py": "the column of CUDA's version",
     "lab/tables/seminar.py": "a Python package of that name",
 }
@@ -24,16 +29,78 @@ def test_a_gpu_is_known_by_torch_s_device_or_kind_and_meta_is_none():
 
 
 @pytest.mark.parametrize(
-    ("hardware", "kind"), [("nvidia-h100-80gb-hbm3", "cuda"), ("amd-instinct-mi300x", "cuda"), ("amd-epyc-4c", "cpu")]
+    ("hardware", "kind"),
+    [
+        *((each, "cuda") for each in ("nvidia-h100-80gb-hbm3", "amd-instinct-mi300x", "tesla-t4", "quadro-rtx-6000")),
+        ("amd-epyc-4c", "cpu"),
+    ],
 )
 def test_a_slug_tells_the_kind(hardware, kind):
     assert kind_of(hardware) == kind
 
 
-def test_a_vendor_whose_gpus_torch_names_otherwise_is_one_more_kind(monkeypatch):
-    monkeypatch.setattr(device, "GPUS", ("cuda", "xpu"))
+def test_a_kind_without_a_module_counts_as_a_gpu_but_is_refused_with_the_choices():
     assert is_gpu("xpu")
-    assert ByKind(cpu=3, gpu=2) == {"cpu": 3, "cuda": 2, "xpu": 2}
+    assert ByKind(cpu=3, gpu=2)["xpu"] == 2
+    with pytest.raises(identity.NoDeviceError, match=r"device\.type=xpu: no such kind; choose auto, cpu, cuda, mps"):
+        identity.resolve("xpu")
+
+
+STAND_IN = """
+from mfulab.device.vendors import Gpu, GpuProperties, Memory
+
+KIND, PREFIX, SLUG = "xpu", "XPU-", "intel-.*-gpu"
+IS_AUTOMATIC, FORMATS, HAS_TF32 = True, ("fp32", "bf16"), False
+
+
+def owns(device):
+    return device.type == KIND
+
+
+def why_absent():
+    return ""
+
+
+def gpus(environment):
+    return [Gpu("Intel Max 1550 GPU", f"{PREFIX}0")]
+
+
+def properties(uuid, name, sms=None):
+    return GpuProperties(name, 128, 1600.0)
+
+
+def visible(uuids):
+    return {"ZE_AFFINITY_MASK": ",".join(uuid.removeprefix(PREFIX) for uuid in uuids)}
+"""
+
+
+def test_a_vendor_is_added_by_one_module(tmp_path):
+    shutil.copytree(ROOT / "src/mfulab/device", tmp_path / "device")
+    (tmp_path / "device/vendors/intel.py").write_text(STAND_IN)
+    code = f"""
+import mfulab, sys
+sys.modules.pop("mfulab.device", None)
+mfulab.__path__.insert(0, {str(tmp_path)!r})
+from mfulab.device import identity, kind_of, visible
+identity._why_no_torch = lambda: ""
+from mfulab.lab.planning import keys
+print(identity.resolve("xpu"), identity.resolve("auto"), identity.hardware_slug("auto"), kind_of("intel-max-1550-gpu"))
+print(visible(["XPU-1"]), "xpu" in keys.choices(__import__("pathlib").Path("config"), "device"))
+"""
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "xpu xpu intel-max-1550-gpu xpu",
+        "{'ZE_AFFINITY_MASK': '1'} True",
+    ], done.stderr
+
+
+def test_no_other_file_names_a_vendor():
+    package = Path(device.__file__).parents[1]
+    named = re.compile(r"vendors(\.| import .*\b)(amd|apple|nvidia)\b|\bAPPLE\b|\"mps\"")
+    files = {path.relative_to(package): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    assert [path for path, text in files.items() if named.search(text) and path.parts[1:2] != ("vendors",)] == []
 
 
 def test_no_other_file_names_a_kind():

@@ -9,7 +9,7 @@ from support.nvml_stand_in import Gpu, StandIn
 
 from mfulab.device import identity
 from mfulab.device.vendors import nvml
-from mfulab.device.vendors.gpm import METRICS, gpm_sampler
+from mfulab.device.vendors.gpm import METRICS, GpmSampler
 from mfulab.device.vendors.nvml_sampler import (
     THROTTLE_FIELDS,
     Counter,
@@ -50,13 +50,18 @@ def test_a_gpu_is_found_by_its_uuid_not_its_index(library):
         nvml.handle_by_uuid("GPU-c")
 
 
-def test_utilization_is_the_mean_of_the_samples_inside_the_window(library):
-    # Idle before 31 s, full from then on: the ring buffer still holds the idle past.
-    stand_in = library(Gpu(busy=lambda now: 100 if now >= 31 else 0))
+@pytest.mark.parametrize("period_s", [1 / 6, 1.0])
+def test_utilization_is_the_mean_of_the_samples_inside_the_window_but_for_the_first_period(library, period_s):
+    # Idle up to the window at 30 s, which its first sample still tells of; the ring buffer holds the idle past, too.
+    stand_in = library(Gpu(busy=lambda now: 100 if now >= 30 + 0.99 * period_s else 0, sample_period_s=period_s))
     reading = run(stand_in, 6.0)["utilization_percent"]
     assert reading.value == 100
     assert reading.source == "NVML utilization samples"
-    assert reading.window_s == pytest.approx(5)
+    assert reading.window_s == pytest.approx(6 - period_s)
+
+
+def test_a_second_is_enough_for_utilization_where_samples_are_dense(library):
+    assert run(library(Gpu()), 1.2)["utilization_percent"].window_s == pytest.approx(1.2 - 1 / 6)
 
 
 @pytest.mark.parametrize("clock_set_by", [-3600.0, 2.0])
@@ -87,7 +92,7 @@ def test_without_a_sample_buffer_the_last_period_stands_in_and_says_so(library):
 
 
 def test_a_window_too_short_for_utilization_is_empty(library):
-    reading = run(library(Gpu()), 0.5)["utilization_percent"]
+    reading = run(library(Gpu(sample_period_s=1.0)), 0.5)["utilization_percent"]
     assert reading.value is None
     assert "shorter than a sample period" in reading.reason
 
@@ -191,7 +196,7 @@ def test_a_counter_that_was_reset_is_not_a_difference():
 
 
 def gpm(stand_in: StandIn, seconds: float = 6.0, uuid: str = FIRST) -> dict:
-    sampler = gpm_sampler(nvml.handle_by_uuid(uuid), now=stand_in.time)
+    sampler = GpmSampler(nvml.handle_by_uuid(uuid), now=stand_in.time)
     sampler.start()
     stand_in.now += seconds
     readings = sampler.stop()
@@ -207,6 +212,33 @@ def test_gpm(library):
     assert readings["fp32_active_percent"].value is None
     assert readings["fp32_active_percent"].reason == "metric 12: Not Supported"
     assert set(readings) == {name for name, _, _ in METRICS.values()}
+
+
+def test_gpm_leaves_out_what_lies_between_windows(library):
+    """Samples in flight are those that count; a window too short for the hardware counts for nothing."""
+    stand_in = library(Gpu())
+    sampler = GpmSampler(nvml.handle_by_uuid(FIRST), now=stand_in.time)
+    for _ in range(2):  # each measurement has samples of its own
+        sampler.start()
+        for seconds in (0.05, 1.0, 0.088, 1.5, 0.088, 0.1, 0.05):
+            stand_in.now += seconds
+            sampler.in_flight()
+        readings = sampler.stop()
+        assert stand_in.samples_alive == 0
+        assert readings["sm_active_percent"].value == pytest.approx(90)
+        assert readings["sm_active_percent"].window_s == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("asked", [0, 2])
+def test_gpm_without_a_long_window_takes_start_and_stop(library, asked):
+    stand_in = library(Gpu())
+    sampler = GpmSampler(nvml.handle_by_uuid(FIRST), now=stand_in.time)
+    sampler.start()
+    for _ in range(asked):
+        sampler.in_flight()
+    stand_in.now += 3.0
+    assert sampler.stop()["sm_active_percent"].window_s == pytest.approx(3.0)
+    assert stand_in.samples_alive == 0
 
 
 def test_a_gpm_value_that_is_no_number_is_empty(library):
@@ -264,6 +296,6 @@ def test_a_virtual_gpu_is_recognised_and_a_passed_through_one_is_whole(library):
 
 def test_cuda_devices_come_from_the_library(library):
     library(Gpu(mig_instances=[instance()]), Gpu(uuid="GPU-2"))
-    assert [device.uuid for device in identity.cuda_devices({"CUDA_VISIBLE_DEVICES": "GPU-2"})] == ["GPU-2"]
-    assert [device.uuid for device in identity.cuda_devices({"CUDA_VISIBLE_DEVICES": "MIG-1"})] == ["MIG-1"]
-    assert identity.cuda_devices({"CUDA_VISIBLE_DEVICES": ""}) == []
+    assert [device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "GPU-2"})] == ["GPU-2"]
+    assert [device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "MIG-1"})] == ["MIG-1"]
+    assert identity.gpus(environment={"CUDA_VISIBLE_DEVICES": ""}) == []

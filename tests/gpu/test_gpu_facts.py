@@ -10,7 +10,7 @@ import torch
 from support.nvml_stand_in import Gpu, StandIn
 
 from mfulab.device import identity
-from mfulab.device.identity import cuda_devices
+from mfulab.device.identity import gpus
 from mfulab.device.samplers.reading import Reading
 from mfulab.device.vendors import gpm as gpm_sampler
 from mfulab.device.vendors import nvml
@@ -24,7 +24,7 @@ def facts(benchmark_scripts):
     return importlib.import_module("gpu_facts")
 
 
-@pytest.mark.skipif(bool(cuda_devices()), reason="this machine has a GPU: see the test below")
+@pytest.mark.skipif(bool(gpus()), reason="this machine has a GPU: see the test below")
 def test_without_a_gpu_it_tells_what_can_be_told(facts, tmp_path, capsys):
     out = tmp_path / "facts.json"
     facts.main(["--quick", "--out", str(out)])
@@ -88,7 +88,7 @@ def stand_in(facts, monkeypatch):
     made, cpu = Gpu(), torch.device("cpu")
     known = SimpleNamespace(name=made.name, multi_processor_count=132, uuid=made.uuid.removeprefix("GPU-"))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known)
-    monkeypatch.setattr(identity, "_why_no_torch_cuda", lambda: "")
+    monkeypatch.setattr(identity, "_why_no_torch", lambda: "")
     monkeypatch.setattr(facts, "prepare", lambda config: (SimpleNamespace(type="cuda"), None))
     monkeypatch.setattr(facts, "clock_for", lambda device: HostClock())
     monkeypatch.setattr(facts, "matmul_of", lambda precision, *sides: matmul_of("fp32", 64, 64, 64, cpu))

@@ -8,14 +8,15 @@ import torch
 
 from mfulab.core.groups import DeviceConfig
 from mfulab.device import gpu
-from mfulab.device.identity import cuda_devices
+from mfulab.device.identity import gpus
 from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import gpu_peak
 from mfulab.device.samplers.series import Series
 from mfulab.device.vendors import nvidia, nvml
 from mfulab.device.vendors.cupti import PmSampler
-from mfulab.device.vendors.gpm import gpm_sampler, why_unsupported
+from mfulab.device.vendors.gpm import GpmSampler, why_unsupported
 from mfulab.device.vendors.nvml_sampler import nvml_sampler
+from mfulab.mfu.verdict import CROSS_CHECK
 from mfulab.timing.clocks import EventClock
 from mfulab.timing.pace import Pace
 from mfulab.timing.windows import observe
@@ -37,7 +38,7 @@ def gpm(handle, request):
     """What makes a sampler of hardware counters: of each source that this GPU has."""
     torch.zeros(1, device=DEVICE)  # CUPTI numbers devices as a process that uses CUDA does
     uuid = nvml.ask(pynvml.nvmlDeviceGetUUID, handle)
-    make = {"GPM": lambda: gpm_sampler(handle), "CUPTI": lambda: PmSampler(uuid, "")}[request.param]
+    make = {"GPM": lambda: GpmSampler(handle), "CUPTI": lambda: PmSampler(uuid, "")}[request.param]
     reason = why_unsupported(handle) if request.param == "GPM" else make().refusal
     if reason:
         pytest.skip(reason)
@@ -70,6 +71,7 @@ def test_one_thread_in_a_loop_reads_fully_busy_on_one_sm(handle, gpm):
     seen = readings(spin, gpm(), nvml_sampler(handle))
     sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count
     assert seen["utilization_percent"].value > 90
+    assert seen["graphics_active_percent"].value is None or seen["graphics_active_percent"].value > 99
     assert seen["sm_active_percent"].value < 3 * 100 / sms
     assert seen["tensor_active_percent"].value < 1
 
@@ -87,7 +89,7 @@ def test_a_copy_fills_dram_and_no_tensor_core(gpm, copy):
     assert seen["tensor_active_percent"].value < 1
 
 
-def test_mfu_agrees_with_the_tensor_pipe_within_five_points(gpm, product, tmp_path):
+def test_mfu_agrees_with_the_tensor_pipe(gpm, product, tmp_path):
     series = Series(DEVICE, tmp_path / "series.csv").open()
     try:
         observed = observe(product, EventClock(DEVICE), PACE, [gpm(), series])
@@ -97,7 +99,7 @@ def test_mfu_agrees_with_the_tensor_pipe_within_five_points(gpm, product, tmp_pa
     peak = gpu_peak(gpu.properties_of(DEVICE), "bf16")
     mfu = 100 * 2 * 8192**3 / observed.time_s / 1e12 / peak.spec
     expected = observed.readings["tensor_active_percent"].value * clock / peak.spec_clock_mhz
-    assert mfu == pytest.approx(expected, abs=5)
+    assert 1 / CROSS_CHECK < mfu / expected < CROSS_CHECK
 
 
 def test_the_trace_tells_busy_from_idle(product):
@@ -131,7 +133,7 @@ def test_energy_is_power_times_time(handle, product):
 
 
 def test_nvml_and_torch_mean_the_same_gpu(handle):
-    assert cuda_devices()[0].uuid.endswith(gpu.uuid_of(DEVICE))
+    assert gpus()[0].uuid.endswith(gpu.uuid_of(DEVICE))
     assert nvidia.describe_all()[0]["name"] == torch.cuda.get_device_name(DEVICE)
 
 

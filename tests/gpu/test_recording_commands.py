@@ -1,4 +1,4 @@
-"""The three parts of a recording, without a GPU: limits of their steps, what they leave, that what they name exists."""
+"""The one command of a recording, without a GPU: its list, limits, what it leaves, that what it names exists."""
 
 import contextlib
 import importlib.util
@@ -22,7 +22,7 @@ from mfulab.lab.planning import load
 from mfulab.lab.planning.keys import choices
 
 FOLDER = ROOT / "validation" / "recording"
-SCRIPT, PARTS = FOLDER / "record.sh", ("1", "2", "3")
+SCRIPT = FOLDER / "record.sh"
 KERNELS = set(choices(ROOT / "config", "kernel"))
 FILE = "test_cuda_kernels_gpu.py"
 EXPERIMENTS = {path.stem for path in (ROOT / "config" / "experiment").glob("*.yaml")}
@@ -37,23 +37,6 @@ def test_the_command_names_what_exists():
         assert (ROOT / path).exists(), path
 
 
-@pytest.mark.parametrize(
-    ("part", "says"),
-    [
-        ((), "part=missing; choose 1, 2 or 3"),
-        (("4",), "part=4; choose 1, 2 or 3"),
-        (("2",), "recorded/part1.txt: missing"),
-        (("3",), "recorded/part2.txt: missing"),
-    ],
-)
-def test_a_part_without_the_one_before_stops_and_writes_nothing(part, says, tmp_path):
-    script = tmp_path / "validation" / "recording" / "record.sh"
-    shutil.copytree(FOLDER, script.parent)
-    done = subprocess.run(["bash", script, *part], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, says in done.stdout) == (3, True)
-    assert {path.name for path in tmp_path.iterdir()} == {"validation"}
-
-
 def run(tmp_path, body, out="recorded"):
     """The log of a command made of `body`, in a tree of its own."""
     shutil.copytree(FOLDER, tmp_path / "validation" / "recording", dirs_exist_ok=True)
@@ -65,7 +48,7 @@ def run(tmp_path, body, out="recorded"):
     return (tmp_path / out / "9_mine.txt").read_text()
 
 
-def test_a_part_that_hangs_or_fails_costs_itself_alone(tmp_path):
+def test_a_step_that_hangs_or_fails_costs_itself_alone(tmp_path):
     late = "KEEP=26 part kept 9 true\nLIMIT_S=0\npart late 9 true"
     wrong = "part fails 9 bash -c 'echo wrong; false'"
     log = run(tmp_path, f"part hangs 1 sleep 60\n{wrong}\npart works 9 true\n{late}")
@@ -79,7 +62,7 @@ def test_a_part_that_hangs_or_fails_costs_itself_alone(tmp_path):
     assert "=== fails\nwrong\nfails: status 1" in log
 
 
-def test_nothing_outlives_its_part(tmp_path):
+def test_nothing_outlives_its_step(tmp_path):
     stubborn = "trap '' TERM; echo $BASHPID > pid; exec sleep 60"
     (tmp_path / "stubborn.sh").write_text(f"({stubborn}) & sleep 60")
     run(tmp_path, "part hangs 1 bash stubborn.sh\npart next 9 true")
@@ -175,12 +158,12 @@ TOLD = """#!/bin/bash
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """What all parts start, a list of words each, where everything that they start ends at once."""
-    return calls(tmp_path_factory.mktemp("tree"), PARTS)
+    """What the command starts, a list of words each, where everything that it starts ends at once."""
+    return calls(tmp_path_factory.mktemp("tree"))
 
 
-def calls(tree, parts, told=TOLD):
-    """What `parts` start in an empty tree, a list of words each; every program does what `told` says."""
+def calls(tree, told=TOLD, commands=1, **settings):
+    """What `commands` start in an empty tree, a list of words each; every program does what `told` says."""
     (tree / "site" / "bin").mkdir(parents=True)
     for program in ("python3", "snakemake", "ncu", "compute-sanitizer", "nvidia-smi", "nvcc"):
         path = tree / "site" / "bin" / program
@@ -191,11 +174,47 @@ def calls(tree, parts, told=TOLD):
     shutil.copytree(FOLDER, tree / "validation" / "recording")
     (tree / "recorded").mkdir()
     (tree / "recorded" / "dropped.txt").write_text(f"{DROPPED}\n")
-    environment = os.environ | {"SITE": str(tree / "site"), "CALLS": str(tree / "calls"), "OUT": str(tree / "recorded")}
-    for part in parts:
-        script = tree / "validation" / "recording" / "record.sh"
-        subprocess.run(["bash", script, part], env=environment, capture_output=True, timeout=HANGS_S)
+    folders = {"SITE": str(tree / "site"), "CALLS": str(tree / "calls"), "OUT": str(tree / "recorded")}
+    environment = os.environ | {"LIMIT_S": "5600"} | folders | settings
+    (tree / "calls").touch()
+    for _ in range(commands):
+        command(tree, environment)
     return [line.split("\x1f")[:-1] for line in (tree / "calls").read_text().splitlines()]
+
+
+def command(tree, environment, *words):
+    script = tree / "validation" / "recording" / "record.sh"
+    done = subprocess.run(["bash", script, *words], env=environment, capture_output=True, text=True, timeout=HANGS_S)
+    return done.stdout
+
+
+def listed(tree, state):
+    """Items in this state, in order."""
+    told = command(tree, os.environ | {"SITE": str(tree / "site"), "OUT": str(tree / "recorded")}, "--list")
+    return [line.split()[0] for line in told.splitlines() if line.endswith(f"  {state}")]
+
+
+def test_the_first_item_is_the_main_command_and_what_is_done_is_not_done_again(started, tmp_path):
+    assert started[0][:5] == ["snakemake", "--cores", "1", "report", "--config"]
+    twice = calls(tmp_path, commands=2)
+    assert len(twice) == len(started), "the second command finds all done"
+    assert listed(tmp_path, "due") == []
+    assert len(listed(tmp_path, "done")) == 21
+
+
+def test_an_item_that_does_not_fit_is_the_next_command_s_and_a_shorter_one_has_its_turn(tmp_path):
+    first = calls(tmp_path, LIMIT_S="100")
+    assert not any("report" in words for words in first), "the main command takes longer"
+    assert any("validation/second_clock.py" in words for words in first)
+    left = listed(tmp_path, "due")
+    assert left[0] == "main"
+    assert {"second_clock", "headline"}.isdisjoint(left), "what goes on from its rows is begun with a minute left"
+
+
+def test_an_item_that_is_cut_off_is_tried_again_and_given_up_after_three_times(tmp_path):
+    told = f'{TOLD}case "$*" in *second_clock*) exit 124;; esac\n'
+    assert len([words for words in calls(tmp_path, told, commands=4) if "validation/second_clock.py" in words]) == 3
+    assert listed(tmp_path, "given up") == ["second_clock"]
 
 
 def selected(expression):
@@ -215,29 +234,29 @@ def selected(expression):
 
 def test_the_hopper_rungs_are_tested_first_and_every_kernel_later_unless_dropped(started):
     chosen = [selected(words[words.index("-k") + 1]) for words in started if "-k" in words]
-    assert chosen[:6] == [
+    assert chosen[:5] == [
         {"cuda_hopper"},
         {"cuda_hopper_stores"},
         {"cuda_hopper_cluster"},
         {"cuda_hopper_hilbert"},
-        {"cuda_hopper_pingpong"},
         {"cuda_hopper_fp8"},
     ]
-    kept, tuned = chosen[6:]
+    kept, tuned = chosen[5:]
     assert not kept & tuned
     assert kept | tuned == selected("every") - {DROPPED}
 
 
 def test_where_nothing_can_be_tested_no_rung_is_dropped(tmp_path):
-    fails = calls(tmp_path, PARTS[:1], f"{TOLD}exit 1\n")
-    assert not any("-k" in words for words in fails)
+    fails = calls(tmp_path, f'{TOLD}case "$*" in *xdist*) exit 1;; esac\n')
+    assert not any("every_shape" in word for words in fails for word in words)
     assert (tmp_path / "recorded" / "dropped.txt").read_text() == f"{DROPPED}\n"
 
 
 def endings(tree, status):
     """How often a first look tries a rung whose tests end with `status`, and what it drops."""
     told = f"{TOLD}case \"$*\" in *'[cuda_hopper-'*) exit {status};; esac\n"
-    words = [word for line in calls(tree, PARTS[:1], told) for word in line if "[cuda_hopper-" in word]
+    found = [word for line in calls(tree, told) for word in line]
+    words = [word for word in found if "every_shape and [cuda_hopper-" in word]
     return len(words), (tree / "recorded" / "dropped.txt").read_text().split()
 
 
@@ -253,7 +272,7 @@ def test_a_rung_is_dropped_that_is_wrong_or_crashes_and_one_that_takes_too_long_
 
 def test_cuda_that_refuses_a_forked_process_leaves_the_worker_out(tmp_path):
     told = f'{TOLD}case "$*" in *os.fork*) exit 9;; *experiment=*) printenv MFULAB_WORKER > worker;; esac\n'
-    calls(tmp_path, PARTS[:1], told)
+    calls(tmp_path, told)
     assert (tmp_path / "recorded" / "no_worker.txt").exists()
     assert (tmp_path / "worker").read_text() == "\n", "told by an empty name to do without"
 
@@ -294,6 +313,7 @@ def test_the_rows_that_commands_ask_for_can_be_planned_for_a_gpu(started, tmp_pa
         assert config["device"] == "cuda"
         plans = load.load({**config, "hardware": "nvidia-h100-80gb-hbm3"}, results=tmp_path).plans
         runs = [run for plan in plans for run in plan.runs if run.step in ("profile_step", "bench_matmul")]
-        assert all(json.loads(run.text)["timing"]["time_limit_s"] == 90 for run in runs), words
+        is_main = "experiment" not in config
+        assert all(json.loads(run.text)["timing"]["time_limit_s"] == 90 for run in runs) or is_main, words
         assert runs
         assert not any(f"kernel={DROPPED}," in f"{run.name}," for run in runs)

@@ -16,6 +16,7 @@ from mfulab.kernels.cuda_register_2d import CudaRegister2D
 from mfulab.kernels.cuda_shared import CudaShared
 from mfulab.kernels.cuda_vectorised import CudaVectorised
 from mfulab.kernels.cuda_warp_tile import CudaWarpTile
+from mfulab.kernels.cuda_wide import CudaWide
 from mfulab.kernels.cuda_wmma import CudaWmma
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import check, exact_product, random_operands
@@ -51,6 +52,8 @@ def test_every_rung_is_right_on_the_host(kind, precision, shape):
         (CudaVectorised, (64, 128, 16)),
         (CudaDoubleBuffered, (64, 64, 16)),
         (CudaWarpTile, (64, 128, 8)),
+        (CudaWide, (64, 128, 8)),
+        (CudaWide, (256, 128, 8)),
     ],
 )
 def test_other_blocks_are_right_too(kind, block):
@@ -68,6 +71,8 @@ def test_other_blocks_are_right_too(kind, block):
         (CudaDoubleBuffered, (256, 128, 16), "49664 B of shared memory"),  # 48 KiB but for the padding
         (CudaRegister2D, (512, 512, 8), "threads a block"),
         (CudaWarpTile, (32, 64, 8), "64×32"),
+        (CudaWide, (128, 96, 16), "64×64"),
+        (CudaWide, (256, 256, 32), "101376 B are there"),
         (CudaWmma, (100, 128), "64×32"),
         (CudaWmma, (192, 32), "evenly"),
         (CudaWmma, (128, 256), "shared memory"),

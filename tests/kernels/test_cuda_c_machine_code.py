@@ -16,6 +16,7 @@ from mfulab.kernels.cuda_grouped import CudaGrouped
 from mfulab.kernels.cuda_register_2d import CudaRegister2D
 from mfulab.kernels.cuda_vectorised import CudaVectorised
 from mfulab.kernels.cuda_warp_tile import CudaWarpTile
+from mfulab.kernels.cuda_wide import CudaWide
 from mfulab.kernels.cuda_wmma import CudaWmma
 from mfulab.kernels.nvrtc import compile_source, parse_resources
 
@@ -83,12 +84,13 @@ def test_aligned_rows_are_loaded_128_bits_at_a_time(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [CudaAsyncCopies, CudaGrouped])
+@pytest.mark.parametrize("kind", [CudaAsyncCopies, CudaGrouped, CudaWide])
 def test_tiles_pass_the_registers_by(kind):
     text = disassembled(compiled(kind("fp32"), "sm_90a", ALIGNED).code)
     (main,) = main_loops(text, "FFMA")
-    assert sum(opcode.startswith("LDGSTS") for opcode in main) == 128 * 8 // 256 + 128 * 8 // 4 // 256
-    assert sum(opcode.startswith("LDGSTS") and opcode.endswith("128") for opcode in main) == 1
+    rows, columns, depth = kind.tile
+    assert sum(opcode.startswith("LDGSTS") for opcode in main) == (rows + columns // 4) * depth // 256
+    assert sum(opcode.startswith("LDGSTS") and opcode.endswith("128") for opcode in main) == columns // 4 * depth // 256
     assert not [opcode for opcode in main if opcode.startswith(("LDG.", "STS"))]
     assert sum(opcode.startswith("BAR") for opcode in main) == 1
     assert main.count("FFMA") > 0.84 * len(main)
@@ -99,6 +101,21 @@ def test_tiles_pass_the_registers_by(kind):
 def test_two_blocks_fit_an_sm(kind):
     resources = compiled(kind("fp32"), "sm_90a", ALIGNED).resources
     assert resources.registers <= 65536 // (2 * kind("fp32").threads)
+
+
+@pytest.mark.slow
+def test_a_wide_lane_reads_less_and_waits_half_as_often_a_multiply_add():
+    """128 multiply-adds for six 128-bit reads where 64 need four; a barrier for 16 steps where it stood for 8."""
+    loops = {}
+    for kind in (CudaGrouped, CudaWide):
+        code = compiled(kind("fp32"), "sm_90a", ALIGNED)
+        (main,) = main_loops(disassembled(code.code), "FFMA")
+        loops[kind] = [sum(opcode.startswith(name) for opcode in main) for name in ("FFMA", "LDS.128", "BAR")]
+    assert loops == {CudaGrouped: [512, 32, 1], CudaWide: [2048, 96, 1]}
+    assert main.count("FFMA") > 0.91 * len(main)
+    assert code.resources.registers <= 255
+    launch = CudaWide("fp32").launch(ALIGNED)
+    assert (launch.shared_memory_bytes, launch.block) == (3 * 16 * (128 + 4 + 256) * 4, (256,))
 
 
 @pytest.mark.slow

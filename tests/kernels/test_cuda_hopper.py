@@ -17,7 +17,6 @@ from mfulab.kernels.cuda_hopper import CudaHopper
 from mfulab.kernels.cuda_hopper_cluster import CudaHopperCluster
 from mfulab.kernels.cuda_hopper_fp8 import CudaHopperFp8
 from mfulab.kernels.cuda_hopper_hilbert import CudaHopperHilbert, hilbert_order
-from mfulab.kernels.cuda_hopper_pingpong import CudaHopperPingpong
 from mfulab.kernels.cuda_hopper_stores import CudaHopperStores
 from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.hopper import BOX, ROW_BYTES, STAGES, TILE_M, TILE_N, View, tensor_map
@@ -30,19 +29,12 @@ ENTRY = """
 extern "C" const char* run(int blocks, const TensorMap* a, const TensorMap* b, const TensorMap* c_map,
                            unsigned short* c, const int* order, int batch, int m, int n, int k) {{
     forget();
-    auto kernel = [=] {{ matmul(*a, *b, {arguments}, batch, m, n, k); }};
+    auto kernel = [=] {{ matmul(*a, *b, *c_map, c, order, batch, m, n, k); }};
     return host::launch({{blocks, 1, 1}}, {{384, 1, 1}}, kernel, {cluster});
 }}
 """
-ARGUMENTS = {
-    CudaHopper: "c",
-    CudaHopperStores: "*c_map",
-    CudaHopperCluster: "*c_map",
-    CudaHopperPingpong: "*c_map, order",
-    CudaHopperHilbert: "*c_map, order",
-    CudaHopperFp8: "*c_map, order",
-}
-LADDER = [(kind, precision) for kind in ARGUMENTS for precision in kind.precisions if precision != "fp16"]
+KINDS = (CudaHopper, CudaHopperStores, CudaHopperCluster, CudaHopperHilbert, CudaHopperFp8)
+LADDER = [(kind, precision) for kind in KINDS for precision in kind.precisions if precision != "fp16"]
 LADDER.append((CudaHopper, "fp16"))
 TAKEN = {name: shape for name, shape in shape_classes(256, 64).items() if not name.startswith("one_")}
 TAKEN["smallest"] = Shape(1, 8, 8, 8)
@@ -59,7 +51,7 @@ def built(folder, kernel, **changed):
             assert right in text
             text = text.replace(right, wrong)
         (folder / source).write_text(text)
-    entry = ENTRY.format(source=kernel.source, arguments=ARGUMENTS[type(kernel)], cluster=kernel.cluster)
+    entry = ENTRY.format(source=kernel.source, cluster=kernel.cluster)
     return build(entry, kernel.defines(), folder)
 
 
@@ -80,12 +72,9 @@ def product_on_host(run, kernel, shape, clusters):
     operands = random_operands(shape, form, "cpu", seed=7)
     operands.poison()
     views = kernel.views(operands.a, operands.b, operands.c)
-    maps = [
-        HostTensorMap((ctypes.c_uint64 * 16)(view.tensor.data_ptr(), *view.extents, *view.box))
-        for view in [*views, views[-1]][:3]
-    ]
-    tables = [*kernel.pointers(operands.c), torch.zeros(1)]
-    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (operands.c, tables[0])]
+    maps = [HostTensorMap((ctypes.c_uint64 * 16)(view.tensor.data_ptr(), *view.extents, *view.box)) for view in views]
+    tensors = operands.c, kernel.order(operands.c)
+    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
     run(clusters * kernel.cluster, *(ctypes.byref(one) for one in maps), *pointers, *shape)
     return check(operands.c, exact_product(operands.a, operands.b), form, shape.k)
 
@@ -108,14 +97,14 @@ FULL = Shape(1, 256, 256, 512)
 @pytest.mark.parametrize(
     ("kind", "changed", "fault"),
     [
-        (CudaHopper, {"hopper_tiles": [("if (step > 0) release(last);", "")]}, "deadlock"),
+        (CudaHopper, {"hopper_tiles": [("if (step > 0) release(ring, last);", "")]}, "deadlock"),
         (
             CudaHopper,
             {
                 "hopper_tiles": [
                     (
-                        "expecting(&ring.full[at.stage], STAGE);",
-                        "expecting(&ring.full[at.stage], STAGE), arrive(&ring.full[at.stage]);",
+                        "arrive_expecting(full, STAGE);",
+                        "arrive_expecting(full, STAGE), arrive(full);",
                     )
                 ]
             },
@@ -124,15 +113,10 @@ FULL = Shape(1, 256, 256, 512)
         (CudaHopper, {"hopper_tiles": [("init_barrier(&full[stage], 1);", "")]}, "before it is initialised"),
         (CudaHopper, {"hopper_tiles": [("stages(shared_memory())", "stages(shared_memory() + 512)")]}, "1024 bytes"),
         (CudaHopperStores, {"hopper_tiles": [("publish_to_copy_engine();", "")]}, "has not published"),
-        (CudaHopperCluster, {"hopper_cluster": [("% 32 < BLOCKS", "% 32 < 1")]}, "deadlock"),
-        (CudaHopperCluster, {"hopper_cluster": [("sync_cluster();  // until", "// until")]}, "has ended"),
-        (CudaHopperCluster, {"hopper_cluster": [("sync_cluster();  // nobody", "// nobody")]}, "initialised"),
+        (CudaHopperCluster, {"hopper_tiles": [("lane < BLOCKS", "lane < 1")]}, "deadlock"),
+        (CudaHopperCluster, {"hopper": [("if (BLOCKS > 1) sync_blocks();  // until", "// until")]}, "has ended"),
+        (CudaHopperCluster, {"hopper": [("sync_blocks();  // nobody", "// nobody")]}, "initialised"),
         (CudaHopperCluster, {"hopper_tiles": [("load_box_for(0b11,", "load_box_for(0b01 << rank,")]}, "deadlock"),
-        (
-            CudaHopperPingpong,
-            {"hopper_pingpong": [("arrive(&turns[1 - own])", "arrive(&turns[own])")]},
-            "too many|deadlock",
-        ),
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),
 )
@@ -148,16 +132,15 @@ def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
             CudaHopper,
             {
                 "hopper_tiles": [
-                    ("if (step > 0) release(last);\n        last = at.stage;", "release(at.stage);"),
-                    ("    release(last);\n}", "}"),
+                    ("if (step > 0) release(ring, last);\n        last = at.stage;", "release(ring, at.stage);"),
+                    ("    release(ring, last);\n}", "}"),
                 ]
             },
         ),
         (CudaHopper, {"hopper_tiles": [("swap(x0, x2, 2), ", "")]}),
         (CudaHopperStores, {"hopper_tiles": [("if (first) wait_until_read<1>();", "")]}),
-        (CudaHopperStores, {"hopper_stores": [("wait_until_read<0>();", ";")]}),
-        (CudaHopperHilbert, {"hopper_tiles": [("* 2 + rank)", "* 2)")]}),
-        (CudaHopperPingpong, {"hopper_pingpong": [("wait(&turns[own], parity);", "")]}),
+        (CudaHopperStores, {"hopper": [("wait_until_read<0>();", ";")]}),
+        (CudaHopperHilbert, {"hopper_tiles": [("* BLOCKS + rank)", "* BLOCKS)")]}),
     ],
     ids=[
         "stage_freed_too_early",
@@ -165,7 +148,6 @@ def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
         "patch_overwritten",
         "stores_not_awaited",
         "both_blocks_alike",
-        "out_of_turn",
     ],
 )
 def test_what_the_hardware_would_not_notice_gives_a_wrong_product(tmp_path, kind, changed):
@@ -186,7 +168,7 @@ def test_the_machine_code_is_what_each_rung_adds(kind, precision):
     assert sum(count for opcode, count in opcodes.items() if opcode.startswith(product)) == 4
     assert not [opcode for opcode in opcodes if re.match(r"(STL|LDL|HMMA|FFMA|LD|ST)(\.|$)", opcode)]
     assert opcodes["USETMAXREG.TRY_ALLOC.CTAPOOL"] == opcodes["USETMAXREG.DEALLOC.CTAPOOL"] == 1
-    assert opcodes["SYNCS.EXCH.64"] == 2 * STAGES + (2 if kind is CudaHopperPingpong else 0)
+    assert opcodes["SYNCS.EXCH.64"] == 2 * STAGES
     assert opcodes["UTMALDG.3D"] >= 1
     stored = kind is not CudaHopper
     assert opcodes["UTMASTG.3D"] == opcodes["STSM.16.M88.4"] // 4 == (TILE_N // BOX if stored else 0)
@@ -210,11 +192,10 @@ def test_the_curve_visits_every_tile_once_and_steps_to_a_neighbour(rows, columns
 
 
 def test_the_stages_and_patches_fit_an_sm_and_are_those_of_the_source():
-    assert all(kind.shared_memory_bytes <= 227 << 10 for kind in ARGUMENTS)
+    assert all(kind.shared_memory_bytes <= 227 << 10 for kind in KINDS)
     source = (SOURCES / "hopper_tiles.cuh").read_text()
     assert f"ROW = {ROW_BYTES};" in source
-    assert f"TILE_ROWS {TILE_M}\n" in source
-    assert f"BM = TILE_ROWS, BN = {TILE_N}, BK = ROW / OPERAND_BYTES, STAGES = {STAGES};" in source
+    assert f"BM = {TILE_M}, BN = {TILE_N}, BK = ROW / OPERAND_BYTES, STAGES = {STAGES};" in source
     assert f"BOX = {BOX};" in source
 
 

@@ -1,4 +1,5 @@
 import itertools
+import os
 import sys
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.core.groups import PrecisionConfig
-from mfulab.kernels import cublas, cublaslt
+from mfulab.kernels import cublas, cublaslt, torch_compiled
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cublaslt import CublasLt
 from mfulab.kernels.cuda_hopper_fp8 import CudaHopperFp8
@@ -147,3 +148,13 @@ def test_each_device_has_a_library_context_and_a_workspace_of_its_own(monkeypatc
     finally:
         for cached in (cublas._handle, cublaslt._handle, cublas.workspace):
             cached.cache_clear()
+
+
+def test_inductor_s_cache_is_the_users_own(monkeypatch, tmp_path):
+    """Its default is a folder in the temporary directory, which whoever was first may have filled with code."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    torch_compiled._compiled.__wrapped__()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"].startswith(str(tmp_path))

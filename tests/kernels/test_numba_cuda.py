@@ -7,7 +7,7 @@ import sys
 import pytest
 from numba import float32, float64, types, uint32
 from support.ladders import KINDS, SEMINAR
-from support.machine_code import disassembled, needs_nvrtc, resource_usage
+from support.machine_code import disassembled, main_loops, needs_nvrtc, resource_usage
 from support.numba_machine_code import assembled, ptx_of
 from support.shape_classes import shape_classes
 from support.slow import few
@@ -17,6 +17,7 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
 from mfulab.kernels.numba_cuda_naive import NumbaCudaNaive
 from mfulab.kernels.numba_cuda_shared import NumbaCudaShared
+from mfulab.kernels.numba_cuda_tensor_core import NumbaCudaTensorCore
 from mfulab.kernels.numba_cuda_unrolled import NumbaCudaUnrolled
 
 # A rung takes some ten seconds.
@@ -68,7 +69,7 @@ def test_every_rung_is_right_in_the_simulator(kind, precision):
 def _machine_code(kind, precision):
     needs_nvrtc()
     real = float64 if precision == "fp64" else float32
-    if kind is NumbaCudaUnrolled:
+    if issubclass(kind, NumbaCudaUnrolled):
         arguments = (types.Array(real, 1, "C"),) * 3 + (uint32,) * 3
     else:
         arguments = (types.Array(real, 3, "C"),) * 3
@@ -96,6 +97,19 @@ def test_the_unrolled_rung_reads_128_bits_and_lets_two_blocks_fit():
     text = disassembled(code)
     assert text.count("LDS.128") == 32
     assert len(re.findall(r"\bFFMA\b", text)) == 512  # 8×8 elements, 8 of the inner dimension
+    assert resource_usage(code)["REG"] <= 128
+
+
+@pytest.mark.slow
+def test_the_tensor_core_rung_loads_without_branches_and_lets_two_blocks_fit():
+    """All 16 loads of a step are on their way before its products: no branch stands among them."""
+    _, code = _machine_code(NumbaCudaTensorCore, "tf32")
+    (main,) = main_loops(disassembled(code), r"HMMA\.1688")
+    loads = [place for place, opcode in enumerate(main) if opcode.startswith("LDG")]
+    assert len(loads) == 16
+    assert max(loads) < min(place for place, opcode in enumerate(main) if opcode.startswith("HMMA"))
+    assert sum(opcode.startswith("BRA") for opcode in main) == 1, "the loop's own"
+    assert sum(opcode.startswith("BAR") for opcode in main) == 1
     assert resource_usage(code)["REG"] <= 128
 
 

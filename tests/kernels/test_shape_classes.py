@@ -13,8 +13,7 @@ HOPPER = {stem for stem in kernel_classes() if stem.startswith("cuda_hopper")}
 # What is refused on a Hopper GPU, by implementation and precision: all else must be right.
 REFUSED = {
     **{(stem, precision): ONE_OFF for stem in HOPPER for precision in ("fp16", "bf16", "fp8")},
-    **{("triton_persistent", precision): ONE_OFF for precision in ("fp32", "tf32", "fp16", "bf16")},
-    **{("triton_persistent", precision): ONE_OFF | {"batched"} for precision in ("fp8", "int8")},
+    **{("triton_persistent", precision): ONE_OFF for precision in ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")},
     ("torch", "int8"): ONE_OFF | {"one_row", "sixteen_rows"},
     ("torch_scaled", "fp8"): ONE_OFF | {"batched"},
     ("torch_scaled_fast", "fp8"): ONE_OFF | {"batched"},
@@ -63,6 +62,7 @@ def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
             "cuda_async_copies",
             "cuda_prefetched",
             "cuda_grouped",
+            "cuda_wide",
             "numba_cuda_tensor_core",
             "cutile",
         ),

@@ -1,6 +1,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -119,7 +120,8 @@ def _compiled(kernel, precision):
         ("bf16", "wgmma.mma_async"),
         ("fp16", "wgmma.mma_async"),
         ("fp8", "wgmma.mma_async"),
-        ("tf32", "tf32"),
+        ("tf32", "wgmma.mma_async"),
+        ("int8", "wgmma.mma_async"),
         ("fp32", "fma.rn.f32"),
     ],
 )
@@ -131,5 +133,7 @@ def test_the_default_tile_compiles_for_hopper(precision, instruction):
     if precision == "fp32":
         assert "tf32" not in compiled.asm["ptx"]
     assert compiled.metadata.shared <= 227 << 10
+    # Of the main loop's copies none is shorter than 16 bytes: B lies as its multiplier takes it.
+    assert set(re.findall(r"cp\.async\.\w+\.shared\.global \[.*?\], \[.*?\], 0x(\w+)", compiled.asm["ptx"])) == {"10"}
     usage = resource_usage(compiled.asm["cubin"])
     assert usage["LOCAL"] == usage["STACK"] == 0

@@ -18,9 +18,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(ceilings, "LIMIT_S", {"cpu": math.inf})  # a busy machine leaves no shape out
-    monkeypatch.setattr(best_matmul, "SAMPLE_S", {"cpu": 0.01})
-    monkeypatch.setattr(best_matmul, "CPU_SHAPES", [(64, 64, 128), (128, 64, 256)])  # attention takes such
+    shapes = [(64, 64, 128), (128, 64, 256)]  # attention takes such; a busy machine leaves none out
+    monkeypatch.setitem(best_matmul.CAREFUL, "cpu", best_matmul.Search(shapes, math.inf, 0.01))
     monkeypatch.setattr(best_matmul, "MIDDLE", {"cpu": (128, 128, 128)})
     monkeypatch.setattr(best_matmul, "triad_length", lambda device: 1 << 16)
 
@@ -30,7 +29,7 @@ def test_best_product(quick, tmp_path):
     measured = ceilings.measure(config, tmp_path)
     products_timed = {(sample["library"], sample["shape"]) for sample in measured.samples}
     fastest = {way for way, _ in products_timed}
-    assert len(fastest) == best_matmul.FASTEST
+    assert len(fastest) == best_matmul.CAREFUL["cpu"].ways
     assert products_timed == set(itertools.product(fastest, ["64x64x128", "128x64x256"]))
     rates = {timed: [] for timed in products_timed}
     for sample in measured.samples:
@@ -115,7 +114,7 @@ def test_only_the_fastest_ways_are_swept(monkeypatch):
     monkeypatch.setattr(
         best_matmul, "_repeat", lambda action, *_: action() or [best_matmul.Sample(TIMES[asked[-1]], None)] * 2
     )
-    assert best_matmul._fastest_ways("fp32", CPU) == ["numpy", "torch_nt"]
+    assert best_matmul._fastest_ways("fp32", CPU)[:2] == ["numpy", "torch_nt"]
     monkeypatch.setattr(best_matmul, "WAYS", {"torch": way("torch", None)})
     with pytest.raises(UnsupportedError, match="torch"):
         best_matmul._fastest_ways("fp8", CPU)
@@ -153,7 +152,8 @@ def test_a_gpu_s_ceiling_is_what_it_holds_and_its_burst_is_told_apart(monkeypatc
     monkeypatch.setattr(best_matmul, "clock_reader", lambda device: clock.mhz)
     monkeypatch.setattr(best_matmul.time, "perf_counter", lambda: clock.now)
     monkeypatch.setitem(best_matmul.WAYS, "torch", lambda *_: clock.work)
-    samples = best_matmul._sweep("torch", "bf16", gpu, 15, [(1024, 1024, 1024)])
+    search = best_matmul.Search([(1024, 1024, 1024)], 15, 0.2, settle_s=0.5)
+    samples = best_matmul._sweep("torch", "bf16", gpu, search)
     flops = 2 * 1024**3
     assert [(one["burst"], one["clock_mhz"]) for one in samples] == [(True, 2000), *[(False, 1500)] * 4]
     best = best_matmul.fastest_matmul(samples, gpu)
@@ -184,7 +184,6 @@ def test_products_use_the_format_asked_for(precision):
 
 
 def test_shapes_that_do_not_fit_the_time_are_left_out(monkeypatch):
-    monkeypatch.setattr(best_matmul, "SAMPLE_S", {"cpu": 0.001})
     monkeypatch.setattr(best_matmul, "MIDDLE", {"cpu": (64, 64, 64)})
-    monkeypatch.setattr(best_matmul, "CPU_SHAPES", [(64, 64, 64), (65536, 65536, 65536)])
-    assert {sample["shape"] for sample in best_matmul.sweep_matmuls("fp32", CPU, 0.1)} == {"64x64x64"}
+    search = best_matmul.Search([(64, 64, 64), (65536, 65536, 65536)], 0.1, 0.001)
+    assert {sample["shape"] for sample in best_matmul.sweep_matmuls("fp32", CPU, search)} == {"64x64x64"}

@@ -22,16 +22,19 @@ KINDS = ("products", "recomputed", "others", "uncounted", "graph", "communicatio
 times = st.integers(0, 10**12)
 spent = st.fixed_dictionaries(dict.fromkeys(KINDS, times), optional={"page_faults": times})
 extra = st.floats(0, 1e12)
+ratios = st.tuples(st.floats(0.5, 12), st.floats(1, 24))
 
 
-@given(spent, st.none() | extra, extra, st.none() | extra, st.none() | extra)
-def test_the_parts_sum_to_the_step_exactly(kinds, useful, padding, clock, best):
-    parts = headroom(kinds, useful, padding_ns=padding, clock_ns=clock, best_ns=best)
+@given(spent, st.none() | extra, st.none() | ratios, st.none() | extra, st.none() | extra)
+def test_the_parts_sum_to_the_step_exactly(kinds, useful, pair, clock, best):
+    executed, issued = pair or (None, None)
+    parts = headroom(kinds, useful, executed_ratio=executed, issued_ratio=issued, clock_ns=clock, best_ns=best)
     assert sum(parts.values()) == sum(kinds.values())
     assert all(value >= 0 for name, value in parts.items() if name != "matmuls_below_best")
-    absent = {name for name, given in (("clock", clock), ("best_below_peak", best)) if given is None}
+    known = {"clock": clock, "best_below_peak": best, "tile_padding": executed, "slow_instructions": issued}
+    absent = {name for name, given in known.items() if given is None}
     if useful is None:
-        absent = {"clock", "tile_padding", "best_below_peak", "matmuls_below_best", "useful"}
+        absent = {*known, "best_below_peak", "matmuls_below_best", "useful"}
     else:
         assert parts["useful"] == round(useful)
     absent |= {"page_faults"} - set(kinds)
@@ -107,15 +110,16 @@ def test_page_faults_of_a_measured_step():
 
 def test_by_hand():
     kinds = {"products": 50, "recomputed": 5, "others": 20, "communication": 10, "idle": 15}
-    parts = headroom(kinds, 12, padding_ns=3, clock_ns=4, best_ns=25)
+    parts = headroom(kinds, 12, executed_ratio=1.25, issued_ratio=1.5, clock_ns=4, best_ns=25)
     assert {name: value for name, value in parts.items() if value} == {
         "idle": 15, "communication": 10, "other_operators": 20, "recomputation": 5,
-        "clock": 4, "tile_padding": 3, "best_below_peak": 6, "matmuls_below_best": 25, "useful": 12,
+        "clock": 4, "tile_padding": 3, "slow_instructions": 3,
+        "best_below_peak": 3, "matmuls_below_best": 25, "useful": 12,
     }  # fmt: skip
 
 
 def test_products_above_their_peak_are_shown_and_not_clipped():
-    parts = headroom({"products": 10, "idle": 5}, 12, padding_ns=3)
+    parts = headroom({"products": 10, "idle": 5}, 12, executed_ratio=1.25)
     assert (parts["matmuls_below_best"], parts["tile_padding"], parts["useful"]) == (-2, 0, 12)
 
 

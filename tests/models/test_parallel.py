@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig, ParallelConfig
 from mfulab.device.compute import agreed
-from mfulab.device.identity import CudaDevice
+from mfulab.device.vendors import Gpu
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models import parallel
 
@@ -68,8 +68,8 @@ def test_each_node_has_devices_of_its_own(monkeypatch):
 
 @pytest.mark.parametrize(("uuid", "seen"), [("GPU-b", "GPU-b"), ("", "1")])
 def test_a_rank_sees_its_own_gpu_alone(uuid, seen, monkeypatch):
-    gpus = [CudaDevice("H100", "GPU-a"), CudaDevice("H100", uuid)]
-    monkeypatch.setattr(parallel, "cuda_devices", lambda: gpus)
+    gpus = [Gpu("H100", "GPU-a"), Gpu("H100", uuid)]
+    monkeypatch.setattr(parallel, "gpus", lambda: gpus)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     parallel.see_one_gpu(1)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == seen

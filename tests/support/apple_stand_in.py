@@ -11,7 +11,8 @@ from dataclasses import replace
 import torch
 
 from mfulab import device
-from mfulab.device import cpu, system
+from mfulab.device import cpu, identity, system
+from mfulab.device.vendors import apple
 
 # Cells as ioreg(8) prints them on an M-series Mac.
 TOLD = {
@@ -83,10 +84,9 @@ def ioreport(monkeypatch, counted):
 
 def in_place_of_the_cpu(monkeypatch):
     """Everything that asks for Apple's kind finds the CPU's: its code runs, on tensors that this machine can hold."""
-    for module in [each for name, each in sys.modules.items() if name.startswith("mfulab")]:
-        for name, value in (("APPLE", "cpu"), ("GPUS", (device.GPU, "cpu"))):
-            if getattr(module, name, None) in ("mps", (device.GPU, "mps")):
-                monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(device, "NO_GPU", (None, "auto", "meta"))
+    monkeypatch.setattr(apple, "KIND", "cpu")
+    monkeypatch.setattr(identity, "resolve", lambda _: "cpu")
     monkeypatch.setattr(torch.mps, "Event", Event)
     monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 5_000_000)

@@ -14,7 +14,8 @@ from mfulab.kernels.cuda_c import CudaC
 from mfulab.kernels.nvrtc import SOURCES
 
 HERE = Path(__file__).parent / "cuda_on_host"
-OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-w", "-fno-strict-aliasing")
+# A symbol that is unique in a process would be shared by kernels whose tiles differ in size.
+OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-w", "-fno-strict-aliasing", "-fno-gnu-unique")
 INCLUDED = ("<algorithm>", "<map>", '"device.h"', '"mma.h"')
 ENTRY = """
 #include "device.h"

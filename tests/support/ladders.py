@@ -13,6 +13,7 @@ from mfulab.kernels.cuda_register_2d import CudaRegister2D
 from mfulab.kernels.cuda_shared import CudaShared
 from mfulab.kernels.cuda_vectorised import CudaVectorised
 from mfulab.kernels.cuda_warp_tile import CudaWarpTile
+from mfulab.kernels.cuda_wide import CudaWide
 from mfulab.kernels.cuda_wmma import CudaWmma
 from mfulab.kernels.numba_cpu_elementwise import NumbaCpuElementwise
 from mfulab.kernels.numba_cuda_coalesced import NumbaCudaCoalesced
@@ -39,6 +40,7 @@ LADDER = (
     CudaAsyncCopies,
     CudaPrefetched,
     CudaGrouped,
+    CudaWide,
     CudaWmma,
 )
 

@@ -27,6 +27,7 @@ class Gpu:
     power_w: float = 600.0
     instant_power_w: float = 650.0
     clock_mhz: int = 1755
+    memory_bytes: int = 80 << 30
     sample_period_s: float = 1 / 6
     busy: Callable[[float], int] = lambda now: 100
     processes: list[int] = field(default_factory=list)
@@ -171,7 +172,8 @@ class StandIn:
         return self._number(width, 5120)
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:  # noqa: N802
-        memory._obj.total, memory._obj.free, memory._obj.used = 80 << 30, 60 << 30, 20 << 30
+        total = self._gpu(handle).memory_bytes
+        memory._obj.total, memory._obj.free, memory._obj.used = total, total * 3 // 4, total // 4
         return OK
 
     def nvmlDeviceGetTemperature(self, handle: Any, sensor: Any, warmth: Any) -> int:  # noqa: N802

@@ -17,7 +17,6 @@ from mfulab.measurements.compare_counters import CounterRow
 from mfulab.measurements.count_flops import FlopsRow
 from mfulab.measurements.environment import EnvironmentRow
 from mfulab.measurements.number_formats import NumberFormatsRow
-from mfulab.measurements.peaks_audit import PeaksAuditRow
 from mfulab.measurements.probe_memory import MemoryRow
 from mfulab.measurements.profile_step import ProfileRow
 from mfulab.measurements.published import PublishedRow
@@ -224,18 +223,6 @@ def published() -> list[PublishedRow]:
                     )
                 )
     return rows
-
-
-def peaks_audit() -> list[PeaksAuditRow]:
-    """Peaks of an invented library for three devices: one right, one sparse for dense, one not known."""
-    common_part = {"library": "invented", "version": "1.0"}
-    return [
-        PeaksAuditRow(**common_part, device="L40", precision="bf16", theirs=181, ours=181, ratio=1, verdict="agreed"),
-        PeaksAuditRow(
-            **common_part, device="L4", precision="bf16", theirs=242, ours=121, ratio=2, verdict="sparse for dense"
-        ),
-        PeaksAuditRow(**common_part, device="B200 HGX", verdict="missing"),
-    ]
 
 
 def traces() -> list[TraceRow]:
@@ -521,14 +508,9 @@ def lay_out(
         return folder
 
     add("environment", environment(hardware), {})
-    for step, name, config, lines in (
-        ("published", "published=papers", {"published": "papers"}, published()),
-        ("peaks_audit", "library=invented", {"library": "lightning"}, peaks_audit()),
-    ):
-        kind = MEASUREMENTS[step].row
-        folder = root / add(step, kind(**common("", name)), config)
-        samples = [row.model_dump(exclude={"hardware", "run"}) for row in lines]
-        write_csv(folder / "samples.csv", samples, list(samples[0]))
+    row = MEASUREMENTS["published"].row(**common("", "published=papers"))
+    samples = [line.model_dump(exclude={"hardware", "run"}) for line in published()]
+    write_csv(root / add("published", row, {"published": "papers"}) / "samples.csv", samples, list(samples[0]))
     for row in quality(hardware):
         add("quality", row, {"compression": row.compression})
     for row in memory(hardware):

@@ -1,6 +1,7 @@
 """Warm-up and windows on a clock that only moves when a step runs."""
 
 import itertools
+import math
 
 import pytest
 
@@ -117,6 +118,32 @@ class Watcher:
     def stop(self) -> dict[str, Reading]:
         self.log.append(f"stop {self.name}")
         return {"busy_percent": Reading(50.0, "%", self.name)}
+
+
+class InFlight(Watcher):
+    """Notes how many calls were made as it is asked."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__("", [])
+        self.machine, self.calls, self.left = machine, [], []
+
+    def in_flight(self) -> None:
+        self.calls.append(self.machine.calls)
+
+
+def test_a_sampler_that_wants_to_is_asked_while_steps_are_in_flight(machine, monkeypatch):
+    """Twice a window: behind its first marked steps, and before its last ones have ended."""
+    made = machine(1 / 1024)
+    made.resolution_s = 1 / 256
+    sampler = InFlight(made)
+    monkeypatch.setattr(made, "wait_until_near_end", sampler.left.append, raising=False)
+    seen = observe(made.step, made, PACE, [sampler])
+    before = made.calls - seen.steps
+    begins = [before + 1024 * window for window in range(5)]
+    assert seen.steps == 5 * 1024
+    assert sampler.calls[::2] == [begin + 4 for begin in begins]
+    assert sampler.calls[1::2] == [begin + 1024 for begin in begins]
+    assert sampler.left == [math.ceil(windows.IN_FLIGHT_S * 256)] * 5
 
 
 def test_samplers_bracket_the_windows_and_the_first_is_preferred(machine):

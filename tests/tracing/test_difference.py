@@ -13,7 +13,8 @@ from mfulab.cli.main import main
 from mfulab.measurements.read_trace.reader import read_file
 from mfulab.tracing.analysis import analyse
 from mfulab.tracing.difference import difference
-from mfulab.tracing.recording import Call, Recorder
+from mfulab.tracing.recorder import Recorder
+from mfulab.tracing.recording import Call
 from mfulab.tracing.shares import SPENT
 from mfulab.tracing.window import windows
 
@@ -31,20 +32,20 @@ def analyses(draw):
         begin, length, kind = draw(times), draw(lengths), draw(st.integers(0, 2))
         linked = draw(st.sampled_from((-1, number + 1)))
         name, stream = draw(st.sampled_from(KERNELS)), draw(st.integers(1, 3))
-        recorder.activity((begin, begin + length), kind, name, 0, stream, linked, -1, 0)
+        recorder.activity((begin, begin + length), kind, name, (1, 0), stream, linked, -1, 0)
         asked = draw(st.integers(0, begin))
         recorder.launch(
-            (asked, asked + 1), 1, number + 1, draw(st.sampled_from(("cudaLaunchKernel", "cudaGraphLaunch")))
+            (asked, asked + 1), (1, 1), number + 1, draw(st.sampled_from(("cudaLaunchKernel", "cudaGraphLaunch")))
         )
     for name in draw(st.lists(st.sampled_from(CALLS), max_size=6)):
         begin = draw(times)
         span = begin, begin + draw(lengths)
         if name.startswith("cuda"):
-            recorder.launch(span, 1, 0, name)
+            recorder.launch(span, (1, 1), 0, name)
         else:
             call = Call(name, SHAPES, ("float", "float"), ()) if name == "aten::mm" else None
-            recorder.host_call(span, name, 1, -1, False, "::" not in name, call)
-    recording = recorder.done({}, 1)
+            recorder.host_call(span, name, (1, 1), -1, False, "::" not in name, call)
+    (recording,) = recorder.done({}, 1)
     return analyse(recording, windows(recording, draw(st.integers(1, 3)))[0])
 
 

@@ -10,7 +10,8 @@ import pytest
 from mfulab.cli.main import main
 from mfulab.measurements.read_trace.reader import read_file
 from mfulab.tracing.formats import read
-from mfulab.tracing.recording import Recorder, TraceError, step_mark
+from mfulab.tracing.recorder import Recorder
+from mfulab.tracing.recording import TraceError, step_mark
 from mfulab.tracing.xplane_schema import message
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -68,7 +69,7 @@ def nsys(path, tables=TABLES, ranges=(), **rows):
 
 def test_nsight_systems_by_hand(tmp_path):
     first, second = map(row, read_file(nsys(tmp_path / "any.name")))
-    assert (first["device"], first["units"], first["device_index"], first["window_s"]) == (H100, 132, 0, 5e-6)
+    assert (first["device"], first["units"], first["rank"], first["window_s"]) == (H100, 132, 0, 5e-6)
     assert first["kernel_busy_percent"] == pytest.approx(60)
     assert json.loads(first["spent"]) | {"idle": 0} == {
         "products": 2000, "recomputed": 0, "uncounted": 0, "others": 0, "graph": 0, "communication": 1000,
@@ -83,8 +84,9 @@ def test_nsight_systems_by_hand(tmp_path):
 
 
 def test_launches_of_two_processes_with_one_correlation_are_kept_apart(tmp_path):
-    recording = read(nsys(tmp_path / "t.sqlite"))
-    assert len(set(recording.activities.correlation.tolist())) == 4
+    recordings = read(nsys(tmp_path / "t.sqlite"))
+    assert [len(one.activities) for one in recordings] == [3, 1]
+    assert len({number for one in recordings for number in one.activities.correlation.tolist()}) == 4
 
 
 def test_steps_that_a_user_named_are_steps(tmp_path):
@@ -418,8 +420,8 @@ def test_real_files():
 def test_trimming_keeps_the_union_and_lets_a_stream_execute_one_at_a_time(tmp_path):
     recorder = Recorder(tmp_path)
     for begin, end, stream in ((0, 10, 1), (5, 12, 1), (6, 8, 1), (20, 30, 1), (5, 9, 2), (7, 9, -1), (8, 9, -1)):
-        recorder.activity((begin, end), 0, "k", 0, stream, -1, -1, 0)
-    found = recorder.done({}, 7)
+        recorder.activity((begin, end), 0, "k", (1, 0), stream, -1, -1, 0)
+    (found,) = recorder.done({}, 7)
     assert found.trimmed == {0: (2, 7)}
     spans = list(zip(found.activities.begin.tolist(), found.activities.end.tolist(), strict=True))
     assert spans == [(0, 10), (10, 12), (8, 8), (20, 30), (5, 9), (7, 9), (8, 9)]

@@ -4,10 +4,13 @@
 The workflow, planning, client, worker, runner and tables are the real ones; only what is measured is a pause.
 """
 
+import base64
 import csv
+import gzip
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +23,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from support.processes import is_running, until
 from support.slow import few
 from support.workflow_copy import copy_workflow, fake_steps
@@ -193,6 +198,82 @@ def test_an_interrupted_sweep_leaves_a_page_and_says_how_to_go_on(tree: Path) ->
     finish(tree)
     assert_complete(tree)
     assert {name: row_of(tree, name).stat().st_mtime_ns for name in kept} == kept
+
+
+def shown(tree: Path) -> tuple[set[str], set[str]]:
+    """The runs that the page shows, and those of the table that Snakemake keeps."""
+    [packed] = re.findall(r'id="data"[^>]*>([^<]+)<', (tree / "reports/report.html").read_text())
+    flops = json.loads(gzip.decompress(base64.b64decode(packed)))["tables"]["flops"]
+    place = [column["name"] for column in flops["columns"]].index("run")
+    words = flops["columns"][place]["dictionary"]
+    with (tree / "results/tables/flops.csv").open(newline="") as file:
+        return {words[code] for code in flops["values"][place]}, {row["run"] for row in csv.DictReader(file)}
+
+
+def runs_of(sizes: str) -> set[str]:
+    return {f"model=linear,batch_size={size}" for size in sizes.split(",")}
+
+
+def killed_with_a_page(tree: Path, number: int, chance: random.Random, **config: str) -> None:
+    """A sweep that a signal ends at a random moment after its first row; by SIGINT it leaves a page."""
+    sweep = start(tree, "--cores=1", target="report", **config)
+    until(lambda: rows(tree).keys() & runs_of(config["batch_size"]) or sweep.poll() is not None, 60)
+    time.sleep(chance.uniform(0, 1))
+    with suppress(ProcessLookupError):
+        os.killpg(sweep.pid, number)
+    sweep.wait(120)
+    until(lambda: not processes(os.environ[MARK]), 20, "something was left running")
+
+
+@pytest.mark.slow
+def test_a_page_is_its_command_s_after_another_was_interrupted(tree: Path) -> None:
+    """The page of what there was of another experiment's command is not taken for this one's, nor are its tables."""
+    one, other = {"batch_size": "1"}, {"batch_size": "5,6,7,8"}
+    make_script(tree, 0)
+    finish(tree, target="report", **one)
+    make_script(tree, 1.5)
+    killed_with_a_page(tree, signal.SIGINT, random.Random(SEED), **other)
+    make_script(tree, 0)
+    said = finish(tree, target="report", **one)
+    assert "Nothing to be done" not in said
+    assert shown(tree) == (runs_of("1"), runs_of("1"))
+    finish(tree, target="report", **one)
+    assert shown(tree) == (runs_of("1"), runs_of("1"))
+
+
+@pytest.mark.slow
+def test_a_clock_set_back_between_two_sweeps_costs_nothing(tree: Path) -> None:
+    """What the first wrote is an hour from now then, and so are inputs of the next: tables, figures and page."""
+    make_script(tree, 0)
+    finish(tree, target="report", batch_size="1,2")
+    for path in (tree / "results").rglob("*"):
+        later = path.lstat().st_mtime + 3600
+        os.utime(path, (later, later), follow_symlinks=False)
+    before = measured(tree)
+    said = finish(tree, target="report", batch_size="1,2,3")
+    assert "Removing" not in said
+    assert shown(tree) == (runs_of("1,2,3"), runs_of("1,2,3"))
+    finish(tree, target="report", batch_size="1,2,3")
+    assert sum((measured(tree) - before).values()) == 1
+
+
+ENDS = st.sampled_from([*SIGNALS, None])
+COMMANDS = st.tuples(st.sampled_from(["1", "5,6", "1,5"]), ENDS, st.randoms(use_true_random=False))
+
+
+@pytest.mark.slow
+@settings(max_examples=2 * TIMES, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(commands=st.lists(COMMANDS, min_size=2, max_size=5))
+def test_a_page_is_its_command_s_in_any_order_of_commands_ends_and_kills(tree: Path, commands: list) -> None:
+    shutil.rmtree(tree / "results", ignore_errors=True)
+    for sizes, number, chance in commands:
+        if number is not None:
+            make_script(tree, 0.5)
+            killed_with_a_page(tree, number, chance, batch_size=sizes)
+        make_script(tree, 0)
+        for size in (sizes, "1"):
+            finish(tree, target="report", batch_size=size)
+            assert shown(tree) == (runs_of(size), runs_of(size))
 
 
 def row_of(tree: Path, name: str) -> Path:

@@ -85,6 +85,7 @@ def test_it_is_still_there(module, name):
 def test_snakemake_still_has_what_its_workarounds_touch():
     importlib.import_module("snakemake.api")  # first: its modules import one another
     from snakemake import cli
+    from snakemake.dag import DAG
     from snakemake.persistence import PersistenceBase
     from snakemake.scheduling.job_scheduler import JobScheduler
     from snakemake.workflow import Workflow
@@ -94,6 +95,7 @@ def test_snakemake_still_has_what_its_workarounds_touch():
     assert callable(Workflow.get_rule)
     assert "job_rate_limiter" in inspect.getsource(JobScheduler.__init__)
     assert callable(PersistenceBase._unmark_incomplete)
+    assert "self.check_output_mtime(job, expanded_output)" in inspect.getsource(DAG)
     assert list(inspect.signature(cli.parse_config).parameters) == ["entries"]
     assert "config=parse_config(" in inspect.getsource(cli), "it is looked up when it is called"
 

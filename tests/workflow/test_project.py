@@ -15,6 +15,7 @@ import yaml
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.words import faults
 from support.workflow_copy import ROOT
 
 from mfulab.cli import schema
@@ -142,6 +143,20 @@ def test_what_is_generated_is_up_to_date(monkeypatch, capsys):
     assert "|  |" not in schema.table_of_keys(), "each key says what it means"
 
 
+def descriptions(schema):
+    """Name and description of every key of a JSON Schema, its groups' among them."""
+    for one in (schema, *schema.get("$defs", {}).values()):
+        yield from ((name, field["description"]) for name, field in one["properties"].items() if "description" in field)
+
+
+@pytest.mark.parametrize("name", ["planning", *MEASUREMENTS])
+def test_every_description_of_a_key_stands_alone(name):
+    model = keys.Asked if name == "planning" else MEASUREMENTS[name].config
+    spoken = {key: faults(text) for key, text in descriptions(model.model_json_schema(by_alias=False))}
+    assert spoken
+    assert {key: said for key, said in spoken.items() if said} == {}
+
+
 def test_what_is_out_of_date_is_shown_and_written(tmp_path, monkeypatch, capsys):
     shutil.copytree(ROOT / "config", tmp_path / "config")
     readme = tmp_path / "config/README.md"
@@ -179,26 +194,6 @@ def test_the_documentation_is_built_and_its_links_lead_somewhere(tmp_path):
     finished = subprocess.run(command, cwd=ROOT, env=one, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr[-2000:]
     assert "mfu_versus_utilization" in (tmp_path / "gallery/index.html").read_text()
-
-
-def test_imports_go_down_the_table_of_the_architecture_page():
-    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `src/mfulab/")]
-    floor = {room: place for place, row in enumerate(rows) for room in re.findall(r"(\w+)/`", row)}
-    package = ROOT / "src/mfulab"
-    assert set(floor) == {path.parent.name for path in package.glob("*/__init__.py")}
-    up, foreign = set(), set()
-    for path in package.glob("*/**/*.py"):
-        room, text = path.relative_to(package).parts[0], path.read_text(encoding="utf-8")
-        if path.match("measurements/*/__init__.py"):
-            room = "core"  # what a measurement declares lies below all that measures it
-        text = re.sub(r"mfulab\.measurements\.\w+ import", "mfulab.core import", text)
-        ours = re.findall(r"^ *(?:from|import) mfulab\.(\w+)", text, re.MULTILINE)
-        up |= {(room, other) for other in ours if floor.get(other, floor[room]) < floor[room]}
-        if floor[room] >= floor["measurements"]:
-            named = re.findall(r"^ *(?:from|import) (?:mfulab\.)?(snakemake|hydra|pandas)\b", text, re.MULTILINE)
-            foreign |= {(room, other) for other in named if other != room}
-    assert (up, foreign) == (set(), set())
 
 
 def test_no_module_imports_itself_through_others():

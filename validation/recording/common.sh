@@ -1,9 +1,10 @@
-# Sourced by `record.sh`: limits, what is carried from part to part, and what is left. NAME names the log.
+# Sourced by `record.sh`: limits, what is carried from command to command, and what is left. NAME names the log.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 OUT=${OUT:-recorded} DEVICE=${DEVICE:-cuda} ROWS=${ROWS:-} PATIENCE=${PATIENCE:-1} REPLICATES=${REPLICATES:-1} SITE=${SITE:-$HOME/site}
-LIMIT_S=${LIMIT_S:-$((560 * PATIENCE))} LOG=$OUT/${NAME:-$(basename "$0" .sh)}.txt BEGAN=$SECONDS RUNNING=
-mkdir -p "$OUT" && : > "$LOG" || exit 3
+LIMIT_S=${LIMIT_S:-$((560 * PATIENCE))} LOG=$OUT/${NAME:-$(basename "$0" .sh)}.txt BEGAN=$SECONDS RUNNING= CUT=
+mkdir -p "$OUT" && touch "$LOG" || exit 3
+[ "$OUT" -ef recorded ] || cat "recorded/$(basename "$LOG")" >> "$LOG" 2> /dev/null
 
 # What an earlier command packed. All files get one time: else Snakemake takes copied code for newer than results.
 if compgen -G "recorded/results.tgz.*" > /dev/null && ! compgen -G "results/*/*/*/row.csv" > /dev/null; then
@@ -22,8 +23,11 @@ nvcc=$(readlink -f "$(command -v nvcc)") # a link where several toolkits lie sid
 export CUDA_HOME=${CUDA_HOME:-${nvcc:+${nvcc%/bin/nvcc}}}
 [ -n "$CUDA_HOME" ] || unset CUDA_HOME
 
-# Kernels that hung or were wrong stay out of every later command; so does the worker where CUDA refuses to fork.
-dropped() { cat recorded/dropped.txt "$OUT/dropped.txt" 2> /dev/null | sort -u; }
+# carried NAME: lines that earlier commands and this one left. `dropped`: kernels that hung or were wrong stay out of every later
+# item; so does the worker where CUDA refuses to fork. `done`: items. `begun`: items, as often as they were.
+carried() {
+    if [ "$OUT" -ef recorded ]; then cat "$OUT/$1.txt" 2> /dev/null; else cat "recorded/$1.txt" "$OUT/$1.txt" 2> /dev/null; fi
+}
 without_worker() { [ -e recorded/no_worker.txt ] || [ -e "$OUT/no_worker.txt" ]; }
 without_worker && export MFULAB_WORKER=
 
@@ -39,6 +43,7 @@ part() {
     [ "$remaining" -lt "$limit" ] && limit=$remaining
     echo "=== $name" >> "$LOG"
     if [ "$remaining" -lt 5 ]; then
+        CUT=1
         echo "$name: left out, no time" | tee -a "$LOG"
         return 124
     fi
@@ -46,6 +51,7 @@ part() {
     RUNNING=$!
     wait "$RUNNING"
     status=$?
+    case $status in 124 | 137) CUT=1 ;; esac
     end_running # timeout forgets what outlives the process that it watches
     tail -n 3 "$LOG"
     echo "$name: status $status after $((SECONDS - began)) s" | tee -a "$LOG"
@@ -66,12 +72,35 @@ rows() {
         overrides="timing.time_limit_s=90 $ROWS"
 }
 
+# turn NAME SECONDS [--list]: an item's function, unless it is done, was cut off too often, or does not fit into the time.
+turn() {
+    local name=$1 needed=$(($2 * PATIENCE)) state=due
+    carried done | grep -qx "$name" && state=done
+    [ "$(carried begun | grep -cx "$name")" -ge "$TRIES" ] && [ $state = due ] && state="given up"
+    if [ "${3:-}" = --list ]; then
+        printf '%-14s %4d s  %s\n' "$name" "$2" "$state"
+        return
+    fi
+    [ "$state" = due ] || return
+    case $RESUMED in *" $name "*) needed=$((60 * PATIENCE)) ;; esac
+    if [ "$(left)" -lt "$needed" ]; then
+        echo "$name: takes $needed s, and $(left) s are left: a later command's" | tee -a "$LOG"
+        return
+    fi
+    echo "$name" >> "$OUT/begun.txt"
+    CUT=
+    "$name"
+    [ -n "$CUT" ] || echo "$name" >> "$OUT/done.txt"
+}
+
 # Whatever ended the command: what there is goes with it, and replaces what was packed only once it is whole.
 pack() {
     local names each
     end_running
-    names=$(dropped)
-    [ -n "$names" ] && echo "$names" > "$OUT/dropped.txt"
+    for each in dropped done begun; do
+        names=$(carried $each | sort)
+        [ -n "$names" ] && echo "$names" > "$OUT/$each.txt"
+    done
     without_worker && touch "$OUT/no_worker.txt"
     [ -d results ] || return 0
     tar czf - --exclude=trace.json.gz --exclude=tables --exclude=superseded --exclude=results/reference \

@@ -14,7 +14,8 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import Peak, peak
-from mfulab.loop.goodput.engines import COLUMNS, Page, read, sample_of
+from mfulab.loop.goodput.engines import COLUMNS, Page, pages_of, sample_of
+from mfulab.loop.goodput.pages import Reader
 
 
 def frames(
@@ -22,27 +23,43 @@ def frames(
 ) -> Iterator[tuple[dict[str, Any], Group]]:
     """Samples of engines over each interval, in seconds, for ever; the parameters are those of `mfulab watch`.
 
-    Raises ConfigurationError if a page cannot be read at first.
+    Raises ConfigurationError if no page can be read at first.
     """
     one = peak(gpu, precision) if gpu else local_peak(precision)
     config = config_of(model, {}, None) if model else None
-    pages = {url: read(url) for url in urls}
+    reader, pages = Reader(urls), dict[str, list[Page]]()
+
+    def read() -> dict[str, ConfigurationError]:
+        gone = {}
+        for url, answer in reader.read().items():
+            try:
+                if isinstance(answer, ConfigurationError):
+                    raise answer
+                pages[url] = pages_of(answer, url)
+            except ConfigurationError as error:  # an engine that goes away may come back
+                gone[url] = error
+        return gone
+
+    if len(gone := read()) == len(set(urls)):
+        raise next(iter(gone.values()))
     while True:
         time.sleep(interval_s)
-        engines = []
-        for url, before in pages.items():
-            try:
-                pages[url] = after = read(url)
-                engines.append(sample_of(url, before, after, config, precision, one, devices))
-            except ConfigurationError as error:  # an engine that goes away may come back
-                engines.append({"page": url, "engine": before.engine, "model": before.model, "gone": str(error)})
+        known, gone, engines = dict(pages), read(), list[dict[str, Any]]()
+        for url in dict.fromkeys(urls):
+            before = {page.replica: page for page in known.get(url, ())}
+            if url in gone:
+                whole = before.get("", Page(0.0, "", "", {}))
+                engines.append({"page": url, "engine": whole.engine, "model": whole.model, "gone": str(gone[url])})
+                continue
+            both = [(before[after.replica], after) for after in pages[url] if after.replica in before]
+            engines += [sample_of(url, *pair, config, precision, one, devices) for pair in both]
         yield {"unix_s": time.time(), "engines": engines}, picture(engines, pages, one)
 
 
-def picture(engines: Sequence[dict[str, Any]], pages: dict[str, Page], one: Peak) -> Group:
+def picture(engines: Sequence[dict[str, Any]], pages: dict[str, list[Page]], one: Peak) -> Group:
     """A column an engine, a row each number that one of them has; below it verdicts, and why what is missing is."""
     text = Texts("en", "engine")
-    heads = (f"{engine['page']}\n{engine['engine']} {engine['model']}" for engine in engines)
+    heads = (f"{engine.get('replica') or engine['page']}\n{engine['engine']} {engine['model']}" for engine in engines)
     table = Table("", *(Column(head, justify="right") for head in heads), box=box.SIMPLE_HEAD, pad_edge=False)
     for name in COLUMNS:
         cells = ["—" if engine.get(name) is None else f"{engine[name]:,.4g}" for engine in engines]
@@ -51,9 +68,10 @@ def picture(engines: Sequence[dict[str, Any]], pages: dict[str, Page], one: Peak
     lines: list[Any] = [table]
     for engine in engines:
         if "gone" in engine:
-            ago = time.monotonic() - pages[engine["page"]].seconds
-            lines.append(Text(text("gone", reason=engine["gone"], ago=ago)))
-        elif engine["engine"] != "mfulab":
+            last = pages.get(engine["page"])
+            ago = time.monotonic() - last[0].seconds if last else 0.0
+            lines.append(Text(text("gone", reason=engine["gone"], ago=ago) if last else engine["gone"]))
+        elif engine["engine"] != "mfulab" and not engine["replica"]:
             lines.append(Text(f"{engine['page']}: {text(engine['verdict'])}", style="yellow"))
             of = one.device or local_name()
             lines += [Text(text(key, of=of, why=one.reason), style="dim") for key in engine["missing"]]

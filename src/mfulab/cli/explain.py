@@ -7,13 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError, lacks, unknown
 from mfulab.core.groups import ModelConfig
+from mfulab.core.terminal import Terminal
 from mfulab.mfu.conventions import ORDER
-from mfulab.mfu.explain import TOLERANCE, Explanation, explain
+from mfulab.mfu.explain import BY_CHANCE, TOLERANCE, Explanation, explain
 from mfulab.mfu.models import model_config, read_yaml
 from mfulab.mfu.roofline import expect
 
@@ -29,8 +30,8 @@ SEEN = 0.005  # points from which a number is shown
 def show(words: Sequence[str], as_json: bool) -> int:
     """Answers `key=value …`; the status is 1 where no convention gives the number that was reported."""
     given, changes = _read(words)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    config = model_config(given.pop("model", ""), changes)
+    console = Terminal(highlight=False, width=None if sys.stdout.isatty() else 200)
+    config = model_config(given.pop("model", ""), changes, given.get("sequence_length"))
     if "device" not in given:
         raise ConfigurationError('device: missing; give its name, such as device="NVIDIA H100 80GB HBM3"')
     if not SPEEDS & given.keys():
@@ -43,8 +44,8 @@ def show(words: Sequence[str], as_json: bool) -> int:
     return 0 if explanation.reported is None or explanation.matches else 1
 
 
-def _show_expected(console: Console, config: ModelConfig, asked: dict[str, Any], as_json: bool) -> int:
-    """Without a speed: what the device's roofline allows, and the memory that each of `devices` needs."""
+def _show_expected(console: Terminal, config: ModelConfig, asked: dict[str, Any], as_json: bool) -> int:
+    """Shows, where no speed is given, what the device's roofline allows, and the memory that each device needs."""
     if useless := sorted({"reported", "peak_tflop_s"} & asked.keys()):
         raise ConfigurationError(f"{', '.join(useless)}: needs a speed; give one of {', '.join(sorted(SPEEDS))}")
     modes = (asked.pop("mode"),) if "mode" in asked else None
@@ -107,13 +108,12 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     return asked, changes
 
 
-def _print(console: Console, explanation: Explanation) -> None:
+def _print(console: Terminal, explanation: Explanation) -> None:
     """Prints our MFU, which conventions give the reported one, and a line for each: the points that its choices add."""
     ours = explanation.ours
-    console.print(
-        f"{explanation.model} on {explanation.device}: [bold]{ours.mfu_percent:.1f} % MFU[/bold], "
-        f"{explanation.tflop_s:.1f} TFLOP/s a device of {ours.peak_tflop_s:.1f} ({ours.denominator})"
-    )
+    mfu = (f"{ours.mfu_percent:.1f} % MFU", "bold")
+    rate = f", {explanation.tflop_s:.1f} TFLOP/s a device of {ours.peak_tflop_s:.1f} ({ours.denominator})"
+    console.print(Text.assemble(f"{explanation.model} on {explanation.device}: ", mfu, rate))
     matches = explanation.matches
     if explanation.reported is not None and not matches:
         console.print(f"No convention and no peak here gives {explanation.reported:g} % to {TOLERANCE} points.")
@@ -123,6 +123,11 @@ def _print(console: Console, explanation: Explanation) -> None:
             console.print(f"  {row.mfu_percent:.1f} %  {row.convention}, over {row.denominator}")
         if len(matches) > SHOWN:
             console.print(f"  and {len(matches) - SHOWN} more, further from ours")
+        if (explanation.chance_percent or 0) >= BY_CHANCE:
+            console.print(
+                f"This may be chance: {explanation.tried} combinations are as simple, and taken to ±{TOLERANCE} points "
+                f"they give {explanation.chance_percent:.0f} % of all numbers within a quarter of this one."
+            )
     rows = [*explanation.conventions, *explanation.denominators]
     points = {step: [row.steps[step] for row in rows] for step in (*ORDER, "peak")}
     used = {step: column for step, column in points.items() if any(abs(each) >= SEEN for each in column)}

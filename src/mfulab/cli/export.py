@@ -15,12 +15,12 @@ Sample = Mapping[str, Any]
 """Numbers by column name, `name` and `uuid` of the device; `processes` and `engines`, each a mapping of its own."""
 LABELS = {  # of a sample: the prefix of their gauges, and their labels
     "processes": ("mfulab_process_", ("pid", "name", "precision")),
-    "engines": ("mfulab_engine_", ("page", "engine", "model", "precision")),
+    "engines": ("mfulab_engine_", ("page", "engine", "model", "precision", "replica")),
 }
 
 
 class Latest(Collector):
-    """Every number of `sample` as a gauge `mfulab_<column>`, of a process or engine `mfulab_process_<column>`."""
+    """The numbers of `sample` as gauges `mfulab_<column>`, of a process or engine `mfulab_process_<column>`."""
 
     sample: Sample = {}  # noqa: RUF012 (replaced as a whole)
 
@@ -34,8 +34,8 @@ class Latest(Collector):
             for column, value in sample.items():
                 if isinstance(value, int | float) and not isinstance(value, bool) and column not in names:
                     name = prefix + column
-                    gauge = gauges.setdefault(name, GaugeMetricFamily(name, column.replace("_", " "), labels=[*labels]))
-                    gauge.add_metric([*labels.values()], value)
+                    gauge = gauges.setdefault(name, GaugeMetricFamily(name, column.replace("_", " ")))
+                    gauge.add_sample(name, labels, value)
         yield from gauges.values()
 
 

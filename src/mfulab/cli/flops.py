@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import parse_json, read_given
 from mfulab.core.groups import ModelConfig
 from mfulab.core.language.quantities import quantity
+from mfulab.core.terminal import Terminal
 from mfulab.mfu.decoders import computed, missing
 from mfulab.mfu.models import FOLDERS, model_config, read_yaml
 
@@ -37,7 +38,7 @@ def show(
     if as_json:
         print(json.dumps({"layers": rows, "notes": notes}, ensure_ascii=False))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     console.print(render(rows, depth=depth))
     for line in notes:
         console.print(line, markup=False)
@@ -68,7 +69,7 @@ def _counted(config: ModelConfig, batch_size: int, sequence_length: int | None) 
 
 
 def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None) -> Told:
-    """The same of a decoder's dimensions, where torch is not installed; alike blocks are one row, `*`."""
+    """The tree's rows and the lines below it, of a decoder's dimensions, without torch; alike blocks are a row, `*`."""
     step = computed(config, sequence_length, batch_size)
     layers = {"": [0.0, 0.0]}
     for each in step.operations:
@@ -100,10 +101,9 @@ def config_of(model: str, changes: dict[str, Any], sequence_length: int | None) 
 
 def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
     """Facts of a model, read from a config.json of transformers."""
-    if not path.is_file():
-        raise ConfigurationError(f"{path}: there is no such file")
+    text = read_given(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(text)
         architecture = content["architectures"][0]
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise ConfigurationError(f"{path}: is no config.json of transformers with `architectures`") from error

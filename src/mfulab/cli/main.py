@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 from click.shell_completion import CompletionItem
 
 import mfulab
+from mfulab.core.data import data
 
 HELP = ["-h", "--help"]
 STEPS = sorted(file.parent.name for file in Path(__file__).parents[1].glob("measurements/*/__init__.py"))
@@ -157,14 +157,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit status, 2 after a mistake in the arguments."""
     from mfulab.core.errors import ConfigurationError, UnsupportedError, lacks
 
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError):  # of a caller's own
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # where a terminal lacks a letter
+    for stream in (sys.stdout, sys.stderr):  # one that lacks a letter shows `?`
+        with suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     if not os.environ.get("COLUMNS", "80").isdecimal() or not int(os.environ.get("COLUMNS", "80")):
         del os.environ["COLUMNS"]  # a width of zero shows nothing
     given = list(sys.argv[1:] if arguments is None else arguments) or HELP[:1]
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # several times as fast, where PyYAML was built with it
-    declared = yaml.load(Path(__file__).with_name("commands.yaml").read_text(encoding="utf-8"), loader)  # noqa: S506
+    declared = data(Path(__file__).with_name("commands.yaml"))
     tree = Readers(
         commands={name: _command(each) for name, each in declared.items()},
         help="Model FLOPs utilization beside device utilization.",

@@ -43,7 +43,7 @@ for plan in load(dict(each.split("=", 1) for each in sys.argv[2:])).plans:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two: its checkout, where its runs lie, and the socket of its warm worker."""
+    """One of two commits: its checkout, where its runs lie, and the socket of its warm worker."""
 
     code: Path
     runs: Path
@@ -51,7 +51,7 @@ class Side:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of its processes: its own modules come first."""
+        """Environment with this checkout first on PYTHONPATH."""
         known = {**os.environ, "PYTHONPATH": str(self.code / "src")}
         return known | ({client.SOCKET: self.socket} if self.socket else {})
 
@@ -135,7 +135,7 @@ def in_rounds(
 
 
 def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run, swapped: bool) -> paired.Pair:
-    """Both times of a run, one after the other, the new first where `swapped`."""
+    """Two times of a run, one after the other, the new first where `swapped`."""
     times: dict[int, float | None] = {}
     for place in (1, 0) if swapped else (0, 1):
         times[place], because = measured(sides[place], run)

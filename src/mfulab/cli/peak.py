@@ -4,10 +4,10 @@ import json
 from dataclasses import asdict
 
 from rich import box
-from rich.console import Console
 from rich.table import Column, Table
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.terminal import Terminal
 from mfulab.device.datasheets import UnknownDeviceError, find
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import UNITS, peak
@@ -34,7 +34,7 @@ def show(device: str | None, precision: str | None, as_json: bool) -> int:
         peak_rate = "unknown" if one.spec is None else f"{one.spec:,.4g}{unit}"
         rest = ("" if value is None else f"{value:g}" for value in (one.spec_clock_mhz, one.datasheet))
         table.add_row(name, peak_rate, *rest, one.formula or one.reason)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     console.print(table)
     known = [one for one in found.values() if one.spec is not None]
     lines = [f"memory: {one.memory_gb_s:g} GB/s" for one in known if one.memory_gb_s][:1]

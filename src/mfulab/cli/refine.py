@@ -33,7 +33,7 @@ UNDECIDED = 3  # the exit status where minutes ended first
 
 
 def run(hardware: str | None, results: Path, widest: float, minutes: float, most: int, in_budget: bool = False) -> int:
-    """Adds processes to each run known to less than `widest`: one to each of the more promising half, again and again.
+    """Adds processes to each run whose precision is above `widest`: one to each of the more promising half, repeatedly.
 
     A run that fails a check of its columns, or most of whose processes were not steady, is among them; one of a single
     process, which has no interval, is not, and one whose process ends without a row is not tried again. The status is 3
@@ -82,7 +82,7 @@ def run(hardware: str | None, results: Path, widest: float, minutes: float, most
 def _least_known(
     results: Path, hardware: str, widest: float, most: int, sweep: budget.Budget | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Step and row of each run that lacks processes, most precision to gain a second first."""
+    """Measurement and row of each run that lacks processes, most precision to gain a second first."""
     found = []
     for table, rows in gather(results, hardware).records.items():
         if table not in TIMED or not rows:

@@ -23,7 +23,7 @@ EXPERIMENTS = "## Experiments, by question\n"  # in config/README.md, up to the 
 
 
 def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
-    """Prints the JSON Schema of the config of `step`; without a step the table of keys. Returns the exit status.
+    """Prints the JSON Schema of the config of `step`, a measurement; without one the table of keys. Gives the status.
 
     With `row` that of its row, and under `table` the lines of columns.csv for its table. With the others `check`.
     """
@@ -95,7 +95,7 @@ def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -
 
 
 def table_of_keys() -> str:
-    """Table in Markdown of each key: its name, its values, its meaning and the steps that read it."""
+    """Table in Markdown of each key: its name, its values, its meaning and the measurements that read it."""
     lines = ["# Keys\n\nMade by `mfulab schema --fix`.\n", "| key | values | meaning | read by |", "|---|---|---|---|"]
     for name, values, meaning, steps in _table():
         read = ", ".join(f"`{step}`" if step in MEASUREMENTS else step for step in steps)

@@ -1,10 +1,9 @@
-"""`mfulab run STEP`: one step without Snakemake, each run measured in a separate process, and its row shown."""
+"""`mfulab run MEASUREMENT`: runs without Snakemake, each in a separate process, and their rows shown."""
 
 import itertools
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,13 +16,14 @@ from typing import Any
 
 import click
 import yaml
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import UnreadableError, read_csv, write_text
+from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language.quantities import duration, quantity
+from mfulab.core.terminal import Terminal
 from mfulab.lab.planning import keys, lock, runs, store
 from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.load import CONFIG, RESULTS, place
@@ -32,7 +32,7 @@ from mfulab.measurements.registry import MEASUREMENTS
 
 
 def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None) -> None:
-    """Measures `step` for Hydra's overrides, and before it what its numbers are joined with and is not there yet.
+    """Measures `step`, a measurement, for Hydra's overrides, and before it what its numbers are joined with.
 
     Raises ConfigurationError for a mistake in them.
     """
@@ -77,12 +77,12 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
             if len(found) == 1 and not (as_json or multirun):
                 _show(each, found[0], whole)
     if (multirun or len(rows) > 1) and rows and not as_json:
-        console = Console()
+        console = Terminal()
         console.print(table_of(step, rows, console.width))
 
 
 def help_of(step: str) -> str:
-    """Text of what a step measures, the choices of its groups, and its other keys."""
+    """Text of what a measurement measures, the choices of its groups, and its other keys."""
     does = (sys.modules[MEASUREMENTS[step].config.__module__].__doc__ or "").strip()
     fields = MEASUREMENTS[step].config.model_fields
     groups = sorted(keys.groups(CONFIG) & set(fields))
@@ -110,7 +110,7 @@ def _measure(run: Run, counted: str, say: Callable[[str], None]) -> None:
 
 
 def expected_s(run: Run) -> float | None:
-    """Seconds that a run will take: as long as it, or as runs of its step, took before; None where there is none."""
+    """Seconds that a run will take, by earlier runs of it or of its measurement; None without any."""
     before = RESULTS / run.folder / "row.csv"
     times = []
     for path in [before] if before.exists() else sorted(before.parent.parent.glob("*/row.csv"))[:50]:
@@ -124,16 +124,16 @@ def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
     from mfulab.lab.tables import build
 
     alone = replace(plan, runs=[each for each in plan.runs if each is run or each.step != run.step])
-    with tempfile.TemporaryDirectory() as folder:
-        manifest = Path(folder, "plan.json")
+    with scratch() as folder:
+        manifest = folder / "plan.json"
         write_text(manifest, alone.manifest)
         records = build.collect([manifest]).records[MEASUREMENTS[run.step].table]
     return [record for record in records if f"{record['run']},".startswith(f"{run.name},")]
 
 
 def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
-    """Prints a row's summary: of a step its ladder and verdict, of a count its layers, of others their columns."""
-    console = Console()
+    """Prints a row's summary: ladder and verdict of a profiled step, layers of a count, or all columns."""
+    console = Terminal()
     layers = RESULTS / run.folder / "layers.csv"
     if layers.exists():
         from mfulab.cli.flops import render

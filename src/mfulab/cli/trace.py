@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import write_text
+from mfulab.core.files import scratch, write_text
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent
 from mfulab.device.peaks import UNITS
@@ -19,7 +19,7 @@ from mfulab.tracing.chrome import TraceError
 
 # Columns that hold JSON in a table and are plain objects here.
 _NESTED = (
-    *("flops_by_format", "executed_by_format", "padding_by_format", "uncounted_operators", "spent", "idle_causes"),
+    *("flops_by_format", "executed_by_format", "uncounted_operators", "spent", "idle_causes"),
     *("top_kernels", "top_other_operators", "given_peaks", "reasons", "peak_weights", "products", "notes"),
     *("window_source", "mfu_reason", "verdict_numbers", "operator_roofline", "module_times", "collective_bandwidth"),
 )
@@ -113,27 +113,25 @@ def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Pa
     told = [(one.told, one.call_flops, row) for one, row in analyses if isinstance(one.told, DeviceTime)]
     if not told:
         raise ConfigurationError(f"--perfetto {out}: the trace holds no device's time to draw")
-    for time, flops, row in told:
+    for number, (time, flops, row) in enumerate(told):
         peak, mfu = row["peak_tflop_s"], row["mfu_percent"]
         words = verdicts.columns(row, language=language)
         verdict = f"{words['verdict']}: {words['verdict_reason']}"
         said = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
-        added += timeline.tracks(time, flops, peak and 1e12 * peak, said, names)
-    timeline.write(out, told[0][0].recording, added)
+        added += timeline.tracks(number, time, flops, peak and 1e12 * peak, said, names)
+    timeline.write(out, list({id(time.recording): time.recording for time, *_ in told}.values()), added)
     print(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
 
 
 def _write_page(rows: list[dict[str, Any]], page: Path, language: str) -> None:
-    import tempfile
-
     from mfulab.lab.report.page.document import build
     from mfulab.lab.tables import build as tables
     from mfulab.lab.tables.records import Collected
 
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         collected = Collected()
         collected.records["traces"] += [{**row, "experiment": "", "run": row["model"]} for row in rows]
         tables.joined(collected.records)
-        tables.write(collected, Path(folder))
-        write_text(page, build(Path(folder), None, language))
+        tables.write(collected, folder)
+        write_text(page, build(folder, None, language))
     print(page, file=sys.stderr)

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from mfulab.cli.trace_text import KINDS, NAME, short, table
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
+from mfulab.core.terminal import Terminal
 from mfulab.lab.tables.compare import show as results
 from mfulab.measurements.read_trace.reader import read_file
 from mfulab.tracing.device_time import CAUSES
@@ -49,11 +49,11 @@ def compare(paths: Sequence[Path], gate: float | None, as_json: bool, language: 
     if as_json:
         print(json.dumps(_plain(found, failed), ensure_ascii=False))
     else:
-        _show(Console(highlight=False), Texts(language, "trace"), found, gate)
+        _show(Terminal(highlight=False), Texts(language, "trace"), found, gate)
     return int(failed)
 
 
-def _show(console: Console, text: Texts, found: Difference, gate: float | None) -> None:
+def _show(console: Terminal, text: Texts, found: Difference, gate: float | None) -> None:
     before, after = (f"{float(span) / 1e6:,.3f}" for span in (found.before, found.after))
     noise = text("no_noise") if found.noise is None else text("noise", share=percent(100 * found.noise))
     change = f"{100 * found.change:+.2f}"

@@ -5,19 +5,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.core.terminal import Terminal
 from mfulab.loop.interactive.show import bar
 from mfulab.measurements.read_trace.reader import Read
 from mfulab.mfu import ladder as rungs
 from mfulab.mfu.headroom import PARTS
 from mfulab.tracing.analysis import Analysis, Product
 
-PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding")
+PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding", "rate")
 OPERATORS = ("operator", "shapes", "bound", "ms", "best", "headroom")
 KERNELS = ("kernel", "calls", "share")
 COLLECTIVES = ("collective", "calls", "size", "processes", "ms", "algorithm_gb_s", "bus_gb_s", "wait")
@@ -38,7 +38,7 @@ TITLED: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "title_just
 
 def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
     """Prints every file that was read; of several, then a line each, and the jobs that their ranks make."""
-    console, text = Console(highlight=False), Texts(language, "trace")
+    console, text = Terminal(highlight=False), Texts(language, "trace")
     for read, row in found:
         if read.analysis is not None:
             _file(console, text, read.analysis, row, language)
@@ -81,7 +81,7 @@ def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
             console.print(Text(text("unmatched"), style="dim"))
 
 
-def _file(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any], language: str) -> None:
+def _file(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, Any], language: str) -> None:
     device = row["device"] or text("no_device" if analysis.on_gpu else "cpu")
     ends = dict.fromkeys(str(row[name]) for name in ("first_step", "last_step") if row[name] is not None)
     numbers = " " + "–".join(ends) if ends else ""
@@ -101,6 +101,8 @@ def _file(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any]
         if flag:
             console.print(Text(str(flag), style="red"))
     console.print(_budget(text, row))
+    if told := verdicts.misaligned(row, language):
+        console.print(Text(told, style="yellow"))
     if row["useful_ms"] is not None:
         reasons = json.loads(row["reasons"] or "{}")
         notes = [text(f"best_{row['best_basis']}")] if row["best_basis"] else []
@@ -149,7 +151,7 @@ def _budget(text: Texts, row: dict[str, Any]) -> Table:
     return table
 
 
-def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, Any], language: str) -> None:
+def _longest(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, Any], language: str) -> None:
     wall = analysis.window.length
     products = [
         (
@@ -159,11 +161,13 @@ def _longest(console: Console, text: Texts, analysis: Analysis, row: dict[str, A
             f"{product.calls}",
             percent(100 * product.time_ns / wall),
             quantity(1e9 * product.flops / product.time_ns, "FLOP/s") if product.flops and product.time_ns else "",
-            percent(100 * product.padding) if product.tile else "",
+            "" if product.executed_ratio is None else percent(100 * product.executed_ratio - 100),
+            "" if product.slowdown == 1 else percent(100 / product.slowdown),
         )
         for product in analysis.products[:LONGEST]
     ]
-    table(console, text, "products", PRODUCTS, products)
+    kept = len(PRODUCTS) - all(not product[-1] for product in products)  # no rates where all are full
+    table(console, text, "products", PRODUCTS[:kept], [product[:kept] for product in products])
     roofs = [one for one in json.loads(row.get("operator_roofline") or "[]") if one["kind"] in OF_KERNELS]
     lines = [
         (
@@ -216,7 +220,7 @@ def _modules(row: dict[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-def table(console: Console, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def table(console: Terminal, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table in which only texts give way to a narrow terminal: numbers are shown whole."""
     if not rows:
         return

@@ -7,18 +7,19 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import psutil
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.terminal import Terminal
 from mfulab.device import GPU, cpu, identity, is_gpu, vendors
 from mfulab.device.emulation import emulated_here
 from mfulab.device.local_peak import local_peak
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.series import cpu_probe
 from mfulab.flops.formulas import weighted_peak_flop_s
-from mfulab.loop.interactive.published import Rate, rates
+from mfulab.loop.interactive.published import Rate, folder, rates, why_unsafe
 from mfulab.loop.interactive.show import bar, ladder_table
 from mfulab.mfu.ladder import Facts
 from mfulab.mfu.utilization import utilization
@@ -93,6 +94,8 @@ def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
         share = "no MFU: its peak is unknown" if mfu is None else f"MFU {mfu:.1f} % of the spec peak {bar(mfu)}"
         step = f"{1e3 * process['step_s']:.1f} ms a step"
         lines.append(Text(f"{process['name']} ({process['pid']}): {rate}, {step}, {share}", style="green"))
+    if unsafe := why_unsafe(folder()):
+        lines.append(Text(f"no measured processes: {unsafe}", style="yellow"))
     if not sample["processes"] and sample["expected_mfu_percent"] is None:
         lines.append(Text("busy is not useful: MFU needs a process that measures itself (mfulab.measure)", style="dim"))
     return Group(*lines)
@@ -135,7 +138,7 @@ def follow(source: Iterator[Frame], count: int | None, as_json: bool, prometheus
             from mfulab.cli.export import prometheus_page
 
             page = stack.enter_context(prometheus_page(prometheus))
-        console, live = Console(), None
+        console, live = Terminal(), None
         with suppress(KeyboardInterrupt):
             for number, (sample, shown) in enumerate(source, start=1):
                 if page:

@@ -1,17 +1,45 @@
-"""Configs of runs, closed and typed, of what a step reads: runs that differ in the rest share one measurement."""
+"""Configs of runs, closed and typed, of what a measurement reads: runs that differ in the rest are one."""
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from mfulab.core.groups import Closed
+from mfulab.core import groups
+from mfulab.core.rows import column
 
-SEED = Field(0, ge=0, le=(1 << 63) - 1, description="Of weights and inputs.")
-REPLICATE = Field(1, ge=1, description="Which of the processes that measure the run, apart in time; planning sets it.")
+SEED = Field(0, ge=0, le=(1 << 63) - 1, description="Seed of weights and inputs.")
+REPLICATE = Field(1, ge=1, description="Number of the process among those that measure the run; planning sets it.")
 
 
-class StepConfig(Closed):
-    """The config of one step; its `axes` make a run's name; what is measured `on_device` stands below the device."""
+class StepConfig(groups.Closed):
+    """The config of one measurement; its `axes` make a run's name; `on_device`: its runs belong to one machine."""
 
     axes: ClassVar[tuple[str, ...]] = ()
     on_device: ClassVar[bool] = True
+
+
+class CountedConfig(StepConfig):
+    """A model with the size of one batch: what decides the FLOPs of a step."""
+
+    model: groups.ModelConfig
+    batch_size: groups.Dimension = Field(
+        8, description="Samples a step; of each micro-batch with gradient accumulation."
+    )
+    sequence_length: groups.Dimension | None = column("Tokens a sample; empty: the model's own.")
+
+    @model_validator(mode="after")
+    def _sequence_only_for_tokens(self) -> "CountedConfig":
+        length = None if self.model.vocabulary_size is None else self.sequence_length or self.model.sequence_length
+        self.sequence_length = length
+        return self
+
+
+class ModelStepConfig(CountedConfig):
+    """A step of a model on a device: training, inference or decoding, its precision and how it is executed."""
+
+    workload: groups.WorkloadConfig
+    precision: groups.PrecisionConfig
+    execution: groups.ExecutionConfig
+    device: groups.DeviceConfig = groups.DeviceConfig()
+    parallel: groups.ParallelConfig = groups.ParallelConfig()
+    seed: int = SEED

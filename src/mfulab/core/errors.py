@@ -18,7 +18,7 @@ EXTRAS = {
 
 
 class ConfigurationError(Exception):
-    """A config, a path or a device that cannot be used; its message is all that the user sees, one line of it."""
+    """A config, path or device that cannot be used; its message, one line, is all that the user sees."""
 
     def __init__(self, message: str) -> None:
         shown = "".join(each if each.isprintable() else " " for each in message)
@@ -27,7 +27,7 @@ class ConfigurationError(Exception):
 
 
 def unknown(what: str, value: object, choices: Iterable[object]) -> ConfigurationError:
-    """The error for a `value` of `what` that is none of `choices`, with the nearest one first."""
+    """The error for a `value` of `what` that is not among `choices`, with the nearest choice first."""
     names = sorted(str(choice) for choice in choices)
     near = difflib.get_close_matches(str(value), names, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
@@ -35,7 +35,7 @@ def unknown(what: str, value: object, choices: Iterable[object]) -> Configuratio
 
 
 class UnsupportedError(Exception):
-    """This run cannot be done on this device; its message says why and becomes the row's."""
+    """A run that cannot be done on this device; its message says why and becomes the row's."""
 
 
 def lacks(wanted: str, package: str) -> str:

@@ -2,14 +2,18 @@
 
 import csv
 import errno
+import fcntl
 import hashlib
 import io
 import itertools
 import json
+import math
 import os
 import re
 import shutil
 import stat
+import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,6 +34,7 @@ REMEDIES = {
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 LARGEST = 1 << 28  # bytes of a file that is read whole; the tables of 20,000 runs take a tenth
 OF_A_RUN = 1 << 23  # bytes of a table in a run's folder, which become ten times as many in memory
+SCRATCH, YOUNG_S = "mfulab-scratch-", 60  # how folders begin that a kill may leave; seconds in which one is locked
 MOST_FOUND = 100_000  # entries of a folder that is searched; more, as below /, were not meant
 
 
@@ -38,7 +43,7 @@ class UnreadableError(ValueError):
 
 
 def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
-    """The files that a word means: itself, those below a folder that end so, or what a glob matches; in order.
+    """Files that a word means, in order: the file itself, those below a folder with these endings, or a glob's matches.
 
     Raises ConfigurationError where a folder holds too many, or the word is neither a path nor a glob.
     """
@@ -59,19 +64,30 @@ def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
 
 
 def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
-    """The text of a UTF-8 file of at most so many bytes; `follow` reads where a link leads.
+    """Text of a UTF-8 file of at most `most` bytes; `follow` reads where a link leads.
 
     Raises FileNotFoundError, and UnreadableError for anything else that is there.
     """
     try:
-        return _read(path, most, follow).decode("utf-8")
+        return read_bytes(path, most, follow=follow).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UnreadableError(f"{path}: not UTF-8 text (byte {error.start})") from error
 
 
+def read_given(path: Path, most: int = LARGEST) -> str:
+    """The text of a file that a user names, a link followed: regular, at most so many bytes, UTF-8.
+
+    Raises ConfigurationError, saying which of these it is not.
+    """
+    try:
+        return read_text(path, most, follow=True)
+    except (FileNotFoundError, UnreadableError) as error:
+        raise ConfigurationError(f"{error}.") from error
+
+
 def read_tail(path: Path, most: int) -> str:
     """The last `most` bytes of a text file, however large; what is not UTF-8 is replaced. Raises as `read_text`."""
-    return _read(path, -most).decode("utf-8", errors="replace")
+    return read_bytes(path, -most).decode("utf-8", errors="replace")
 
 
 def digest(path: Path) -> str:
@@ -81,15 +97,15 @@ def digest(path: Path) -> str:
 
 
 def digests(folder: Path, ending: str) -> list[str]:
-    """Path and digest of each file below a folder that ends so. Raises ConfigurationError for one that is none."""
+    """Path and digest of each file below a folder with this ending. Raises ConfigurationError for one that is none."""
     try:
         return [f"{path} {digest(path)}" for path in sorted(folder.rglob(f"*{ending}"))]
     except (FileNotFoundError, UnreadableError) as error:
         raise ConfigurationError(f"{error}. Remove it, or give a file.") from error
 
 
-def _read(path: Path, most: int, follow: bool = False) -> bytes:
-    """A file of at most `most` bytes, or its last bytes where that is negative."""
+def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = False) -> bytes:
+    """A file of at most `most` bytes, or its last bytes where that is negative. Raises as `read_text`."""
     with opened(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most > 0:
@@ -124,10 +140,21 @@ def is_inside(path: Path, folder: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Parses a JSON text. Raises ValueError also for NaN and for a number that no float holds, which JSON lacks."""
+    return json.loads(text, parse_float=_finite, parse_constant=_finite)
+
+
+def _finite(text: str) -> float:
+    if math.isfinite(value := float(text)):
+        return value
+    raise ValueError(f"{text[:24]} is no finite number")
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises as `read_text`."""
+    """The object in a JSON file, its numbers finite. Raises as `read_text`."""
     try:
-        found = json.loads(read_text(path))
+        found = parse_json(read_text(path))
     except UnreadableError:
         raise
     except (ValueError, RecursionError) as error:
@@ -138,7 +165,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_csv(path: Path, most: int = OF_A_RUN) -> list[dict[str, str]]:
-    """The lines of a CSV file by column. Raises as `read_text`, and for a line with other than the header's cells."""
+    """Lines of a CSV file by column. Raises as `read_text`, and for a line with more or fewer cells than the header."""
     return parse_csv(read_text(path, most), path)
 
 
@@ -151,6 +178,8 @@ def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
     if not lines:
         raise UnreadableError(f"{path}: empty")
     header = lines[0]
+    if twice := next((name for name in header if header.count(name) > 1), None):
+        raise UnreadableError(f"{path}: two columns are called {twice!r}")
     for number, cells in enumerate(lines[1:], start=2):
         if len(cells) != len(header):
             raise UnreadableError(f"{path}: line {number} has {len(cells)} cells, the header {len(header)}")
@@ -221,3 +250,38 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def scratch(parent: str | None = None) -> Iterator[Path]:
+    """A folder of this process alone below `parent`, or the system's for temporary files; gone after the block.
+
+    Folders that processes of this user left when they were killed are removed: the kernel drops the lock on each.
+    """
+    base = parent or tempfile.gettempdir()
+    with suppress(OSError):
+        for entry in os.scandir(base):
+            if entry.name.startswith(SCRATCH):
+                _remove_abandoned(entry.path)
+    folder = tempfile.mkdtemp(prefix=SCRATCH, dir=base)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # of a file system that keeps none
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_abandoned(folder: str) -> None:
+    """Removes a folder of this user that nobody holds."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            about = os.fstat(descriptor)
+            if about.st_uid == os.getuid() and about.st_mtime < time.time() - YOUNG_S:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)

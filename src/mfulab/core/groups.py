@@ -31,7 +31,7 @@ class Closed(BaseModel):
         return self
 
     def conflicts(self) -> Iterator[str]:
-        """Yields why the values do not go together; the first reason is reported."""
+        """Yields reasons why the values do not go together; the first one is reported."""
         yield from ()
 
 
@@ -62,21 +62,22 @@ SLUG = r"[a-z0-9][a-z0-9-]{0,99}"  # the name of a device's folder
 
 
 class ModelConfig(Closed):
-    """One model: how to build it and what it eats."""
+    """One model: how to build it, and its inputs."""
 
     name: Name
     target: str = Field(alias="_target_", description="Dotted path of a callable that returns a torch.nn.Module.")
     arguments: dict[str, Any] = Field({}, description="Keyword arguments of the callable.")
-    task: Literal["classification", "language_modeling"] = Field("classification", description="Inputs, target, loss.")
+    task: Literal["classification", "language_modeling"] = Field("classification", description="Sets inputs and loss.")
     input_shape: list[Dimension] | None = Field(
-        None, min_length=1, description="Of one sample of a float input: [channels, height, width] for images."
+        None, min_length=1, description="Shape of a float sample: [channels, height, width] for images."
     )
     sequence_length: Dimension | None = Field(None, description="Tokens a sample where none is asked for.")
-    vocabulary_size: Dimension | None = Field(None, description="Token ids are drawn below it.")
+    vocabulary_size: Dimension | None = Field(None, description="Number of token ids; random ids are drawn below it.")
     pruning: Literal["none", "masked", "structured", "two_of_four"] = Field(
-        "none", description="Of linear layers: weights set to zero, hidden units taken out, two of each four left."
+        "none",
+        description="Pruning of linear layers: weights zeroed, hidden units removed, or two of each four weights kept.",
     )
-    pruned_share: float = Field(0.0, ge=0, lt=1, description="Of the weights or units; two_of_four prunes half.")
+    pruned_share: float = Field(0.0, ge=0, lt=1, description="Share of weights or units removed; two_of_four: half.")
 
     def conflicts(self) -> Iterator[str]:
         if (self.input_shape is None) == (self.vocabulary_size is None):
@@ -105,32 +106,33 @@ class WorkloadConfig(Closed):
 
     name: Name
     mode: Literal["training", "inference", "prefill", "decoding"] = Field(
-        "training", description="Of a step; prefill: a prompt's keys, values, next token; decoding: one token more."
+        "training", description="Kind of step; prefill: a prompt's keys, values, next token; decoding: one token more."
     )
-    optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="What updates the parameters.")
+    optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="Algorithm that updates the parameters.")
     optimizer_implementation: Literal["default", "for_loop", "foreach", "fused"] = Field(
-        "default", description="One parameter after the other, all at once, or in one kernel; default: torch's choice."
+        "default",
+        description="Update of one parameter after the other, all at once, or in one kernel; default: torch's choice.",
     )
-    learning_rate: float = Field(1e-3, gt=0, le=1e38, description="The optimiser's.")
-    learning_rate_schedule: Literal["constant", "cosine"] = Field("constant", description="Course of that rate.")
-    gradient_accumulation: int = Field(1, ge=1, le=MOST, description="Micro-batches of batch_size a step.")
-    gradient_clipping: float | None = Field(None, gt=0, le=1e30, description="Maximum norm; empty: no clipping.")
+    learning_rate: float = Field(1e-3, gt=0, le=1e38, description="Learning rate of the optimiser.")
+    learning_rate_schedule: Literal["constant", "cosine"] = Field("constant", description="Learning rate's course.")
+    gradient_accumulation: int = Field(1, ge=1, le=MOST, description="Micro-batches of batch_size samples a step.")
+    gradient_clipping: float | None = Field(None, gt=0, le=1e30, description="Maximum gradient norm; empty: none.")
     checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
     teacher: Literal["none", "online", "cached"] = Field(
         "none", description="Distillation from a frozen model of the same architecture, run in each step or before."
     )
     input: Literal["device", "host"] = Field("device", description="One batch on the device, or new from a DataLoader.")
-    loader_workers: int = Field(0, ge=0, le=1024, description="The DataLoader's processes; 0: the loop itself.")
+    loader_workers: int = Field(0, ge=0, le=1024, description="Worker processes of the DataLoader; 0: none.")
     loader_source: Literal["random", "decode", "file"] = Field(
-        "random", description="Samples drawn, decoded from JPEG, or read from a memory-mapped file."
+        "random", description="Samples drawn at random, decoded from JPEG, or read from a memory-mapped file."
     )
-    loader_file: str | None = Field(None, description="That file: images' bytes or token ids; empty: made for the run.")
+    loader_file: str | None = Field(None, description="File of images' bytes or token ids; empty: made for the run.")
     loader_prefetch: int | None = Field(None, ge=1, le=1024, description="Batches that a worker holds ready; empty: 2.")
     loader_epoch: int | None = Field(None, ge=1, le=MOST, description="Batches of an epoch; empty: without end.")
     loader_persistent: bool = Field(False, description="Keep the workers from one epoch to the next.")
     loader_pinned: bool | None = Field(None, description="Copy to a GPU from page-locked memory; empty: yes.")
     autograd: Literal["no_grad", "inference_mode", "recorded", "leaked"] = Field(
-        "no_grad", description=f"Of inference: no graph, an unneeded one, or graphs of {LEAKED_STEPS} steps kept."
+        "no_grad", description=f"Graph in inference: none, an unneeded one, or those of {LEAKED_STEPS} steps kept."
     )
 
     def conflicts(self) -> Iterator[str]:
@@ -154,7 +156,7 @@ class PrecisionConfig(Closed):
     """The number format that multiplications are asked to use."""
 
     name: Name
-    dtype: Literal[*BY_DTYPE] = Field(description="The format in memory.")  # type: ignore[valid-type]
+    dtype: Literal[*BY_DTYPE] = Field(description="Number format in memory.")  # type: ignore[valid-type]
     tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 matmuls (GPU).")
     autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
 
@@ -173,20 +175,25 @@ class ExecutionConfig(Closed):
         "tensorflow_eager",
         "tensorflow_function",
         "onnxruntime",
-    ] = Field("eager", description="How operations are issued: by torch, or by another framework.")
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field("default", description="Its mode.")
-    quantisation: Literal["none", "dynamic_int8", "static_int8", "weight_int8", "weight_int4"] = Field(
-        "none", description="Of linear layers: activations, their range found in each call or before, or weights alone."
+    ] = Field("eager", description="Way to issue operations: by torch, or by another framework.")
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
+        "default", description="torch.compile's mode."
     )
-    dynamic: bool | None = Field(None, description="torch.compile for any shape, or each; empty: any once one changed.")
+    quantisation: Literal["none", "dynamic_int8", "static_int8", "weight_int8", "weight_int4"] = Field(
+        "none",
+        description="Quantised linear layers: activations, with ranges found in each call or before, or weights alone.",
+    )
+    dynamic: bool | None = Field(
+        None, description="One graph of torch.compile for all shapes, or one for each; empty: for all once one changed."
+    )
     attention: Literal["default", "math", "flash", "efficient", "cudnn"] = Field(
         "default", description="Backend of scaled_dot_product_attention; default: torch's choice for each call."
     )
-    channels_last: bool = Field(False, description="Lay images out with their channels last.")
+    channels_last: bool = Field(False, description="Lay images out with channels last.")
 
     @property
     def multiplies_integers(self) -> bool:
-        """Says whether linear layers multiply int8, whatever format their weights had."""
+        """True if linear layers multiply int8, whatever format the weights had."""
         return self.quantisation in ("dynamic_int8", "static_int8")
 
 
@@ -202,19 +209,17 @@ class DeviceConfig(Closed):
     """Device to measure."""
 
     name: Name = "auto"
-    type: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="`auto`: the GPU that CUDA or HIP sees, else the CPU; `mps`: Apple's GPU."
-    )
-    threads: int | None = Field(None, ge=1, le=4096, description="CPU threads; empty: one an allowed physical core.")
-    peak_tflop_s: Peaks = Field({}, description="Dense spec peak by format for a device that is not known here.")
+    type: str = Field("auto", description="`auto`: the GPU that CUDA or HIP sees, else the CPU; `mps`: Apple's GPU.")
+    threads: int | None = Field(None, ge=1, le=4096, description="CPU threads; empty: one per allowed physical core.")
+    peak_tflop_s: Peaks = Field({}, description="Dense peak, TFLOP/s, by number format for a device not known here.")
 
 
 class TimingConfig(Closed):
     """Length of the measurement; empty: the device's default, short on a CPU, 5 s in all if energy is read."""
 
     windows: int | None = Field(None, ge=2, le=100_000, description="Measured windows of each process.")
-    window_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Shortest measured window.")
-    warm_up_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Longest warm-up; it ends once steady.")
+    window_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Shortest length of a measured window.")
+    warm_up_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Longest warm-up; steadiness ends it.")
     relative_precision: float | None = Field(
         None,
         gt=0,
@@ -222,9 +227,12 @@ class TimingConfig(Closed):
         description="Relative half-width of the interval at which further windows and processes are left out.",
     )
     patience_s: float | None = Field(
-        None, ge=0, le=LONGEST_S, description="Longest time of windows for disturbed ones, and for the precision."
+        None,
+        ge=0,
+        le=LONGEST_S,
+        description="Longest time of further windows, where some were disturbed or the precision is not reached.",
     )
-    time_limit_s: float = Field(600, gt=0, le=LONGEST_S, description="A run that takes longer becomes a failed row.")
+    time_limit_s: float = Field(600, gt=0, le=LONGEST_S, description="Longest run; a longer one becomes a failed row.")
 
     def conflicts(self) -> Iterator[str]:
         if self.relative_precision is not None and self.patience_s == 0:
@@ -232,12 +240,12 @@ class TimingConfig(Closed):
 
 
 class ProfileConfig(Closed):
-    """Recordings beside the timing, in passes of their own."""
+    """Passes beside the timing, each apart from it."""
 
-    operators: bool = Field(True, description="Operator table from a separate traced pass.")
-    trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of that pass.")
-    exact: bool = Field(False, description="Output or losses of the same model in float64, to compare with.")
-    losses: int = Field(0, ge=0, le=1000, description="Losses of so many first training steps.")
+    operators: bool = Field(True, description="Table of operators from a separate traced pass.")
+    trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of the traced pass.")
+    exact: bool = Field(False, description="Compare output or losses with those of the same model in float64.")
+    losses: int = Field(0, ge=0, le=1000, description="Number of first training steps whose losses are kept.")
     varied_batches: int = Field(0, ge=0, le=100, description="Calls with other batch sizes; compilations counted.")
 
 
@@ -245,18 +253,18 @@ class TraceConfig(Closed):
     """One profiler trace: what it is called, where it lies, and its content."""
 
     name: Name
-    path: str = Field(description="Of the file, *.json or *.json.gz.")
-    digest: str = Field(description="Of its content: a file that changed is read anew.")
+    path: str = Field(description="Path of the file, *.json or *.json.gz.")
+    digest: str = Field(description="SHA-256 of the file: a changed one is read anew.")
 
 
 class ParallelConfig(Closed):
     """Data parallelism: processes that train one model together, each with its own batch and device."""
 
-    processes: int = Field(1, ge=1, le=64, description="On a CPU each takes its own cores, on GPUs its own GPU.")
-    nodes: int = Field(1, ge=1, le=64, description="Machines of a SLURM job over which they are spread evenly.")
+    processes: int = Field(1, ge=1, le=64, description="Processes, each on its own cores of a CPU or its own GPU.")
+    nodes: int = Field(1, ge=1, le=64, description="Machines of a SLURM job over which processes are spread evenly.")
     wrapper: Literal["ddp", "fsdp2"] = Field("ddp", description="DistributedDataParallel, or fully_shard by block.")
-    bucket_mb: int = Field(25, gt=0, le=1 << 20, description="Of DDP, MiB: gradients are summed up bucket by bucket.")
-    slowed_rank: int | None = Field(None, ge=0, description="Sleeps in each step, to see who waits for whom.")
+    bucket_mb: int = Field(25, gt=0, le=1 << 20, description="Bucket of DDP, MiB, in which gradients are summed up.")
+    slowed_rank: int | None = Field(None, ge=0, description="Rank that sleeps in each step, to see who waits for whom.")
 
     def conflicts(self) -> Iterator[str]:
         if self.slowed_rank is not None and self.slowed_rank >= self.processes:

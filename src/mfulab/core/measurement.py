@@ -13,7 +13,7 @@ from mfulab.core.rows import Row
 
 @dataclass(frozen=True)
 class Measurement:
-    """One kind of measurement: `MEASUREMENT` of a folder of mfulab/measurements/, whose name is the step's."""
+    """One kind of measurement: `MEASUREMENT` of a folder of mfulab/measurements/, which gives it its name."""
 
     table: str  # that holds its rows
     config: type[StepConfig]  # the keys that a run of it may have
@@ -38,7 +38,7 @@ class Measurement:
 
     @property
     def on_device(self) -> bool:
-        """True if its runs belong to one machine; others are kept once for all."""
+        """True if the runs belong to one machine; others are kept once for all."""
         return self.config.on_device
 
     @property

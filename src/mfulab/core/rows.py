@@ -15,9 +15,12 @@ def column(description: str) -> Any:
     return Field(None, description=description)
 
 
-MEDIAN_TIME = column("As met: the median over all processes of their median, slow states included.")
-MACHINE_COST = column("What neighbours and the machine's states added on a CPU: `median_time_s` ÷ `time_s` − 1.")
-TIME_CI_LOW = column("95 % confidence interval of `time_s`, from the spread between processes.")
+MEDIAN_TIME = column("Median over all processes of each one's median, slow states of the machine included.")
+MACHINE_COST = column("Time that neighbours and the machine's states added on a CPU: `median_time_s` ÷ `time_s` − 1.")
+EXECUTED_RATIO = column("Operations that matmul kernels execute ÷ FLOPs counted of them, by shapes and kernels' names.")
+ISSUED_RATIO = column("Full-rate operations that fill the matmul kernels' tensor-core time ÷ FLOPs counted of them.")
+MISALIGNED = column("JSON: the matmul that padding a side helps most: side, padded, ms, best_ms, rate in %.")
+TIME_CI_LOW = column("Lower end of the 95 % confidence interval of `time_s`, from the spread between processes.")
 Status = Literal["ok", "out_of_memory", "unsupported", "incorrect", "failed", "not_measured"]
 NOT_MEASURED: Status = "not_measured"  # for the budget, which the message names
 
@@ -38,11 +41,11 @@ class Row(BaseModel):
     hardware: str = Field("", description="Slug of the device; empty if none is needed.")
     run: str = Field("", description="Name of the run: its axes, and what differs from the defaults.")
     status: Status = Field("ok", description="`ok`, or why there is no measurement; `message` says more.")
-    message: str = Field("", description="Why the status is not ok, or which values are empty for what reason.")
+    message: str = Field("", description="Reason why the status is not ok, or which values are empty for what reason.")
     commit: str = Field("", description="Git commit of the measuring code, with `-dirty` where the tree was changed.")
-    started_at: str = Field("", description="ISO 8601, UTC.")
+    started_at: str = Field("", description="Start of the run by ISO 8601, UTC.")
     process_s: float | None = column("Wall time of the run's process, imports included.")
-    measured_s: float | None = column("Of that, time inside warm-up and measured windows.")
+    measured_s: float | None = column("Time inside warm-up and measured windows.")
 
     @classmethod
     def of(cls, config: Any, **values: Any) -> Self:
@@ -52,19 +55,19 @@ class Row(BaseModel):
 
 
 class TimedRow(Row):
-    """A row of what is timed by several processes, apart in time, which the tables make one."""
+    """A row of a measurement that several processes time, apart in time; the tables make one row of theirs."""
 
     replicates: int | None = column("Processes whose measurements count.")
     left_out_replicates: int | None = column("Processes left out: they met a slow machine, and two or more did not.")
-    between_spread_percent: float | None = column("Standard deviation of the processes' times, relative.")
-    process_times_s: str | None = column("JSON: the time of each process that counts, in their order.")
+    between_spread_percent: float | None = column("Standard deviation of the processes' times, relative to their size.")
+    process_times_s: str | None = column("JSON: time of each process that counts, in the order of the replicates.")
     precision_percent: float | None = column("Half the 95 % confidence interval, relative: the precision reached.")
-    disturbed_replicates: int | None = column("Processes that count although they met a slow machine; they widen it.")
-    slowdown: float | None = column("The machine's probe around what counts ÷ its best here; of the slowest process.")
+    disturbed_replicates: int | None = column("Processes that count although they met a slow machine; intervals widen.")
+    slowdown: float | None = column("Time of the machine's probe ÷ the best here; of the slowest process that counts.")
     disturbed_windows: int | None = column("Windows, or rounds of a matmul, that count although disturbed.")
-    repeated_windows: int | None = column("Those measured again because the machine was disturbed.")
+    repeated_windows: int | None = column("Windows measured again because the machine was disturbed.")
     probe_s: float | None = column("Time spent on probing the machine's state.")
-    probes: str | None = column("JSON: the machine's states: when (Unix time), seconds of the probe's matmul and copy.")
+    probes: str | None = column("JSON: states of the machine: Unix time, seconds of the probe's matmul and copy.")
 
 
 def is_in_range(value: Any) -> bool:

@@ -1,6 +1,6 @@
 """State of the C library's allocator, which decides whether a step's tensors lie in new pages each time.
 
-glibc (malloc/malloc.c, mallopt(3)) maps a block above its threshold anew and unmaps it when it is freed, and gives the
+glibc (malloc/malloc.c, mallopt(3)) maps a block above its threshold anew and unmaps it when it is freed. It gives the
 top of the heap back once twice that threshold is free. The threshold begins at 128 KiB and becomes the size of the
 largest mapped block freed, up to 32 MiB. A fresh process lies where its model's blocks put it, often on a knife edge.
 Elsewhere (musl, macOS, jemalloc) the same calls do no harm.
@@ -33,7 +33,7 @@ def settle() -> None:
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[bool]:
-    """Serves every block from the heap and gives none back; afterwards as declared. Gives False without mallopt."""
+    """Serves every block from the heap and gives none back; afterwards as declared. Yields False without mallopt."""
     library = ctypes.CDLL(None)
     mallopt, malloc_trim = (getattr(library, name, None) for name in ("mallopt", "malloc_trim"))
     if mallopt is None:

@@ -10,10 +10,9 @@ import torch.distributed as dist
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import BY_DTYPE, format_name
 from mfulab.core.groups import DeviceConfig, PrecisionConfig
-from mfulab.device import APPLE, GPU, cpu, gpu, identity, is_gpu
+from mfulab.device import GPU, cpu, gpu, identity, is_gpu, vendors
 from mfulab.device.allocator import settle
 from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
-from mfulab.device.vendors import apple
 
 
 def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, int]:
@@ -26,13 +25,8 @@ def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, i
     if settled:
         settle()
     kind = identity.resolve(device.type)
-    if kind == APPLE and not torch.backends.mps.is_available():
-        raise identity.NoDeviceError(f"device=mps: torch {torch.__version__} was built without it; choose device=cpu")
-    if kind == GPU and not torch.cuda.is_available():
-        raise identity.NoDeviceError(
-            f"device={device.type}: torch {torch.__version__} cannot use the GPU that the driver shows (is the driver "
-            f"older than torch's CUDA {torch.version.cuda}?); choose device=cpu"
-        )
+    if is_gpu(kind) and (reason := vendors.of(identity.gpus(kind)[0].uuid).why_unusable()):
+        raise identity.NoDeviceError(f"device={device.type}: {reason}; choose device=cpu")
     return torch.device(kind), threads
 
 
@@ -45,16 +39,17 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
     """The format that matmuls use: autocast's where it is on, TF32 where float32 matmuls are allowed to round.
 
     TF32 is a GPU's (compute capability 8.0 and later): elsewhere the switch changes nothing and matmuls stay fp32.
-    Raises UnsupportedError for a format that Apple's GPUs refuse.
+    Raises UnsupportedError for a format in which torch computes nothing on the device.
     """
     name = BY_DTYPE[precision.dtype].name
-    if device.type == APPLE and name not in apple.FORMATS:
-        raise UnsupportedError(f"precision={precision.name}: torch.mps computes in {', '.join(apple.FORMATS)}")
+    formats = vendors.of_device(device).FORMATS if is_gpu(device) else ()
+    if formats and name not in formats:
+        raise UnsupportedError(f"precision={precision.name}: torch.{device.type} computes in {', '.join(formats)}")
     return "tf32" if name == "fp32" and precision.tf32 and not emulated("tf32", device) else name
 
 
 def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bool) -> str:
-    """The format that matmuls of `dtype` use, or convolutions, as torch's switches stand: it has one for each."""
+    """The format that matmuls of `dtype`, or convolutions, use as torch's switches stand: one switch for each."""
     name = format_name(str(dtype).removeprefix("torch.")) or "fp32"
     switch = torch.backends.cudnn.conv if convolutions else torch.backends.cuda.matmul  # type: ignore[attr-defined]
     return "tf32" if name == "fp32" and switch.fp32_precision == "tf32" and not emulated("tf32", device) else name
@@ -63,7 +58,7 @@ def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bo
 def emulated(precision: str, device: torch.device) -> str:
     """Says why `device` emulates a format, converting its operands; empty where it computes it."""
     if is_gpu(device):
-        if precision == "tf32" and (torch.version.hip or device.type == APPLE):
+        if precision == "tf32" and not vendors.of_device(device).HAS_TF32:
             return "TF32 is a format of NVIDIA's GPUs"
         return emulated_by_gpu(precision, gpu.capability_of(device))
     return emulated_by_cpu(precision)
@@ -81,7 +76,7 @@ def allow_tf32(allowed: bool) -> None:
 
 @contextlib.contextmanager
 def matmuls_in(precision: str) -> Iterator[None]:
-    """float32 matmuls are TF32 or not, as `precision` says, convolutions untouched; afterwards as somebody set it."""
+    """Makes float32 matmuls TF32 or not, as `precision` says, convolutions untouched; restores the switch after it."""
     switch = torch.backends.cuda.matmul
     before, switch.fp32_precision = switch.fp32_precision, "tf32" if precision == "tf32" else "ieee"
     try:
@@ -91,7 +86,7 @@ def matmuls_in(precision: str) -> Iterator[None]:
 
 
 def is_first_rank() -> bool:
-    """Says whether this process speaks for its job: the only one, or rank 0."""
+    """True if this process speaks for its job: the only one, or rank 0."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank() == 0
     return os.environ.get("RANK", "0") == "0"

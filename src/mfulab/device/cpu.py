@@ -167,7 +167,7 @@ def usable_cores() -> int:
 
 
 def vector_flags(flags: frozenset[str]) -> tuple[str, ...]:
-    """Those of the CPU's feature flags that decide how wide it computes."""
+    """The CPU's feature flags that decide how wide it computes, sorted."""
     wide = re.compile(r"avx\w*|fma|f16c|amx_\w+|sse4_2|asimd\w*|sve\w*|bf16|i8mm|neon")
     return tuple(sorted(filter(wide.fullmatch, flags)))
 
@@ -202,7 +202,7 @@ def caches() -> dict[str, int]:
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
-    """This process's cgroup and all above it, for `controller`, in either version's layout."""
+    """Folders of this process's cgroup and all above it, for `controller`, in either version's layout."""
     lines = [line.split(":", 2)[1:] for line in (system.text("proc/self/cgroup") or "").splitlines()]
     # A controller belongs to one version: where both are mounted, the other one counts the whole machine.
     found = [line for line in lines if controller in line[0].split(",")] or [line for line in lines if not line[0]]

@@ -1,6 +1,6 @@
 """Features that Linux alone has, each with its stand-in on macOS; no other module asks which system it is.
 
-How a run's processes are watched and ended is in `runtime/processes.py`, with the same rule. Every function answers
+How a run's processes are watched and ended is in `lab/runtime/processes.py`, with the same rule. Every function answers
 None, or does nothing, where the system has no answer, and the reader's cell then says so. It imports little: each
 run's client starts with it, and pathlib would be a third of that start.
 """
@@ -36,7 +36,7 @@ def text(path: str | os.PathLike[str]) -> str | None:
 
 
 def check_processes() -> None:
-    """Raises UnsupportedError where Linux shows no processes, of which psutil and the samplers read."""
+    """Raises UnsupportedError where Linux hides the processes that psutil and the samplers read."""
     if IS_LINUX and text("proc/stat") is None:
         raise UnsupportedError("/proc is not mounted: CPU time and memory cannot be read. Mount it and measure again.")
 

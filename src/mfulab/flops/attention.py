@@ -7,13 +7,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from mfulab.core.data import data
 from mfulab.flops.cost import Cost, Pairs, dense_pairs, document_pairs
 from mfulab.flops.masks import lengths_of, mask_pairs
 
 # The arguments of each kernel as far as they are read, by this module's names.
-_TABLE = yaml.safe_load(Path(__file__).with_name("attention.yaml").read_text(encoding="utf-8"))
+_TABLE = data(Path(__file__).with_name("attention.yaml"))
 SIGNATURES: dict[str, str] = _TABLE["fixed"]
 VARIABLE_SIGNATURES: dict[str, str] = _TABLE["variable"]
 ATTENTION = SIGNATURES | VARIABLE_SIGNATURES
@@ -41,7 +40,10 @@ def _cost(given: dict[str, Any], pairs: Pairs, backward: bool) -> Cost:
     full, attended, rectangle, padding = (
         int(widths * part * products) for part in (pairs.full, pairs.attended, pairs.rectangle, pairs.padding)
     )
-    return Cost(full, attended, int(widths * pairs.executed * executed), full, rectangle, padding, bool(pairs.bound))
+    # Where keys outnumber queries they are a cache's, and what no query sees is an empty slot.
+    unfilled = padding if given["key"].shape[-2] > given["query"].shape[-2] else 0
+    done = int(widths * pairs.executed * executed)
+    return Cost(full, attended, done, full, rectangle, padding, unfilled, bool(pairs.bound))
 
 
 def sdpa_cost(given: dict[str, Any], backward: bool) -> Cost:

@@ -50,7 +50,7 @@ def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
 def compare_formulas(
     model: torch.nn.Module, count: Count, batch_size: int, sequence_length: int
 ) -> list[dict[str, object]]:
-    """One row a formula that applies: its value, the count's, and the deviation in percent; none for other models."""
+    """A row for each formula that applies: its value, the count's, the deviation in percent; none for other models."""
     shape = transformer_shape(model)
     if shape is None:
         return []

@@ -11,7 +11,10 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from operator import add
 
-FLOPS = ("flops", "causal_flops", "executed_flops", "attention_flops", "rectangle_flops", "padding_flops")
+FLOPS = (
+    *("flops", "causal_flops", "executed_flops"),
+    *("attention_flops", "rectangle_flops", "padding_flops", "unfilled_flops"),
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Cost:
     attention_flops: int = 0  # the part of `flops` that grows with pairs of tokens
     rectangle_flops: int = 0  # that part if every query met every key, padding and other documents' included
     padding_flops: int = 0  # of `attention_flops`, those that serve padding, as far as a mask shows it
+    unfilled_flops: int = 0  # of `attention_flops`, those with slots of a static cache that no query sees
     bound: bool = False  # whether the true numbers may be smaller: a mask or lengths had no data to look into
     side: int = 0  # of the square that a plain product makes or takes; pairs of tokens if it is as wide as a row
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
+
+from mfulab.core.data import data
 
 # Names with comments: which costs how much for each element of the largest tensor, and which none.
-_TABLE = yaml.safe_load(Path(__file__).with_name("elementwise.yaml").read_text(encoding="utf-8"))
+_TABLE = data(Path(__file__).with_name("elementwise.yaml"))
 PER_ELEMENT = {name: flops for flops, names in _TABLE["flops"].items() for name in names.split()}
 
 OPTIMIZERS: dict[str, int] = _TABLE["optimizers"]
@@ -57,7 +58,7 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
 
 
 def has_other_formula(packet: Any) -> bool:
-    """Says whether `other_flops` knows an operator, a `torch.ops` overload packet."""
+    """True if `other_flops` knows an operator, a `torch.ops` overload packet."""
     name = getattr(packet, "__name__", "")
     known = (*FUSED_OPTIMIZERS, *_POOLINGS, *_DISTANCES, *_BAGS)
     return name in known or name.startswith(("_foreach_", "_fft_")) or _flops_per_element(packet) is not None

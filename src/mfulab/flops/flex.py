@@ -28,7 +28,7 @@ Add = Callable[[str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 @contextmanager
 def flex_attention_seen(add: Add) -> Iterator[None]:
-    """Inside it, each call of flex_attention is given to `add`, its backward pass when autograd reaches it."""
+    """Gives each call of flex_attention to `add`, and its backward pass when autograd reaches it."""
     original = module.flex_attention_hop
 
     def seen(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:

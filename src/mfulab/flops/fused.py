@@ -85,7 +85,7 @@ grouped_product.register_autograd(
 
 @contextmanager
 def fused_operators() -> Iterator[None]:
-    """Inside it, torch's fused functions call the operators above on tensors without data.
+    """Has torch's fused functions call the operators above on tensors without data.
 
     The replacement is made at the autograd level of torch's dispatcher: wherever the call comes from, a layer of torch,
     the recomputation of a checkpoint or a function imported by name, it is met there.

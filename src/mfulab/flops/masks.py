@@ -12,7 +12,7 @@ _KNOWN = "_mfulab_pairs"
 
 
 def has_data(tensor: Any) -> bool:
-    """Says whether a tensor's values can be read: not on the meta device, not fake, not a shape out of a trace."""
+    """True if a tensor's values can be read: not on the meta device, not fake, not a shape out of a trace."""
     without = type(tensor).__name__ in ("FakeTensor", "FunctionalTensor")
     return hasattr(tensor, "device") and tensor.device.type != "meta" and not without
 
@@ -69,7 +69,7 @@ def documents_of(mask: Any) -> list[list[int]]:
 
 
 def _one_sequence(sees: Any) -> tuple[tuple[float, float, float], list[int]]:
-    """Of a mask [queries, keys]: full and attended pairs, of the full ones those with padding; documents' real keys."""
+    """Full and attended pairs of a mask [queries, keys], full ones with padding; real keys of each document."""
     import torch
 
     count = sees.sum(-1)

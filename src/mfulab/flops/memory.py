@@ -27,7 +27,7 @@ class StepMemory:
         return sum(getattr(self, part.name) for part in fields(self))
 
     def sharded(self, devices: int) -> "StepMemory":
-        """Each device's part where all but activations and cache are divided among them.
+        """Part of each device where all but activations and cache are divided among the devices.
 
         That is ZeRO's stage 3 (Rajbhandari et al. 2020, arXiv:1910.02054, section 5) and FSDP's full sharding; each
         device has a batch of its own.

@@ -50,7 +50,7 @@ def operator_name(operator: Any) -> str:
 
 
 def matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """[…, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]: each element of the first meets n of the second.
+    """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]: each element of the first meets n of the second.
 
     A sparse operand has as many elements as it stores. A complex multiply-add is four real ones.
     """
@@ -72,10 +72,12 @@ def _stored(tensor: Any) -> int:
 
 
 def batched_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int | Cost:
-    """As `matmul`. Squares of tokens by tokens, which eager attention makes and takes, grow with pairs of tokens.
+    """FLOPs of a batched matmul. Squares of tokens by tokens, which eager attention makes, grow with pairs of tokens.
 
     Those of a chunk, or of a head's width in linear attention, look the same: `Cost.side` tells them apart.
     """
+    if getattr(b, "is_nested", False) or getattr(a, "is_nested", False):
+        return nested_matmul(a, b)
     flops = matmul(a, b)
     sizes = sorted((a.shape[-2], a.shape[-1], b.shape[-1]))
     if sizes[1] > 1 and sizes[1] in (sizes[0], sizes[2]):
@@ -84,7 +86,7 @@ def batched_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int | Cost:
 
 
 def trilinear(a: Any, b: Any, c: Any, *rest: Sequence[int], **__: Any) -> int:
-    """Bilinear's product of three factors and each of its gradients: of the first two, then of that with the third.
+    """FLOPs of Bilinear's product of three factors, or a gradient: of the first two, then of that with the third.
 
     `rest` is the dimensions of size 1 that each factor is given, and those that are summed over.
     """
@@ -99,32 +101,40 @@ def trilinear(a: Any, b: Any, c: Any, *rest: Sequence[int], **__: Any) -> int:
 
 
 def distances(a: Any, b: Any, *_: Any, **__: Any) -> Cost:
-    """[…, n, k] to […, m, k] by -2·a·bᵀ; the kernel multiplies k + 2 columns, which adds both squares."""
+    """Cost of distances, […, n, k] to […, m, k] by -2·a·bᵀ; the kernel multiplies k + 2 columns for both squares."""
     flops = 2 * a.numel() * b.shape[-2]
     return Cost(flops, flops, flops + 4 * a.numel() // a.shape[-1] * b.shape[-2])
 
 
 def semi_structured_matmul(*args: Any, **__: Any) -> int:
-    """2:4 sparse: of each four values two are stored, and multiplied."""
+    """FLOPs of a 2:4 sparse matmul: of each four values two are stored, and multiplied."""
     values, dense = next((a, args[at + 2]) for at, a in enumerate(args) if a.ndim == 2)
     return 2 * values.numel() * dense.shape[-1]
 
 
 def nested_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """Nested tensors, whose sequences differ in length; all others are taken apart before."""
+    """FLOPs of nested tensors, whose sequences differ in length; others are taken apart before."""
     if not b.is_nested:
-        return 2 * a.numel() * b.shape[-1]
-    sizes = (nested._nested_tensor_size().tolist() for nested in (a, b))
-    return sum(2 * prod(one) * other[-1] for one, other in zip(*sizes, strict=True))
+        return int(2 * a.numel() * b.shape[-1])
+    columns = [size[-1] for size in b._nested_tensor_size().tolist()]
+    rows = a._nested_tensor_size().tolist() if a.is_nested else a.shape[:1].numel() * [a.shape[1:]]
+    return sum(2 * prod(row) * column for row, column in zip(rows, columns, strict=True))
+
+
+def _lengths(x: Any) -> list[int]:
+    """Tokens of each sequence of [batch, tokens, width], nested or not."""
+    if getattr(x, "is_nested", False):
+        return [int(size[0]) for size in x._nested_tensor_size().tolist()]
+    return [x.shape[1]] * x.shape[0]
 
 
 def linear(inputs: Any, weight: Any, *_: Any, **__: Any) -> int:
-    """[…, k]·[n, k]ᵀ. Seen only where torch does not take it apart."""
+    """FLOPs of […, k]·[n, k]ᵀ, seen only where torch does not take it apart."""
     return 2 * inputs.numel() * weight.shape[0]
 
 
 def grouped_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """Each row meets one group only: a mixture of experts costs what its active experts cost.
+    """FLOPs of a grouped matmul: each row meets one group, so a mixture costs what its active experts cost.
 
     [rows, k]·[groups, k, n], and [m, rows]·[rows, n] for the gradient of the weights.
     """
@@ -141,7 +151,7 @@ def convolution_flops(input_shape: Shape, weight_shape: Shape, output_shape: Sha
 
 
 def recurrent(inputs: Any, weights: Sequence[Any]) -> int:
-    """Each token meets each weight matrix once; [steps, batch, width], or [tokens, width] where packed."""
+    """FLOPs of weights that each token meets once; inputs [steps, batch, width], or [tokens, width] where packed."""
     return 2 * inputs.numel() // inputs.shape[-1] * _matrix_elements(weights)
 
 
@@ -150,15 +160,16 @@ def _matrix_elements(arguments: Sequence[Any]) -> int:
 
 
 def encoder_layer(src: Any, embed_dim: int, num_heads: int, *args: Any, **__: Any) -> int:
-    """TransformerEncoderLayer's fused inference path: every weight matrix for every token, and full attention."""
-    batch, tokens, width = src.shape
-    return 2 * batch * tokens * _matrix_elements(args) + 4 * batch * tokens**2 * width
+    """FLOPs of TransformerEncoderLayer's fused inference: every weight matrix for every token, and full attention."""
+    lengths = _lengths(src)
+    return 2 * sum(lengths) * _matrix_elements(args) + 4 * sum(length**2 for length in lengths) * embed_dim
 
 
 def multi_head_attention(query: Any, key: Any, value: Any, embed_dim: int, *rest: Any, **__: Any) -> int:
-    """MultiheadAttention's fused inference path: the projections of all inputs and of the output, and attention."""
-    tokens = query.shape[0] * query.shape[1]
-    return 2 * tokens * _matrix_elements(rest[:5]) + 4 * tokens * key.shape[1] * embed_dim
+    """FLOPs of MultiheadAttention's fused inference: projections of all inputs and the output, and attention."""
+    queries, keys = _lengths(query), _lengths(key)
+    pairs = sum(rows * columns for rows, columns in zip(queries, keys, strict=True))
+    return 2 * sum(queries) * _matrix_elements(rest[:5]) + 4 * pairs * embed_dim
 
 
 def _attention(cost: Callable[[dict[str, Any], bool], Cost], signature: str, backward: bool) -> Formula:

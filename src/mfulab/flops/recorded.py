@@ -1,8 +1,8 @@
 """FLOPs of operators that a trace recorded: their shapes, given to the same formulas as a count.
 
-A trace holds inputs alone, so the shape of a convolution's output is computed from its stride, padding and dilation,
-which newer traces hold as "Concrete Inputs". An operator whose FLOPs its record does not tell has none here, and a
-reason, never 0.
+A trace holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation. Newer
+traces hold these as "Concrete Inputs". An operator whose FLOPs its record does not tell has none here, and a reason,
+never 0.
 """
 
 import ast
@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from mfulab.core.said import Said
-from mfulab.flops.attention import ATTENTION, bind
+from mfulab.flops.attention import ATTENTION, SIGNATURES, bind
 from mfulab.flops.cost import Cost
 from mfulab.flops.operators import FORMULAS, convolution_flops
 
@@ -47,7 +47,7 @@ _MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::
 
 
 def is_recorded_matmul(name: str) -> bool:
-    """Says whether an operator of a trace is a matmul, convolution or attention, whose arguments tell what it costs."""
+    """True if an operator of a trace is a matmul, convolution or attention, whose arguments tell its cost."""
     return name in FORMULAS or name.startswith(_MULTIPLYING)
 
 
@@ -73,6 +73,8 @@ class Recorded:
 
     cost: Cost | None  # None if the record does not hold it
     matmul: tuple[int, int, int, int] | None = None  # (batch, m, n, k) where the call is one matmul
+    convolution: tuple[int, int, int, int] | None = None  # (pixels out, channels, filters, taps) without groups
+    attention: tuple[int, int, int, bool] | None = None  # (queries, keys, width of a head, causal) without lengths
     reason: Said | None = None  # why there is no cost
     elements: int | None = None  # read and written, each operand and result once, where that is told
     bytes_moved: int | None = None  # the same where the record says it in bytes
@@ -106,7 +108,11 @@ def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Re
         matmul = _matmul(name, arguments)
         if matmul:
             return replace(_one_matmul(*matmul), cost=Cost.of(cost))
-        return Recorded(Cost.of(cost), elements=_elements(name, arguments))
+        found = Recorded(Cost.of(cost), elements=_elements(name, arguments))
+        if name == "aten::convolution_backward":
+            gradient, x, weight = arguments[:3]
+            return replace(found, convolution=_as_matmul(x.shape, weight.shape, gradient.shape, bool(arguments[7])))
+        return replace(found, attention=_attention(name, arguments))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
         return Recorded(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
 
@@ -152,6 +158,27 @@ def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None
     return prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1]
 
 
+def _as_matmul(
+    x: tuple[int, ...], weight: tuple[int, ...], output: tuple[int, ...], transposed: bool
+) -> tuple[int, int, int, int] | None:
+    """(pixels out, channels, filters, taps) of a convolution of all channels by all filters."""
+    channels = x[1 - len(weight)]
+    return (
+        None
+        if transposed or channels != weight[1]
+        else (prod(output) // weight[0], channels, weight[0], prod(weight[2:]))
+    )
+
+
+def _attention(name: str, arguments: list[Any]) -> tuple[int, int, int, bool] | None:
+    """(queries, keys, width of a head, causal) of an attention over whole sequences; a mask may leave tiles out."""
+    given = bind(SIGNATURES[name], arguments, {}) if name in SIGNATURES else {}
+    if not given or given.get("mask") is not None:
+        return None
+    query = given["query"].shape
+    return query[-2], given["key"].shape[-2], query[-1], bool(given.get("is_causal"))
+
+
 def _elements(name: str, arguments: list[Any]) -> int | None:
     """Elements of operands and results, once each, of attention and of a convolution's backward pass."""
     if name == "aten::convolution_backward":
@@ -187,7 +214,8 @@ def _convolution(name: str, arguments: list[Any]) -> Recorded:
     )
     flops = convolution_flops(x.shape, weight.shape, output, transposed)
     moved = x.numel() + weight.numel() + prod(output)
-    return Recorded(Cost.of(flops), elements=None if transposed else moved)
+    as_matmul = _as_matmul(x.shape, weight.shape, output, transposed)
+    return Recorded(Cost.of(flops), elements=None if transposed else moved, convolution=as_matmul)
 
 
 def _template(arguments: list[Any]) -> Recorded:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 @contextmanager
 def pretended_ranks(world_size: int, rank: int = 0) -> Iterator[None]:
-    """Inside it, this process is `rank` of a job of `world_size` whose others do not exist.
+    """Makes this process, inside it, `rank` of a job of `world_size` whose others do not exist.
 
     Device meshes, DTensor and FSDP2 can be set up as for the real job, and the step counted: collectives return at
     once, without values. On the meta device no memory is needed.

@@ -51,7 +51,7 @@ class _Storages:
         return storage._cdata in self._alive
 
     def add(self, tensor: torch.Tensor, when_gone: Callable[[], None] = lambda: None) -> bool:
-        """Says whether the tensor's memory is new; `when_gone` is called when its last reference goes."""
+        """True if the tensor's memory is new; `when_gone` is called when its last reference goes."""
         if tensor.layout != torch.strided or (storage := tensor.untyped_storage())._cdata in self._alive:
             return False
         key = storage._cdata
@@ -66,7 +66,7 @@ class _Storages:
 
 
 class SavedTensors(Opened):
-    """Inside it, whatever autograd saves is noted, each piece of memory once, parameters and buffers left out.
+    """Notes whatever autograd saves inside it, each piece of memory once, without parameters and buffers.
 
     `interrupted` says whether torch.func computed gradients, whose saved tensors are not noted.
     """

@@ -9,8 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from mfulab.core.data import data
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
 from mfulab.flops.recorded import NO_SHAPES, NO_VALUES, TYPES
@@ -26,7 +25,7 @@ _SIZES = _FLOATS | {
 # Bytes by the numbers of torch's ScalarType, as conversions record what they convert to.
 _SCALAR_TYPES = (1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2, *(0,) * 7, 1, 1, 1, 1)
 # Operators by what they write, without underscores around their names.
-_TABLE = yaml.safe_load(Path(__file__).with_name("elementwise.yaml").read_text(encoding="utf-8"))["written"]
+_TABLE = data(Path(__file__).with_name("elementwise.yaml"))["written"]
 _KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()}
 
 

@@ -25,7 +25,7 @@ class Shape(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """One multiply-add is two operations."""
+        """FLOPs of the matmul, two for each multiply-add."""
         return 2 * self.batch * self.m * self.n * self.k
 
     def bytes_moved(self, operand_bytes: int, output_bytes: int) -> int:
@@ -124,7 +124,7 @@ class MatmulKernel(ABC):
 
 
 class ThreadAnElement(MatmulKernel):
-    """On a GPU, a thread computes an element of C; `block` is (columns, rows) of C, or (rows, columns)."""
+    """Base of kernels on a GPU with a thread an element of C; `block` is (columns, rows) of C, or (rows, columns)."""
 
     block_sides = 2
     rows_first: ClassVar[bool] = False

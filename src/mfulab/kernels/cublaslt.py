@@ -44,7 +44,7 @@ class CublasLt(MatmulKernel):
 
 
 class CublasLtBias(CublasLt):
-    """The same with a bias in the matmul's epilogue: zero, so the result is still A·B and shows what fusing costs."""
+    """cuBLASLt with a bias in the matmul's epilogue: zero, so the result is still A·B and shows what fusing costs."""
 
     after, adds = "cublaslt", "a bias added in the matmul's own epilogue: what fusing costs"
     precisions = ("fp16", "bf16", "fp8")

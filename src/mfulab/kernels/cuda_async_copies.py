@@ -4,7 +4,7 @@ from mfulab.kernels.cuda_tiled import AsyncTiles
 
 
 class CudaAsyncCopies(AsyncTiles):
-    """A's elements are copied one by one, since its tile is transposed on the way; B's in fours."""
+    """Copies A's elements one by one, since its tile is transposed on the way; B's in fours."""
 
     after, adds = "cuda_warp_tile", "asynchronous copies, three tiles deep; pointers and masks computed once"
     source = "async_copies.cu"

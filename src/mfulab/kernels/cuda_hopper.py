@@ -8,4 +8,3 @@ class CudaHopper(Hopper):
 
     after = "cuda_wmma"
     adds = "Hopper: bulk copies by one warp, products by two warpgroups, blocks that stay for tile after tile"
-    source = "hopper.cu"

@@ -1,11 +1,10 @@
 """CUDA C for Hopper, clusters: two blocks load half of their common B each, for both."""
 
-from mfulab.kernels.hopper import HopperStores
+from mfulab.kernels.cuda_hopper_stores import CudaHopperStores
 
 
-class CudaHopperCluster(HopperStores):
+class CudaHopperCluster(CudaHopperStores):
     """A cluster of two blocks computes 256×256 of C."""
 
     after, adds = "cuda_hopper_stores", "clusters of two blocks: each loads half of B's tile for both by multicast"
-    source = "hopper_cluster.cu"
     cluster = 2

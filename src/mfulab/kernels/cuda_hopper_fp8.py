@@ -17,7 +17,7 @@ class CudaHopperFp8(CudaHopperHilbert):
     item_bytes = 1
 
     def defines(self) -> dict[str, str]:
-        return {"TYPE": "e4m3", "RESULT": "bf16", "OPERAND_BYTES": "1", "B_ALONG_K": "1"}
+        return super().defines() | {"TYPE": "e4m3", "RESULT": "bf16", "B_ALONG_K": "1"}
 
     def views(self, a: Any, b: Any, c: Any) -> list[View]:
         first, _, last = super().views(a, b, c)

@@ -5,22 +5,22 @@ from typing import Any
 import numpy as np
 
 from mfulab.kernels.base import ceil_div
-from mfulab.kernels.hopper import TILE_N, HopperStores
+from mfulab.kernels.cuda_hopper_cluster import CudaHopperCluster
+from mfulab.kernels.hopper import TILE_M, TILE_N
 
 
-class CudaHopperHilbert(HopperStores):
+class CudaHopperHilbert(CudaHopperCluster):
     """The order is a table on the device, made beforehand: that is in the end-to-end time only."""
 
     after = "cuda_hopper_cluster"
     adds = "tiles along a Hilbert curve: the L2 cache serves most loads, whatever the size"
-    source = "hopper_hilbert.cu"
-    cluster = 2
+    ordered = True
 
-    def pointers(self, c: Any) -> list[Any]:
+    def order(self, c: Any) -> Any:
         import torch
 
-        order = hilbert_order(ceil_div(c.shape[1], self.cluster * self.tile_rows), ceil_div(c.shape[2], TILE_N))
-        return [torch.from_numpy(order).to(c.device)]
+        order = hilbert_order(ceil_div(c.shape[1], self.cluster * TILE_M), ceil_div(c.shape[2], TILE_N))
+        return torch.from_numpy(order).to(c.device)
 
 
 def hilbert_order(rows: int, columns: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape
 from mfulab.kernels.cuda_c import CudaC
-from mfulab.kernels.devices import require_block
+from mfulab.kernels.devices import DYNAMIC_SHARED_BYTES, STATIC_SHARED_BYTES, require_block
 
 
 class Tiled(CudaC):
@@ -20,6 +20,10 @@ class Tiled(CudaC):
     load: ClassVar[int] = 1  # neighbouring elements that a thread loads at once
     stages: ClassVar[int] = 1  # pairs of tiles in shared memory
     pad: ClassVar[int] = 0  # elements behind each row of A's tile, which is stored transposed
+    warp: ClassVar[
+        tuple[int, ...]
+    ] = ()  # rows and columns of C that a warp owns; none: it has rows of the block's threads
+    most_shared_bytes: ClassVar[int] = STATIC_SHARED_BYTES
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         super().__init__(precision, block)
@@ -30,16 +34,25 @@ class Tiled(CudaC):
         if tile_k % self.load or tile_n % self.load:
             raise UnsupportedError(f"{name}: rows of its tiles are no multiple of the {self.load} elements of a load")
         loads = (tile_m * tile_k // self.load, tile_k * tile_n // self.load)
+        if self.warp and (tile_m % self.warp[0] or tile_n % self.warp[1]):
+            raise UnsupportedError(f"{name} is no multiple of a warp's {self.warp[0]}×{self.warp[1]}")
+        require_block(name, self.threads, loads, self.tiles_bytes, self.most_shared_bytes)
+
+    @property
+    def tiles_bytes(self) -> int:
+        """Shared memory of all pairs of tiles."""
+        tile_m, tile_n, tile_k = self.sides
         elements = self.stages * (tile_m + self.pad + tile_n) * tile_k
-        require_block(name, self.threads, loads, elements * (8 if precision == "fp64" else 4))
+        return elements * (8 if self.precision == "fp64" else 4)
 
     @property
     def threads(self) -> int:
         return self.sides[0] // self.run_m * (self.sides[1] // self.run_n)
 
     def defines(self) -> dict[str, str]:
-        values = (*self.sides, self.run_m, self.group_rows)
-        return super().defines() | dict(zip(("BM", "BN", "BK", "RUN", "GROUP"), map(str, values), strict=True))
+        names = ("BM", "BN", "BK", "RUN", "RUN_N", "GROUP", "PART_M", "PART_N")
+        values = (*self.sides, self.run_m, self.run_n, self.group_rows, *(self.warp or self.sides[:2]))
+        return super().defines() | dict(zip(names, map(str, values), strict=True))
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
@@ -58,20 +71,15 @@ class Quads(Tiled):
         return replace(super().launch(shape), defines=(("ALIGNED", str(int(aligned))),))
 
 
-class WarpTiles(Quads):
-    """A warp owns 64×32 of C: BM must be a multiple of 64 and BN of 32."""
-
-    tile = (128, 128, 8)
-    stages = 2
-
-    def __init__(self, precision: str, block: Sequence[int] | None = None):
-        super().__init__(precision, block)
-        if self.sides[0] % 64 or self.sides[1] % 32:
-            raise UnsupportedError(f"{self}: block={list(self.sides)} is no multiple of a warp's 64×32")
-
-
-class AsyncTiles(WarpTiles):
+class AsyncTiles(Quads):
     """Tiles that are copied to shared memory asynchronously, three pairs deep."""
 
+    tile = (128, 128, 8)
+    warp = (64, 32)
     stages = 3
     least_capability = (8, 0)
+    most_shared_bytes = DYNAMIC_SHARED_BYTES
+
+    def launch(self, shape: Shape) -> Launch:
+        asked = self.tiles_bytes if self.tiles_bytes > STATIC_SHARED_BYTES else 0
+        return replace(super().launch(shape), shared_memory_bytes=asked)

@@ -1,10 +1,10 @@
 """CUDA C, warp tile: each warp owns 64×32 of C, so its lanes share more of what they read."""
 
-from mfulab.kernels.cuda_tiled import WarpTiles
+from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
 
 
-class CudaWarpTile(WarpTiles):
-    """Double-buffered as the rung below."""
+class CudaWarpTile(CudaDoubleBuffered):
+    """The double-buffered rung's code, with its lanes 8×4 to a warp."""
 
     after, adds = "cuda_double_buffered", "a warp owns 64×32: fewer distinct shared-memory reads a multiply-add"
-    source = "warp_tile.cu"
+    warp = (64, 32)

@@ -11,6 +11,7 @@ WARP = 32
 # CUDA C++ programming guide, "Technical specifications per compute capability"
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 STATIC_SHARED_BYTES = 48 << 10  # a block may have more of its SM only where it asks for it at launch
+DYNAMIC_SHARED_BYTES = 99 << 10  # what every GPU since 8.0 gives a block that asks
 
 
 @functools.cache
@@ -60,11 +61,13 @@ def require_grid(name: str, grid: tuple[int, ...]) -> None:
         raise UnsupportedError(f"{name} needs a grid of {grid}; {LARGEST_GRID} is the largest")
 
 
-def require_block(name: str, threads: int, loads: tuple[int, int], shared_bytes: int) -> None:
+def require_block(
+    name: str, threads: int, loads: tuple[int, int], shared_bytes: int, most_bytes: int = STATIC_SHARED_BYTES
+) -> None:
     """Raises UnsupportedError for a tiled block that cannot be: its threads, their loads of each tile, its bytes."""
     if not 0 < threads <= most_threads() or threads % WARP:
         raise UnsupportedError(f"{name}: {threads} threads a block; at most {most_threads()}, in whole warps of {WARP}")
     if any(count % threads for count in loads):
         raise UnsupportedError(f"{name}: {threads} threads cannot share the loads of its tiles evenly, {loads}")
-    if shared_bytes > STATIC_SHARED_BYTES:
-        raise UnsupportedError(f"{name} needs {shared_bytes} B of shared memory; {STATIC_SHARED_BYTES} B are there")
+    if shared_bytes > most_bytes:
+        raise UnsupportedError(f"{name} needs {shared_bytes} B of shared memory; {most_bytes} B are there")

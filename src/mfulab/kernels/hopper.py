@@ -35,14 +35,18 @@ class Hopper(CudaC):
     cluster: ClassVar[int] = 1  # blocks, one tile above the other
     shared_memory_bytes: ClassVar[int] = RING_BYTES + 2 * STAGES * 8 + ALIGNMENT
     item_bytes: ClassVar[int] = 2
-    tile_rows: ClassVar[int] = TILE_M
+    source = "hopper.cu"
+    stores: ClassVar[bool] = False  # whether C leaves by the copy engine
+    ordered: ClassVar[bool] = False  # whether tiles are taken along a curve
 
     def architecture(self, capability: tuple[int, int]) -> str:
         return "sm_90a"  # wgmma exists for this one target only
 
     def defines(self) -> dict[str, str]:
-        name = {"fp16": "f16", "bf16": "bf16"}[self.precision]
-        return {"TYPE": name, "RESULT": name, "OPERAND_BYTES": str(self.item_bytes)}
+        name = "f16" if self.precision == "fp16" else "bf16"
+        how = {"BLOCKS": self.cluster, "STORES": int(self.stores), "ORDERED": int(self.ordered)}
+        form = {"TYPE": name, "RESULT": name, "OPERAND_BYTES": str(self.item_bytes)}
+        return form | {key: str(value) for key, value in how.items()}
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
@@ -54,22 +58,23 @@ class Hopper(CudaC):
             raise UnsupportedError(f"{self}: the copy engine needs {sides}, not {shape}")
 
     def launch(self, shape: Shape) -> Launch:
-        tiles = shape.batch * ceil_div(shape.m, self.cluster * self.tile_rows) * ceil_div(shape.n, TILE_N)
+        tiles = shape.batch * ceil_div(shape.m, self.cluster * TILE_M) * ceil_div(shape.n, TILE_N)
         blocks = self.cluster * min(tiles, getattr(properties(), "multi_processor_count", H100_SMS) // self.cluster)
         return Launch((THREADS, 1, 1), (blocks, 1, 1), self.shared_memory_bytes)
 
     def views(self, a: Any, b: Any, c: Any) -> list[View]:
         """Tensors that the copy engine loads and stores, in the order of the kernel's arguments."""
         batch, m, k = a.shape
-        depth = ROW_BYTES // self.item_bytes
-        return [View(a, (k, m, batch), (depth, self.tile_rows, 1)), View(b, (b.shape[-1], k, batch), (BOX, depth, 1))]
+        depth, n = ROW_BYTES // self.item_bytes, c.shape[2]
+        map_c = View(c, (n, m, batch), (BOX, BOX, 1))
+        return [View(a, (k, m, batch), (depth, TILE_M, 1)), View(b, (n, k, batch), (BOX, depth, 1)), map_c]
 
-    def pointers(self, c: Any) -> list[Any]:
-        """Tensors that the kernel takes by their address, behind the views."""
-        return [c]
+    def order(self, c: Any) -> Any:
+        """The order of tiles as a tensor on the device; where none is asked for, any tensor."""
+        return c
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        views, pointers = self.views(a, b, c), self.pointers(c)
+        views, pointers = self.views(a, b, c), [c, self.order(c)]
         sides = (a.shape[0], a.shape[1], c.shape[2], a.shape[2])
         maps = [tensor_map(view) for view in views]
         values = [*(ctypes.c_void_p(one.data_ptr()) for one in pointers), *map(ctypes.c_int, sides)]
@@ -89,19 +94,6 @@ class Hopper(CudaC):
             check(driver.cuLaunchKernel(function, *sizes, stream, ctypes.addressof(arguments), 0))
         except LaunchError as error:
             raise LaunchError(f"{error} ({self.source}, {launch})") from error
-
-
-class HopperStores(Hopper):
-    """C leaves by the copy engine too: each consuming warpgroup has two patches of 64×64 in shared memory for it."""
-
-    shared_memory_bytes = RING_BYTES + ALIGNMENT + 4 * PATCH_BYTES + ALIGNMENT  # barriers fill up to a multiple
-
-    def views(self, a: Any, b: Any, c: Any) -> list[View]:
-        batch, m, n = c.shape
-        return [*super().views(a, b, c), View(c, (n, m, batch), (BOX, BOX, 1))]
-
-    def pointers(self, c: Any) -> list[Any]:
-        return []
 
 
 class TensorMap:

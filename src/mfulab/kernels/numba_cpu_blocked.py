@@ -29,7 +29,7 @@ def _four_rows_four_deep(a, b, tile, row, top, k, first, width):
 
 @njit(fastmath={"contract"})
 def _edge(a, b, tile, rows, top, depth, first, width):
-    """The same for what is left over beside the fours: `rows` and `depth` are (first, end)."""
+    """Sums what is left over beside the fours: `rows` and `depth` are (first, end)."""
     for row in range(*rows):
         c_row = tile[row]
         for k in range(*depth):
@@ -56,7 +56,7 @@ def _fill(tile, a, b, top, rows, first, width):
 
 @njit(parallel=True, fastmath={"contract"})
 def _matmul(a, b, c, rows, columns):
-    """Each task sums in a tile of its own and copies it to C once, wherever C's rows lie."""
+    """Sums, each task in a tile of its own, and copies it to C once, wherever C's rows lie."""
     tasks = (c.shape[1] + rows - 1) // rows
     columns = min(columns, c.shape[2])
     stride = (columns + 255) // 256 * 256 + PADDING
@@ -71,7 +71,7 @@ def _matmul(a, b, c, rows, columns):
 
 
 class NumbaCpuBlocked(CpuKernel):
-    """All allowed threads. `block` is (rows of C a task, columns of C)."""
+    """Blocked loops on all allowed threads. `block` is (rows of C a task, columns of C)."""
 
     after = "numba_cpu_reordered"
     adds = "blocks that fit the caches, 4×4 register tiles, every core"

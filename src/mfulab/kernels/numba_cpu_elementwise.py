@@ -15,7 +15,7 @@ def _multiply(a, b, c):
 
 
 class NumbaCpuElementwise(ElementWise, CpuKernel):
-    """As `cuda_elementwise` on a GPU."""
+    """Element-wise product of two arrays on the CPU; `cuda_elementwise` is its peer on a GPU."""
 
     family, after = "element-wise", ""
     adds = "one multiplication for 12 bytes in float32, on every core"

@@ -43,7 +43,7 @@ class NumbaCuda(MatmulKernel):
 
 
 def device_array(tensor: Any) -> Any:
-    """The same memory as Numba takes it: a device array, or in the simulator a NumPy view."""
+    """A torch tensor's memory as Numba takes it: a device array, or in the simulator a NumPy view."""
     if not tensor.is_cuda:
         from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -68,7 +68,7 @@ def _external_stream(pointer: int) -> Any:
 
 
 def resources_of(dispatcher: Any) -> Resources:
-    """Of the one compiled overload; all None in the simulator and before the first call."""
+    """Resources of the one compiled overload; all None in the simulator and before the first call."""
     kernel = next(iter(getattr(dispatcher, "overloads", {}).values()), None)
     if kernel is None:
         return Resources()

@@ -26,7 +26,7 @@ _BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (11, 0): 24, (12, 0):
 
 
 def multiprocessor() -> Multiprocessor | None:
-    """The current GPU's; None without one."""
+    """Resources of one SM of the current GPU; None without a GPU."""
     if (device := properties()) is None:
         return None
     return Multiprocessor(

@@ -1,6 +1,7 @@
 """torch.compile: the matmul as Inductor chooses it, `max-autotune` among generated Triton kernels and cuBLAS's."""
 
 import functools
+import os
 from typing import Any
 
 import torch
@@ -31,4 +32,8 @@ class TorchCompiled(MatmulKernel):
 
 @functools.cache
 def _compiled() -> Any:
+    import platformdirs
+
+    # Inductor runs the code that it finds in its cache, by default a folder in /tmp that anybody may have made before.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(platformdirs.user_cache_path("mfulab") / "inductor"))
     return torch.compile(torch.matmul, mode="max-autotune-no-cudagraphs", dynamic=False)

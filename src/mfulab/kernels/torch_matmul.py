@@ -44,7 +44,7 @@ class Torch(MatmulKernel):
 
 
 def round_to_tf32(allowed: bool) -> None:
-    """True if float32 matmuls on a GPU may round their operands to TF32.
+    """Lets float32 matmuls on a GPU round their operands to TF32, or forbids it, by `allowed`; process-wide.
 
     torch has two switches for it. Setting the older one sets both; reading the newer one is always allowed, while the
     older one raises where somebody has set the newer.

@@ -35,7 +35,7 @@ class TorchScaled(MatmulKernel):
 
 
 class TorchScaledFast(TorchScaled):
-    """The same with fast accumulation: the peer of kernels whose `wgmma` adds up all of k in its own accumulators."""
+    """torch's fp8 matmul with fast accumulation: the peer of kernels whose `wgmma` adds up all of k by itself."""
 
     after, adds = "torch_scaled", "sums that stay in the tensor cores, with fewer bits"
     accumulates_fast = True

@@ -33,16 +33,20 @@ def store_tile(c, total, batch, row, column, m, n, tile_m: tl.constexpr, tile_n:
 def matmul_tiles(
     a, b, c, batch, m, n, k,
     tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
-    group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr,
+    group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr, b_along_k: tl.constexpr,
 ):  # fmt: skip
-    """A program a tile, through pointers; any shape."""
+    """Multiplies by a program a tile, through pointers; any shape."""
     row, column = place_of(tl.program_id(0), tl.cdiv(m, tile_m), tl.cdiv(n, tile_n), group_rows)
     matrix = tl.program_id(1)
     rows = row * tile_m + tl.arange(0, tile_m)
     columns = column * tile_n + tl.arange(0, tile_n)
     depth = tl.arange(0, tile_k)
     from_a = a + matrix.to(tl.int64) * m * k + rows[:, None].to(tl.int64) * k + depth[None, :]
-    from_b = b + matrix.to(tl.int64) * k * n + depth[:, None].to(tl.int64) * n + columns[None, :]
+    from_b = b + matrix.to(tl.int64) * k * n
+    if b_along_k:
+        from_b += depth[:, None] + columns[None, :].to(tl.int64) * k
+    else:
+        from_b += depth[:, None].to(tl.int64) * n + columns[None, :]
     total = tl.zeros((tile_m, tile_n), dtype=sum_type)
     for start in range(0, k, tile_k):
         inside = depth < k - start
@@ -50,7 +54,7 @@ def matmul_tiles(
         part_b = tl.load(from_b, mask=inside[:, None] & (columns[None, :] < n), other=0.0)
         total = tl.dot(part_a, part_b, total, input_precision=rounding, out_dtype=sum_type)
         from_a += tile_k
-        from_b += tile_k * n
+        from_b += tile_k if b_along_k else tile_k * n
     store_tile(c, total, matrix, row, column, m, n, tile_m, tile_n)
 
 
@@ -58,9 +62,12 @@ def matmul_tiles(
 def matmul_persistent(
     a, b, c, batch, m, n, k,
     tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
-    group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr,
+    group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr, b_along_k: tl.constexpr,
 ):  # fmt: skip
-    """As many programs as SMs, each taking tile after tile; a[batch·m,k] and b[batch·k,n] are tensor descriptors."""
+    """Multiplies by as many programs as SMs, tile after tile; a[batch·m,k] and b[batch·k,n] are tensor descriptors.
+
+    With `b_along_k` the latter is b[batch·n,k].
+    """
     rows, columns = tl.cdiv(m, tile_m), tl.cdiv(n, tile_n)
     for tile in range(tl.program_id(0), batch * rows * columns, tl.num_programs(0)):
         matrix = tile // (rows * columns)
@@ -68,7 +75,10 @@ def matmul_persistent(
         total = tl.zeros((tile_m, tile_n), dtype=sum_type)
         for start in range(0, k, tile_k):
             part_a = a.load([matrix * m + row * tile_m, start])
-            part_b = b.load([matrix * k + start, column * tile_n])
+            if b_along_k:
+                part_b = b.load([matrix * n + column * tile_n, start]).T
+            else:
+                part_b = b.load([matrix * k + start, column * tile_n])
             total = tl.dot(part_a, part_b, total, input_precision=rounding, out_dtype=sum_type)
         store_tile(c, total, matrix, row, column, m, n, tile_m, tile_n)
 
@@ -78,7 +88,11 @@ DEFAULTS = {4: ((128, 128, 32), 8, 3), 2: ((128, 256, 64), 8, 3), 1: ((128, 256,
 
 
 class TritonKernel(MatmulKernel):
-    """`block` is (tile_m, tile_n, tile_k), powers of 2; Triton's interpreter (TRITON_INTERPRET=1) takes CPU tensors."""
+    """`block` is (tile_m, tile_n, tile_k), powers of 2; Triton's interpreter (TRITON_INTERPRET=1) takes CPU tensors.
+
+    wgmma takes 8-bit and tf32 operands with the inner dimension innermost alone, so B is transposed beforehand for
+    these: that is in the end-to-end time only.
+    """
 
     accumulates_fast = True  # Triton's default for fp8 on Hopper
     family = "Triton"
@@ -103,7 +117,8 @@ class TritonKernel(MatmulKernel):
     def constants(self) -> dict[str, Any]:
         """Compile-time parameters that follow from the precision."""
         summed = tl.int32 if self.precision == "int8" else tl.float32
-        return {"group_rows": GROUP, "sum_type": summed, "rounding": "tf32" if self.precision == "tf32" else "ieee"}
+        rounding = "tf32" if self.precision == "tf32" else "ieee"
+        return {"group_rows": GROUP, "sum_type": summed, "rounding": rounding, "b_along_k": self.b_along_k}
 
     def tiling(self) -> dict[str, Any]:
         """Tile, warps and pipeline stages."""
@@ -111,8 +126,16 @@ class TritonKernel(MatmulKernel):
         sides = dict(zip(("tile_m", "tile_n", "tile_k"), self.sides, strict=True))
         return {**sides, "num_warps": warps, "num_stages": stages}
 
+    @property
+    def b_along_k(self) -> bool:
+        """True where B is multiplied with its inner dimension innermost."""
+        return self.precision in ("tf32", "fp8", "int8")
+
+    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        return a, b.transpose(1, 2).contiguous() if self.b_along_k else b, c
+
     def arguments(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        return a, b, c, a.shape[0], a.shape[1], b.shape[2], a.shape[2]
+        return a, b, c, a.shape[0], a.shape[1], c.shape[2], a.shape[2]
 
     def resources(self) -> Resources:
         compiled = self._compiled

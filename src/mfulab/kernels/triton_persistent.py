@@ -20,9 +20,9 @@ class TritonPersistent(TritonKernel):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         item = FORMATS[self.precision].bytes
-        if shape.n * item % 16 or shape.k * item % 16:
+        if shape.k * item % 16 or (not self.b_along_k and shape.n * item % 16):
             raise UnsupportedError(f"{self}: rows must be multiples of 16 bytes, not {shape} in {self.precision}")
-        if shape.batch > 1 and shape.k % self.sides[2]:
+        if not self.b_along_k and shape.batch > 1 and shape.k % self.sides[2]:
             raise UnsupportedError(f"{self}: in a batch k must be a multiple of {self.sides[2]}, not that of {shape}")
 
     def launch(self, shape: Shape) -> Launch:
@@ -37,7 +37,8 @@ class TritonPersistent(TritonKernel):
         tile_m, tile_n, tile_k = self.sides
         (batch, m, k), n = a.shape, b.shape[2]
         rows_a = TensorDescriptor.from_tensor(a.view(batch * m, k), [tile_m, tile_k])
-        rows_b = TensorDescriptor.from_tensor(b.view(batch * k, n), [tile_k, tile_n])
+        b = super().prepare(a, b, c)[1].flatten(0, 1)
+        rows_b = TensorDescriptor.from_tensor(b, [tile_n, tile_k] if self.b_along_k else [tile_k, tile_n])
         return rows_a, rows_b, c, batch, m, n, k
 
     def run(self, *operands: Any, launch: Launch) -> None:

@@ -1,1 +1,1 @@
-"""The measurements, each a module with `measure(config, folder)`."""
+"""The measurements, each a folder with `measure(config, folder)` in its measure.py."""

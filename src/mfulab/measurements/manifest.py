@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from mfulab.core.files import UnreadableError, read_json
 from mfulab.core.groups import SLUG
-from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.measurements.registry import MEASUREMENTS, machine
 
-Slug = Annotated[str, Field(pattern=f"^{SLUG}$")]
+Slug = Annotated[str, Field(pattern=f"^{SLUG}$"), AfterValidator(machine)]
 Text = Annotated[str, Field(pattern=r"^[^\x00/]+$", max_length=255)]
 
 
@@ -43,7 +43,7 @@ class Manifest(BaseModel):
 
     @model_validator(mode="after")
     def _stays_in_the_results(self) -> "Manifest":
-        """Each folder is the one that its step and run have below results/."""
+        """Checks that each folder is the one that its measurement and run have below results/."""
         for run in self.runs:
             named = [(run.step, run.folder), *(("ceilings", folder) for folder in run.ceilings.values())]
             for step, folder in [*named, *([("count_flops", run.flops_folder)] if run.flops_folder else ())]:

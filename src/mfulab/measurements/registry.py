@@ -1,9 +1,9 @@
-"""Every measurement, found by its folder.
+"""The measurements, found by their folders.
 
 Planning, the rules in workflow/rules/measure.smk, tables, merging, recordings and the page derive from it. A folder
 declares config, row and `MEASUREMENT` in its `__init__.py`, which imports no torch. Its `measure.py` is imported by the
 process that measures: `measure(config, folder)` gives a `Measured`, and may leave files in the run's own folder. It
-raises UnsupportedError if a run cannot be done; out of memory and other exceptions become rows in runtime/run.py.
+raises UnsupportedError if a run cannot be done; out of memory and other exceptions become rows in lab/runtime/run.py.
 """
 
 import importlib
@@ -33,3 +33,10 @@ NO_MACHINE = {
     "public",
     *(m.step for m in MEASUREMENTS.values() if not m.on_device),
 }
+
+
+def machine(hardware: str) -> str:
+    """The name of a machine's folder as given. Raises ValueError for one of results/ that is no machine's."""
+    if hardware in NO_MACHINE:
+        raise ValueError("results/ has a folder of that name which is no machine's")
+    return hardware

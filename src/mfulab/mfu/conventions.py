@@ -4,8 +4,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args, get_type_hints
 
-import yaml
-
+from mfulab.core.data import data
 from mfulab.mfu.work import Work
 
 Attention = Literal["full", "half", "none"]
@@ -46,7 +45,7 @@ class Convention:
 
 BY_KEY = {
     key: Convention(held["name"], Choices(**held.get("choices", {})), held["source"])
-    for key, held in yaml.safe_load(Path(__file__).with_name("conventions.yaml").read_text(encoding="utf-8")).items()
+    for key, held in data(Path(__file__).with_name("conventions.yaml")).items()
 }
 CONVENTIONS = tuple(BY_KEY.values())
 

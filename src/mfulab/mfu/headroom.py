@@ -11,8 +11,9 @@ from typing import Any
 
 # From the peak down to MFU, in the order in which the figure takes them off.
 _SAME = ("input_wait", "idle", "communication", "copies", "graph", "page_faults")
-_OF_PRODUCTS = ("clock", "tile_padding", "best_below_peak", "matmuls_below_best", "useful")
+_OF_PRODUCTS = ("clock", "tile_padding", "slow_instructions", "best_below_peak", "matmuls_below_best", "useful")
 PARTS = (*_SAME, "other_operators", "recomputation", "uncounted", *_OF_PRODUCTS)
+RATIOS = ("executed_ratio", "issued_ratio")
 _OF_OPERATORS = ("products", "recomputed", "others", "uncounted")  # times in which page faults may lie
 
 
@@ -20,7 +21,8 @@ def headroom(
     spent_ns: Mapping[str, int],
     useful_ns: float | None,
     *,
-    padding_ns: float = 0,
+    executed_ratio: float | None = None,
+    issued_ratio: float | None = None,
     clock_ns: float | None = None,
     best_ns: float | None = None,
 ) -> dict[str, int]:
@@ -28,12 +30,13 @@ def headroom(
 
     Args:
         spent_ns: exclusive times that sum to the step: `products` (matmuls, convolutions, attention),
-            `recomputed` (the same again for a checkpoint), `others` (operators that multiply nothing), `uncounted`
+            `recomputed` (the same again for a checkpoint), `others` (all other operators), `uncounted`
             (matmuls of unknown FLOPs), `graph`, `communication`, `copies`, `input_wait`, `idle`; where page faults
             are known, `page_faults`.
         useful_ns: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then `uncounted`, and
             no part divides them.
-        padding_ns: what whole tiles add to it at the peak.
+        executed_ratio: operations that kernels execute, padding included ÷ the FLOPs counted of them; None: unknown.
+        issued_ratio: these at their instructions' own rates ÷ the FLOPs counted of them; None likewise.
         clock_ns: what a clock below the peak's adds to it; where None, the clock is not known, and there is no such
             part: what it takes is left in those after it.
         best_ns: the same FLOPs at the best speed measured; where None, the peak is that speed, or none was measured.
@@ -51,9 +54,12 @@ def headroom(
         return {name: time for name, time in parts.items() if name not in _OF_PRODUCTS}
     parts["useful"] = round(useful_ns)
     left = products - parts["useful"]
-    reached = useful_ns + padding_ns + (clock_ns or 0.0)
-    below = None if best_ns is None else best_ns - reached
-    for name, wanted in (("clock", clock_ns), ("tile_padding", padding_ns), ("best_below_peak", below)):
+    executed, issued = (None if ratio is None else useful_ns * ratio for ratio in (executed_ratio, issued_ratio))
+    padding_ns = None if executed is None else executed - useful_ns
+    slow_ns = None if executed is None or issued is None else issued - executed
+    below = None if best_ns is None else best_ns - sum((useful_ns, clock_ns or 0.0, padding_ns or 0.0, slow_ns or 0.0))
+    beyond = (clock_ns, padding_ns, slow_ns, below)
+    for name, wanted in zip(_OF_PRODUCTS, beyond, strict=False):
         if wanted is None:
             del parts[name]
         else:
@@ -96,8 +102,9 @@ def of_operators(
 ) -> list[dict[str, Any]]:
     """Roofline of each operator of a step, the most to gain first: Williams et al. 2009, doi:10.1145/1498765.1498785.
 
-    The best time is the longest of FLOPs ÷ peak (bound by `compute`), bytes ÷ bandwidth (`memory`) and the time of as
-    many kernels as short as the shortest of the trace (`launch`). Bytes are a lower bound, so the best time is too.
+    The best time is the longest of three: FLOPs ÷ peak (bound by `compute`), bytes ÷ bandwidth (`memory`), and the time
+    of as many kernels as short as the shortest of the trace (`launch`). Bytes are a lower bound, so the best time is
+    too.
 
     Args:
         operators: of a window each `time_ns`, `kernel_ns`, `launch_ns`, executed `flops` by format, and `bytes`.
@@ -133,6 +140,13 @@ def columns(parts: Mapping[str, int] | None) -> dict[str, float | None]:
     return {f"{part}_ms": parts[part] / 1e6 if parts and part in parts else None for part in PARTS}
 
 
+def rungs(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Percent of the step at the peak: the operations executed, and those at the rates of their instructions."""
+    hfu, ratios = row.get("hfu_percent"), [row.get(name) for name in RATIOS]
+    shares = [None if hfu is None or ratio is None else hfu * ratio for ratio in ratios]
+    return dict(zip(("executed_percent", "issued_percent"), shares, strict=True))
+
+
 def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
     """Times of a window scaled to one step in whole nanoseconds; idle takes what rounding loses."""
     whole = sum(spent_ns.values())
@@ -144,7 +158,7 @@ def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
 
 
 def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
-    """The same times with `page_faults` taken out of operators, by their times: a trace does not say out of which."""
+    """Times with `page_faults` taken out of operators, in proportion: a trace does not say out of which."""
     found, before, taken = dict(spent_ns), 0, 0
     whole = sum(spent_ns.get(name, 0) for name in _OF_OPERATORS)
     wanted = min(round(faults_ns), whole)
@@ -159,7 +173,8 @@ def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
     """The columns of a measured step, whose shares come from its traced pass and whose FLOPs from a count.
 
     `row` has `spent` (without it all columns are None), `time_s`, `flops`, `mfu_basis`, `peak_tflop_s`,
-    `ceiling_tflop_s`, `clock_mhz`, `peak_clock_mhz`, `page_faults_per_s`, `page_fault_s`.
+    `ceiling_tflop_s`, `clock_mhz`, `peak_clock_mhz`, `executed_ratio`, `issued_ratio`, `page_faults_per_s`,
+    `page_fault_s`.
     """
     time, basis = row.get("time_s"), row.get("mfu_basis")
     told = json.loads(row.get("spent") or "{}")
@@ -178,4 +193,5 @@ def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
     clock, spec_clock = row.get("clock_mhz"), row.get("peak_clock_mhz")
     slower = max(0.0, spec_clock / clock - 1) if basis == "spec" and clock and spec_clock else None
     best = flops / ceiling / 1e3 if basis == "spec" and ceiling else None
-    return columns(headroom(spent, useful, clock_ns=None if slower is None else useful * slower, best_ns=best))
+    clock_ns, ratios = None if slower is None else useful * slower, {name: row.get(name) for name in RATIOS}
+    return columns(headroom(spent, useful, **ratios, clock_ns=clock_ns, best_ns=best))

@@ -9,6 +9,7 @@ from statistics import mean, median
 from typing import Any, TypeVar
 
 from mfulab.core.columns import Rank
+from mfulab.core.files import parse_json
 from mfulab.mfu.utilization import of_peak, percent, total
 
 COLUMNS = ("job_ranks", "job_time_s", "job_mfu_percent", "job_slowest_rank", "transfer_percent", "waiting_percent")
@@ -78,9 +79,9 @@ RANK = tuple(Rank.model_fields)
 def rank_rows(row: Row) -> list[dict[str, Any]]:
     """A row a rank of a profiled job: its step, communication and memory as reported, and MFU under its own peak.
 
-    Ranks of a job share the work and the peaks equally. Empty for a run of one process.
+    Ranks of a job share the work and the peaks equally. Empty for a run of one process. Raises ValueError for NaN.
     """
-    told: list[dict[str, Any]] = json.loads(row.get("ranks") or "[]")
+    told: list[dict[str, Any]] = parse_json(row.get("ranks") or "[]")
     mfu, slowest_s = row.get("mfu_percent"), row.get("time_s")
     for one in told:
         known = mfu is not None and slowest_s and one["time_ms"]
@@ -95,7 +96,7 @@ def collectives(row: Row) -> Mapping[str, Sequence[int]]:
 
 
 def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Rows of the same job and steps, each of another rank, two or more."""
+    """Rows that share a job and its steps, each of another rank, two or more."""
     jobs: dict[Any, dict[Any, dict[str, Any]]] = {}
     for row in rows:
         if row.get("status") == "ok" and row.get("job") and row.get("time_s") and row.get("rank") is not None:
@@ -112,7 +113,7 @@ def _place(row: Row) -> tuple[int, int]:
 def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tuple[int, int]]:
     """Transfer and waiting of each rank, ns, over the collectives that all ranks recorded equally often.
 
-    A collective ends on all ranks at about the same time, so the shortest is the transfer, and what a rank's own takes
+    A collective ends on all ranks at about the same time, so the shortest is the transfer. What a rank's own takes
     beyond it is waiting. `calls` holds for each rank the ns of its collectives in order, by name.
     """
     first, *others = calls.values()

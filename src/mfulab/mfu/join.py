@@ -198,7 +198,7 @@ def profile_columns(
         "predicted_memory_bytes": predicted_memory(row, flops, device),
     }
     joined |= roofline_times(row, flops, compute.get("measured_tflop_s"), memory.get("measured_gb_s"))
-    joined |= headroom.of_step({**row, **joined, "time_s": time})
+    joined |= headroom.of_step({**row, **joined, "time_s": time}) | headroom.rungs({**row, **joined})
     joined["mfu_note"] = verdict.note({**row, **joined})
     best = compute.get("measured_tflop_s" if joined["mfu_basis"] == "measured" else "computed_tflop_s")
     # Where a GPU's trace held no kernels, what it tells of modules is the host's time.
@@ -243,6 +243,7 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
     return {
         "tflop_s": speed,
         "cold_tflop_s": tflop_s(row.get("flops"), row.get("cold_time_s") if time else None),
+        "burst_tflop_s": tflop_s(row.get("flops"), row.get("burst_time_s") if time else None),
         "end_to_end_tflop_s": tflop_s(row.get("flops"), row.get("end_to_end_s") if time else None),
         "share_of_spec_percent": percent(speed, peak),
         "share_of_measured_percent": percent(speed, ceiling),
@@ -289,9 +290,9 @@ def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[st
 def faster_than_possible(row: Values, compute: Values, memory: Values, device: str | None) -> str | None:
     """Says of a GPU's matmul that no time can be as short; None if it can, or where nobody knows.
 
-    The roofline's floor is its FLOPs at the peak of the highest clock that the device allows and, after the caches were
-    flushed, A and B at the bandwidth that its memory has by clock and width (`memory` is the ceilings row of that).
-    What is faster was not computed, not in the precision whose error it shows, or not from these operands.
+    The roofline's floor is its FLOPs at the peak of the highest clock that the device allows. After a flush of the
+    caches it is also A and B at the memory's bandwidth by clock and width, from the ceilings row `memory`. What is
+    faster was not computed, not in the precision whose error it shows, or not from these operands.
     """
     if row.get("status") != "ok" or not is_gpu(device):
         return None

@@ -41,6 +41,8 @@ RUNGS = (
     Rung("tensor_active_percent", precisions=TENSOR_PRECISIONS),
     *(Rung(f"{unit}_active_percent", falls=False) for unit in ("fp32", "fp64", "fp16", "dram")),
     Rung("mbu_percent", falls=False),
+    Rung("issued_percent", precisions=TENSOR_PRECISIONS),
+    Rung("executed_percent", precisions=TENSOR_PRECISIONS),
     Rung("hfu_percent"),
     Rung("mfu_percent"),
     Rung("useful_mfu_percent", only_below="mfu_percent"),
@@ -84,7 +86,7 @@ def measured(row: Mapping[str, object]) -> list[Measured]:
 
 
 def largest_drop(row: Mapping[str, object]) -> Drop | None:
-    """The step of the falling order that loses most, the first of equals; None if the row never falls."""
+    """The largest drop between neighbours of the falling order, the first of equals; None if the row never falls."""
     falling = [rung for rung in measured(row) if rung.falls]
     drops = [Drop(above, below) for above, below in itertools.pairwise(falling)]
     largest = max(drops, key=lambda drop: drop.points, default=None)

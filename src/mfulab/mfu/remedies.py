@@ -35,7 +35,7 @@ REMEDIES = {
     "memory_bound": Remedy("experiment=decoding", "decoding"),
     "wrong_precision": Remedy("model=resnet18 precision=fp32,tf32,bf16", "precision_speed"),
     "throttled": Remedy("experiment=quickstart", "run_in_time"),
-    "shape": Remedy("experiment=matmul_shapes", "matmul_shapes"),
+    "shape": Remedy("experiment=alignment", "matmul_shapes"),
     "low_occupancy": Remedy("experiment=block_sizes", "block_sizes"),
     "shared": Remedy("experiment=quickstart", "run_in_time"),
     "under_used": Remedy("model=resnet18 batch_size=1,2,4,8,16", "time_by_batch_size"),

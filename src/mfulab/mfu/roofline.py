@@ -60,7 +60,7 @@ def expect(
 
     Raises ConfigurationError for an unknown model, device, precision or bandwidth, and for a length it does not take.
     """
-    config = model_config(model)
+    config = model_config(model, sequence_length=sequence_length)
     if batch_size < 1:
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
     decodes = config.vocabulary_size is not None and config.task == "language_modeling"
@@ -112,7 +112,7 @@ def expected(
     capacity: float | None = None,
     devices: int = 1,
 ) -> Expectation:
-    """The same from counted work, a peak in FLOP/s, a bandwidth in byte/s and, where known, the memory in bytes."""
+    """Expectation from counted work, a peak in FLOP/s, a bandwidth in byte/s and, where known, the memory in bytes."""
     products_s = others_s = by_compute_s = 0.0
     for each in counted.operations:
         compute_s, moving_s = each.executed_flops / peak_flop_s, each.elements * element_bytes / memory_byte_s

@@ -22,12 +22,9 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     share of the step that the FLOPs would take at their own peaks. `measured` is as in `headroom.best_time`.
     """
     given: Values = json.loads(row.get("given_peaks") or "{}")
-    # A virtual function is taken for a whole device: its units say that it is one.
-    device, units, steps = (row.get("device") or "").removesuffix(" VF"), row.get("units"), row.get("steps") or 1
+    device, units, steps = row.get("device") or "", row.get("units"), row.get("steps") or 1
     time = row.get("time_s") if row.get("status") == "ok" else None
-    flops, executed, padding = (
-        json.loads(row.get(f"{name}_by_format") or "{}") for name in ("flops", "executed", "padding")
-    )
+    flops, executed = (json.loads(row.get(f"{name}_by_format") or "{}") for name in ("flops", "executed"))
     peaks = {name: _trace_peak(device, name, units, given) for name in {**flops, **executed}}
     missing = next((reason for value, reason in peaks.values() if value is None), None)
     tflop_s_of = {name: value for name, (value, _) in peaks.items() if value is not None}
@@ -42,8 +39,8 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     parts = None
     if row.get("spent") and time is not None:  # the window's, shared among its steps so that the parts still sum to it
         spent = headroom.shared(json.loads(row["spent"]), round(1e9 * time))
-        padding_ns, best_ns = 1e9 * (seconds_at_peaks(padding, known) or 0), product(share, spent.get("products"))
-        parts = headroom.headroom(spent, product(useful, 1e9), padding_ns=padding_ns, best_ns=best_ns)
+        ratios, best_ns = {name: row.get(name) for name in headroom.RATIOS}, product(share, spent.get("products"))
+        parts = headroom.headroom(spent, product(useful, 1e9), **ratios, best_ns=best_ns)
     bandwidth = peak(device, "fp32", units).memory_gb_s if device else None
     operators = json.loads(row.get("operators") or "[]") if time else []
     roofs = headroom.of_operators(operators, tflop_s_of, bandwidth, steps)
@@ -63,6 +60,7 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
         "operator_roofline": json.dumps(roofs, ensure_ascii=False) if roofs else None,
         "module_times": module_times(row.get("modules"), None, weighted, steps),
     }
+    joined |= headroom.rungs({**row, **joined})
     joined["mfu_note"] = verdict.note({**row, **joined})
     reason = _without_mfu(row, joined, missing, percent(useful, time))
     joined["mfu_reason"] = packed_all([reason]) if reason else None

@@ -25,7 +25,9 @@ OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
 SLOWER = 1.05  # × the time in fp32 from which emulating is worth naming
-CROSS_CHECK = 5.0  # points by which HFU and the tensor pipe may differ
+CROSS_CHECK = 1.15  # times as much as the issued instructions, or HFU, the tensor pipe may say, or as little
+LEAST_CHECKED = 1.0  # % of either, below which their ratio says nothing
+STOLEN = 5.0  # % of the CPU's time from which what the hypervisor took is named
 Lost = Mapping[str, float]  # parts of `lost_parts`
 
 
@@ -63,7 +65,7 @@ def _first(*values: float | None) -> float | None:
 
 
 def _reached(key: str, facts: Facts, column: str, least: float, name: str = "share") -> Said | None:
-    """The sentence of a column that is at least so much, with its number; None of any other."""
+    """The sentence for a column that is at least `least`, with its number; None below the threshold."""
     return Said(key, {name: facts[column]}) if facts.at_least(column, least) else None
 
 
@@ -136,8 +138,9 @@ def expected_mfu(facts: Facts) -> float | None:
 
 def flags_of(facts: Facts, expected: float | None) -> tuple[Said, ...]:
     """Reasons to look at a row again before believing it."""
-    executed = _first(facts["hfu_percent"], facts["mfu_percent"])
-    differs = expected is not None and executed is not None and abs(expected - executed) > CROSS_CHECK
+    executed = _first(facts["issued_percent"], facts["hfu_percent"], facts["mfu_percent"])
+    differs = expected is not None and executed is not None and max(expected, executed) >= LEAST_CHECKED
+    differs = differs and not 1 / CROSS_CHECK <= (expected or 0.0) / max(executed or 0.0, 1e-9) <= CROSS_CHECK
     highest = max(facts[name] or 0.0 for name in ("mfu_percent", "hfu_percent"))
     flags = (
         Said("cross_check", {"expected": expected, "executed": executed}) if differs else None,
@@ -146,7 +149,7 @@ def flags_of(facts: Facts, expected: float | None) -> tuple[Said, ...]:
         _reached("other_processes", facts, "other_processes", 1, "count"),
         _computed_beside(facts),
         _held_back(facts),
-        _reached("stolen", facts, "steal_percent", CROSS_CHECK),
+        _reached("stolen", facts, "steal_percent", STOLEN),
         _disturbed(facts),
     )
     return tuple(filter(None, flags))
@@ -211,11 +214,17 @@ def _throttled(facts: Facts, lost: Lost) -> Said | None:
 
 
 def _shape(facts: Facts, lost: Lost) -> Said | None:
+    told, time = json.loads(facts.text("misaligned") or "{}"), facts["time_s"]
+    if told and time and (told["ms"] - told["best_ms"]) / time / 10 >= WASTED:
+        return Said("misaligned", told)
+    padding, slow = (lost.get(part, 0.0) for part in ("tile_padding", "slow_instructions"))
+    if max(padding, slow) >= max(AS_LARGE * max(lost.values()), WASTED):
+        return Said("executed", {"padding": padding, "slow": slow})
     busy, active = facts["kernel_busy_percent"], facts["sm_active_percent"]
     if busy is not None and active is not None and busy - active >= WASTED:
         return Said("tiles", {"busy": busy, "active": active})
     expected, counted = expected_mfu(facts), facts["mfu_percent"]
-    if expected is not None and counted is not None and expected - counted > CROSS_CHECK:
+    if expected is not None and counted is not None and expected > max(CROSS_CHECK * counted, LEAST_CHECKED):
         return Said("padding", {"expected": expected, "counted": counted})
     return None
 
@@ -320,6 +329,11 @@ def _of_operators(key: str, facts: Facts) -> Said | None:
     return Said(key, parts) if (parts := _attributed(facts)) else None
 
 
+def _slow_matmuls(facts: Facts, lost: Lost) -> Said | None:
+    parts = _attributed(facts)
+    return Said("slow_matmuls", parts) if parts and parts["speed"] < NEAR_CEILING else None
+
+
 _MATMULS = ("matmuls_below_best", "best_below_peak", "busy")
 
 # Each cause with the parts that it is about, one of which must be as large as any; without parts it is always asked.
@@ -340,14 +354,14 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts, Lost], Said | None]]] 
     "memory_bound": (("other_operators", *_MATMULS), _memory_bound),
     "wrong_precision": (_MATMULS, _wrong_precision),
     "throttled": (("clock", "busy", "unused"), _throttled),
-    "shape": (("tile_padding", *_MATMULS), _shape),
+    "shape": (("tile_padding", "slow_instructions", *_MATMULS), _shape),
     "low_occupancy": (_MATMULS, _low_occupancy),
     "shared": (("idle", "unused"), _shared),
     "under_used": (("unused",), lambda facts, _: Said("under_used", {"share": facts["utilization_percent"]})),
     "page_faults": (("page_faults",), _page_faults),
     "other_operators": (("other_operators",), _other_operators),
     "overhead": (("idle",), lambda facts, _: _of_operators("overhead", facts) if _on_cpu(facts) else None),
-    "slow_matmuls": (("matmuls_below_best",), lambda facts, _: _of_operators("slow_matmuls", facts)),
+    "slow_matmuls": (_MATMULS[:2], _slow_matmuls),
     "busy_not_useful": (("busy",), _busy_not_useful),
 }
 

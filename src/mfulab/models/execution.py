@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,6 +12,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.files import scratch
 from mfulab.core.groups import ExecutionConfig
 from mfulab.device import is_gpu, require_cuda
 from mfulab.models.build import Batch, LogitsOnly
@@ -35,7 +35,7 @@ NO_COMPILER = (
 def empty_cache() -> Iterator[None]:
     """Hides what earlier processes compiled: with it, compile time would tell which run came first."""
     with (
-        tempfile.TemporaryDirectory(prefix="mfulab_compiled_", ignore_cleanup_errors=True) as folder,
+        scratch() as folder,
         patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=f"{folder}/torch", TRITON_CACHE_DIR=f"{folder}/triton"),
     ):
         yield

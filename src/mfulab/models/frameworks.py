@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from mfulab.core.configs import ModelStepConfig
 from mfulab.core.errors import UnsupportedError
 from mfulab.device.cpu import usable_cores
-from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models.build import Batch, LogitsOnly
 from mfulab.models.framework_layers import channels_last, layers_of
 
@@ -39,7 +39,7 @@ def load(mode: str) -> None:
 
 
 def make_step(
-    model: nn.Module, batch: Batch, config: ProfileStepConfig, device: torch.device
+    model: nn.Module, batch: Batch, config: ModelStepConfig, device: torch.device
 ) -> Callable[[], torch.Tensor]:
     """The step of `config` in its framework: of training it returns the loss, of inference the output.
 
@@ -78,7 +78,7 @@ def make_step(
     return framework_tensorflow.training_step(layers, images, targets, workload, compiled)
 
 
-def _require(config: ProfileStepConfig, device: torch.device) -> None:
+def _require(config: ModelStepConfig, device: torch.device) -> None:
     workload, precision, mode = config.workload, config.precision, config.execution.mode
     if device.type != "cpu":
         raise UnsupportedError(f"execution={mode} runs on the CPU here; choose device=cpu")

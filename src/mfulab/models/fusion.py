@@ -35,7 +35,7 @@ class LibraryNormGelu(nn.Module):
 
 
 class HandNormGelu(LibraryNormGelu):
-    """The same, one element-wise operator after the other: each reads and writes the whole tensor."""
+    """Layer norm and GELU, one element-wise operator after the other: each reads and writes the whole tensor."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         centred = inputs - inputs.mean(-1, keepdim=True)

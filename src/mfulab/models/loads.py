@@ -86,7 +86,7 @@ class Loader:
         return (lambda: None), 0
 
     def _matmul(self, seed: int) -> tuple[Callable[[], Any], int]:
-        """n × n × n; a padded one has rows of zeros that are multiplied all the same."""
+        """A call that multiplies n × n × n, and its FLOPs; a padded one's rows of zeros are multiplied all the same."""
         side = SIDE[self.device.type]
         generator = torch.Generator(self.device).manual_seed(seed)
         drawn = torch.randn(2, side, side, generator=generator, device=self.device)
@@ -96,13 +96,13 @@ class Loader:
         return self._finished(functools.partial(torch.mm, a, b, out=c)), 2 * side**3
 
     def _spin(self, seed: int) -> tuple[Callable[[], Any], int]:
-        """One thread that works through integers; on a GPU one thread of one SM that watches the clock."""
+        """A call that spins one thread through integers, and 0 FLOPs; on a GPU a thread of one SM watches the clock."""
         if is_gpu(self.device):
             return self._finished(lambda: torch.cuda._sleep(int(SPIN_MS * CLOCKS_PER_MS))), 0
         return self._finished(functools.partial(spin, 1, SPIN_MS)), 0
 
     def _copy(self, seed: int) -> tuple[Callable[[], Any], int]:
-        """One thread that copies memory; on a GPU copies to it, in which no SM takes part."""
+        """A call that copies memory by one thread, and 0 FLOPs; on a GPU copies to it, in which no SM takes part."""
         source = torch.ones(COPIED_BYTES // 4)
         if is_gpu(self.device):
             source = source.pin_memory()

@@ -13,7 +13,7 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig, ParallelConfig
 from mfulab.device import GPU, is_gpu, visible
 from mfulab.device.cpu import usable_cores
-from mfulab.device.identity import cuda_devices
+from mfulab.device.identity import gpus
 from mfulab.device.samplers.network import INTERFACE, LOOPBACK
 from mfulab.models.build import outermost_blocks
 
@@ -44,7 +44,7 @@ def require_devices(parallel: ParallelConfig, found: int, kind: str) -> None:
 
 def see_one_gpu(place: int) -> None:
     """Hides all GPUs but the one at `place` before CUDA looks: so a rank's counters and memory are its own GPU's."""
-    chosen = cuda_devices()[place]
+    chosen = gpus()[place]
     os.environ.update(visible([chosen.uuid or str(place)]))
 
 

@@ -67,7 +67,7 @@ def compress(model: nn.Module) -> None:
 
 
 def _pairs(model: nn.Module) -> Iterator[tuple[nn.Sequential, tuple[int, nn.Linear], tuple[int, nn.Linear]]]:
-    """Each Sequential with two linear layers and their places, between which nothing holds parameters; none twice."""
+    """Sequentials with two linear layers and the layers' places, between which nothing holds parameters; none twice."""
     for parent in model.modules():
         if isinstance(parent, nn.Sequential):
             holders = [(place, each) for place, each in enumerate(parent) if any(True for _ in each.parameters())]

@@ -87,7 +87,7 @@ def _stored(tensor: torch.Tensor) -> int:
 
 
 def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """Each linear layer with its parent and its name there; a transposed one of GPT-2 as a plain one."""
+    """Linear layers, each with its parent and its name there; a transposed one of GPT-2 as a plain one."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear):
@@ -161,7 +161,7 @@ def _integer_product(
 
 
 def _torchao(kind: str) -> Callable[[nn.Module], object]:
-    """The same by torchao, in place, for a model on a GPU."""
+    """A function that quantises by torchao, in place, a model on a GPU."""
     try:
         from torchao import quantization as ao
     except ImportError as error:

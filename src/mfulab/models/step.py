@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from mfulab.core.configs import ModelStepConfig
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
-from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models import execution, frameworks, parallel
 from mfulab.models.build import Batch, build, enable_checkpointing, first_tensor, loss, make_batch, require_positions
 from mfulab.models.decoding import generating
@@ -34,7 +34,7 @@ class Step:
     facts: dict[str, Any] = field(default_factory=dict)  # columns known by then, such as a quantised model's error
 
 
-def make(config: ProfileStepConfig, device: torch.device) -> Step:
+def make(config: ModelStepConfig, device: torch.device) -> Step:
     """Makes the step of `config` on `device`; from the same seed of torch it has the same weights and batch.
 
     Raises:
@@ -55,7 +55,7 @@ def make(config: ProfileStepConfig, device: torch.device) -> Step:
     return step
 
 
-def make_model(config: ProfileStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch]:
+def make_model(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch]:
     """The model and its batch in the precision asked for; the same for the same seed of torch."""
     dtype = parameter_dtype(config.precision)
     with device:
@@ -86,7 +86,7 @@ def autocast(precision: PrecisionConfig, device: torch.device) -> contextlib.Abs
     return torch.autocast(device.type, dtype=getattr(torch, precision.dtype))
 
 
-def _prepared(config: ProfileStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch, dict[str, Any]]:
+def _prepared(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch, dict[str, Any]]:
     """The model in its mode, checkpointed or quantised as the config says, its batch, and the step's first facts."""
     model, batch = execution.arrange(*make_model(config, device), config.execution)
     workload, facts = config.workload, beyond_cores(config.workload)
@@ -104,7 +104,7 @@ def _prepared(config: ProfileStepConfig, device: torch.device) -> tuple[torch.nn
     return model, batch, facts
 
 
-def _fetching(config: ProfileStepConfig, batch: Batch) -> Callable[[], None]:
+def _fetching(config: ModelStepConfig, batch: Batch) -> Callable[[], None]:
     """A function that fetches the next batch, where batches come from the host."""
     if config.workload.input != "host":
         return nothing
@@ -113,7 +113,7 @@ def _fetching(config: ProfileStepConfig, batch: Batch) -> Callable[[], None]:
     return feeder(batch, config.model, config.workload, config.sequence_length)
 
 
-def _without_training(config: ProfileStepConfig, device: torch.device) -> Step:
+def _without_training(config: ModelStepConfig, device: torch.device) -> Step:
     """A forward pass of a batch, of a whole prompt (prefill), or of its last token, the rest in a cache (decoding).
 
     Autograd records it as the workload says: `leaked` keeps the outputs of `LEAKED_STEPS` steps, and so their graphs,
@@ -148,7 +148,7 @@ def _without_training(config: ProfileStepConfig, device: torch.device) -> Step:
     return Step(step, lambda output: float(loss(output, targets, config.model.task)), ONE_PHASE, facts)
 
 
-def _training(config: ProfileStepConfig, device: torch.device) -> Step:
+def _training(config: ModelStepConfig, device: torch.device) -> Step:
     model, batch, facts = _prepared(config, device)
     model = parallel.wrap(model, config.parallel, device)
     call = execution.issue(model, batch, config.execution)
@@ -162,7 +162,7 @@ def _training(config: ProfileStepConfig, device: torch.device) -> Step:
 
 
 def training_step(
-    config: ProfileStepConfig,
+    config: ModelStepConfig,
     model: Callable[[Any], Any],
     parameters: list[torch.nn.Parameter],
     batch: Batch,

@@ -15,8 +15,9 @@ from mfulab.core.errors import UnsupportedError
 class Elementwise(nn.Module):
     """`depth` times the same operation on each number: [batch, width] → [batch, width].
 
-    It is a product by 0.75, a quotient by 1.3 or a square root, of numbers between 0 and 1 or (`subnormal`) below the
-    format's smallest normal one, which `flushed` has the CPU take for zero where torch offers that; a GPU ignores it.
+    The operation is a product by 0.75, a quotient by 1.3 or a square root. Numbers lie between 0 and 1 or (`subnormal`)
+    below the format's smallest normal one. With `flushed` the CPU takes those for zero where torch offers that; a GPU
+    ignores it.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,11 +22,25 @@ from mfulab.timing.statistics import Stats
 CPU_SHAPES = [(n, n, n) for n in (128, 256, 512, 1024, 2048, 3072, 4096)] + [(2048, 2048, 512), (1024, 4096, 1024)]
 CUDA_SHAPES = [(n, n, n) for n in (1024, 2048, 4096, 8192, 16384)] + [(8192, 8192, 2048), (16384, 8192, 4096)]
 MIDDLE = ByKind(cpu=(512, 512, 512), gpu=(4096, 4096, 4096))  # where the ways to multiply are compared
-FASTEST = 2  # of them that are sampled at every shape
-LIMIT_S = ByKind(cpu=2.0, gpu=15.0)  # of each
-SAMPLE_S = ByKind(cpu=0.05, gpu=0.2)
-# Back-to-back work before a shape: under it a GPU's clock falls to one that its power limit lets it hold.
-SETTLE_S, BURST_S = 0.5, 0.01
+BURST_S = 0.01
+
+
+@dataclass(frozen=True)
+class Search:
+    """Extent of a search for the fastest matmul: shapes (M×N×K), ways to multiply, seconds and samples."""
+
+    shapes: Sequence[tuple[int, int, int]]
+    limit_s: float  # of each way
+    sample_s: float
+    samples: int = 4  # of each shape
+    settle_s: float = 0.0  # of back-to-back work before a shape: a GPU's clock falls to one that it can hold
+    ways: int = 2  # the fastest at a middle shape, which are sampled at every shape
+    triads: int = 20  # samples of the memory's bandwidth
+
+
+CAREFUL = ByKind(cpu=Search(CPU_SHAPES, 2.0, 0.05), gpu=Search(CUDA_SHAPES, 15.0, 0.2, settle_s=0.5))
+# Of a GPU in a sweep of minutes: two shapes, 0.3 s each once settled. A faster run of the sweep raises the ceiling.
+QUICK = Search([(4096, 4096, 4096), (8192, 8192, 8192)], 1.2, 0.1, samples=3, settle_s=0.2, ways=1, triads=5)
 
 
 Matmul = Callable[[], object]
@@ -41,25 +56,25 @@ class Best(NamedTuple):
 
 
 def sweep_matmuls(
-    precision: str, device: torch.device, limit_s: float, only: tuple[str, str] | None = None
+    precision: str, device: torch.device, search: Search | None = None, only: tuple[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """Samples of the rate of C = A·B over growing shapes within about `limit_s` seconds a way; rates in TFLOP/s.
+    """Samples of the rate of C = A·B over growing shapes, as `search` or the device's CAREFUL says; rates in TFLOP/s.
 
     On a GPU each holds the clock in MHz, and one of each shape, `burst`, is from before its clock settled.
     `only` is one way and shape (MxNxK) to sample again. Models do not multiply by `torch.mm` alone: of all `WAYS` the
-    FASTEST at a middle shape are sampled. docs/peaks.md compares them.
+    fastest at a middle shape are sampled. docs/peaks.md compares them.
     """
-    shapes = CPU_SHAPES if device.type == "cpu" else CUDA_SHAPES
+    search = search or CAREFUL[device.type]
     with threadpoolctl.threadpool_limits(torch.get_num_threads()):
         if only is not None:
             m, n, k = map(int, only[1].split("x"))
-            return _sweep(only[0], precision, device, limit_s, [(m, n, k)])
-        ways = _fastest_ways(precision, device)
-        return [sample for way in ways for sample in _sweep(way, precision, device, limit_s, shapes)]
+            return _sweep(only[0], precision, device, replace(search, shapes=[(m, n, k)]))
+        ways = _fastest_ways(precision, device)[: search.ways]
+        return [sample for way in ways for sample in _sweep(way, precision, device, search)]
 
 
 def _fastest_ways(precision: str, device: torch.device) -> list[str]:
-    """Those of WAYS that multiply the middle shape fastest; raises UnsupportedError if torch itself cannot."""
+    """WAYS by how fast they multiply the middle shape; raises UnsupportedError if torch itself cannot."""
     matmuls: dict[str, Matmul] = {}
     for way in WAYS:
         try:
@@ -73,21 +88,19 @@ def _fastest_ways(precision: str, device: torch.device) -> list[str]:
     for _ in range(3):  # apart in time: a neighbour slows one round down, not every one
         for way, matmul in matmuls.items():
             seconds[way] = min(seconds[way], *(one.time_s for one in _repeat(matmul, clock, 0.01, 2)))
-    return sorted(seconds, key=lambda way: seconds[way])[:FASTEST]
+    return sorted(seconds, key=lambda way: seconds[way])
 
 
-def _sweep(
-    library: str, precision: str, device: torch.device, limit_s: float, shapes: Sequence[tuple[int, int, int]]
-) -> list[dict[str, Any]]:
-    clock, read_mhz, sample_s = clock_for(device), clock_reader(device), SAMPLE_S[device.type]
+def _sweep(library: str, precision: str, device: torch.device, search: Search) -> list[dict[str, Any]]:
+    clock, read_mhz = clock_for(device), clock_reader(device)
     began = time.perf_counter()
     samples: list[dict[str, Any]] = []
     slowest = 0.0  # seconds a FLOP, as the latest shape ran
-    for m, n, k in shapes:
+    for m, n, k in search.shapes:
         flops = 2 * m * n * k
-        left = limit_s - (time.perf_counter() - began)
-        # Its four samples; the few calls that come before them take the little that a limit of about so long allows.
-        if samples and left < 4 * max(flops * slowest, sample_s):
+        left = search.limit_s - (time.perf_counter() - began)
+        # Its samples; the few calls that come before them take the little that a limit of about so long allows.
+        if samples and left < search.samples * max(flops * slowest, search.sample_s):
             continue
         burst: list[Sample] = []
         try:
@@ -96,8 +109,8 @@ def _sweep(
                 device
             ):  # a sample at the clock that it begins with, then work that brings it to the one it holds
                 burst = _repeat(matmul, clock, BURST_S, 1, read_mhz)
-                _repeat(matmul, clock, SETTLE_S, 1)
-            held = _repeat(matmul, clock, sample_s, 4, read_mhz)
+                _repeat(matmul, clock, search.settle_s, 1)
+            held = _repeat(matmul, clock, search.sample_s, search.samples, read_mhz)
         except torch.OutOfMemoryError:
             continue
         slowest = Stats([one.time_s for one in held]).median / flops
@@ -112,7 +125,7 @@ def _sweep(
 def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn") -> Matmul:
     """A function that multiplies (m, k) by (k, n) in an effective precision; UnsupportedError where torch cannot.
 
-    `layout` is nn for row-major operands, nt for a transposed right one, as linear layers have, tn for a transposed
+    `layout` is nn for row-major operands, nt for a transposed right one, as linear layers have; tn for a transposed
     left one, as the gradients of their weights have.
     """
     # Random normal data: a matmul of zeros draws less power and runs faster.
@@ -140,7 +153,7 @@ def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layo
 
 
 def cast_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
-    """The same of 16-bit operands, cast up to fp32 first and the result back."""
+    """A matmul of 16-bit operands, cast up to fp32 first and the result back."""
     if precision not in ("bf16", "fp16"):
         raise UnsupportedError(f"{precision} is not cast up")
     left, right = _drawn(precision, device, (m, k), (k, n))
@@ -165,7 +178,7 @@ def attention(precision: str, m: int, n: int, k: int, device: torch.device) -> M
 
 
 def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
-    """The same by NumPy, which computes fp32 and fp64 on the CPU."""
+    """A matmul by NumPy, which computes fp32 and fp64 on the CPU."""
     if device.type != "cpu" or precision not in ("fp32", "fp64"):
         raise UnsupportedError(f"NumPy: no {precision} on {device.type}")
     left, right = (each.numpy() for each in _drawn(precision, device, (m, k), (k, n)))
@@ -174,7 +187,7 @@ def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -
 
 
 def onednn_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
-    """The same by oneDNN, as a linear layer without bias of tensors in its own layout."""
+    """A matmul by oneDNN, as a linear layer without bias, of tensors in its own layout."""
     if device.type != "cpu" or precision not in ("fp32", "bf16") or not torch.backends.mkldnn.is_available():
         raise UnsupportedError(f"oneDNN: no {precision} on {device.type}")
     left, right = (each.to_mkldnn() for each in _drawn(precision, device, (m, k), (n, k)))
@@ -208,8 +221,8 @@ WAYS: dict[str, Callable[..., Matmul]] = {
 def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
     """The library and shape with the highest rate.
 
-    A shape's rate is its best sample on a CPU, whose neighbours can only slow samples down, and its median on a GPU,
-    whose first samples run at a clock that it cannot hold: their rate is `burst_tflop_s`.
+    A shape's rate is its best sample on a CPU, whose neighbours can only slow samples down. On a GPU it is the median,
+    as first samples run at a clock that it cannot hold: their rate is `burst_tflop_s`.
     """
     rates: dict[tuple[str, str], list[float]] = {}
     bursts: dict[tuple[str, str], list[float]] = {}
@@ -229,13 +242,19 @@ def _typical(rates: list[float], device: torch.device) -> float:
     return max(rates) if device.type == "cpu" else Stats(rates).median
 
 
-def sweep_triad(device: torch.device) -> list[dict[str, Any]]:
+def sweep_triad(device: torch.device, search: Search | None = None) -> list[dict[str, Any]]:
     """Samples of the bandwidth of a[i] = b[i] + s·c[i] in 10⁹ byte/s, three fp32 streams counted."""
+    search = search or CAREFUL[device.type]
     length = triad_length(device)
     a, b, c = (torch.randn(length, device=device) for _ in range(3))
     moved = 3 * length * a.element_size()
-    found = _repeat(lambda: torch.add(b, c, alpha=3.0, out=a), clock_for(device), SAMPLE_S[device.type], 20)
-    return [{"elements": length, "time_s": one.time_s, "gb_s": moved / one.time_s / 1e9} for one in found]
+    clock, read_mhz, on_gpu = clock_for(device), clock_reader(device), is_gpu(device)
+    triad = partial(torch.add, b, c, alpha=3.0, out=a)
+    return [
+        {"elements": length, "time_s": sample.time_s, "gb_s": moved / sample.time_s / 1e9}
+        | ({"clock_mhz": sample.clock_mhz} if on_gpu else {})
+        for sample in _repeat(triad, clock, search.sample_s, search.triads, read_mhz)
+    ]
 
 
 def triad_length(device: torch.device) -> int:

@@ -16,11 +16,12 @@ class Clock(Protocol):
 
     def synchronise(self) -> None: ...
     def mark(self) -> None: ...
+    def wait_until_near_end(self, marks: int) -> None: ...
     def intervals(self) -> list[float]: ...
 
 
 class HostClock:
-    """For devices that have finished a call when it returns: the CPU."""
+    """Clock of devices that have finished a call when it returns: the CPU."""
 
     name = "host clock"
     resolution_s = 1e-4  # tiny steps would otherwise make samples by the hundred thousand
@@ -29,10 +30,13 @@ class HostClock:
         self._marks: list[float] = []
 
     def synchronise(self) -> None:
-        """Nothing to wait for."""
+        """Does nothing: the host has finished when it asks."""
 
     def mark(self) -> None:
         self._marks.append(time.perf_counter())
+
+    def wait_until_near_end(self, marks: int) -> None:
+        """Nothing is in flight."""
 
     def intervals(self) -> list[float]:
         marks, self._marks = self._marks, []
@@ -58,6 +62,10 @@ class EventClock:
         event = self._torch.Event(enable_timing=True)
         event.record()
         self._events.append(event)
+
+    def wait_until_near_end(self, marks: int) -> None:
+        """Waits until the device has that many marks before it."""
+        self._events[-1 - marks].synchronize()
 
     def intervals(self) -> list[float]:
         self.synchronise()

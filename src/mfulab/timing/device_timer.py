@@ -9,7 +9,9 @@ from mfulab.device.gpu import clock_reader
 from mfulab.timing.repetitions import Call, Timed
 
 LONGEST_HOLD_S = 0.2
-SUSTAINED_S = 0.3  # of back-to-back work before a group: the power limit acts as it does on a model's steps
+SUSTAINED_S = 0.3  # of back-to-back work before a group: the power limit acts as it does on a model's steps …
+MOST_SUSTAINED = 8  # … and as often again as the clock still falls by more than FALLS meanwhile
+FALLS = 0.004
 MOST_VOIDS = 3
 QUEUED = 500  # calls; the launch queue holds about 1000, and a full one would make the host wait for the held stream
 BETWEEN_MARKS = QUEUED // 2
@@ -28,14 +30,16 @@ class DeviceTimer:
     not `held`: a call that synchronises cannot be.
     """
 
-    resolution_s = 0.1
     most_calls = 100_000  # as many as a kernel of 1 µs needs
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, group_s: float = 0.1, sustained_s: float = SUSTAINED_S) -> None:
+        """`group_s` is the least that a group of calls takes; `settle` works for `sustained_s` before it."""
+        self.resolution_s, self._sustained_s = group_s, sustained_s
         cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
         self._scratch = torch.zeros(2 * max(cache_bytes, 32 << 20), dtype=torch.uint8, device=device)
         self._clock_mhz = clock_reader(device)
         self._spin_per_s = self._calibrate()
+        self.during: Callable[[], object] = lambda: None  # called once in each group, while it runs
         self._hold_s: dict[tuple[Call, int], float] = {}
         self._voids: dict[tuple[Call, int], int] = {}
 
@@ -53,15 +57,26 @@ class DeviceTimer:
     def time(self, call: Call, calls: int) -> Timed:
         return self._timed(call, calls, lambda: None)
 
+    def burst(self, call: Call, calls: int, rest_s: float) -> Timed:
+        """Times calls that follow `rest_s` of rest: no power limit acts yet."""
+        return self._timed(call, calls, lambda: time.sleep(rest_s))
+
     def cold(self, call: Call) -> Timed:
         return self._timed(call, 1, self._scratch.zero_)
 
     def settle(self, call: Call, calls: int, best_s: float) -> None:
-        """Keeps the device at this call alone for SUSTAINED_S, and leaves a little of it queued."""
-        if best_s > SUSTAINED_S:
+        """Keeps the device at this call alone until its clock falls no more, and leaves a little of it queued."""
+        if best_s > self._sustained_s:
             return
-        deadline = time.perf_counter() + SUSTAINED_S
-        before = None
+        clock, before = self._clock_mhz(), None
+        for _ in range(MOST_SUSTAINED):
+            before = self._sustain(call, calls, before)
+            earlier, clock = clock, self._clock_mhz()
+            if not earlier or not clock or clock >= earlier * (1 - FALLS):
+                return
+
+    def _sustain(self, call: Call, calls: int, before: torch.cuda.Event | None) -> torch.cuda.Event | None:
+        deadline = time.perf_counter() + self._sustained_s
         while time.perf_counter() < deadline:
             for _ in range(max(1, min(calls, QUEUED) // 4)):
                 call()
@@ -70,6 +85,7 @@ class DeviceTimer:
             if before is not None:
                 before.synchronize()
             before = queued
+        return before
 
     def _timed(self, call: Call, calls: int, before: Callable[[], object]) -> Timed:
         key = (call, calls)
@@ -108,6 +124,7 @@ class DeviceTimer:
         start.synchronize()
         clock_mhz = self._clock_mhz()
         during = not end.query()
+        self.during()
         end.synchronize()
         if not was_held:
             queued_s = max(queued_s, 2 / 1.5 * hold_s)

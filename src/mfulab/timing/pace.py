@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from mfulab.core.groups import TimingConfig
-from mfulab.device import is_gpu
+from mfulab.device import ByKind, is_gpu
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,29 @@ class Pace:
     tolerance: float  # relative spread at which step times are steady
     patience_s: float = 0.0  # for further windows: where some were disturbed, or their median is not precise yet
     precision: float | None = None  # relative half-width of the median's confidence interval; None: not asked for
+    traced_s: float = 0.3  # of steps under the profiler, whose events take a hundred times as long to read
+    is_traced_once: bool = False  # one traced pass tells operators and modules, where two would cost more than the rest
 
 
 # Of each process. The energy counter ticks each 100 ms and GPM wants more than that between samples: 3 s on a GPU.
 CPU_PACE = Pace(windows=2, window_s=0.4, warm_up_s=1.0, tolerance=0.05, patience_s=1.0)
 CUDA_PACE = Pace(windows=3, window_s=1.1, warm_up_s=5.0, tolerance=0.02, patience_s=3.0)
+# Seconds of the section timing of a process that is one of many. A GPU's three windows are 1.2 s: a second for NVML's
+# samples and GPM together, and an energy that says why it is empty. A matmul's window is one group of its calls.
+_ON_A_CPU = {"window_time_s": 0.1, "warm_up_time_s": 0.3, "patience_s": 0.2}
+SHORT: ByKind[dict[str, dict[str, float]]] = ByKind(
+    cpu={"profile_step": _ON_A_CPU, "bench_matmul": _ON_A_CPU},
+    gpu={
+        "profile_step": {"window_time_s": 0.4, "warm_up_time_s": 0.8, "patience_s": 0.4},
+        "bench_matmul": {"windows": 2, "window_time_s": 0.05, "warm_up_time_s": 0.1, "patience_s": 0.1},
+    },
+)
+TRACED_SHORT_S = 0.02  # a launch-bound step of so long holds some thousand operators: a second of reading them
+
+
+def is_short(device: str, timing: TimingConfig) -> bool:
+    """True where a GPU's windows are shorter than the device's own: what goes around them is then short, too."""
+    return is_gpu(device) and timing.window_time_s is not None and timing.window_time_s < CUDA_PACE.window_s
 
 
 def pace_for(device: str, timing: TimingConfig) -> Pace:
@@ -33,4 +51,6 @@ def pace_for(device: str, timing: TimingConfig) -> Pace:
         warm_up_s=timing.warm_up_time_s or pace.warm_up_s,
         patience_s=pace.patience_s if timing.patience_s is None else timing.patience_s,
         precision=timing.relative_precision,
+        traced_s=TRACED_SHORT_S if is_short(device, timing) else pace.traced_s,
+        is_traced_once=is_short(device, timing),
     )

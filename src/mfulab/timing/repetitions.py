@@ -40,10 +40,10 @@ class Timer(Protocol):
     most_calls: int  # in one group
 
     def time(self, call: Call, calls: int) -> Timed:
-        """One of `calls` back-to-back calls, or of fewer where the device's queue cannot be kept full."""
+        """Times `calls` back-to-back calls, or fewer where the device's queue cannot be kept full."""
 
     def cold(self, call: Call) -> Timed:
-        """One call after the caches were flushed."""
+        """Times one call after the caches were flushed."""
 
     def settle(self, call: Call, calls: int, best_s: float) -> None:
         """Brings the device to the state in which it does nothing but this call; `best_s` is its best so far."""
@@ -210,7 +210,7 @@ def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
 
 
 def undisturbed(repetitions: Sequence[Repetition], disturbed: set[int], least_rounds: int) -> list[Repetition]:
-    """Those of the other rounds if there are `least_rounds` of them; otherwise all, marked."""
+    """Repetitions of undisturbed rounds if there are `least_rounds` of them; otherwise all, marked."""
     kept = [one for one in repetitions if one.round not in disturbed]
     if len({one.round for one in kept}) >= least_rounds:
         return kept
@@ -236,7 +236,7 @@ def _repetition(timer: Timer, call_s: float) -> int:
 
 
 def drop_slow_clocks(repetitions: Sequence[Repetition], share: float = 0.75) -> list[Repetition]:
-    """Without those taken while the clock stood under a share of its median; all of them where no clock can be read."""
+    """Repetitions without those at a clock below a share of its median; all where no clock can be read."""
     clocks = [one.clock_mhz for one in repetitions if one.clock_mhz]
     if not clocks:
         return list(repetitions)
@@ -255,7 +255,7 @@ class Summary:
 
 
 def summarise(repetitions: Sequence[Repetition], implementation: str, temperature: str) -> Summary:
-    """Of one contestant at one temperature."""
+    """Summary of one implementation's hot or cold repetitions; times in seconds."""
     times = [r.time_s for r in repetitions if (r.implementation, r.temperature) == (implementation, temperature)]
     if not times:
         return Summary(None, None, None, 0)

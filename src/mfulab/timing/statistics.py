@@ -43,7 +43,7 @@ class Stats:
 
     @cached_property
     def standard_deviation(self) -> float | None:
-        """Of the population that the values sample; None for a single value."""
+        """Standard deviation of the population that the values sample; None for a single value."""
         if len(self.values) < 2:
             return None
         mean = math.fsum(self.values) / len(self.values)
@@ -89,7 +89,7 @@ def fast_variance(times: Sequence[float]) -> tuple[float, int]:
 
 
 def undisturbed_half_width(times: Sequence[float], usual: float | None = None, prior: int = 0) -> float | None:
-    """As `relative_half_width`, of the undisturbed time: by the spread of the faster half and a quantile's error."""
+    """Half-width as `relative_half_width`, of the undisturbed time: from the faster half and a quantile's error."""
     if len(times) < 2:
         return None
     return interval_half_width(*fast_variance(times), len(times), QUANTILE_ERROR, usual, prior)

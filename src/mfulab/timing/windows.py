@@ -23,6 +23,7 @@ Step = Callable[[], object]
 # A device that ramps up doubles its clock; one that holds still moves it by some percent.
 CLOCK_TOLERANCE = 0.1
 
+IN_FLIGHT_S = 0.02  # of work that is left as a window's second sample is taken: several times what taking one costs
 FAULT_S = 2.5e-7  # the least that a page fault takes
 NOTICED = 0.01  # of a step: page faults that take less make no difference
 
@@ -142,9 +143,12 @@ def observe(
     warm = warm_up(step, clock, pace, frequency_mhz, agree, settle)
     estimate_s = min(warm.chunks_s)
 
+    watching = [sampler.in_flight for sampler in samplers if hasattr(sampler, "in_flight")]
+    in_flight = (lambda: [noted() for noted in watching]) if watching else None
+
     def window() -> WindowTimes:
         nonlocal estimate_s
-        one = measure_window(step, clock, pace.window_s, estimate_s)
+        one = measure_window(step, clock, pace.window_s, estimate_s, in_flight)
         estimate_s = min(estimate_s, agree(one.median_s))  # a disturbed warm-up shortens the first window alone
         return one
 
@@ -161,7 +165,7 @@ def observe(
 def collect(
     window: Callable[[], WindowTimes], pace: Pace, watch: Watch | None = None, best: Best = UNKNOWN
 ) -> list[WindowTimes]:
-    """Windows until `pace.windows` of them are undisturbed and precise, or further ones have used up the patience."""
+    """Measures windows until `pace.windows` are undisturbed and precise, or further ones have used up the patience."""
     made: list[WindowTimes] = []
     spent_s = 0.0
     before = watch() if watch else None
@@ -231,18 +235,28 @@ def warm_up(
     return WarmUp(first_call_s, time.perf_counter() - began, steady, tuple(chunks), first_s, faults)
 
 
-def measure_window(step: Step, clock: Clock, length_s: float, estimate_s: float) -> WindowTimes:
-    """One window of about `length_s` or more, for a step that takes `estimate_s`."""
+def measure_window(
+    step: Step, clock: Clock, length_s: float, estimate_s: float, in_flight: Callable[[], object] | None = None
+) -> WindowTimes:
+    """Measures one window of about `length_s` or more, of a step that takes about `estimate_s`.
+
+    `in_flight` is called twice while steps are on their way: behind the first ones, and shortly before the last end.
+    """
     # Marks are no denser than the clock allows.
     stride = max(1, math.ceil(clock.resolution_s / max(estimate_s, 1e-9)))
     strides = max(1, math.ceil(length_s / max(estimate_s * stride, 1e-9)))
     clock.synchronise()
     began = time.perf_counter()
     clock.mark()
-    for _ in range(strides):
+    for place in range(strides):
         for _ in range(stride):
             step()
         clock.mark()
+        if place == 0 and in_flight:
+            in_flight()
+    if in_flight:
+        clock.wait_until_near_end(min(strides, math.ceil(IN_FLIGHT_S / max(estimate_s * stride, 1e-9))))
+        in_flight()
     clock.synchronise()
     length = time.perf_counter() - began
     return WindowTimes(length, strides * stride, tuple(interval / stride for interval in clock.intervals()))

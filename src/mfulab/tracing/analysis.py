@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said, packed
 from mfulab.device.samplers.reading import Readings
 from mfulab.flops.recorded import NO_SHAPES
 from mfulab.flops.traffic import recorded_bytes
@@ -17,6 +17,9 @@ from mfulab.tracing.products import Product, products_of
 from mfulab.tracing.recording import COMPUTE, Recording
 from mfulab.tracing.shares import SPENT
 from mfulab.tracing.window import Window
+
+PADDED = 64  # elements to a multiple of which a side is padded: whole tiles and whole loads of every library
+EMPTY_NS = 5_000  # that a kernel of no work takes at most: a trace of long kernels alone does not show it
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Operator:
     time_ns: int  # exclusive
     calls: int = 0
     kernel_ns: int = 0  # of their kernels, overlapped or not
-    launch_ns: int = 0  # of as many kernels as short as the shortest of the window
+    launch_ns: int = 0  # of as many kernels as short as the shortest of the window, or as an empty one takes
     flops: dict[str, int] | None = None  # by format, executed by all calls; None where a call's record lacks it
     bytes: float | None = None  # moved at least by all calls; None likewise
     reason: Said | None = None  # why FLOPs or bytes are None
@@ -68,7 +71,7 @@ class Analysis:
 
     @property
     def needed(self) -> list[Product]:
-        """Those of them that the model needs: not what a checkpoint does again."""
+        """Products whose FLOPs are known and that the model needs: not those that a checkpoint computes again."""
         return [product for product in self.counted if not product.recomputed]
 
     @property
@@ -79,32 +82,65 @@ class Analysis:
         }
 
     def flops(self, what: str = "flops", recomputed: bool = False) -> dict[str, int]:
-        """FLOPs of the window by format: `flops`, `causal_flops`, `executed_flops` or `padding_flops`."""
+        """FLOPs of the window by number format: `flops`, `causal_flops` or `executed_flops`."""
         found = Counter[str]()
         for product in self.counted if recomputed else self.needed:
             found[product.format or "unknown"] += getattr(product, what)
         return dict(found)
 
-    def untraced(self, step_s: float) -> "Analysis":
-        """The same kernels in steps of `step_s` seconds, as they take without a trace, which lengthens the host's part.
+    def ratios(self) -> dict[str, float | None]:
+        """Operations that kernels execute, and these at their instructions' rates ÷ FLOPs that are counted of them.
 
-        Idle time is what is left, by cause as in the trace. It stays as traced where the kernels alone took longer.
+        None where no kernel's name tells, as on a CPU.
+        """
+        executed = sum(one.executed_flops for one in self.counted)
+        is_told = executed and any(one.tile or one.executed_ratio for one in self.counted)
+        sums = {
+            "executed_ratio": sum(one.tiled_flops for one in self.counted),
+            "issued_ratio": sum(one.issued_flops for one in self.counted),
+        }
+        return {name: whole / executed if is_told else None for name, whole in sums.items()}
+
+    def misaligned(self) -> str | None:
+        """JSON: numbers of the sentence on the matmul that a side of whole 16 bytes would gain most; None without one.
+
+        `best_ms` is the padded matmul at the speed of the fastest matmul of its format in the window.
+        """
+        timed, gains = [one for one in self.counted if one.matmul and one.time_ns], dict[float, Numbers]()
+        for one in timed:
+            if side := one.misaligned_side:
+                best = max(other.flops / other.time_ns for other in timed if other.format == one.format)
+                padded = -(-side // PADDED) * PADDED
+                times = one.time_ns, one.flops * padded / side / best
+                ms, best_ms = (time / 1e6 / self.window.steps for time in times)
+                rate = 100 / one.slowdown
+                gains[ms - best_ms] = {"side": side, "padded": padded, "ms": ms, "best_ms": best_ms, "rate": rate}
+        return packed(gains[max(gains)]) if max(gains, default=0) > 0 else None
+
+    def untraced(self, step_s: float) -> "Analysis":
+        """Shares of steps of `step_s` seconds, as they take without a trace, which lengthens the host's part alone.
+
+        Idle time is what the kernels leave, by cause as in the trace, and at most as long: in longer steps the kernels
+        were slower, by the clock that the power limit allows. All stays as traced where the kernels alone took longer.
         """
         length, idle = round(step_s * 1e9 * self.window.steps), self.spent["idle"] + self.spent["input_wait"]
         active = self.window.length - idle
         if not self.on_gpu or not 0 < active <= length:
             return self
-        kernels, waits = self.window.length / length, (length - active) / idle if idle else 1.0
-        spent = {
-            kind: round(time * waits) if kind in ("idle", "input_wait") else time for kind, time in self.spent.items()
-        }
-        spent["idle"] += length - sum(spent.values())
-        readings, factors = dict(self.readings), {name: kernels for name in self.readings if name.endswith("_percent")}
-        factors |= dict.fromkeys(("idle_percent", "idle_input_percent", "launch_bound_percent"), kernels * waits)
-        for name, factor in (factors | {"launch_gap_s": waits}).items():
+        is_slower = length > self.window.length
+        slower = (length - idle) / active if is_slower else 1.0
+        waits = (length - active) / idle if idle and not is_slower else 1.0
+        factors = {"idle": waits, "input_wait": waits}
+        spent = {kind: round(time * factors.get(kind, slower)) for kind, time in self.spent.items()}
+        spent["products" if is_slower and spent["products"] else "idle"] += length - sum(spent.values())
+        per = self.window.length / length
+        readings = dict(self.readings)
+        shares = {name: per * slower for name in self.readings if name.endswith("_percent")}
+        shares |= dict.fromkeys(("idle_percent", "idle_input_percent", "launch_bound_percent"), per * waits)
+        for name, factor in (shares | {"launch_gap_s": waits}).items():
             value, source = readings[name].value, f"{readings[name].source} ÷ untraced time"
             readings[name] = replace(readings[name], value=value and value * factor, source=source)
-        if not idle:
+        if not idle and not is_slower:
             readings["idle_percent"] = replace(readings["idle_percent"], value=100 * spent["idle"] / length)
         window = replace(self.window, end=self.window.begin + length)
         return replace(self, window=window, spent=spent, readings=readings)
@@ -145,7 +181,7 @@ def analyse(
 
 def _operators(recording: Recording, told: DeviceTime, of_call: dict[int, Product]) -> list[Operator]:
     lengths = (told.end - told.begin)[(told.kind == COMPUTE) & (told.end > told.begin)]
-    shortest = int(lengths.min()) if len(lengths) else 0
+    shortest = min(int(lengths.min()), EMPTY_NS) if len(lengths) else 0
     known: dict[int, float | Said] = {}  # by the identity of a call's arguments, which equal calls share
 
     def traffic(one: int) -> float | Said:

@@ -17,6 +17,8 @@ from mfulab.tracing.recording import TraceError
 
 BATCH_BYTES = 8 << 20
 MOST_BATCHES = 8  # without an end of an event
+LONGEST_WORD = 8  # characters of a number or name that a cut may leave half of, with a sign
+MOST_US = 4 * 10**15  # a time, µs: the year 2096
 HEAD_BYTES = 64 << 20  # of metadata before the first event
 MOST_BYTES = 64 << 30  # unpacked
 MEMORY_PER_BYTE, BASE_BYTES = 0.7, 300 << 20  # peak memory ÷ size of the JSON, and what any trace takes: docs/traces.md
@@ -24,13 +26,25 @@ RATIO = 400  # unpacked ÷ packed bytes: traces pack to a tenth or a thirtieth, 
 SMALL_BYTES = 256 << 20  # below it no ratio is suspicious
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
+_ESCAPES = re.compile(rb"(\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4}))|\\")
+_INFINITE = re.compile(rb"(?<=[:,\[])\s*-?(?:inf|nan)(?=\s*[,}\]])")
 _GZIP, _ZSTD, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 _FOREIGN = {
     **dict.fromkeys(
         (".nsys-rep", ".qdrep"), "an Nsight Systems report: export it with `nsys export --type sqlite FILE`"
     ),
     ".ncu-rep": "an Nsight Compute report",
-    ".pickle": "a snapshot of CUDA's memory",
+    **dict.fromkeys(
+        (".pftrace", ".perfetto-trace"), "a trace of Perfetto: record with rocprofv3 --output-format json instead"
+    ),
+}
+_BEGINS = {  # of other files
+    **dict.fromkeys((_ZSTD, _ZIP), "packed as zip or zstd; unpack it first"),
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "UTF-16 text, as PowerShell's > writes: save it as UTF-8"),
+    **dict.fromkeys(
+        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
+        "a pickle, as torch.cuda.memory's snapshots are: https://pytorch.org/memory_viz shows them",
+    ),
 }
 WANTED = (
     "mfulab reads what torch.profiler's export_chrome_trace writes (*.json, *.json.gz), exports of Nsight Systems "
@@ -47,6 +61,7 @@ class Stream:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata: dict[str, Any] = {}
+        self._mends = False
         try:
             with opened(path, follow=True) as file:
                 begin = file.read(16)
@@ -57,8 +72,8 @@ class Stream:
             raise TraceError(f"{path}: the file is empty")
         if path.suffix in _FOREIGN:
             raise TraceError(f"{path}: this is {_FOREIGN[path.suffix]}; {WANTED}")
-        if begin.startswith((_ZSTD, _ZIP)):
-            raise TraceError(f"{path}: packed as zip or zstd; unpack it first: {WANTED}")
+        if says := next((says for known, says in _BEGINS.items() if begin.startswith(known)), ""):
+            raise TraceError(f"{path}: {says}; {WANTED}")
         self._packed = begin.startswith(_GZIP)
 
     def chunks(self, size: int | None = None) -> Iterator[bytes]:
@@ -92,7 +107,7 @@ class Stream:
             buffer += chunk
             cuts = [match.start() + 1 for match in _BETWEEN.finditer(buffer, max(0, len(buffer) - (1 << 20)))]
             for cut in cuts[:-9:-1]:  # a list inside an event may look like a boundary
-                events = _parsed(b"[" + buffer[:cut] + b"]")
+                events = self._parsed(b"[" + buffer[:cut] + b"]")
                 if isinstance(events, list):
                     count += len(events)
                     yield events
@@ -100,14 +115,36 @@ class Stream:
                     break
             else:
                 if len(buffer) > MOST_BATCHES * BATCH_BYTES:
-                    raise TraceError(f"{self.path}: not valid JSON after {count:,} events; {WANTED}")
-        rest = _parsed(opening + buffer)
-        if isinstance(rest, str):
-            raise self._cut(f"{rest}, after {count:,} events")
+                    raise self._damaged(self._parsed(b"[" + buffer), count)
+        rest = self._parsed(opening + buffer)
+        if isinstance(rest, Exception):
+            raise self._damaged(rest, count)
         if isinstance(rest, dict):
             self.metadata |= {name: value for name, value in rest.items() if name != "traceEvents"}
             rest = rest["traceEvents"]
         yield rest
+
+    def _parsed(self, text: bytes) -> Any:
+        """The value, or what is wrong as an error; a text of faults that torch made is mended, and all after it."""
+        found = _parsed(text, self._mends)
+        if (
+            isinstance(found, Exception)
+            and not self._mends
+            and not isinstance(mended := _parsed(text, True), Exception)
+        ):
+            self._mends = True
+            return mended
+        return found
+
+    def _damaged(self, error: Any, count: int) -> TraceError:
+        """The error for a text: cut where it ends too early, else damaged at a place that it names."""
+        after = f"after {count:,} events"
+        if not isinstance(error, json.JSONDecodeError):
+            return TraceError(f"{self.path}: not valid JSON ({str(error)[:120] or type(error).__name__}), {after}")
+        if "Unterminated" in error.msg or len(error.doc.rstrip()) - error.pos <= LONGEST_WORD:
+            return self._cut(f"{error.msg}, {after}")
+        near = error.doc[max(0, error.pos - 20) : error.pos + 20]
+        return TraceError(f"{self.path}: damaged: {error.msg} at {near!r}, {after}; {WANTED}")
 
     def _head(self, chunks: Iterator[bytes]) -> tuple[bytes, bytes]:
         """Text after the opening of the list of events, and that opening."""
@@ -120,13 +157,13 @@ class Stream:
             if text[:1] == b"[":
                 return text[1:], b"["
             if found := _EVENTS.search(text):
-                head = _parsed(text[: found.start()].rstrip().rstrip(b",") + b"}")
+                head = self._parsed(text[: found.start()].rstrip().rstrip(b",") + b"}")
                 self.metadata |= head if isinstance(head, dict) else {}
                 return text[found.end() :], b'{"traceEvents":['
             if len(buffer) >= HEAD_BYTES:
                 break
-        if isinstance(problem := _parsed(buffer), str):
-            raise TraceError(f"{self.path}: not valid JSON: {problem}; {WANTED}")
+        if isinstance(problem := self._parsed(buffer), Exception):
+            raise TraceError(f"{self.path}: not valid JSON: {str(problem)[:120]}; {WANTED}")
         raise TraceError(f"{self.path}: JSON without traceEvents; {WANTED}")
 
     def _cut(self, why: str) -> TraceError:
@@ -155,12 +192,17 @@ def free_memory_bytes() -> int:
 
 
 def nanoseconds(value: Any) -> int | None:
-    """A time of the trace, in µs with fractions, as whole nanoseconds; None for what is no time."""
-    if isinstance(value, int):
-        return value * 1000
-    if isinstance(value, float | Decimal):
-        return round(value * 1000) if math.isfinite(value) and abs(float(value)) < 1e16 else None
-    return None
+    """A time of the trace, in µs with fractions, as whole nanoseconds; None for what is no time.
+
+    Some profilers write their times as texts.
+    """
+    try:
+        number = (
+            value if isinstance(value, int | float | Decimal) else Decimal(value) if isinstance(value, str) else None
+        )
+        return None if number is None or not -MOST_US < number < MOST_US else round(number * 1000)
+    except ArithmeticError:  # a Decimal of no number
+        return None
 
 
 def _number(text: str) -> float | Decimal:
@@ -168,9 +210,15 @@ def _number(text: str) -> float | Decimal:
     return float(text) if len(text) < 18 else Decimal(text)
 
 
-def _parsed(text: bytes) -> Any:
-    """The value, or what is wrong as text."""
+def _parsed(text: bytes, mend: bool = False) -> Any:
+    """The value, or what is wrong as an error.
+
+    Raw control characters stand in names that torch wrote. With `mend` two more of its faults are read: infinities as
+    C++ prints them, and backslashes of paths that it did not escape.
+    """
     try:
-        return json.loads(text.decode(errors="replace"), parse_float=_number)
-    except (ValueError, RecursionError) as error:
-        return str(error)[:120]
+        if mend:
+            text = _INFINITE.sub(rb"null", _ESCAPES.sub(lambda match: match[1] or rb"\\", text))
+        return json.loads(text.decode(errors="replace"), parse_float=_number, strict=False)
+    except (ValueError, RecursionError, ArithmeticError) as error:
+        return error

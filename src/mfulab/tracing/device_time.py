@@ -65,7 +65,7 @@ class DeviceTime:
         return Intervals(self.begin[chosen], self.end[chosen])
 
     def _ends(self) -> tuple[Any, Any]:
-        """Of each idle gap what ended it, an index into `inside` or -1, and the index of its cause."""
+        """Index into `inside` of what ended each idle gap, or -1, and the index of the gap's cause."""
         order = np.append(np.argsort(self.begin, kind="stable"), -1)  # the last gap ends with the window
         ended = order[np.searchsorted(self.begin[order[:-1]], self.idle.end, side="left")]
         launches, launch = self.recording.launches, np.append(self.launched, -1)[ended]

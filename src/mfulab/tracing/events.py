@@ -2,102 +2,193 @@
 
 import gc
 import math
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from mfulab.core.said import Said
 from mfulab.flops.recorded import is_recorded_matmul
-from mfulab.tracing.chrome import WANTED, Stream, nanoseconds
-from mfulab.tracing.recording import COPY, MODULE, Call, Collective, Recorder, Recording, TraceError, kind_of
+from mfulab.tracing.chrome import MOST_US, WANTED, Stream, nanoseconds
+from mfulab.tracing.recorder import Recorder
+from mfulab.tracing.recording import COPY, MODULE, Call, Collective, Recording, TraceError, kind_of, printable
 
-_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "concurrent_kernel"}
-_KERNEL = {"kernel", "Kernel", "concurrent_kernel"}
-_DEVICE = {*_KERNEL, "gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
-_LAUNCH = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "Runtime", "runtime"}
-_HOST = {"cpu_op", "Operator", "user_annotation"}
+_KERNEL, _COPY, _LAUNCH, _CALL, _ANNOTATION, _FUNCTION = range(6)
+_KINDS = {
+    **dict.fromkeys(("kernel", "Kernel", "concurrent_kernel"), _KERNEL),
+    **dict.fromkeys(("gpu_memcpy", "gpu_memset", "Memcpy", "Memset"), _COPY),
+    **dict.fromkeys(
+        ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "Runtime", "runtime"), _LAUNCH
+    ),
+    **{"cpu_op": _CALL, "Operator": _CALL, "user_annotation": _ANNOTATION, "python_function": _FUNCTION},
+}
+# Kinds that name a device and are no work of one.
+_ASIDE = re.compile(r"annotation|sync|event$|runtime|driver|counter|overhead|range|^Trace$", re.IGNORECASE)
+_OF_DEVICES = {"device", "device id", "stream", "stream id", "task type"}  # arguments, in any case
 # Bytes of torch's types as it names them in a trace; others have no size here.
 BYTES = {"Bool": 1, "Byte": 1, "Char": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8}
 BYTES |= {"Double": 8, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
+MOST = 2**62  # of a number that columns hold
+MOST_LETTERS = 60  # of a kind's name
 
 
-def read(path: Path) -> Recording:
-    """Reads a trace file, gzip or not. Raises TraceError where it is none, is damaged, or holds nothing to report."""
-    stream, recorder = Stream(path), Recorder(path)
-    count = endless = 0
+def read(path: Path) -> list[Recording]:
+    """Reads a trace file, gzip or not, a recording of each process that launched work.
+
+    Raises TraceError where it is none, is damaged, or holds nothing to report.
+    """
+    stream, taken = Stream(path), _Taken(Recorder(path))
+    count = 0
     collects = gc.isenabled()
     gc.disable()  # millions of young objects without a circle make it look again and again
     try:
         for batch in stream.batches():
             count += len(batch)
-            endless += sum(_take(recorder, event) for event in batch if isinstance(event, dict))
+            for event in batch:
+                try:
+                    taken.event(event)
+                except (
+                    TypeError,
+                    ValueError,
+                    AttributeError,
+                    ArithmeticError,
+                ):  # no profiler's: a part of another type
+                    taken.odd += 1
     finally:
         if collects:
             gc.enable()
-    if endless:
-        raise TraceError(
-            f"{path}: {endless:,} device events have no usable `dur`: the trace was written "
-            f"before they ended; synchronise before the profiler stops"
-        )
-    if not count:
-        raise TraceError(f"{path}: the trace holds no events; was the profiler active in any step?")
-    if not len(recorder):
-        raise TraceError(f"{path}: the trace of another program, without events of torch.profiler; {WANTED}")
-    recording = recorder.done(stream.metadata, count)
-    if recording.properties and not len(recording.activities):  # torch writes them wherever there is a GPU
-        raise TraceError(
-            f"{path}: no GPU events, though the trace names {recording.properties[0].get('name')!r}: record "
-            f"with ProfilerActivity.CUDA, and see that CUPTI or roctracer may be used"
-        )
-    return recording
+    taken.check(path, count, stream.metadata)
+    return taken.recorder.done(stream.metadata, count, taken.notes())
 
 
-def _take(recorder: Recorder, event: dict[str, Any]) -> bool:
-    """Adds an event of a kind that is read; True for one of a device that never ended."""
-    category, name = event.get("cat"), str(event.get("name", ""))
-    of_device, of_launch = category in _DEVICE, category in _LAUNCH
-    of_module = category == "python_function" and name.startswith(MODULE)
-    if not (of_device or of_launch or of_module or category in _HOST):
-        return False
-    begin, length, args = nanoseconds(event.get("ts")), nanoseconds(event.get("dur")), event.get("args") or {}
-    if begin is None or length is None or length < 0:
-        return of_device and event.get("ph") == "X"
-    span, thread = (begin, begin + length), (event.get("pid"), event.get("tid"))
-    external = _integer(args.get("External id", args.get("external id", -1)))
-    correlation = args.get("correlation")
-    if of_device:
+class _Taken:
+    """The events of a file as they are taken, and counts of those that could not be."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.endless = self.timeless = self.odd = 0
+        self.unknown = Counter[str]()  # kinds of device events that are not read here
+
+    def check(self, path: Path, count: int, metadata: dict[str, Any]) -> None:
+        """Raises TraceError where a part is missing without which the rest would mislead."""
+        if self.timeless:
+            raise TraceError(
+                f"{path}: {self.timeless:,} events of devices or operators have no number as `ts` or `dur`"
+            )
+        if self.endless:
+            raise TraceError(
+                f"{path}: {self.endless:,} device events have no usable `dur`: the trace was written "
+                f"before they ended; synchronise before the profiler stops"
+            )
+        if not count:
+            raise TraceError(f"{path}: the trace holds no events; was the profiler active in any step?")
+        if self.unknown and not self.recorder.executed:
+            raise TraceError(f"{path}: what its device executed is of kinds that mfulab does not read: {self._kinds()}")
+        if not len(self.recorder):
+            odd = f"; {self.odd:,} of its {count:,} events are not events" if self.odd else ""
+            raise TraceError(f"{path}: the trace of another program, without events of torch.profiler{odd}; {WANTED}")
+        properties = metadata.get("deviceProperties")
+        if isinstance(properties, list) and properties and not self.recorder.executed:  # torch writes GPUs wherever
+            name = properties[0].get("name") if isinstance(properties[0], dict) else properties[0]
+            raise TraceError(
+                f"{path}: no GPU events, though the trace names {name!r}: record "
+                f"with ProfilerActivity.CUDA, and see that CUPTI or roctracer may be used"
+            )
+
+    def notes(self) -> list[Said]:
+        """Sentences on what was left out."""
+        found = [Said("odd_events", {"count": self.odd})] if self.odd else []
+        return [*found, Said("unknown_kinds", {"kinds": self._kinds()})] if self.unknown else found
+
+    def _kinds(self) -> str:
+        return ", ".join(f"{name} ({count:,})" for name, count in self.unknown.most_common(5))
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Adds an event of a kind that is read."""
+        category = event.get("cat")
+        kind = _KINDS.get(category)  # type: ignore[arg-type]
+        if kind is None:
+            self._of_device(category, event)
+            return
+        name = event.get("name", "")
+        if kind == _FUNCTION:
+            if not name.startswith(MODULE):
+                return
+            kind = _ANNOTATION
+        ts, dur = event.get("ts"), event.get("dur")
+        if type(ts) is int and type(dur) is int and -MOST_US < ts < MOST_US and 0 <= dur < MOST_US:
+            span = ts * 1000, (ts + dur) * 1000
+        elif not (span := self._span(event, kind <= _COPY)):  # type: ignore[assignment]
+            return
+        args, process, name = event.get("args"), event.get("pid"), name if type(name) is str else str(name)
+        args = args if type(args) is dict else {}
+        if kind <= _COPY:
+            self._activity(span, kind, name, (process, event.get("tid")), args)
+        elif kind == _LAUNCH:
+            if (number := args.get("correlation")) is not None:
+                kernel = str(args.get("kernel", ""))
+                self.recorder.launch(span, (process, event.get("tid")), _integer(number), name, kernel)
+        else:
+            self._call(span, name, (process, event.get("tid")), args, kind == _ANNOTATION)
+
+    def _span(self, event: dict[str, Any], of_device: bool) -> tuple[int, int] | None:
+        ts, dur = event.get("ts"), event.get("dur")
+        begin, length = nanoseconds(ts), nanoseconds(dur)
+        if begin is not None and length is not None and length >= 0:
+            return begin, begin + length
+        if event.get("ph") == "X":
+            self.endless += of_device and begin is not None and (length is not None or dur is None)
+            self.timeless += begin is None or (length is None and dur is not None)
+        return None
+
+    def _activity(
+        self, span: tuple[int, int], kind: int, name: str, thread: tuple[Any, Any], args: dict[str, Any]
+    ) -> None:
         device, stream = _integer(args.get("device", thread[0])), _integer(args.get("stream", thread[1]))
-        if "Collective name" in args and (what := _collective(args)):
-            recorder.collectives.append((*span, device, what))
-        kind, grid = kind_of(name) if category in _KERNEL else COPY, args.get("grid")
-        blocks = math.prod(map(_integer, grid)) if isinstance(grid, list) and grid else 0
-        recorder.activity(span, kind, name, device, stream, _integer(correlation), external, blocks)
-    elif of_launch:
-        if correlation is not None:
-            recorder.launch(span, thread, _integer(correlation), name, str(args.get("kernel", "")))
-    else:
-        annotation, call = of_module or category == "user_annotation", None
+        collective = _collective(args) if "Collective name" in args else None
+        grid = args.get("grid")
+        blocks = max(0, _integer(math.prod(map(_integer, grid)))) if isinstance(grid, list) and grid else 0
+        external = _integer(args.get("External id", args.get("external id", -1)))
+        self.recorder.activity(
+            span, kind_of(name) if kind == _KERNEL else COPY, name, (thread[0], device), stream,
+            _integer(args.get("correlation")), external, blocks, collective,
+        )  # fmt: skip
+
+    def _call(
+        self, span: tuple[int, int], name: str, thread: tuple[Any, Any], args: dict[str, Any], annotation: bool
+    ) -> None:
+        external, call = _integer(args.get("External id", args.get("external id", -1))), None
         # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
         forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0
-        if is_recorded_matmul(name) or (not annotation and any(args.get("Input Dims", ()))):
-            shapes = args.get("Input Dims", args.get("Input dims", ()))
-            call = Call(name, tuple(shapes), tuple(args.get("Input type", ())), tuple(args.get("Concrete Inputs", ())))
+        shapes = args.get("Input Dims", args.get("Input dims", ()))
+        if is_recorded_matmul(name) or (not annotation and any(shapes)):
+            types, values = args.get("Input type", ()), args.get("Concrete Inputs", ())
+            call = Call(name, *(tuple(one) if isinstance(one, list) else () for one in (shapes, types, values)))
         sequence = _integer(args.get("Sequence number", -1))
-        recorder.host_call(span, name, thread, external, forward, annotation, call, sequence)
-    return False
+        self.recorder.host_call(span, name, thread, external, forward, annotation, call, sequence)
+
+    def _of_device(self, category: Any, event: dict[str, Any]) -> None:
+        """Counts the kind of an event that says on which device or stream it ran."""
+        args = event.get("args")
+        if event.get("ph") != "X" or not isinstance(args, dict) or _ASIDE.search(str(category)):
+            return
+        if not _OF_DEVICES.isdisjoint(map(str.lower, args)):
+            task = next((args[name] for name in args if name.lower() == "task type"), "no category")
+            self.unknown[printable(str(category or task))[:MOST_LETTERS]] += 1
 
 
 def _collective(args: dict[str, Any]) -> Collective | None:
     """Bytes that a kernel sends, where torch describes it as a collective."""
     counts = [args.get(name) for name in ("In msg nelems", "Out msg nelems", "Group size")]
-    known = [one for one in counts if isinstance(one, int) and one >= 0]
+    known = [one for one in counts if isinstance(one, int) and 0 <= one < MOST]
     if args.get("dtype") not in BYTES or len(known) < len(counts):
         return None
     return str(args["Collective name"]).replace("_", "").lower(), BYTES[args["dtype"]] * max(known[:2]), known[2]
 
 
 def _integer(value: Any) -> int:
-    if isinstance(value, int):
-        return value if abs(value) < 2**62 else -1
     try:
-        return int(value)
+        number = value if type(value) is int else int(value)
     except (TypeError, ValueError, OverflowError):
         return -1
+    return number if -MOST < number < MOST else -1

@@ -12,10 +12,13 @@ _HEAD = 1 << 16
 _XSPACE = re.compile(rb"\n.{1,24}?\x12.(?:/host:|/device:|Task |#Chip)", re.DOTALL)
 
 
-def read(path: Path) -> Recording:
-    """Reads a trace of any of them. Raises TraceError: it is none, is damaged, or holds nothing to report."""
-    recording: Recording = reader_of(path).read(path)
-    return recording
+def read(path: Path) -> list[Recording]:
+    """Reads a trace of any of them, a recording of each process that launched work or marked steps.
+
+    Raises TraceError: it is none, is damaged, or holds nothing to report.
+    """
+    recordings: list[Recording] = reader_of(path).read(path)
+    return recordings
 
 
 def reader_of(path: Path) -> ModuleType:

@@ -33,7 +33,7 @@ def union(intervals: Intervals) -> Intervals:
 
 
 def join(several: Sequence[Intervals]) -> Intervals:
-    """All of them in one, not merged."""
+    """Intervals of all sets in one, not merged."""
     if not several:
         return NONE
     return Intervals(np.concatenate([one.begin for one in several]), np.concatenate([one.end for one in several]))

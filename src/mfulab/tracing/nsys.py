@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.flops.recorded import is_recorded_matmul
-from mfulab.tracing.recording import COPY, Call, Recorder, Recording, TraceError, kind_of, step_mark
+from mfulab.tracing.recorder import Recorder
+from mfulab.tracing.recording import COPY, Call, Recording, TraceError, kind_of, step_mark
 
 EXPORT = "nsys export --type sqlite"
 # What torch.autograd.profiler.emit_nvtx writes, with sizes where record_shapes is on.
@@ -33,12 +34,13 @@ _ACTIVITIES: dict[str, tuple[tuple[str, ...], Callable[[list[str]], str]]] = {
 _RANGES = (59, 60)  # NVTX's push/pop and start/end
 
 
-def read(path: Path) -> Recording:
+def read(path: Path) -> list[Recording]:
     """Reads an export: kernels, copies, the runtime's calls and NVTX ranges. Raises TraceError for any other file."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
             database.text_factory = lambda text: text.decode(errors="replace")
-            return _Export(path, database).recording()
+            database.execute("PRAGMA trusted_schema = OFF")
+            return _Export(path, database).recordings()
     except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
         raise TraceError(f"{path}: a damaged export ({error}); copy it, or write it anew: {EXPORT}") from None
 
@@ -46,6 +48,9 @@ def read(path: Path) -> Recording:
 class _Export:
     def __init__(self, path: Path, database: sqlite3.Connection) -> None:
         self.path, self.database, self.recorder = path, database, Recorder(path)
+        # A view or a virtual table, which an export has none of, may compute for ever: neither has a page of its own.
+        tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 ORDER BY name"
+        self.tables = [str(name) for (name,) in database.execute(tables)]
         self.names: dict[int, str] = dict(self._rows("StringIds", "id", "value"))
         self.processes: dict[int, int] = {}
         self.devices = {
@@ -54,31 +59,41 @@ class _Export:
         }
         self.apart = "globalPid" in self._columns("CUPTI_ACTIVITY_KIND_KERNEL")
 
-    def recording(self) -> Recording:
+    def recordings(self) -> list[Recording]:
         if not self._columns("CUPTI_ACTIVITY_KIND_KERNEL") and not self._columns("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
             what = "without CUDA activities: record with nsys profile --trace=cuda,nvtx"
+            if any(name.startswith("rocpd_") for name in self.tables):
+                json_option = "record with rocprofv3 --output-format json"
+                raise TraceError(f"{self.path}: a database of rocprofv3 (rocpd), which is not read: {json_option}")
             known = self._columns("StringIds") or self._columns("META_DATA_EXPORT")
             raise TraceError(f"{self.path}: {f'an export {what}' if known else 'a database of another program'}")
         self._activities()
         calls = self._spans("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid", "correlationId", "nameId")
         for span, (thread, number, name) in calls:
-            self.recorder.launch(span, thread, self._correlation(thread, number), self._name(name).partition("_v")[0])
+            number, called = self._correlation(thread, number), self._name(name).partition("_v")[0]
+            self.recorder.launch(span, (self._process(thread), thread), number, called)
         self._ranges()
-        if not len(self.recorder.activities):
+        if not self.recorder.executed:
             raise TraceError(f"{self.path}: no CUDA kernel or copy lies in this export")
         rows = self._rows("TARGET_INFO_GPU", "id", "name", "smCount", "computeMajor", "computeMinor")
         names = ("id", "name", "numSms", "computeMajor", "computeMinor")
         return self.recorder.done({"deviceProperties": [dict(zip(names, row, strict=True)) for row in rows]})
 
+    def _table(self, name: str) -> str:
+        """The newest schema's table of this name, NAME_V2 after NAME; the name itself where there is none."""
+        return max((one for one in self.tables if re.fullmatch(rf"{name}(_V\d+)?", one)), default=name)
+
     def _columns(self, table: str) -> set[str]:
-        return {row[1] for row in self.database.execute(f'PRAGMA table_info("{table}")')}
+        if (name := self._table(table)) not in self.tables:
+            return set()
+        return {row[1] for row in self.database.execute(f'PRAGMA table_info("{name}")')}
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """These columns of a table, NULL for one that it lacks; no row where there is no table."""
+        """Rows of a table's columns, NULL for one that it lacks; no row where there is no table."""
         held = self._columns(table)
         if held:
             chosen = ", ".join(name if name in held else "NULL" for name in columns)
-            yield from self.database.execute(f'SELECT {chosen} FROM "{table}"')  # noqa: S608 (names of this module)
+            yield from self.database.execute(f'SELECT {chosen} FROM "{self._table(table)}"')  # noqa: S608 (our names)
 
     def _spans(self, table: str, *columns: str) -> Iterator[tuple[tuple[int, int], tuple[Any, ...]]]:
         held = self._columns(table)
@@ -90,8 +105,12 @@ class _Export:
 
     def _correlation(self, owner: int | None, number: int | None) -> int:
         """The number that links a launch to its work, different in each process."""
-        process = (owner or 0) >> 24 if self.apart else 0
+        process = self._process(owner)
         return -1 if not number else self.processes.setdefault(process, len(self.processes)) << 32 | number
+
+    def _process(self, owner: int | None) -> int:
+        """The number of the process of a global thread or process; 0 where the export does not tell kernels'."""
+        return (owner or 0) >> 24 & 0xFFFFFF if self.apart else 0
 
     def _name(self, key: Any) -> str:
         return self.names.get(key, "") if isinstance(key, int) else key or ""
@@ -105,7 +124,8 @@ class _Export:
                 kind = COPY if "MEM" in table else kind_of(name)
                 gpu = int(self.devices.get(((owner or 0) >> 24 & 0xFFFFFF, device), device or 0))
                 place, blocks = (context or 0) << 32 | (stream or 0), (x or 0) * (y or 0) * (z or 0)
-                self.recorder.activity(span, kind, name, gpu, place, self._correlation(owner, number), -1, blocks)
+                where = self._process(owner), gpu
+                self.recorder.activity(span, kind, name, where, place, self._correlation(owner, number), -1, blocks)
 
     def _ranges(self) -> None:
         for span, (text, key, kind, thread) in self._spans("NVTX_EVENTS", "text", "textId", "eventType", "globalTid"):
@@ -117,7 +137,7 @@ class _Export:
             call = Call(name, tuple(_sizes(sizes)), (), ()) if is_recorded_matmul(name) else None
             forward = sequence is not None and int(sequence) >= 0
             annotation = mark is not None or "::" not in name
-            self.recorder.host_call(span, mark or name, thread, -1, forward, annotation, call)
+            self.recorder.host_call(span, mark or name, (self._process(thread), thread), -1, forward, annotation, call)
 
 
 def _sizes(text: str | None) -> list[Any]:

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ OPERATOR_COLUMNS = (
     *("operator", "input_shapes", "calls", "self_cpu_time_s", "self_device_time_s"),
     *("flops", "self_cpu_memory_bytes", "self_device_memory_bytes"),
 )
+OURS = (STEPS, "ProfilerStep", MODULE)  # how ranges begin that are no operators
 READ = (*OF_KERNELS, *OF_OPERATORS)
 KERNEL_COLUMNS = ("kernel", "kind", "calls", "time_s", "share_percent")
 
@@ -50,7 +51,7 @@ class TracedPass:
     @functools.cached_property
     def analysis(self) -> Analysis:
         """Time of the traced steps by kind. Raises TraceError if the trace lacks it."""
-        return analyse(recording := read(self.saved), windows(recording)[0])
+        return analyse(recording := read(self.saved)[0], windows(recording)[0])
 
     @functools.cached_property
     def _folder(self) -> tempfile.TemporaryDirectory[str]:
@@ -115,7 +116,7 @@ def operator_table(traced: TracedPass) -> list[Row]:
     """
     rows: list[Row] = []
     for event in traced.profiler.key_averages(group_by_input_shape=True):
-        if event.key.startswith((STEPS, "ProfilerStep")):
+        if event.key.startswith(OURS):
             continue
         values = (
             *(event.key, str(event.input_shapes) if event.input_shapes else None, event.count),
@@ -147,19 +148,28 @@ def module_ranges() -> Iterator[None]:
         after.remove()
 
 
-def modules_of(step: Callable[[], object], device: torch.device, steps: int) -> list[Module]:
-    """Times and FLOPs of `steps` steps by module, from a traced pass of their own; none where the trace lacks them."""
+def trace_modules(step: Callable[[], object], device: torch.device, steps: int) -> TracedPass:
+    """Traces `steps` steps with a range for each call of a module."""
     with module_ranges():
-        traced = trace_steps(step, device, steps)  # whose file lasts as long
+        return trace_steps(step, device, steps)
+
+
+def modules_of(traced: TracedPass) -> list[Module]:
+    """Times and FLOPs of a step of a traced pass, by module; none where the trace lacks them."""
     with contextlib.suppress(TraceError):
-        recording = read(traced.saved)
-        return by_module(recording, attribute(recording), windows(recording)[0], Spans(recording))
+        recording = read(traced.saved)[0]
+        window = windows(recording)[0]
+        found, steps = by_module(recording, attribute(recording), window, Spans(recording)), window.steps
+        return [
+            replace(one, calls=one.calls // steps, time_ns=one.time_ns // steps, flops=one.flops // steps)
+            for one in found
+        ]
     return []
 
 
 def uncounted_operators(traced: TracedPass) -> str | None:
     """Operators without a FLOP formula that take at least 1 % of all operators' own time, as JSON: name → percent."""
-    events = [event for event in traced.profiler.events() if not event.name.startswith((STEPS, "ProfilerStep"))]
+    events = [event for event in traced.profiler.events() if not event.name.startswith(OURS)]
     on_device = any(event.self_device_time_total for event in events)
     times = Counter[str]()
     for event in events:
@@ -171,7 +181,7 @@ def uncounted_operators(traced: TracedPass) -> str | None:
 
 
 def _inside_product(event: Any) -> bool:
-    """Says whether an operator is how another, counted one is done."""
+    """True if an operator is how another, counted one is done."""
     parent = event.cpu_parent
     return parent is not None and (is_product(parent.name) or _inside_product(parent))
 

@@ -10,10 +10,10 @@ from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
 from mfulab.flops.cost import Cost
 from mfulab.flops.recorded import NO_SHAPES, Recorded, recorded_format
+from mfulab.tracing import tiles
 from mfulab.tracing.attribution import Attribution
 from mfulab.tracing.recording import COMPUTE, Recording
 from mfulab.tracing.shares import called
-from mfulab.tracing.tiles import format_of, multiplies, padding, rounds_to_tf32, tile_of
 from mfulab.tracing.window import Window
 
 UNTOLD = Recorded(None, reason=NO_SHAPES)
@@ -21,7 +21,7 @@ UNTOLD = Recorded(None, reason=NO_SHAPES)
 
 @dataclass
 class Product:
-    """Calls of one product with one shape and format."""
+    """Calls of one product with one shape and number format."""
 
     name: str
     shapes: str
@@ -36,15 +36,37 @@ class Product:
     causal_flops: int = 0
     executed_flops: int = 0
     matmul: tuple[int, int, int, int] | None = None
-    tile: tuple[int, int] | None = None
-    padding: float = 0.0
+    tile: tuple[int, ...] | None = None
+    executed_ratio: float | None = None  # operations that its kernel executes ÷ FLOPs that are counted of it, if told
+    slowdown: float = 1.0  # cycles of its instructions ÷ those of the GPU's own
     kernel: str = ""
     reason: Said | None = None
 
     @property
-    def padding_flops(self) -> int:
-        """FLOPs that whole tiles add."""
-        return round(self.flops * self.padding)
+    def tiled_flops(self) -> float:
+        """Operations that the device executes, padding included."""
+        return self.executed_flops * (1.0 if self.executed_ratio is None else self.executed_ratio)
+
+    @property
+    def issued_flops(self) -> float:
+        """Operations that the GPU's own instructions would execute in the time that these take at their rate."""
+        return self.tiled_flops * self.slowdown
+
+    @property
+    def misaligned_side(self) -> int | None:
+        """Longest side of a matmul that is no multiple of 16 bytes, where its kernel's loads are shorter for that."""
+        step = 16 // ELEMENT_BYTES.get(self.format or "", 4)
+        if not self.matmul or tiles.alignment_of(self.kernel) % step == 0:
+            return None
+        return max((side for side in self.matmul[1:] if side % step), default=None)
+
+    def judge(self, kernels: list[str], recorded: Recorded, blocks: int, capability: tuple[int, int]) -> None:
+        """Notes what the kernels execute beyond what is counted, and at which rate, each of as many FLOPs."""
+        ratios = [tiles.executed_ratio(kernel, recorded, blocks) for kernel in kernels]
+        if known := [ratio for ratio in ratios if ratio is not None]:
+            self.executed_ratio = sum(known) / len(known)
+        self.slowdown = sum(tiles.slowdown_of(kernel, self.format, capability) for kernel in kernels) / len(kernels)
+        self.tile = tiles.tile_of(self.kernel)
 
     @property
     def call_bytes(self) -> float | None:
@@ -77,18 +99,22 @@ def products_of(
             times[root] += (time := int(host.end[root] - host.begin[root]))
             if above >= 0:  # a product of unknown FLOPs around it, of which the rest is left
                 times[above] -= time
+    properties = recording.device_properties(device)
+    capability = properties.get("computeMajor", 0), properties.get("computeMinor", 0)
     found, of_call = dict[Any, Product](), dict[int, Product]()
     for root in roots.tolist():
         call = host.calls.get(root)
         inner = host.calls.get(attribution.innermost[root], call)
         launched = {one: recording.names[activities.name[one]] for one in kernels.get(root, ())}
         product_format = recorded_format(inner.types) if inner else None
-        if product_format == "fp32" and any(map(rounds_to_tf32, launched.values())):
+        if product_format == "fp32" and any(map(tiles.rounds_to_tf32, launched.values())):
             product_format = "tf32"
         again = bool(attribution.recomputed[root])
-        main = max((one for one, kernel in launched.items() if multiplies(kernel)), key=spans.__getitem__, default=-1)
+        main = max(
+            (one for one, kernel in launched.items() if tiles.multiplies(kernel)), key=spans.__getitem__, default=-1
+        )
         name, kernel = recording.names[host.name[root]], launched.get(main, "")
-        product_format = product_format or format_of(kernel)
+        product_format = product_format or tiles.format_of(kernel)
         recorded = attribution.costs.get(id(call), UNTOLD)
         key = (id(call) if call else name, product_format, again, kernel)
         product = found.get(key)
@@ -98,9 +124,10 @@ def products_of(
                 name, shapes, product_format, again, kernel=kernel, reason=recorded.reason, matmul=recorded.matmul,
                 elements=recorded.elements, bytes_moved=recorded.bytes_moved,
             )  # fmt: skip
-            if kernel and recorded.matmul and (tile := tile_of(kernel)):
-                batch, m, n, _ = recorded.matmul
-                product.tile, product.padding = tile, padding(m, n, tile, int(activities.blocks[main]), batch)
+            if kernel:
+                # A convolution's backward pass is two matmuls of as many FLOPs; of others the longest kernel tells.
+                names = list(filter(tiles.multiplies, launched.values())) if recorded.convolution else [kernel]
+                product.judge(names, recorded, int(activities.blocks[main]), capability)
         of_call[root] = product
         product.calls += 1
         product.time_ns += times[root]
@@ -127,7 +154,7 @@ def _unknown(
     activities, host = recording.activities, recording.host
     chosen = (
         (activities.kind == COMPUTE)
-        & recording.named(multiplies)[activities.name]
+        & recording.named(tiles.multiplies)[activities.name]
         & (attribution.product_of_activity < 0)
         & (activities.begin >= window.begin)
         & (activities.begin < window.end)

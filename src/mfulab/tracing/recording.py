@@ -1,13 +1,12 @@
 """A trace as columns: what the device executed, which operators the host called, and the launches between them.
 
-Times are whole nanoseconds of the trace's clock. A reader of a format gives its events to a `Recorder`; all that is
-computed of them starts from the `Recording` that this makes.
+Times are whole nanoseconds of the trace's clock. A reader of a trace format gives its events to a `Recorder`
+(`recorder.py`); all that is computed of them starts from the `Recording`s that this makes.
 """
 
 import re
-from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,11 @@ from mfulab.core.said import Said
 
 Times = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
+Chosen = npt.NDArray[np.bool_]
 Collective = tuple[str, int, int]  # its kind, the bytes of its larger side, and how many processes take part
 
-CLOCKS_APART_NS = 1_000_000  # a kernel that begins so long before its launch was timed by another clock
+MOST_ELEMENTS = 2**48  # along one side of a tensor
+MOST_DEVICES = 2**31
 MODULE = "nn.Module: "  # begins the name of a module's range, as torch.profiler writes it: nn.Module: NAME_NUMBER
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS = ("compute", "communication", "copy")
@@ -42,8 +43,20 @@ def step_mark(name: str) -> str | None:
     return f"ProfilerStep#{int(found[1])}" if found else None
 
 
+def _fits(name: str, value: Any) -> bool:
+    """Says whether a device's property may be what it says: a text as its name, a whole number of units, else any."""
+    if name == "name":
+        return isinstance(value, str)
+    return isinstance(value, int if name in ("id", "numSms") else int | float) and 0 <= value < MOST_ELEMENTS
+
+
 class TraceError(UnsupportedError):
     """A file that cannot be read as a trace; the message says why and what to do."""
+
+
+def printable(name: str) -> str:
+    """A name from a file without control characters and halves of characters, which no terminal and no file takes."""
+    return name if name.isprintable() else "".join(one if one.isprintable() else " " for one in name)
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,20 @@ class Call:
     shapes: tuple[Any, ...]
     types: tuple[Any, ...]
     values: tuple[Any, ...]
+
+    def plain(self) -> "Call":
+        """The call without what no profiler writes: all shapes go where one is none, and types that are no text."""
+        told = all(isinstance(shape, list) and _is_shape(shape) for shape in self.shapes)
+        types = (printable(kind) if isinstance(kind, str) else "" for kind in self.types)
+        return Call(self.name, self.shapes if told else (), tuple(types), self.values)
+
+
+def _is_shape(shape: list[Any]) -> bool:
+    """Tells a list of sides, or of lists of them: a list of tensors."""
+    return all(
+        _is_shape(side) if isinstance(side, list) else isinstance(side, int) and 0 <= side < MOST_ELEMENTS
+        for side in shape
+    )
 
 
 @dataclass
@@ -103,6 +130,9 @@ class Launches:
     name: Indices  # index of `Recording.names`
     kernel: Indices  # the name of what was launched, -1 where the trace does not say
 
+    def __len__(self) -> int:
+        return len(self.begin)
+
 
 @dataclass
 class Recording:
@@ -119,6 +149,21 @@ class Recording:
     trimmed: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a device: how many overlapped, ns cut
     owned: dict[int, int] = field(default_factory=dict)  # kernels of replayed graphs: the call that another trace has
     notes: list[Said] = field(default_factory=list)
+    ranks: int = 1  # processes in the file, of which this is one
+    span: tuple[int, int] | None = None  # first to last activity of them all; None without any
+
+    def chosen(self, activities: Chosen, host: Chosen, launches: Chosen) -> "Recording":
+        """A recording of some of its activities, host calls and launches, in the same order."""
+        place = np.cumsum(host) - 1
+        calls = {int(place[one]): call for one, call in self.host.calls.items() if host[one]}
+        *columns, _ = vars(self.host).values()
+        return replace(
+            self,
+            activities=Activities(*(column[activities] for column in vars(self.activities).values())),
+            host=HostCalls(*[*(column[host] for column in columns), calls]),
+            launches=Launches(*(column[launches] for column in vars(self.launches).values())),
+            notes=list(self.notes),
+        )
 
     def named(self, test: Callable[[str], Any]) -> npt.NDArray[np.bool_]:
         """Marks the names that pass a test, one place each."""
@@ -131,14 +176,23 @@ class Recording:
 
     @property
     def properties(self) -> list[dict[str, Any]]:
+        """Facts about each device that the file tells, without what is no fact: a list, a name that is a number."""
         found = self.metadata.get("deviceProperties")
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        known = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        return [
+            {
+                name: printable(value) if isinstance(value, str) else value
+                for name, value in one.items()
+                if _fits(name, value)
+            }
+            for one in known
+        ]
 
     def distributed(self, name: str) -> int | None:
         """A whole number of the file's `distributedInfo`: `rank` or `world_size`."""
         found = self.metadata.get("distributedInfo")
         value = found.get(name) if isinstance(found, dict) else None
-        return value if isinstance(value, int) else None
+        return value if isinstance(value, int) and 0 <= value < MOST_DEVICES else None
 
     def device_properties(self, ordinal: int | None = None) -> dict[str, Any]:
         """Properties of a device by its number, else of that with most activities; empty where they are not told."""
@@ -150,95 +204,6 @@ class Recording:
         # ROCm numbers a process's devices after those of the machine; of like devices the first will do.
         alike = self.properties[0] if len({one.get("name") for one in self.properties}) == 1 else {}
         return next((one for one in self.properties if one.get("id") == ordinal), alike)
-
-
-class Recorder:
-    """Makes the columns of a `Recording`, event by event; -1 stands for a number that an event does not hold."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._names: dict[str, int] = {}
-        self._threads: dict[Any, int] = {}
-        self.activities, self._host, self._launches = array("q"), array("q"), array("q")
-        self.collectives: list[tuple[int, int, int, Collective]] = []
-        self._calls: dict[int, Call] = {}
-        self._shared: dict[str, Call] = {}
-
-    def __len__(self) -> int:
-        return len(self.activities) + len(self._host)
-
-    def activity(
-        self, span: tuple[int, int], kind: int, name: str, device: int, stream: int, correlation: int, external: int,
-        blocks: int,
-    ) -> None:  # fmt: skip
-        """Adds what a device executed: `kind` of `KINDS`, and the blocks of its grid, 0 where they are not known."""
-        self.activities.extend((*span, kind, self._name(name), device, stream, correlation, external, blocks))
-
-    def host_call(
-        self, span: tuple[int, int], name: str, thread: Any, external: int, forward: bool, annotation: bool,
-        call: Call | None = None, sequence: int = -1,
-    ) -> None:  # fmt: skip
-        """Adds an operator or annotation; `call` holds its arguments, where they are recorded."""
-        if call is not None:  # equal ones are kept once
-            self._calls[len(self._host) // 8] = self._shared.setdefault(str(call), call)
-        number = self._threads.setdefault(thread, len(self._threads))
-        self._host.extend((*span, self._name(name), number, external, forward, annotation, sequence))
-
-    def launch(self, span: tuple[int, int], thread: Any, correlation: int, name: str, kernel: str = "") -> None:
-        """Adds a call of the runtime, with the name of the kernel that it launches where that is known."""
-        launched = self._name(kernel) if kernel else -1
-        number = self._threads.setdefault(thread, len(self._threads))
-        self._launches.extend((*span, number, correlation, self._name(name), launched))
-
-    def _name(self, name: str) -> int:
-        return self._names.setdefault(name, len(self._names))
-
-    def done(self, metadata: dict[str, Any], events: int | None = None) -> "Recording":
-        """The recording of all events so far, which are `events` of the file, else those that were added.
-
-        Raises TraceError: kernels begin before they were launched, so another clock than the host's timed them.
-        """
-        activities, host, launches = map(_columns, (self.activities, self._host, self._launches), (9, 8, 6))
-        *spans, forward, annotation, sequence = host
-        recording = Recording(
-            self.path, list(self._names), Activities(*activities),
-            HostCalls(*[*spans, forward.astype(bool), annotation.astype(bool), sequence, self._calls]),
-            Launches(*launches), metadata,
-            sum(len(columns[0]) for columns in (activities, host, launches)) if events is None else events,
-            self.collectives,
-        )  # fmt: skip
-        for device in np.unique(recording.activities.device).tolist():
-            delays = launch_delays(recording, device)
-            if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:
-                raise TraceError(
-                    f"{self.path}: overlapping clocks: kernels of device {device} begin {apart / 1e6:,.1f} ms before "
-                    f"they are launched (median), so device and host times cannot be joined"
-                )
-            if cut := _trim(recording.activities, device):
-                recording.trimmed[device] = cut
-        return recording
-
-
-def _trim(activities: Activities, device: int) -> tuple[int, int] | None:
-    """Lets each activity begin where those before it on its stream have ended: a stream executes one at a time.
-
-    Their union stays as it is. Returns how many were cut and by how many ns in all; None without overlap.
-    """
-    count = lost = 0
-    mine = np.flatnonzero((activities.device == device) & (activities.stream >= 0))
-    for stream in np.unique(activities.stream[mine]):
-        chosen = mine[activities.stream[mine] == stream]
-        chosen = chosen[np.lexsort((activities.end[chosen], activities.begin[chosen]))]
-        begin, end = activities.begin[chosen], activities.end[chosen]
-        before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
-        cut = np.maximum(np.minimum(before, end) - begin, 0)
-        activities.begin[chosen] = begin + cut
-        count, lost = count + int((cut > 0).sum()), lost + int(cut.sum())
-    return (count, lost) if count else None
-
-
-def _columns(flat: "array[int]", count: int) -> list[Any]:
-    return list(np.array(flat, np.int64).reshape(-1, count).T.copy())
 
 
 def launch_delays(recording: Recording, device: int | None = None) -> Times:

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.tracing.chrome import Stream
-from mfulab.tracing.recording import COPY, Recorder, Recording, TraceError, kind_of, step_mark
+from mfulab.tracing.recorder import Recorder
+from mfulab.tracing.recording import COPY, Recording, TraceError, kind_of, step_mark
 
 TOOL = b'"rocprofiler-sdk-tool"'
 GPU = 2  # an agent's type
 _NAMES = ("formatted_kernel_name", "demangled_kernel_name", "truncated_kernel_name", "kernel_name")
 
 
-def read(path: Path) -> Recording:
+def read(path: Path) -> list[Recording]:
     """Reads kernels, copies, calls of HIP and ranges of ROCTx. Raises TraceError: cut, another schema, no kernel."""
     try:
         processes = json.loads(b"".join(Stream(path).chunks()))["rocprofiler-sdk-tool"]
@@ -30,7 +31,7 @@ def read(path: Path) -> Recording:
         raise TraceError(
             f"{path}: a schema of rocprofv3 that is not known here ({type(error).__name__}: {error})"
         ) from None
-    if not len(recorder.activities):
+    if not recorder.executed:
         raise TraceError(f"{path}: rocprofv3 recorded no kernel or copy: record with --kernel-trace or --sys-trace")
     return recorder.done({"deviceProperties": properties}, count)
 
@@ -64,11 +65,11 @@ def _process(recorder: Recorder, number: int, process: dict[str, Any], propertie
         blocks = math.prod(about["grid_size"][side] // max(1, about["workgroup_size"][side]) for side in "xyz")
         stream = one.get("stream_id", about["queue_id"])["handle"]
         device = devices[about["agent_id"]["handle"]]
-        recorder.activity(span(one), kind_of(name), name, device, stream, linked(one), -1, blocks)
+        recorder.activity(span(one), kind_of(name), name, (pid, device), stream, linked(one), -1, blocks)
     for one in records.get("memory_copy", ()):
         agents = [one[side]["handle"] for side in ("dst_agent_id", "src_agent_id")]
         device = next((devices[agent] for agent in agents if agent in devices), 0)
-        recorder.activity(span(one), COPY, name_of(one), device, -1, linked(one), -1, 0)
+        recorder.activity(span(one), COPY, name_of(one), (pid, device), -1, linked(one), -1, 0)
     for one in records.get("hip_api", ()):
         recorder.launch(span(one), (pid, one["thread_id"]), linked(one), name_of(one))
     for one in records.get("marker_api", ()):

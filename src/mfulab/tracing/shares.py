@@ -1,4 +1,4 @@
-"""Columns of a window's time, the same for a device and for a CPU's host thread."""
+"""Columns of a window's time, alike for a device and for a CPU's host thread."""
 
 import re
 from collections.abc import Mapping

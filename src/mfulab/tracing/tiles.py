@@ -1,16 +1,30 @@
-"""The tile in a kernel's name, and the cost of padding a matmul to whole tiles."""
+"""Operations that a matmul kernel executes beyond its counted FLOPs, by its name: whole tiles, slower instructions."""
 
 import functools
 import re
 from math import prod
 
+from mfulab.flops.recorded import Recorded
+
+# Rows and columns of the tile of a block, and where it is told the elements of k that a step takes.
 _TILES = (
-    re.compile(r"tilesize(\d+)x(\d+)"),  # cuBLAS's xmma kernels
-    re.compile(r"nvjet_\w*?_(\d+)x(\d+)_"),
-    re.compile(r"_MT(\d+)x(\d+)x\d+"),  # hipBLASLt and rocBLAS
-    re.compile(r"(?:gemm|fprop|wgrad|dgrad)\w*?_(\d+)x(\d+)_"),  # CUTLASS and cuBLAS's older names
-    re.compile(r"matmul_\w+_(\d+)x(\d+)x\d+x\d+"),  # Triton's
+    re.compile(r"tilesize(\d+)x(\d+)(?:x(\d+))?"),  # cuBLAS's xmma kernels
+    re.compile(r"nvjet_\w*?_(\d+)x(\d+)_(?:(\d+)x)?"),
+    re.compile(r"_MT(\d+)x(\d+)x(\d+)"),  # hipBLASLt and rocBLAS
+    re.compile(r"(?<!gc)(?:gemm|fprop|wgrad|dgrad)\w*?_(\d+)x(\d+)_(?:(\d+)x)?"),  # CUTLASS and cuBLAS's older names
+    re.compile(r"matmul_\w+_(\d+)x(\d+)x(\d+)x\d+"),  # Triton's
 )
+# Queries, keys and elements of a head that a block of an attention kernel takes.
+_CUDNN_ATTENTION = re.compile(r"sdpa_\w*?_(\d+)x(\d+)x(\d+)_")
+_FLASH = re.compile(r"flash_\w+_kernel_traits<(?:\(int\))?(\d+), (?:\(int\))?(\d+), (?:\(int\))?(\d+)", re.IGNORECASE)
+_FLAT = re.compile(r"indexed|few_?channels|fixed_?channels|first_?layer")  # taps and channels are one dimension
+# Instructions of older GPUs on a Hopper: cycles of the tensor pipe ÷ those of wgmma for as many operations. Read by
+# Nsight Compute on an H200 in bf16: 8.0 and 6.0 cycles for 4.0.
+_OLDER = (
+    (2.0, re.compile(r"[shi]1688(?!\d)|tensor16x8x8(?!\d)")),
+    (1.5, re.compile(r"[shi]16816(?!\d)|s161616|tensor16x8x16|flash_(fwd|bwd)_\w*kernel|fmha_cutlass")),
+)
+HOPPER = (9, 0)
 _TF32 = re.compile(r"tf32|s1688gemm|nvjet_")
 _PRODUCT = re.compile(
     r"(?<!fb)gemm|gemv|cijk_|nvjet|xmma|cutlass|wgrad|dgrad|fprop|conv\dd|convolve|winograd|matmul|attn_fwd|attn_bwd|"
@@ -21,11 +35,11 @@ _PRODUCT = re.compile(
 
 
 @functools.cache
-def tile_of(kernel: str) -> tuple[int, int] | None:
-    """(m, n) of the tile that one block computes; None where the name does not tell."""
+def tile_of(kernel: str) -> tuple[int, int, int] | None:
+    """(m, n) of the tile that one block computes, and k of a step, 1 if untold; None where the name does not tell."""
     for pattern in _TILES:
         if found := pattern.search(kernel):
-            return int(found[1]), int(found[2])
+            return int(found[1]), int(found[2]), int(found[3] or 1)
     return None
 
 
@@ -48,7 +62,7 @@ _FORMATS = {
 
 @functools.cache
 def format_of(kernel: str) -> str | None:
-    """The format that a matmul kernel multiplies, by its name; None where that does not tell."""
+    """The number format that a matmul kernel multiplies, by its name; None where that does not tell."""
     return next((name for name, pattern in _FORMATS.items() if pattern.search(kernel)), None)
 
 
@@ -58,12 +72,71 @@ def rounds_to_tf32(kernel: str) -> bool:
     return bool(_TF32.search(kernel))
 
 
-def padding(m: int, n: int, tile: tuple[int, int], blocks: int = 0, batch: int = 1) -> float:
-    """Work on whole tiles ÷ work on the matmul's own m × n, minus 1: the loss by tile quantisation.
+@functools.cache
+def alignment_of(kernel: str) -> int:
+    """Elements to a multiple of which its operands must be aligned; 0, a multiple of any, where the name says none."""
+    found = re.search(r"align[a-z]?(\d+)", kernel)
+    return int(found[1]) if found else 0
+
+
+def slowdown_of(kernel: str, product_format: str | None, capability: tuple[int, int]) -> float:
+    """Cycles of the tensor pipe ÷ those of the GPU's own instructions, by the name; 1 where no slower one is named."""
+    found = next((factor for factor, pattern in _OLDER if pattern.search(kernel)), 1.0) if capability == HOPPER else 1.0
+    return min(found, 1.5) if product_format == "tf32" else found  # k of 8 is the whole width of tf32
+
+
+def executed_ratio(kernel: str, recorded: Recorded, blocks: int = 0) -> float | None:
+    """Operations that a kernel executes ÷ FLOPs that are counted of it, attention full; None where nothing tells."""
+    if recorded.attention:
+        return _attention(kernel, *recorded.attention)
+    if (tile := tile_of(kernel)) is None:
+        return None
+    if recorded.convolution:
+        return _convolution(kernel, tile, *recorded.convolution)
+    if recorded.matmul is None:
+        return None
+    batch, m, n, k = recorded.matmul
+    return _tiled(m, n, tile, blocks, batch) * _whole(k, tile[2])
+
+
+def _whole(side: int, step: int) -> float:
+    """A side in whole steps ÷ the side."""
+    return -(-side // step) * step / side
+
+
+def _tiled(m: int, n: int, tile: tuple[int, int, int], blocks: int, batch: int) -> float:
+    """Work on whole tiles ÷ work on the matmul's own m × n.
 
     BLAS libraries count columns first, so a row-major matmul's n lies along the tile's first side; where the number
     of blocks launched fits only the other way round, that is taken.
     """
     straight, swapped = ((-(-first // tile[0]), -(-second // tile[1])) for first, second in ((m, n), (n, m)))
     tiles = straight if blocks and batch * prod(straight) == blocks != batch * prod(swapped) else swapped
-    return prod(tiles) * prod(tile) / (m * n) - 1
+    return prod(tiles) * prod(tile[:2]) / (m * n)
+
+
+def _convolution(kernel: str, tile: tuple[int, int, int], pixels: int, channels: int, filters: int, taps: int) -> float:
+    """A convolution as the matmul that its kernel makes of it: NVIDIA, CUTLASS, "Implicit GEMM convolution"."""
+    m, n, depth = tile
+    held = channels * _whole(channels, alignment_of(kernel) or 1)
+    if "wgrad" in kernel:
+        return _whole(filters, m) * _whole(round(held) * taps, n) * _whole(pixels, depth) * held / channels
+    if "dgrad" in kernel:
+        return _whole(pixels, m) * _whole(channels, n) * _whole(filters, depth)
+    inner = _whole(channels * taps, depth) if _FLAT.search(kernel) else _whole(round(held), depth) * held / channels
+    return _whole(pixels, m) * _whole(filters, n) * inner
+
+
+def _attention(kernel: str, queries: int, keys: int, width: int, is_causal: bool) -> float | None:
+    """Pairs in whole tiles ÷ all pairs; of a causal triangle the tiles that it touches."""
+    if found := _CUDNN_ATTENTION.search(kernel):
+        rows, columns, step = (int(side) for side in found.groups())
+    elif found := _FLASH.search(kernel):
+        step, rows, columns = (int(side) for side in found.groups())
+    else:
+        return None
+    across, down = -(-keys // columns), -(-queries // rows)
+    tiles = across * down
+    if is_causal and queries == keys:
+        tiles = sum(min(across, -(-(row + 1) * rows // columns)) for row in range(down))
+    return tiles * rows * columns / (queries * keys) * _whole(width, step)

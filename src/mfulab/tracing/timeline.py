@@ -3,7 +3,7 @@
 import gzip
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,13 @@ def mfu_over_time(told: DeviceTime, flops: dict[int, int], peak_flop_s: float) -
 
 
 def tracks(
-    told: DeviceTime, flops: dict[int, int], peak_flop_s: float | None, verdict: str, names: dict[str, str]
+    number: int, told: DeviceTime, flops: dict[int, int], peak_flop_s: float | None, verdict: str, names: dict[str, str]
 ) -> Iterator[str]:
-    """Events, as JSON, of the tracks of one window; `names` are those of kinds and causes, `verdict` is a sentence."""
-    process = PROCESS + (int(told.recording.activities.device[told.inside].min()) if len(told.inside) else 0)
+    """Events, as JSON, of the tracks of the row of this number.
+
+    `names` are those of kinds and causes, `verdict` is a sentence.
+    """
+    process = PROCESS + number
     yield json.dumps({"ph": "M", "name": "process_name", "pid": process, "args": {"name": "mfulab"}})
     yield json.dumps({"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": -1}})
     for number, track in enumerate(TRACKS):
@@ -95,18 +98,21 @@ def _microseconds(time: int) -> str:
     return f"{time // 1000}.{time % 1000:03d}"
 
 
-def write(target: Path, recording: Recording, added: list[str]) -> None:
-    """Writes the trace with `added` events: torch.profiler's text as it is, what was read of another format.
+def write(target: Path, recordings: Sequence[Recording], added: list[str]) -> None:
+    """Writes one file's trace with `added` events: torch.profiler's text as it is, that of another
+    trace format as it was read.
 
     Raises ConfigurationError where `target` cannot be written.
     """
+    path = recordings[0].path
     try:
         with gzip.open(target, "wb") if target.suffix == ".gz" else target.open("wb") as out:
-            if reader_of(recording.path) is not events:
-                out.write(b'{"traceEvents":[' + ",".join([*added, *_activities(recording)]).encode() + b"]}")
+            if reader_of(path) is not events:
+                held = (event for recording in recordings for event in _activities(recording))
+                out.write(b'{"traceEvents":[' + ",".join([*added, *held]).encode() + b"]}")
                 return
             text, opened = b"", False
-            for chunk in Stream(recording.path).chunks():
+            for chunk in Stream(path).chunks():
                 text += chunk
                 if not opened and (found := _OPENING.search(text)):
                     text, opened = text[: found.end()] + f"{','.join(added)},".encode() + text[found.end() :], True

@@ -8,11 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mfulab.core.said import Said
-from mfulab.tracing.recording import Activities, HostCalls, Indices, Recording, Times, TraceError, launch_of
+from mfulab.tracing.intervals import Intervals, clip, length, union
+from mfulab.tracing.recording import Activities, Indices, Recording, Times, TraceError, launch_of
 
 # The annotation around steps that mfulab traces itself; their number follows.
 STEPS = "mfulab traced steps"
 _STEP = re.compile(r"ProfilerStep#(\d+)")
+LOST = 0.01  # of a stream's own work as much again without a launch
+UNSEEN_NS = 1_000_000  # no launch takes a millisecond
 WARM_UP = 1.5  # a first step that takes so many times the median of those after it was warm-up
 
 
@@ -80,9 +83,9 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
             raise TraceError(f"{recording.path}: {one.steps} steps of {one.length} ns: no step was recorded whole")
     if found:
         return found
-    spans: Activities | HostCalls = recording.activities if len(recording.activities) else host
-    held = np.ones(len(spans), bool) if len(recording.activities) else ~recording.of_module
-    begin, end = int(spans.begin[held].min(initial=1 << 62)), int(spans.end[held].max(initial=0))
+    held = ~recording.of_module
+    own = int(host.begin[held].min(initial=1 << 62)), int(host.end[held].max(initial=0))
+    begin, end = (recording.span if len(recording.activities) else None) or own
     if begin >= end:
         raise TraceError(f"{recording.path}: the trace spans no time: every event has a duration of 0")
     source = Said("from_activities" if len(recording.activities) else "from_operators")
@@ -115,17 +118,35 @@ def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:
 
 
 def _on_device(recording: Recording, begin: int, end: int) -> tuple[int, int]:
-    """Times at which the device has ended what was launched before `begin`, and what was launched in [begin, end).
+    """Times between which a device did the work of the steps that the host marked from `begin` to `end`.
 
-    The first is `begin` where nothing earlier is left, and at the latest the begin of these steps' own first activity.
+    They are completions on the stream that works most for these steps: of earlier work, `begin` where none is left, and
+    of the steps' own. Work on other streams may run ahead, and the period holds as much of it at both ends.
     """
     activities, found = recording.activities, launch_of(recording)
     times = np.append(recording.launches.begin, end)[found]
-    mine = (times >= begin) & (times < end)
-    if not mine.any():
+    own = (times >= begin) & (times < end) & (found >= 0)
+    if not own.any():
         return begin, end
-    own = int(activities.begin[mine].min())
-    # A profiler that starts with these steps records what earlier ones left on the device, and not its launches.
-    earlier = (times < begin) | ((found < 0) & (activities.begin < own))
-    left = int(activities.end[earlier].max()) if earlier.any() else begin
-    return max(begin, min(left, own)), int(activities.end[mine].max())
+    streams, place = np.unique(np.stack((activities.device, activities.stream)), axis=1, return_inverse=True)
+    busy = np.bincount(place.ravel()[own], (activities.end - activities.begin)[own], streams.shape[1])
+    main = place.ravel() == busy.argmax()
+    mine, unlinked = np.flatnonzero(own & main), (found < 0) & main
+    first = mine[activities.begin[mine].argmin()]
+    before = activities.begin < activities.begin[first]
+    if np.count_nonzero(unlinked & ~before) > LOST * len(mine):
+        return begin, end  # the trace lacks launches: what has none tells nothing of earlier steps
+    # A profiler that starts with these steps records what earlier ones left on the device, and not its launches. They
+    # were under way at its start, or these steps' own work queued behind them.
+    left = unlinked & before
+    if left.any() and activities.begin[left].min() > begin and activities.end[left].max() < times[first]:
+        left[:] = False
+    left |= main & (found >= 0) & (times < begin)
+    completed = int(activities.end[left].max()) if left.any() else begin
+    if not left.any():
+        # Own work that waited for so long, with nothing on the device, waited for work that was not recorded.
+        waited = int(times[first]), int(activities.begin[first])
+        held = union(clip(Intervals(activities.begin, activities.end), *waited))
+        if waited[1] - waited[0] - length(held) > UNSEEN_NS:
+            completed = waited[1]
+    return max(begin, min(completed, int(activities.begin[first]))), int(activities.end[mine].max())

@@ -15,7 +15,8 @@ from typing import Any
 from mfulab.core.errors import lacks
 from mfulab.flops.recorded import XLA_TYPES
 from mfulab.tracing.chrome import Stream
-from mfulab.tracing.recording import COPY, Call, Recorder, Recording, TraceError, kind_of, step_mark
+from mfulab.tracing.recorder import Recorder
+from mfulab.tracing.recording import COPY, Call, Recording, TraceError, kind_of, step_mark
 from mfulab.tracing.xplane_schema import XLA_ELEMENTS, message
 
 _DEVICE = re.compile(r"/device:(\w+):(\d+)")
@@ -24,11 +25,12 @@ _MULTIPLIES = re.compile(r"conv(?!ert)|dot|gemm|matmul|attention|fmha", re.IGNOR
 _COLLECTIVE = re.compile(r"all-(?:reduce|gather|to-all)|reduce-scatter|collective-|send|recv")
 _TENSOR = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 Cost = tuple[int, Any, list[tuple[str, list[int]]]]  # FLOPs, bytes, and type and sides of each operand
+HOST = "host"  # the process of all that a profile holds
 _NEW = 1 << 40  # with the number of events so far a number by which activities name their operator
 _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 
 
-def read(path: Path) -> Recording:
+def read(path: Path) -> list[Recording]:
     """Reads a profile: what devices executed, HLO operators with their FLOPs, launches and steps.
 
     Raises TraceError: protobuf is not installed, the file is damaged, or no device's plane holds an event.
@@ -44,9 +46,19 @@ def read(path: Path) -> Recording:
         why = f"{replaced:,} of its bytes were replaced as not UTF-8" if replaced else str(error)
         raise TraceError(f"{path}: a damaged profile ({why}); copy it anew, as a binary file") from None
     recorder, properties = Recorder(path), list[dict[str, Any]]()
-    planes = [_Plane(plane) for plane in space.planes]
+    try:
+        events = _take(recorder, properties, [_Plane(plane) for plane in space.planes])
+    except Exception as error:  # protobuf's own too, of the modules in it
+        why = f"{type(error).__name__}: {str(error)[:120]}"
+        raise TraceError(f"{path}: a damaged profile ({why}); copy it anew") from None
+    if not recorder.executed:
+        raise TraceError(f"{path}: no device's plane holds an event: a profile of a CPU, or one that ended too soon")
+    return recorder.done({"deviceProperties": properties}, events)
+
+
+def _take(recorder: Recorder, properties: list[dict[str, Any]], planes: "list[_Plane]") -> int:
+    """Adds what the planes hold; returns how many events they have."""
     modules = next((plane.modules() for plane in planes if plane.name == "/host:metadata"), {})
-    events = sum(len(line.events) for plane in planes for line in plane.lines)
     marked = False
     for plane in planes:
         if (found := _DEVICE.fullmatch(plane.name)) and any(line.events for line in plane.lines):
@@ -55,9 +67,7 @@ def read(path: Path) -> Recording:
             marked |= plane.device(recorder, number, modules, marked)
         elif plane.name == "/host:CPU":
             plane.host(recorder)
-    if not len(recorder.activities):
-        raise TraceError(f"{path}: no device's plane holds an event: a profile of a CPU, or one that ended too soon")
-    return recorder.done({"deviceProperties": properties}, events)
+    return sum(len(line.events) for plane in planes for line in plane.lines)
 
 
 class _Plane:
@@ -119,7 +129,7 @@ class _Plane:
                 for event in line.events:
                     if (step := _text(self.kinds[event.metadata_id].name)).isdecimal():
                         mark = f"ProfilerStep#{step}"
-                        recorder.host_call(_span(line, event), mark, ("steps", number), -1, False, True)
+                        recorder.host_call(_span(line, event), mark, (HOST, f"steps {number}"), -1, False, True)
                         steps = True
         return steps
 
@@ -136,12 +146,12 @@ class _Plane:
             grid = _GRID.search(str(about.get("kernel_details", "")))
             kind = COPY if copies or _COPY.match(name) else kind_of(name)
             recorder.activity(
-                span, kind, name, number, line.id, int(about.get("correlation_id") or -1), external,
+                span, kind, name, (HOST, number), line.id, int(about.get("correlation_id") or -1), external,
                 math.prod(map(int, grid.groups())) if grid else 0,
             )  # fmt: skip
             if begins and about.get("hlo_op"):
                 cost = modules.get(about.get("program_id", -1), {}).get(about["hlo_op"])
-                _operator(recorder, span, about["hlo_op"], cost, ("xla", number, line.id), external)
+                _operator(recorder, span, about["hlo_op"], cost, (HOST, ("xla", number, line.id)), external)
 
     def _operators(self, recorder: Recorder, line: Any, number: int) -> None:
         """A TPU's operators: each with the FLOPs and bytes that its compiler names; loops by what is theirs alone."""
@@ -151,14 +161,14 @@ class _Plane:
             text, external = _text(kind.name), _NEW | len(recorder)
             collective = _COLLECTIVE.search(category or name)
             recorder.activity(
-                span, kind_of(f"nccl {name}" if collective else name), name, number, line.id, -1, external, 0,
+                span, kind_of(f"nccl {name}" if collective else name), name, (HOST, number), line.id, -1, external, 0,
             )  # fmt: skip
             cost = None
             if (flops := about.get("flops")) and _MULTIPLIES.search(category or name):
                 operands = _TENSOR.findall(text)[1:]  # its result comes first
                 tensors = [(kind, [int(side) for side in sides.split(",") if side]) for kind, sides in operands]
                 cost = int(flops), about.get("bytes_accessed"), tensors
-            _operator(recorder, span, name.lstrip("%"), cost, ("xla", number), external)
+            _operator(recorder, span, name.lstrip("%"), cost, (HOST, ("xla", number)), external)
 
     def host(self, recorder: Recorder) -> None:
         """Adds the runtime's calls and the marks of `jax.profiler.StepTraceAnnotation`."""
@@ -169,9 +179,9 @@ class _Plane:
                     continue
                 about = self.stats(event)
                 if about.get("correlation_id"):
-                    recorder.launch(_span(line, event), line.id, int(about["correlation_id"]), name)
+                    recorder.launch(_span(line, event), (HOST, line.id), int(about["correlation_id"]), name)
                 elif mark := f"ProfilerStep#{about['step_num']}" if "step_num" in about else step_mark(name):
-                    recorder.host_call(_span(line, event), mark, line.id, -1, False, True)
+                    recorder.host_call(_span(line, event), mark, (HOST, line.id), -1, False, True)
 
 
 def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
@@ -197,7 +207,9 @@ def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
     yield from give(1 << 62)
 
 
-def _operator(recorder: Recorder, span: Any, name: str, cost: Cost | None, thread: Any, external: int) -> None:
+def _operator(
+    recorder: Recorder, span: Any, name: str, cost: Cost | None, thread: tuple[str, Any], external: int
+) -> None:
     """Adds an operator, a matmul of known FLOPs where it has a cost."""
     short, call = re.sub(r"[.\d]+$", "", name), None  # without its number
     if cost:

@@ -61,3 +61,25 @@ def test_a_counter_that_may_not_be_read(tree):
     (root / "intel-rapl:0" / "energy_uj").unlink()
     (root / "intel-rapl:0" / "energy_uj").mkdir()
     assert "only root" in run(root, lambda: None)["power_w"].reason
+
+
+@pytest.mark.parametrize("names", [("psys", "package-0"), ("package-0", "psys"), ("package-0-die-0", "psys")])
+def test_the_platform_s_counter_which_contains_the_packages_adds_nothing(tree, names):
+    root = tree(rapl_0=0, rapl_1=0)
+    for number, name in enumerate(names):
+        (root / f"intel-rapl:{number}" / "name").write_text(f"{name}\n")
+
+    def change() -> None:
+        for number, name in enumerate(names):
+            add(root / f"intel-rapl:{number}", 800_000_000 if name == "psys" else 500_000_000)
+
+    assert run(root, change)["window_energy_j"].value == pytest.approx(500)
+
+
+@pytest.mark.parametrize("file", ["energy_uj", "max_energy_range_uj"])
+def test_a_counter_that_holds_nothing_is_said(tree, file):
+    root = tree(rapl_0=9)
+    (root / "intel-rapl:0" / file).write_text("")
+    reading = run(root, lambda: None if file == "energy_uj" else add(root / "intel-rapl:0", 5))["power_w"]
+    assert reading.value is None
+    assert f"{file}: holds no number" in reading.reason

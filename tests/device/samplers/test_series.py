@@ -69,14 +69,28 @@ def lines(*clocks: float | None) -> list[dict[str, float | None]]:
 
 
 def test_means_are_of_the_window_only():
-    readings = series.means(lines(100, 1000, 1200, 1400, 9), 1.0, 3.0, "cuda")
+    readings = series.means(lines(100, 1000, 1200, 1400, 9), [(1.0, 3.0)], "cuda")
     assert readings["clock_mhz"].value == pytest.approx(1200)
     assert readings["other_processes"].value == 1
     assert readings["power_w"].reason == "refused by the driver"
 
 
+def test_polls_between_windows_are_in_no_mean_of_the_clock(tmp_path, monkeypatch):
+    """The device rests between windows, at a higher clock. Without windows that hold enough polls all count."""
+    rested = lines(1980, 1400, 1400, 1980, 1400, 1400, 1980)
+    monkeypatch.setattr(series, "read_series", lambda path: rested)
+    for moments, clock in (((0.5, 2.5, 3.5, 5.5), 1400), ((0.5, 1.5), sum(line["clock_mhz"] for line in rested) / 7)):
+        now = iter([0.0, *moments, 6.0])
+        monkeypatch.setattr(series.time, "monotonic", lambda now=now: next(now))
+        polled = series.Series(torch.device("cuda"), tmp_path / "series.csv")
+        polled.start()
+        for _ in moments:
+            polled.in_flight()
+        assert polled.stop()["clock_mhz"].value == pytest.approx(clock)
+
+
 def test_few_polls_are_no_mean():
-    readings = series.means(lines(1000, 1200), 0.0, 5.0, "cuda")
+    readings = series.means(lines(1000, 1200), [(0.0, 5.0)], "cuda")
     assert readings["clock_mhz"].value is None
     assert readings["clock_mhz"].reason == "only 2 polls in the window"
 

@@ -50,7 +50,7 @@ def readings_of(library, seconds=6.0):
 )
 def test_hip_s_variables_and_order_say_what_is_seen(environment, seen, monkeypatch):
     StandIn(*TWO).install(monkeypatch)
-    assert [device.uuid for device in identity.cuda_devices(environment)] == seen
+    assert [device.uuid for device in identity.gpus(environment=environment)] == seen
 
 
 @pytest.mark.parametrize(
@@ -63,19 +63,19 @@ def test_hip_s_variables_and_order_say_what_is_seen(environment, seen, monkeypat
 )
 def test_a_gpu_that_refuses_its_number_or_name_is_still_seen_and_one_without_address_is_not(one, refused, name, uuid):
     one.gpus[0].refused.add(refused)
-    assert [(device.name, device.uuid) for device in identity.cuda_devices({})] == ([(name, uuid)] if name else [])
+    assert [(device.name, device.uuid) for device in identity.gpus(environment={})] == ([(name, uuid)] if name else [])
 
 
 def test_what_a_run_holds_is_all_that_it_sees(monkeypatch):
     StandIn(*TWO).install(monkeypatch)
-    second = identity.cuda_devices({})[1]
+    second = identity.gpus(environment={})[1]
     assert visible([second.uuid]) == {"HIP_VISIBLE_DEVICES": "1"}
-    assert [device.uuid for device in identity.cuda_devices(visible([second.uuid]))] == [second.uuid]
+    assert [device.uuid for device in identity.gpus(environment=visible([second.uuid]))] == [second.uuid]
     assert visible(["GPU-1", "GPU-2"]) == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}
 
 
 def test_the_device_is_found_named_and_has_the_peak_of_its_datasheet(one, monkeypatch):
-    monkeypatch.setattr(identity, "_why_no_torch_cuda", lambda: "")
+    monkeypatch.setattr(identity, "_why_no_torch", lambda: "")
     assert identity.hardware_slug() == "amd-instinct-mi300x-oam"
     assert gpu.uuid_of(CUDA) == FIRST
     assert local_peak.local_peak("bf16").spec == pytest.approx(1307.4, rel=0.01)
@@ -149,8 +149,8 @@ def test_a_card_that_vanishes_is_a_reason(one):
 )
 def test_without_the_library_there_is_no_gpu_and_the_reason_is_told(fails, says, monkeypatch):
     StandIn(fails=fails).install(monkeypatch)
-    assert identity.cuda_devices({}) == []
-    with pytest.raises(identity.NoDeviceError, match=r"no NVIDIA driver answers; of AMD's, .*device=cpu") as found:
+    assert identity.gpus(environment={}) == []
+    with pytest.raises(identity.NoDeviceError, match=r"no NVIDIA driver answers; .*device=cpu") as found:
         identity.resolve("cuda")
     assert says in str(found.value)
 

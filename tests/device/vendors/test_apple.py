@@ -152,7 +152,8 @@ def test_a_whole_step_is_measured_by_its_code(here, monkeypatch, tmp_path, mode)
 
 def test_its_ceilings_are_measured_beside_what_apple_prints(here, monkeypatch, tmp_path):
     in_place_of_the_cpu(monkeypatch)
-    monkeypatch.setattr(best_matmul, "CUDA_SHAPES", [(64, 64, 64)])
+    search = best_matmul.Search([(128, 128, 128)], 15.0, 0.2, settle_s=0.5)
+    monkeypatch.setitem(best_matmul.CAREFUL, "cpu", search)
     monkeypatch.setattr(best_matmul, "last_cache_bytes", lambda _: 1 << 20)
     precision = PrecisionConfig(name="fp32", dtype="float32")
     row = ceilings.measure(CeilingsConfig(ceiling="fp32", precision=precision, device=DEVICE), tmp_path).row

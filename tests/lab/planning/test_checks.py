@@ -56,6 +56,10 @@ def told(config, folder=CONFIG):
         ({"model": ["resnet18", "gpt2"]}, ["model=[resnet18,gpt2]", "resnet18"]),
         ({"model": None}, ["model=null", "resnet18"]),
         ({"hardware": "../../x"}, ["hardware=../../x", "slug"]),
+        ({"hardware": "tables"}, ["hardware=tables", "no machine's"]),
+        ({"hardware": "published"}, ["hardware=published", "no machine's"]),
+        ({"batch_size": "shuffle(1,2)"}, ["batch_size=shuffle(1,2)", "seed"]),
+        ({"model@x": "1"}, ["model@x=1", "key=value"]),
         ({"hardware": "a,b"}, ["hardware=a,b", "one value"]),
         ({"batch_size": "range(1,1000000000)"}, ["range(1,1000000000)", f"{MOST:,}"]),
         ({"batch_size": "range(1,9,0)"}, ["range(1,9,0)", f"{MOST:,}"]),
@@ -214,3 +218,30 @@ def test_no_bad_config_ends_the_command_in_a_traceback(make_project, mistake):
     assert done.returncode
     assert "Traceback" not in done.stdout
     assert [line for line in done.stdout.splitlines() if line.startswith("mfulab: ")]
+
+
+MODEL = "steps: [count_flops]\nmodel: {name: m, _target_: torch.nn.Linear, input_shape: [4], arguments: {x: VALUE}}\n"
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]\n" for before, after in zip("abcdef", "bcdefg", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"defaults: [nope]\n{MODEL}", ["experiment/nope"]),
+        (f"seed: ???\n{MODEL}", ["seed=???", "missing"]),
+        (f"1.5: 3\n{MODEL}", ["1.5", "no key"]),
+        (MODEL.replace("VALUE", "{1.5: 2}"), ["model.arguments.x.1.5", "no key"]),
+        (MODEL.replace("VALUE", ".nan"), ["model.arguments.x=nan", "finite"]),
+        (MODEL.replace("VALUE", "[1, {y: -.inf}]"), ["model.arguments.x.1.y=-inf", "finite"]),
+        (BOMB + MODEL, ["x.yaml", "aliases"]),
+        (f"a: &a [*a]\n{MODEL}", ["x.yaml"]),
+    ],
+)
+def test_what_hydra_or_json_would_take_for_something_else_is_one_sentence(tmp_path, text, words):
+    """Also within seconds: aliases of a few lines stand for as many values as one likes."""
+    shutil.copytree(CONFIG, tmp_path / "config")
+    (tmp_path / "config/experiment/x.yaml").write_text(f"# @package _global_\n{text}")
+    said = told({"experiment": "x"}, tmp_path / "config")
+    assert all(word in said for word in words), said

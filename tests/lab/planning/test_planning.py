@@ -282,7 +282,7 @@ def test_what_differs_from_the_defaults_stands_in_the_name_and_a_peak_does_not()
     assert {r.config["device"]["peak_tflop_s"]["fp32"] for r in by_step(result, "ceilings")} == {3}
 
 
-def test_processes_are_short_on_a_cpu_alone_and_what_the_user_sets_stays():
+def test_processes_are_short_and_what_the_user_sets_stays():
     sweep = ("experiment=quickstart", "model=simple_cnn", "replicates=1")
 
     def timing(*overrides, device="cpu"):
@@ -290,7 +290,7 @@ def test_processes_are_short_on_a_cpu_alone_and_what_the_user_sets_stays():
         return run.config["timing"]["window_time_s"], run.config["timing"]["patience_s"]
 
     assert timing() == (0.1, 0.2)
-    assert timing(device="cuda") == (None, None)
+    assert timing(device="cuda") == (0.4, 0.4)
     assert timing("short_processes=false") == (None, None)
     assert timing("timing.window_time_s=0.7") == (0.7, 0.2)
 

@@ -1,17 +1,56 @@
 """Snakemake still needs each workaround, and only defaults that nobody asked for are removed."""
 
+import asyncio
 import atexit
 import gc
+import os
 import signal
 import subprocess
 import sys
+import time
+import types
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from snakemake.cli import get_argument_parser
+from snakemake.dag import DAG
+from snakemake.exceptions import WorkflowError
 from snakemake.scheduling.job_scheduler import JobRateLimiter
 
-from mfulab.lab.planning.snakemake_workarounds import OBJECTS_MADE, keep_no_default_rate, look_for_garbage_rarely
+from mfulab.lab.planning.snakemake_workarounds import (
+    OBJECTS_MADE,
+    keep_no_default_rate,
+    keep_no_output_older,
+    look_for_garbage_rarely,
+)
+
+
+class File(str):
+    """As much of Snakemake's file as its check of times asks."""
+
+    async def exists_local(self):
+        return Path(self).exists()
+
+    async def mtime_uncached(self, skip_storage):
+        return SimpleNamespace(local=lambda: Path(self).stat().st_mtime)
+
+
+def test_an_output_older_than_its_input_is_dated_and_kept(tmp_path):
+    """A clock that was set back an hour; the check itself is Snakemake's own."""
+    config, row = tmp_path / "config.json", tmp_path / "row.csv"
+    for path, age_s in ((config, -3600), (row, 0)):
+        path.write_text("x")
+        os.utime(path, (time.time() - age_s,) * 2)
+    given, made = File(config), File(row)
+    dag = SimpleNamespace()
+    dag.check_output_mtime = types.MethodType(DAG.check_output_mtime, dag)
+    job = SimpleNamespace(input=[given], rule=None)
+    with pytest.raises(WorkflowError, match="older modification time"):
+        asyncio.run(dag.check_output_mtime(job, [made]))
+    keep_no_output_older(dag)
+    asyncio.run(dag.check_output_mtime(job, [made]))
+    assert row.stat().st_mtime_ns == config.stat().st_mtime_ns
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ CODE = {
         def used(name):
             return import_module(f"lab.parts.{name}.part")
     """,
-    "parts/one/part.py": "value = 1\n",
+    "parts/one/part.py": "'Says nothing.'\nvalue = 1\n",
     "parts/one/other.py": "value = 1\n",
 }
 
@@ -236,7 +236,6 @@ def test_the_tables_of_peaks_decide_what_holds_peaks_alone():
     assert {step for step in MEASUREMENTS if data(f"mfulab.measurements.{step}.measure") & tables} == {
         "ceilings",
         "published",
-        "peaks_audit",
     }
     assert data("mfulab.measurements.ceilings.measure") == tables
     # A measured run's peak is in its ceiling's row; that of a trace is looked up when its row is joined.
@@ -328,3 +327,8 @@ def test_a_syntax_error_is_told_with_its_line(elsewhere):
     Path("broken.py").write_text("def build(:\n")
     with pytest.raises(ConfigurationError, match=r"broken\.py:1"):
         sources.locate("broken.build")
+
+
+def test_the_docstring_of_a_module_that_counts_whole_counts_nowhere(lab):
+    assert not lab("parts/one/part.py", "Says nothing.", "Says something.", root="lab.dynamic.used")
+    assert lab("parts/one/part.py", "value = 1", "value = 2", root="lab.dynamic.used")

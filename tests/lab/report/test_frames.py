@@ -67,16 +67,16 @@ def test_medians_leave_rows_in_one_piece_with_their_columns_in_order():
 
 
 def test_numbers_texts_and_flags_are_read_whatever_stands_beside_them(tmp_path):
-    columns = dict(kinds("peaks"))
+    columns = dict(kinds("profile"))
     assert {str, bool, float} <= {*columns.values()}
     flags, numbers = ([name for name, kind in columns.items() if kind is each] for each in (bool, float))
     lines = [
         dict.fromkeys(columns, ""),
         {**dict.fromkeys(columns, "'=1"), **dict.fromkeys(flags, "True"), numbers[0]: "2.5"},
     ]
-    pd.DataFrame(lines).to_csv(tmp_path / "peaks.csv", index=False)
-    tables, problems = read(tmp_path, ["peaks"])
-    found = tables["peaks"]
+    pd.DataFrame(lines).to_csv(tmp_path / "profile.csv", index=False)
+    tables, problems = read(tmp_path, ["profile"])
+    found = tables["profile"]
     assert found[numbers[0]].tolist()[1] == 2.5
     assert found[flags].iloc[1].all()
     assert (found[[name for name, kind in columns.items() if kind is str]].iloc[1] == "=1").all()

@@ -28,8 +28,10 @@ from mfulab.mfu import ladder, verdict
 PACKAGE = Path(mfulab.__file__).parent
 REPORT = PACKAGE / "lab/report"
 SAYING = [
+    PACKAGE / "measurements/read_trace/reader.py",
     PACKAGE / "mfu/verdict.py",
     PACKAGE / "mfu/trace_join.py",
+    PACKAGE / "measurements/read_trace/reader.py",
     PACKAGE / "flops/recorded.py",
     PACKAGE / "flops/traffic.py",
 ]
@@ -302,7 +304,7 @@ def test_the_seminar_s_numbers_are_korean_in_korean():
 def test_that_code_has_changed_since_a_recording_is_korean_in_korean(tmp_path):
     write_json(tmp_path / "here" / records.ABOUT, {"code": {"count_flops": "of old"}})
     [said] = records.aged(tmp_path / "here")
-    assert "1 of 1 steps" in said
+    assert "1 of 1 measurements" in said
     korean = Texts("ko").said(said)
     assert "count_flops" in korean
     assert re.search("[가-힣]", korean)

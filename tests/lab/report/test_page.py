@@ -15,6 +15,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.lab.report import figures, frames
 from mfulab.lab.report.page import document, why
+from mfulab.lab.runtime import forked
 from mfulab.lab.tables.columns import columns
 from mfulab.measurements.registry import TABLES
 
@@ -206,7 +207,7 @@ def test_a_number_reads_as_a_reader_writes_it_and_breaks_nowhere(words, shown):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely with the libraries loaded")
 def test_figures_are_made_in_processes_and_those_of_a_killed_one_here(monkeypatch):
-    monkeypatch.setattr(document, "usable_cores", lambda: 3)
+    monkeypatch.setattr(forked, "usable_cores", lambda: 3)
     here = os.getpid()
     names = list("abcdefgh")
 
@@ -215,12 +216,12 @@ def test_figures_are_made_in_processes_and_those_of_a_killed_one_here(monkeypatc
             os.kill(os.getpid(), signal.SIGKILL)
         return name, os.getpid()
 
-    made = document._in_processes(work, names)
+    made = forked.in_processes(work, names)
     assert [name for name, _ in made] == names
     assert ("e", here) in made
     assert any(process != here for _, process in made), "the others' work is not done twice"
-    monkeypatch.setattr(document, "usable_cores", lambda: 1)
-    assert document._in_processes(work, names) == [(name, here) for name in names]
+    monkeypatch.setattr(forked, "usable_cores", lambda: 1)
+    assert forked.in_processes(work, names) == [(name, here) for name in names]
 
 
 @pytest.mark.parametrize(

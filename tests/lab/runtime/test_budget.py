@@ -184,21 +184,26 @@ def test_a_row_left_out_has_its_status_and_leaves_a_run_with_fewer_processes(tmp
     assert (merged["status"], merged["message"]) == ("not_measured", "budget_min=3: no")
 
 
-REFERENCE = Path(__file__).parents[3] / "results/reference/amd-epyc-2c"
+REFERENCE = Path(__file__).parents[3] / "results/reference"
+CPU_S = ("quickstart", "seminar", "attention_length", "autograd", "training", "execution", "decoding", "generation")
 
 
 @pytest.mark.parametrize(
-    "experiment",
-    ["quickstart", "seminar", "attention_length", "autograd", "training", "execution", "decoding", "generation"],
+    ("machine", "experiment"),
+    [
+        *(("amd-epyc-2c", experiment) for experiment in CPU_S),
+        *(("nvidia-h100-80gb-hbm3", experiment) for experiment in ("gpu_record", "kernels")),
+    ],
 )
-def test_the_estimate_of_recorded_experiments_is_within_30_percent(experiment, tmp_path, monkeypatch):
+def test_the_estimate_of_recorded_experiments_is_within_30_percent(machine, experiment, tmp_path, monkeypatch):
     """What their runs took, a process, on the machine that the constants are of; a run alone may be further off."""
     monkeypatch.chdir(tmp_path)
-    tables = {name: list(csv.DictReader((REFERENCE / f"{name}.csv").open())) for name in ("profile", "matmul")}
+    reference = REFERENCE / machine
+    tables = {name: list(csv.DictReader((reference / f"{name}.csv").open())) for name in ("profile", "matmul")}
     for table, step in (("flops", "count_flops"), ("ceilings", "ceilings")):
-        for row in csv.DictReader((REFERENCE / f"{table}.csv").open()):
+        for row in csv.DictReader((reference / f"{table}.csv").open()):
             write_csv(Path("results", step, row["run"], "row.csv"), [row])
-    lines = map(json.loads, (REFERENCE / "configs.jsonl").read_text().splitlines())
+    lines = map(json.loads, (reference / "configs.jsonl").read_text().splitlines())
     configs = {(line["table"], line["run"]): line["config"] for line in lines}
     predicted, took = 0.0, 0.0
     for table, step in (("profile", "profile_step"), ("matmul", "bench_matmul")):

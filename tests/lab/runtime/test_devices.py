@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mfulab.lab.runtime import client
+from mfulab.lab.runtime import client, devices
 from mfulab.lab.runtime.devices import GPUS, JOBS, LOCKS, VISIBLE, claim, lock_path, open_lock
 from mfulab.lab.runtime.processes import WORKFLOW
 
@@ -186,3 +186,38 @@ def test_another_users_lock_is_waited_for(tmp_path: Path) -> None:
             os._exit(1)
         os._exit(0)
     assert os.waitpid(other, 0)[1] == 0
+
+
+def test_who_holds_a_device_for_ever_is_named_and_costs_rows_not_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "LONGEST_WAIT_S", 0.2)
+    environment = {LOCKS: str(tmp_path)}
+    path = lock_path("cpu", environment)
+    assert devices.holder(path) == ""
+    hold = (
+        "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX);"
+        "print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", hold, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        said = devices.holder(path)
+        assert f"{path} is held by " in said
+        assert str(other.pid) in said or "another process" in said
+        with (
+            pytest.raises(devices.HeldError, match=r"waited .* held by .*MFULAB_LOCKS"),
+            claim("cpu", "x", environment),
+        ):
+            pass
+        folder = tmp_path / "results/cpu-1c/environment/all"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"device": {"type": "cpu"}}))
+        wrote = []
+        monkeypatch.setattr(client, "_fail", lambda command, failure: wrote.append(failure) or 0)
+        monkeypatch.setenv(LOCKS, str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+        assert client.main(["run.py", "environment", "--config", str(folder / "config.json")]) == 0
+        assert "is held by " in wrote[0]
+        other.communicate()
+    assert devices.holder(path) == ""

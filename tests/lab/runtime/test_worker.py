@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from socket import AF_UNIX
+from socket import AF_UNIX, socketpair
 from socket import socket as unix_socket
 
 import pytest
@@ -41,6 +41,8 @@ def measure(config, folder):
             sys.exit(0)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
         case "memory":
             bytearray(1 << 60)
         case "refuse":
@@ -177,6 +179,7 @@ def way(request: pytest.FixtureRequest) -> str | None:
         ("fine", "ok", ""),
         ("segfault", "failed", "the run's process was ended by SIGSEGV"),
         ("kill", "failed", "the run's process was ended by SIGKILL"),
+        ("interrupt", "failed", "the run's process was ended by SIGINT: interrupted"),
         ("exit", "failed", "the run's process ended with exit status 3 and wrote no row"),
         ("quiet_exit", "failed", "SystemExit: 0"),
         ("argparse", "failed", "SystemExit: 2"),
@@ -191,6 +194,8 @@ def test_a_run_costs_its_own_row_alone(tree: Path, way: str | None, kernel: str,
     assert (row["status"], row["message"]) == (status, message)
     assert row["kernel"] == kernel
     assert row["time_s"] == ("0.5" if status == "ok" else "")
+    if kernel == "interrupt":
+        assert "Traceback" not in (folder_of(tree, kernel) / "log").read_text()
     if kernel == "segfault":
         assert "Segmentation fault" in (folder_of(tree, kernel) / "log").read_text()
     assert way is None or run(tree, "after", way)["status"] == "ok"
@@ -419,6 +424,18 @@ def test_runs_go_on_directly_after_the_worker_was_killed(
     running.wait()
     until(lambda: not is_running(pid))
     assert run(tree, "fine", socket)["status"] == "ok"
+
+
+def test_a_worker_that_is_interrupted_alone_says_so_in_a_line(tmp_path: Path) -> None:
+    ours, theirs = socketpair()
+    command = [sys.executable, "-m", "mfulab.lab.runtime.server", str(theirs.fileno()), str(tmp_path / "x"), "report"]
+    with ours, theirs, (tmp_path / "said").open("w") as said:
+        served = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, pass_fds=[theirs.fileno()])
+        until(lambda: "pandas" in Path(f"/proc/{served.pid}/maps").read_text())  # of what the report imports
+        served.send_signal(signal.SIGINT)
+        assert served.wait(60) == 130
+        served.communicate()
+    assert (tmp_path / "said").read_text() == "mfulab: the worker was interrupted; runs go on without it\n"
 
 
 def test_a_run_whose_keeper_was_killed_is_made_again_directly(

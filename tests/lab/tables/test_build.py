@@ -5,6 +5,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -15,11 +17,14 @@ from support import report_rows
 from support.slow import few
 
 from mfulab.cli.main import main
+from mfulab.core.files import write_csv
 from mfulab.core.language import verdicts
 from mfulab.lab.report import frames
 from mfulab.lab.tables import build
 from mfulab.lab.tables.columns import columns
-from mfulab.measurements.registry import TABLES
+from mfulab.lab.tables.records import read_row
+from mfulab.measurements.registry import MEASUREMENTS, TABLES
+from mfulab.mfu import job
 
 
 @pytest.fixture
@@ -57,7 +62,6 @@ def test_a_planned_experiment_becomes_tables(tables):
         "memory": 50,
         "formats": 5,
         "published": 20,
-        "peaks": 3,
         "quality": 12,
         "traces": 0,
     }
@@ -388,3 +392,40 @@ def test_the_terminal_shows_no_older_table_after_runs_alone(tmp_path, capsys):
     assert "measured runs that no table shows yet: 1" in capsys.readouterr().out
     os.utime(table, (3, 3))
     assert summary.left_out(table.parent) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda header, cells: (f"{header},status", f"{cells},ok"), "two columns are called 'status'"),
+        (lambda header, cells: (header, cells.replace(",ok,", ",,", 1)), "status: empty"),
+        (lambda header, cells: (header, cells.replace("xeon-4c", "elsewhere", 1)), "hardware='elsewhere'"),
+    ],
+)
+def test_a_row_that_says_two_things_none_or_another_machines_is_named(tmp_path, change, words):
+    folder = tmp_path / "xeon-4c/environment/all"
+    folder.mkdir(parents=True)
+    row = MEASUREMENTS["environment"].row(hardware="xeon-4c", run="all", device="cpu")
+    write_csv(folder / "row.csv", [row.model_dump()])
+    assert read_row(folder, "environment")["status"] == "ok"
+    header, cells = (folder / "row.csv").read_text().splitlines()
+    (folder / "row.csv").write_text("\n".join([*change(header, cells), ""]))
+    found = read_row(folder, "environment")
+    assert found["status"] == "failed"
+    assert words in found["message"]
+
+
+def test_a_rank_that_is_no_number_costs_its_row(tmp_path):
+    row = {"status": "ok", "ranks": '[{"time_ms": NaN}]', "run": "r", "hardware": "h", "recorded": False}
+    with pytest.raises(ValueError, match="finite"):
+        job.rank_rows(row)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp949", "latin-1"])
+def test_a_terminal_without_our_letters_shows_what_it_can(tables, tmp_path, encoding):
+    """The page is there by then; its summary must not make the status 1."""
+    command = [sys.executable, "-m", "mfulab", "summary", "--tables", str(tables), "--page", str(tmp_path)]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"linear_1024" in done.stdout or done.stdout

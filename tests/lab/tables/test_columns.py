@@ -3,6 +3,7 @@
 import csv
 
 import pytest
+from support.words import faults
 from support.workflow_copy import ROOT
 
 from mfulab.core.columns import Headroom
@@ -48,6 +49,12 @@ def test_every_column_of_every_table_is_described(written):
         "description": "Keep the workers from one epoch to the next.",
     }
     assert described["profile", "time_s"]["unit"] == "s"
+
+
+def test_every_description_of_a_column_stands_alone():
+    spoken = {(each.table, each.column): faults(each.description) for each in columns.dictionary()}
+    assert len(spoken) > 500
+    assert {column: said for column, said in spoken.items() if said} == {}
 
 
 @pytest.mark.parametrize("table", TABLES)

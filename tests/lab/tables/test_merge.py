@@ -1,14 +1,25 @@
 """Results of several machines in one folder: what is new comes, what differs is told, nothing is lost."""
 
+import gzip
+import io
 import json
+import shutil
+import struct
 import tarfile
+import tempfile
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mfulab.cli.main import main
-from mfulab.core.files import read_csv
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import read_csv, read_json
 from mfulab.lab.runtime.run import write_csv
+from mfulab.lab.tables import archives, build
 from mfulab.lab.tables.merge import collect
 from mfulab.measurements.registry import MEASUREMENTS
 
@@ -25,7 +36,6 @@ CONFIGS = {
     "number_formats": {"precision": {"name": "bf16", "dtype": "bfloat16"}},
     "read_trace": {"trace": {"name": "one", "path": "one.json", "digest": "0"}},
     "published": {"published": "papers"},
-    "peaks_audit": {"library": "lightning"},
 }
 
 
@@ -94,6 +104,21 @@ def test_a_count_of_another_day_is_the_same_count_and_a_different_one_is_not(tmp
     make(wrong, "count_flops", "model=linear", forward_flops=9)
     assert len(collect([there], here).known) == 1
     assert len(collect([wrong], here).problems) == 1
+
+
+@pytest.mark.parametrize("text", ["NaN", "1e999", '[0, {"y": -Infinity}]'])
+def test_a_config_that_no_page_can_hold_is_refused_at_the_door_and_costs_its_run(tmp_path: Path, text: str) -> None:
+    """Where it lies here already, its row is shown without it, and the page names the file."""
+    folder = make(tmp_path / "there", "count_flops", "model=linear", forward_flops=8)
+    config = json.dumps({**COUNTED, "model": {**COUNTED["model"], "arguments": {"x": "VALUE"}}})
+    (folder / "config.json").write_text(config.replace('"VALUE"', text))
+    merged = collect([tmp_path / "there"], tmp_path / "here")
+    assert merged.copied == []
+    assert "config.json: not JSON" in merged.problems[0]
+    collected = build.collect(results=tmp_path / "there")
+    build.write(collected, tmp_path / "tables")
+    details = read_json(tmp_path / "tables/details.json")
+    assert all("config" not in each for each in details.values())
 
 
 @pytest.mark.parametrize(
@@ -198,3 +223,170 @@ def test_two_participants_of_one_name_are_refused_before_anything_is_copied(tmp_
     assert main(["collect", "--class", str(tmp_path / "given"), "--into", str(tmp_path / "results")]) == 2
     assert "are both of ann. Rename one." in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
+
+
+def archive_of(path: Path, *members: tarfile.TarInfo | str) -> Path:
+    """A tar of members in order; a text is the name of a file with a few bytes."""
+    with tarfile.open(path, "w") as file:
+        for member in members:
+            if isinstance(member, str):
+                info = tarfile.TarInfo(member)
+                info.size = 4
+                file.addfile(info, io.BytesIO(b"evil"))
+            else:
+                file.addfile(member)
+    return path
+
+
+def special(name: str, kind: bytes, to: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, to
+    return info
+
+
+def below(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+ROW = "cpu-2c/environment/all/row.csv"
+
+
+def escapes(victim: Path) -> list[tarfile.TarInfo | str]:
+    """Links whose target grows beyond what the system resolves, so that a check that resolves it is wrong."""
+    deep, members, path = "d" * 247, list[tarfile.TarInfo | str](), ""
+    for step in "abcdefghijklmnop":
+        members += [special(f"{path}{deep}", tarfile.DIRTYPE), special(f"{path}{step}", tarfile.SYMTYPE, deep)]
+        path += f"{step}/"
+    long = "/".join("abcdefghijklmnop") + "/" + "l" * 254
+    members += [special(long, tarfile.SYMTYPE, "../" * 16)]
+    members += [special("cpu-2c", tarfile.SYMTYPE, f"{long}/{'../' * 12}{victim.relative_to('/')}")]
+    return [*members, "cpu-2c/environment/all/config.json", ROW]
+
+
+@pytest.mark.parametrize(
+    ("members", "named"),
+    [
+        ([special("cpu-2c", tarfile.SYMTYPE, "{victim}"), "cpu-2c/environment/all/config.json", ROW], "cpu-2c"),
+        ([special(ROW, tarfile.LNKTYPE, "{victim}/kept")], ROW),
+        ([special(ROW, tarfile.FIFOTYPE)], ROW),
+        ([special(ROW, tarfile.CHRTYPE)], ROW),
+        (["{victim}/count_flops/one/row.csv"], "{victim}"),
+        (["../../victim/count_flops/one/row.csv"], "../../victim"),
+        ([ROW, ROW], ROW),
+        ([f"{ROW}\x1b[2J"], "no text"),
+    ],
+)
+def test_an_archive_that_leads_elsewhere_is_refused_with_the_member(tmp_path: Path, members, named, capsys) -> None:
+    victim = tmp_path / "victim"
+    (victim / "all").mkdir(parents=True)
+    (victim / "kept").write_text("ours")
+    before = below(victim)
+    filled = []
+    for member in members:
+        if isinstance(member, str):
+            filled.append(member.format(victim=victim))
+        else:
+            member.linkname = member.linkname.format(victim=victim)
+            filled.append(member)
+    archive = archive_of(tmp_path / "given.tar", *filled)
+    assert main(["collect", str(archive), "--into", str(tmp_path / "results")]) == 2
+    said = capsys.readouterr().err
+    assert named.format(victim=victim) in said
+    assert said.count("\n") == 1
+    assert below(victim) == before
+    assert {path.name for path in below(tmp_path / "results")} == {".lock"}
+
+
+def test_a_link_beyond_the_longest_path_leads_nowhere(tmp_path: Path) -> None:
+    """Python before 3.11.13 takes the target of such a link for one inside (CVE-2025-4517)."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    archive = archive_of(tmp_path / "given.tar", *escapes(victim))
+    assert main(["collect", str(archive), "--into", str(tmp_path / "results")]) == 2
+    assert not below(victim)
+    assert {path.name for path in tmp_path.iterdir()} == {"victim", "given.tar", "results"}
+
+
+def test_a_project_packed_with_its_own_links_is_collected(tmp_path: Path) -> None:
+    """Those lie where nothing is wanted."""
+    project = tmp_path / "project"
+    make(project / "results", "environment", "all", "cpu-2c", device="cpu")
+    (project / "profiles").symlink_to("workflow/profiles")
+    for ending, mode in ((".tar", "w"), (".tgz", "w:gz"), (".tar.xz", "w:xz"), (".tar.bz2", "w:bz2")):
+        archive = tmp_path / f"given{ending}"
+        with tarfile.open(archive, mode) as file:
+            file.add(project, "project")
+        merged = collect([archive], tmp_path / ending)
+        assert (len(merged.copied), merged.problems) == (1, [])
+    with zipfile.ZipFile(tmp_path / "given.zip", "w") as file:
+        for path in below(project):
+            file.write(path, path.relative_to(project))
+    assert len(collect([tmp_path / "given.zip"], tmp_path / "zip").copied) == 1
+
+
+def test_a_zip_that_holds_more_than_it_says_and_a_header_of_gigabytes_are_refused(tmp_path: Path, monkeypatch) -> None:
+    with zipfile.ZipFile(tmp_path / "given.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(ROW, bytes(5000))
+    data = (tmp_path / "given.zip").read_bytes()
+    (tmp_path / "given.zip").write_bytes(data.replace(struct.pack("<I", 5000), struct.pack("<I", 10)))
+    with pytest.raises(ConfigurationError, match=r"row\.csv"):
+        collect([tmp_path / "given.zip"], tmp_path / "results")
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, 1 << 32
+    with gzip.open(tmp_path / "given.tgz", "wb") as file:
+        file.write(header.tobuf() + bytes(1 << 16))
+    with pytest.raises(ConfigurationError, match="a header of"):
+        collect([tmp_path / "given.tgz"], tmp_path / "results")
+    monkeypatch.setattr(archives, "LARGEST", 6)
+    with pytest.raises(ConfigurationError, match=r"row\.csv"):
+        collect([archive_of(tmp_path / "given.tar", "x/count_flops/a/config.json", ROW)], tmp_path / "results")
+
+
+def test_a_kill_leaves_nothing_that_the_next_start_does_not_clean(tmp_path: Path, monkeypatch) -> None:
+    """Also no row of another name: it is written once, by its name here."""
+    given, into = tmp_path / "given", tmp_path / "results"
+    for name in ("ann", "bob"):
+        make(tmp_path / name / "results", "environment", "all", "cpu-2c", device="cpu")
+        given.mkdir(exist_ok=True)
+        assert main(["collect", str(tmp_path / name), "--pack", str(given / f"{name}.tgz")]) == 0
+    unpacked = list[list[str]]()
+
+    def killed(*given: object, **options: object) -> None:
+        unpacked.append([path.name for path in (into / ".unpacked").iterdir()])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mfulab.lab.tables.merge.write_csv", killed)
+        patched.setattr("mfulab.lab.tables.archives.remove", lambda path: None)
+        with pytest.raises(KeyboardInterrupt):
+            collect([given], into, in_class=True)
+    assert unpacked == [["0"]], "one archive at a time"
+    assert not list(into.glob("*/environment/*/row.csv"))
+    assert list(into.glob(".unpacked/*"))
+    assert len(collect([given], into, in_class=True).copied) == 2
+    assert not list(into.glob(".unpacked*"))
+    assert not list(into.glob("*/environment/all/.*"))
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_archive_is_read_or_refused_and_writes_nothing_outside(tmp_path: Path, data: st.DataObject) -> None:
+    part = st.sampled_from(["cpu-2c", "environment", "all", "row.csv", "config.json", "..", "/", "plan", "a.json", ""])
+    names = st.lists(part, min_size=1, max_size=7).map("/".join) | st.just(ROW)
+    kinds = st.sampled_from([tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
+    members = data.draw(st.lists(st.tuples(names, kinds, names), max_size=8))
+    root = Path(tempfile.mkdtemp(dir=tmp_path))
+    archive = archive_of(
+        root / "given.tar", *(special(*member) if member[1] != b"0" else member[0] for member in members)
+    )
+    content = bytearray(archive.read_bytes())
+    for place, byte in data.draw(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), max_size=5)):
+        if place < len(content):
+            content[place] = byte
+    packed = data.draw(st.sampled_from([bytes, gzip.compress]))(bytes(content))
+    archive.write_bytes(packed[: data.draw(st.none() | st.integers(0, len(packed)))])
+    with suppress(ConfigurationError):
+        collect([archive], root / "results", in_class=False)
+    assert {path.name for path in root.iterdir()} <= {"given.tar", "results"}
+    shutil.rmtree(root)

@@ -1,13 +1,17 @@
 """Serving engines by their pages: recorded ones of real versions, one that goes away, and what is no page."""
 
+import contextlib
 import io
 import json
 import re
+import socketserver
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from mfulab.cli import engines as shown
@@ -16,11 +20,16 @@ from mfulab.cli.flops import config_of
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
 from mfulab.device.peaks import Peak
-from mfulab.loop.goodput.engines import parse, sample_of
+from mfulab.loop.goodput import pages
+from mfulab.loop.goodput.engines import pages_of, sample_of
 
 PAGES = Path(__file__).parent / "pages"
 PEAK = Peak(spec=1.0, memory_gb_s=20.0)
 SECONDS = 2.881
+
+
+def parse(page, url, at):
+    return pages_of(pages.parse(page, url, at), url)[0]
 
 
 def text(name):
@@ -129,6 +138,98 @@ def test_ranks_of_one_engine_report_the_same_requests():
     engines = 'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_running{engine="1"} 4\n'
     assert parse(engines, "a", 0.0).values == {"running": 7.0}
     assert parse(f"{engines}vllm:kv_cache_usage_perc NaN\n", "a", 0.0).values == {"running": 7.0}
+
+
+SGLANG = 'sglang:num_running_reqs{{model_name="m",{}}} {}\n'
+
+
+@pytest.mark.parametrize(
+    ("labels", "running"),
+    [
+        ([('dp_rank="0",tp_rank="0"', 4), ('dp_rank="1",tp_rank="1"', 5), ('dp_rank="2",tp_rank="2"', 7)], 16),
+        ([('dp_rank="0",tp_rank="1"', 4), ('dp_rank="0",tp_rank="0"', 3), ('dp_rank="1",tp_rank="10"', 5),
+          ('dp_rank="1",tp_rank="9"', 6)], 9),
+        ([('tp_rank="0",priority=""', 14), ('tp_rank="0",priority="-1"', 5), ('tp_rank="0",priority="0"', 9)], 14),
+        ([('priority="all"', 14), ('priority="1"', 14), ('dp_rank="1",priority="1"', 3)], 14),
+        ([('priority="-1"', 5), ('priority="0"', 9)], 14),
+    ],
+    ids=["dp attention", "shards of dp ranks", "empty total", "named total", "parts alone"],
+)  # fmt: skip
+def test_labels_tell_partitions_repeats_and_totals(labels, running):
+    assert parse("".join(SGLANG.format(*one) for one in labels), "a", 0.0).values == {"running": running}
+
+
+def test_each_engine_of_a_page_has_a_row_behind_the_total_s(tiny):
+    def page(*tokens):
+        told = 'ray_vllm:{0}_total{{engine="{1}",WorkerId="w",model_name="m"}} {2}\n'
+        of_each = [
+            (name, engine, count)
+            for engine, counts in enumerate(tokens)
+            for name, count in zip(("prompt_tokens", "generation_tokens"), counts, strict=True)
+        ]
+        first = 'ray_vllm_time_to_first_token_seconds_{0}{{engine="{1}",WorkerId="w",model_name="m"}} {2}\n'
+        first = "".join(first.format("count", engine, counts[0] / 100) for engine, counts in enumerate(tokens))
+        return first + "".join(told.format(*one) for one in of_each)
+
+    before, after = (
+        pages_of(pages.parse(page(*tokens), "a", at), "a")
+        for at, tokens in ((0.0, [(1000, 100), (1000, 100)]), (1.0, [(3000, 400), (2000, 200)]))
+    )
+    assert [one.replica for one in after] == ["", "engine=0", "engine=1"]
+    rows = [sample_of("a", *pair, tiny, "bf16", PEAK) for pair in zip(before, after, strict=True)]
+    assert [row["prompt_tokens_per_s"] for row in rows] == [3000, 2000, 1000]
+    whole, *each = (row["counted_tflop_s"] for row in rows)
+    assert whole == pytest.approx(sum(each) / 2, rel=0.05), "each engine has a device of its own"
+    shared = [one.replace("engine", "tp_rank").replace("WorkerId", "dp_rank") for one in (page((9, 1)),)]
+    assert pages_of(pages.parse(*shared, "a", 0.0), "a")[0].owners == 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 99)), min_size=1)
+)
+@settings(max_examples=30)
+def test_any_partition_sums_to_its_total_with_or_without_repeats(series):
+    """Parts by engine and priority, each repeated by every rank: with their totals on the page or not."""
+    parts = {(engine, priority): value for engine, _, priority, value in series}
+    lines = [
+        f'vllm:num_requests_running{{engine="{engine}",priority="{priority}",tp_rank="{rank}"}} {value}\n'
+        for (engine, priority), value in parts.items()
+        for rank in (1, 0)
+    ]
+    sums = {one: sum(value for (engine, _), value in parts.items() if engine == one) for one, _ in parts}
+    totals = [f'vllm:num_requests_running{{engine="{one}",tp_rank="0"}} {value}\n' for one, value in sums.items()]
+    for page in ("".join(lines), "".join(lines + totals)):
+        whole, *engines = pages_of(pages.parse(page, "a", 0.0), "a")
+        assert whole.values == {"running": sum(parts.values())}
+        assert {one.replica: one.values["running"] for one in engines} == (
+            {f"engine={one}": value for one, value in sums.items()} if len(sums) > 1 else {}
+        )
+
+
+@pytest.mark.parametrize("part", ["body", "headers"])
+def test_a_page_that_comes_byte_by_byte_ends_and_holds_up_no_other(serve, monkeypatch, part):
+    monkeypatch.setattr(pages, "DEADLINE_S", 0.3)
+    slow = socketserver.ThreadingTCPServer(("127.0.0.1", 0), None)
+    slow.daemon_threads = True
+    over = threading.Event()
+
+    def drip(request, *_):
+        request.recv(1 << 16)
+        request.sendall(b"HTTP/1.1 200 OK\r\n" + b"\r\n" * (part == "body"))
+        while not over.wait(0.02):
+            with contextlib.suppress(OSError):
+                request.sendall(b"x")
+
+    slow.finish_request = drip
+    threading.Thread(target=slow.serve_forever, daemon=True).start()
+    dripping = f"http://127.0.0.1:{slow.server_address[1]}"
+    found = pages.Reader([dripping, serve(text("vllm_v0"))]).read()
+    over.set()
+    slow.shutdown()
+    slow.server_close()
+    late, good = found.values()
+    assert "no whole page within" in str(late)
+    assert good.of("vllm_num_requests_running") == [3.0]
 
 
 def test_an_engine_that_was_started_anew_has_no_rates():

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mfulab
@@ -291,3 +291,68 @@ def test_the_ladder_as_text_json_figure_and_page(tmp_path, capsys):
     assert "steps kept" in (tmp_path / "a/b.svg").read_text()
     assert main(["goodput", str(tmp_path / "job"), "--figure", "a.gif"]) == 2
     assert "--figure a.gif: ends in none of .svg" in capsys.readouterr().err
+
+
+HEAD = '{"rank": 0, "host": "a", "unix_ns": 1, "boot": "b", "boot_ns": 1}\n'
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to("nowhere")],
+    ids=["a pipe", "a folder", "an endless device", "a link to nothing"],
+)
+def test_what_is_no_regular_file_is_named_and_the_rest_is_shown(tmp_path, make, capsys):
+    make(tmp_path / "b.jsonl")
+    assert main(["goodput", str(tmp_path)]) == 2
+    assert "b.jsonl: " in capsys.readouterr().err
+    (tmp_path / "a.jsonl").write_text(HEAD + '{"ns": 5000000000, "spans": {"step": 5000000000}, "step": 1}\n')
+    assert main(["goodput", str(tmp_path)]) == 0
+    assert "not read: " in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"ns": 9, "flops": -Infinity, "peak_tflop_s": 1}',
+        '{"ns": 9, "flops": NaN}',
+        '{"ns": 9, "flops": 1e999, "step": 1, "spans": {"step": 9}}',
+        f'{{"ns": {10**400}}}',
+        f'{{"ns": {"9" * 5000}}}',
+        '{"ns": 9, "world": -3}',
+        '{"ns": 9, "spans": "step"}',
+        '{"ns": 9, "spans": {"\\ud800": 3}}',
+    ],
+)
+def test_a_line_of_no_quantity_costs_itself(tmp_path, line, capsys):
+    good = '{"ns": 5000000000, "spans": {"step": 5000000000}, "step": 1, "flops": 1e12, "peak_tflop_s": 1.0}\n'
+    (tmp_path / "a.jsonl").write_text(f"{HEAD}{line}\n{good}")
+    assert main(["goodput", str(tmp_path), "--json"]) == 0
+    assert "NaN" not in capsys.readouterr().out
+
+
+def test_names_of_a_journal_reach_the_terminal_as_text(tmp_path, capsys):
+    """Escapes that clear the screen or change its title, rich's markup, and a new line in a name."""
+    name = "\x1b]0;title\x07\x1b[2J\x9b2J[bold][/][link=x]here\u202e"
+    line = {"ns": 5 * 10**9, "spans": {name: 5 * 10**9}, "step": 1}
+    (tmp_path / "a.jsonl").write_text(f"{HEAD}{json.dumps(line)}\n")
+    assert main(["goodput", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "[bold][/][link=x]here" in said
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(said)
+
+
+WORDS = st.sampled_from(["ns", "spans", "step", "beside", "rank", "world", "flops", "peak_tflop_s", "useful", "steps"])
+CELLS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(0, 10**6) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000)
+@given(lines=st.lists(st.dictionaries(WORDS, CELLS, max_size=5).map(json.dumps) | st.text(max_size=20), max_size=6))
+def test_any_journal_is_a_ladder_or_one_sentence(tmp_path_factory, lines):
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "a.jsonl").write_text("\n".join([HEAD.strip(), *lines]), errors="replace")
+    assert main(["goodput", str(folder)]) in (0, 2)

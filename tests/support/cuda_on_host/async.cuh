@@ -40,3 +40,9 @@ void wait_for_copies() {
         groups.erase(groups.begin());
     }
 }
+
+template <typename T>
+T& shared_memory() {
+    __shared__ __align__(16) char memory[sizeof(T)];
+    return *reinterpret_cast<T*>(memory);
+}

@@ -7,8 +7,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-import yaml
-
+from mfulab.core.data import data
 from mfulab.core.language.quantities import percent, quantity, significant
 
 _CATALOGUES = {file.stem: file for file in sorted(Path(__file__).parent.glob("catalogue/*.yaml"))}
@@ -39,7 +38,7 @@ class Texts:
         return str(self._texts.get("names", {}).get(kind, {}).get(value, value))
 
     def said(self, text: str) -> str:
-        """A sentence of the data in this language, by the templates of `names.said`; what has none stays as it is.
+        """A sentence of the data in this language, by the templates of `names.said`; unknown ones stay as they are.
 
         Parts between semicolons are looked up one by one, and what stands for a placeholder is, too. The colon behind
         the source of a part stays.
@@ -56,7 +55,8 @@ def catalogue(language: str) -> Mapping[str, Any]:
     """The whole catalogue of a language. Raises ValueError for one that does not exist."""
     if language not in LANGUAGES:
         raise ValueError(f"report.language={language}: choose one of {', '.join(LANGUAGES)}")
-    return yaml.safe_load(_CATALOGUES[language].read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = data(_CATALOGUES[language])
+    return found
 
 
 @cache
@@ -83,7 +83,7 @@ class _Words(Formatter):
     """Adds formats to those of Python.
 
     `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{v:speed}` takes TFLOP/s, `{p:percent}` is never
-    0.0, `{v:significant 2}` has so many digits, and `{row[mode]:name mode}` is the word for a value.
+    0.0. `{v:significant 2}` has so many digits, `{row[mode]:name mode}` is the word for a value.
     """
 
     def __init__(self, text: Texts):

@@ -68,6 +68,12 @@ def columns(row: Mapping[str, Any], uncounted: str | None = None, language: str 
     }
 
 
+def misaligned(row: Mapping[str, Any], language: str = "en") -> str:
+    """The sentence on the matmul that padding a side helps most; empty without one."""
+    numbers = _read(row.get("misaligned"))
+    return sentence("misaligned", numbers, language) if numbers else ""
+
+
 def operator(name: str, share: float | None, row: Mapping[str, Any], language: str = "en") -> str:
     """An operator in words, its name in parentheses: the optimiser's update where the step's phases say that it is.
 

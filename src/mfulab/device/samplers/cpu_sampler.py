@@ -100,25 +100,36 @@ def rapl_sampler(root: Path | None = None, now: Callable[[], float] = time.perf_
     """Energy and mean power of all CPU packages between start and stop, this process's or not."""
     folders = (root or Path(system.ROOT, "sys/class/powercap")).glob("intel-rapl:*")
     # Sub-domains (cores, DRAM) have a second colon and are part of, or beside, their package.
-    packages = sorted(path for path in folders if path.name.count(":") == 1)
+    domains = sorted(path for path in folders if path.name.count(":") == 1)
+    packages = [path for path in domains if _named(path).startswith("package")]
     refusal = "" if packages else "this system shows no RAPL counters, as virtual machines do not"
 
-    def read() -> list[int]:
+    def microjoules(counter: str) -> list[int]:
         nonlocal refusal
+        path = Path()
         try:
-            return [int((package / "energy_uj").read_text()) for package in packages]
+            return [int((path := package / counter).read_text()) for package in packages]
         except OSError as error:
             refusal = f"{error.filename}: {error.strerror} (only root may read it since Linux 5.10)"
-            return []
+        except ValueError:
+            refusal = f"{path}: holds no number"
+        return []
 
-    begin, began_s = read(), now()
+    begin, began_s = microjoules("energy_uj"), now()
     yield
-    end, window_s = read(), now() - began_s
+    end, window_s = microjoules("energy_uj"), now() - began_s
+    # A counter wraps at a range of its own, after a minute or more of full load.
+    wraps = not refusal and any(after < before for before, after in zip(begin, end, strict=True))
+    ranges = microjoules("max_energy_range_uj") if wraps else [0] * len(packages)
     if refusal:
         return energy(None, RAPL, window_s, refusal)
-    microjoules = 0
-    for package, before, after in zip(packages, begin, end, strict=True):
-        # The counter wraps at a range of its own, after a minute or more of full load.
-        wrapped = int((package / "max_energy_range_uj").read_text()) if after < before else 0
-        microjoules += after + wrapped - before
-    return energy(microjoules / 1e6, RAPL, window_s)
+    spent = ((after - before) + (after < before) * wrap for before, after, wrap in zip(begin, end, ranges, strict=True))
+    return energy(sum(spent) / 1e6, RAPL, window_s)
+
+
+def _named(domain: Path) -> str:
+    """The name of a domain: psys, the platform's, contains the packages. A package where it has none."""
+    try:
+        return (domain / "name").read_text().strip()
+    except OSError:
+        return "package"

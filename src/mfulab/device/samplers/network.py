@@ -14,7 +14,7 @@ PASSES = 3  # over which the least traffic is taken: other programs only add to 
 
 
 def sent_bytes(step: Callable[[], object], steps: int) -> Reading:
-    """Bytes that each process sends in a step, as the loopback counted those of all of them."""
+    """Bytes that each process sends in a step, by the loopback interface's count for all processes."""
     source = f"counter of the interface {LOOPBACK}, {steps} steps"
     if dist.get_backend() != "gloo" or os.environ.get(INTERFACE) != LOOPBACK:
         return Reading(None, "B", source, reason="only gloo's traffic over the loopback is counted")

@@ -50,7 +50,7 @@ def set_readings(row: Any, readings: Readings, steps: int) -> None:
 
 
 def fill(row: Any, readings: Readings) -> dict[str, str]:
-    """Writes readings into the columns of their names, and gives each one's source; reasons are those of empty ones."""
+    """Writes readings into the columns of their names; gives the sources, and writes reasons of empty columns."""
     sources, reasons = {}, {}
     for name, reading in readings.items():
         if reading.value is None:
@@ -64,7 +64,7 @@ def fill(row: Any, readings: Readings) -> dict[str, str]:
 
 
 def per_step(readings: Readings, steps: int) -> Readings:
-    """The same readings, with the window's energy shared among its steps."""
+    """Readings with the window's energy shared among its steps."""
     shared = dict(readings)
     if total := shared.pop("window_energy_j", None):
         energy = None if total.value is None else total.value / steps
@@ -73,7 +73,7 @@ def per_step(readings: Readings, steps: int) -> Readings:
 
 
 def sources_answered(readings: Readings) -> str:
-    """The sources that answered, strictest first: what is missing at the front is what the ladder lacks."""
+    """Sources that answered, strictest first: the ladder lacks what is missing at the front."""
     known = {column for column, reading in readings.items() if reading.value is not None}
     answered = [name for column, name in _LEVELS if column in known]
     return ", ".join(answered) or ("utilization only" if "utilization_percent" in known else "counted only")

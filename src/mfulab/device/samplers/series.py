@@ -45,6 +45,7 @@ class Series:
         self._device, self._path, self._interval_s = device, path, interval_s
         self._process: subprocess.Popen[bytes] | None = None
         self._began_s = self._ended_s = 0.0
+        self._inside: list[float] = []  # moments at which steps were in flight: begin and end of each window
 
     def open(self) -> "Series":
         """Starts the poller."""
@@ -70,11 +71,18 @@ class Series:
         return len(read_series(self._path))
 
     def start(self) -> None:
-        self._began_s = time.monotonic()  # one clock for all processes, which nobody sets
+        self._began_s, self._inside = time.monotonic(), []  # one clock for all processes, which nobody sets
+
+    def in_flight(self) -> None:
+        self._inside.append(time.monotonic())
 
     def stop(self) -> Readings:
         self._ended_s = time.monotonic()
-        return means(read_series(self._path), self._began_s, self._ended_s, self._device.type)
+        lines = read_series(self._path)
+        found = means(lines, [(self._began_s, self._ended_s)], self._device.type)
+        # Between windows the device rests, and its clock is another.
+        working = means(lines, list(zip(self._inside[::2], self._inside[1::2], strict=False)), self._device.type)
+        return found | {name: one for name, one in working.items() if one.value is not None}
 
     def close(self) -> None:
         """Ends the poller and writes the series again with the column `in_window`."""
@@ -107,12 +115,13 @@ def read_series(path: Path) -> list[Line]:
     return [{key: float(cell) if cell else None for key, cell in row.items()} for row in csv.DictReader(complete)]
 
 
-def means(lines: list[Line], begin_s: float, end_s: float, device: str) -> Readings:
-    """Means over the lines inside the window, and the most other processes seen in one of them."""
+def means(lines: list[Line], spans: list[tuple[float, float]], device: str) -> Readings:
+    """Means over the lines inside the spans, and the most other processes seen in one of them."""
     if not is_gpu(device):
         return {}
-    inside = [line for line in lines if begin_s <= (line["monotonic_s"] or 0.0) <= end_s]
-    window_s = end_s - begin_s
+    stamps = [line["monotonic_s"] or 0.0 for line in lines]
+    inside = [line for line, at in zip(lines, stamps, strict=True) if any(low <= at <= high for low, high in spans)]
+    window_s = sum(end_s - begin_s for begin_s, end_s in spans)
     few = f"only {len(inside)} polls in the window" if len(inside) < MINIMUM_SAMPLES else ""
     readings: Readings = {}
     for name, unit in AVERAGED.items():

@@ -13,12 +13,16 @@ from contextlib import suppress
 from typing import Any
 
 from mfulab.device.samplers.reading import Reading, Readings, Sampler, Watched, energy, largest, missing, sampler
-from mfulab.device.vendors import GpuProperties, RefusedError, at_end
+from mfulab.device.vendors import Gpu, GpuProperties, Memory, RefusedError, at_end, nvidia
 from mfulab.device.vendors.gpm import UNITS
 from mfulab.device.vendors.nvml_sampler import ENERGY_WINDOW_S, count_others
 
-PREFIX = "HIP-"
+KIND, PREFIX, SLUG = "cuda", "HIP-", "amd-(instinct|radeon|gpu)"
+IS_AUTOMATIC, FORMATS, HAS_TF32 = True, (), False
 SOURCE = "AMD SMI"
+# torch answers for both as for CUDA.
+memory, why_unusable = Memory, nvidia.why_unusable
+name_and_units, last_cache_bytes = nvidia.name_and_units, nvidia.last_cache_bytes
 NOT_REPORTED = "N/A"
 # Each column of throttling, and the accumulators of `amdsmi_get_violation_status` whose largest it is.
 VIOLATIONS = {
@@ -62,14 +66,34 @@ def ask(name: str, *arguments: Any, cell: str = "") -> Any:
 
 
 def optional(name: str, *arguments: Any, cell: str = "") -> Any:
-    """As `ask`; None if it is refused."""
+    """The answer of `ask`; None if it is refused."""
     with suppress(RefusedError):
         return ask(name, *arguments, cell=cell)
     return None
 
 
-def gpus(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Name and identifier of each GPU that HIP would see, in its order; empty without AMD SMI.
+def owns(device: Any) -> bool:
+    """True for a torch.device of a torch that is built for HIP."""
+    import torch
+
+    return device.type == KIND and torch.version.hip is not None
+
+
+def visible(uuids: Sequence[str]) -> dict[str, str]:
+    """HIP's variable, which takes the numbers in the identifiers."""
+    return {"HIP_VISIBLE_DEVICES": ",".join(uuid.split("-")[1] for uuid in uuids)}
+
+
+def uuid_of(device: Any) -> str:
+    """Identifier of a torch.device, by its place among those seen here: HIP's UUIDs are not AMD SMI's."""
+    import torch
+
+    place = torch.cuda.current_device() if device.index is None else device.index
+    return gpus(os.environ)[place].uuid
+
+
+def gpus(environment: Mapping[str, str]) -> list[Gpu]:
+    """Each GPU that HIP would see, in its order; empty without AMD SMI.
 
     ROCR_VISIBLE_DEVICES hides and numbers anew, then HIP_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES in its place: numbers
     only, cut off at the first that is not valid.
@@ -83,7 +107,7 @@ def gpus(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     seen = [(name, address) for _, name, address in sorted(found)]
     seen = [seen[number] for number in _numbers(environment.get("ROCR_VISIBLE_DEVICES"), len(seen))]
     hip = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
-    return [(seen[number][0], f"{PREFIX}{number}-{seen[number][1]}") for number in _numbers(hip, len(seen))]
+    return [Gpu(seen[number][0], f"{PREFIX}{number}-{seen[number][1]}") for number in _numbers(hip, len(seen))]
 
 
 def _numbers(listed: str | None, count: int) -> list[int]:
@@ -190,7 +214,7 @@ def clock_reader(uuid: str) -> Callable[[], float | None]:
 
 
 def restriction(uuid: str) -> str:
-    """Nothing: AMD SMI gives a guest of a virtual machine few values, each refused by itself."""
+    """Gives an empty text: AMD SMI refuses a virtual machine's guest value by value."""
     return ""
 
 
@@ -209,19 +233,19 @@ def properties(uuid: str, name: str, sms: int | None = None) -> GpuProperties:
 
 
 def capability(uuid: str) -> None:
-    """None: compute capability is NVIDIA's."""
+    """Gives None: compute capability is NVIDIA's."""
 
 
 def describe_all() -> list[dict[str, object]]:
     """Columns of the environment's table for each GPU of this machine; empty without AMD SMI."""
     described: list[dict[str, object]] = []
-    for name, uuid in gpus({}):
-        handle, known = handle_of(uuid), properties(uuid, name)
+    for gpu in gpus({}):
+        handle, known = handle_of(gpu.uuid), properties(gpu.uuid, gpu.name)
         cap = optional("amdsmi_get_power_cap_info", handle, cell="power_cap")
         memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_total")
         clocks = {"max_sm_clock_mhz": known.max_sm_clock_mhz, "max_memory_clock_mhz": known.max_memory_clock_mhz}
         held = {"memory_bytes": memory and memory << 20, "power_limit_w": cap and cap / 1e6}
-        described.append({"name": name, "uuid": uuid, "sms": known.sms, **clocks, **held})
+        described.append({"name": gpu.name, "uuid": gpu.uuid, "sms": known.sms, **clocks, **held})
     return described
 
 

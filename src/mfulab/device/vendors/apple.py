@@ -13,22 +13,79 @@ from typing import Any
 from xml.parsers.expat import ExpatError
 
 from mfulab.device import cpu, system
-from mfulab.device.samplers.reading import Sampler, Watched, energy, missing, sampler
-from mfulab.device.vendors import GpuProperties, at_end
+from mfulab.device.samplers.reading import Reading, Sampler, Watched, energy, missing, sampler
+from mfulab.device.vendors import Gpu, GpuProperties, Memory, at_end
 from mfulab.device.vendors.gpm import UNITS
 
-PREFIX = "MPS-"
+KIND, PREFIX, SLUG = "mps", "MPS-", "apple.*-gpu$"
+IS_AUTOMATIC, HAS_TF32 = False, False
 SOURCE = "IOAccelerator's statistics"
-FORMATS = ("fp32", "fp16", "bf16")
-LAST_CACHE_BYTES = 96 << 20  # the largest system-level cache, of an M2 Ultra: macOS does not report it
+FORMATS = ("fp32", "fp16", "bf16")  # no float64: what is compared with it cannot be had
 NEEDS_ROOT = "macOS tells it to root alone (powermetrics)"
 _ASK = ("ioreg", "-r", "-a", "-d", "1", "-c", "IOAccelerator")
 
 
-def gpus() -> list[tuple[str, str]]:
-    """Name and identifier of this machine's GPU of Apple's; empty elsewhere than on an Apple silicon Mac."""
+def owns(device: Any) -> bool:
+    """True for a torch.device of kind `mps`."""
+    return bool(device.type == KIND)
+
+
+def why_absent() -> str:
+    """Empty on an Apple silicon Mac, else that this machine is none."""
     here = system.IS_MACOS and platform.machine() == "arm64"
-    return [(f"{cpu.cpu().name} GPU", f"{PREFIX}0")] if here else []
+    return "" if here else "this machine is no Mac with Apple silicon"
+
+
+def gpus(environment: Mapping[str, str]) -> list[Gpu]:
+    """This machine's GPU of Apple's; empty elsewhere than on an Apple silicon Mac."""
+    return [] if why_absent() else [Gpu(f"{cpu.cpu().name} GPU", f"{PREFIX}0")]
+
+
+def why_unusable() -> str:
+    """Reason why torch cannot compute on the GPU: a build without it."""
+    import torch
+
+    return "" if torch.backends.mps.is_available() else f"torch {torch.__version__} was built without it"
+
+
+def visible(uuids: Sequence[str]) -> dict[str, str]:
+    """Gives no variable: the GPU is the machine's only one."""
+    return {}
+
+
+def uuid_of(device: Any) -> str:
+    """The identifier of the machine's only GPU."""
+    return f"{PREFIX}0"
+
+
+def name_and_units(device: Any) -> tuple[str, int | None]:
+    """Name of the machine's only GPU; torch tells no number of cores."""
+    return gpus({})[0].name, None
+
+
+def memory(device: Any) -> Memory:
+    """Says why there is no peak: torch.mps counts none."""
+    return _Memory(device)
+
+
+class _Memory(Memory):
+    def __init__(self, device: Any) -> None:
+        """Begins nothing."""
+
+    def forget(self) -> None:
+        """Does nothing."""
+
+    def read(self) -> Reading:
+        """Empty, with what Metal held at the end."""
+        import torch
+
+        held = torch.mps.driver_allocated_memory()
+        return Reading(None, "B", "torch.mps", reason=f"it counts no peak; Metal held {held} bytes at the end")
+
+
+def last_cache_bytes(device: Any) -> int:
+    """Bytes of the largest system-level cache, of an M2 Ultra: macOS does not report it."""
+    return 96 << 20
 
 
 def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
@@ -89,7 +146,7 @@ def clock_reader(uuid: str) -> Callable[[], float | None]:
 
 
 def restriction(uuid: str) -> str:
-    """Nothing: a Mac's GPU is not divided."""
+    """Gives an empty text: a Mac's GPU is not divided."""
     return ""
 
 
@@ -99,13 +156,13 @@ def properties(uuid: str, name: str, sms: int | None = None) -> GpuProperties:
 
 
 def capability(uuid: str) -> None:
-    """None: compute capability is NVIDIA's."""
+    """Gives None: compute capability is NVIDIA's."""
 
 
 def describe_all() -> list[dict[str, object]]:
     """Columns of the environment's table for this machine's GPU; empty without one."""
-    return [{"name": name, "uuid": uuid} for name, uuid in gpus()]
+    return [{"name": gpu.name, "uuid": gpu.uuid} for gpu in gpus({})]
 
 
 def driver() -> None:
-    """None: it is macOS's own, whose version the operating system's column holds."""
+    """Gives None: the driver is macOS's own, whose version the column of the operating system holds."""

@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
-from mfulab.device.samplers.reading import Reading, Readings, Watched, missing, sampler
+from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.device.vendors import RefusedError, nvml
 
 MIB = 1 << 20
@@ -30,41 +30,63 @@ MINIMUM_S = 0.2
 SOURCE = "GPM"
 
 
-@sampler
-def gpm_sampler(handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE) -> Watched:
-    """One hardware sample at the start and one at the end; a device without GPM gives empty readings with reasons."""
-    samples: list[Any] = []
-    refusal = why_unsupported(handle)
-    try:
-        if not refusal:
-            _take(handle, samples)
-    except RefusedError as refused:  # some devices claim support and then refuse the first sample
-        refusal = str(refused)
-    began_s = now()
-    yield
-    window_s = now() - began_s
-    try:
-        if refusal:
-            raise RefusedError(refusal)
-        if window_s < MINIMUM_S:
-            raise RefusedError(f"the window of {window_s:.2f} s is shorter than {MINIMUM_S} s")
-        _take(handle, samples)
-        return _metrics(samples, window_s, source)
-    except RefusedError as refused:
-        return missing(UNITS, source, str(refused))
-    finally:
-        for sample in samples:
-            nvml.optional(pynvml.nvmlGpmSampleFree, sample)
+class Taken(NamedTuple):
+    """A hardware sample and the moment at which it was taken."""
+
+    at_s: float
+    sample: Any
 
 
-def _take(handle: Any, samples: list[Any]) -> None:
-    """Appends a hardware sample taken now; raises RefusedError where the device gives none."""
-    samples.append(nvml.ask(pynvml.nvmlGpmSampleAlloc))
-    if nvml.is_mig(handle):
-        instance = nvml.ask(pynvml.nvmlDeviceGetGpuInstanceId, handle)
-        nvml.ask(pynvml.nvmlGpmMigSampleGet, nvml.parent(handle), instance, samples[-1])
-    else:
-        nvml.ask(pynvml.nvmlGpmSampleGet, handle, samples[-1])
+class GpmSampler:
+    """Means between two hardware samples; a device without GPM gives empty readings with reasons.
+
+    `in_flight`, called at the begin and end of each window while steps are on their way, takes both, so that no idle
+    time counts. Where no window is long enough, those taken at `start` and `stop` do.
+    """
+
+    def __init__(self, handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE) -> None:
+        self._handle, self._now, self._source = handle, now, source
+        self._outside, self._inside = list[Taken](), list[Taken]()
+        self._refusal = why_unsupported(handle)
+
+    def start(self) -> None:
+        self._outside, self._inside = [], []
+        self._take(self._outside)
+
+    def in_flight(self) -> None:
+        self._take(self._inside)
+
+    def stop(self) -> Readings:
+        self._take(self._outside)
+        both = list(zip(self._inside[::2], self._inside[1::2], strict=False))
+        long = [pair for pair in both if pair[1].at_s - pair[0].at_s >= MINIMUM_S]
+        try:
+            if not self._refusal and not long:
+                long = [(self._outside[0], self._outside[1])]
+                if (window_s := long[0][1].at_s - long[0][0].at_s) < MINIMUM_S:
+                    self._refusal = f"the window of {window_s:.2f} s is shorter than {MINIMUM_S} s"
+            if self._refusal:
+                raise RefusedError(self._refusal)
+            return _metrics(long, self._source)
+        except RefusedError as refused:
+            return missing(UNITS, self._source, str(refused))
+        finally:
+            for taken in (*self._outside, *self._inside):
+                nvml.optional(pynvml.nvmlGpmSampleFree, taken.sample)
+
+    def _take(self, taken: list[Taken]) -> None:
+        """Appends a hardware sample taken now; some devices claim support and then refuse the first one."""
+        if self._refusal:
+            return
+        try:
+            taken.append(Taken(self._now(), nvml.ask(pynvml.nvmlGpmSampleAlloc)))
+            if nvml.is_mig(self._handle):
+                instance = nvml.ask(pynvml.nvmlDeviceGetGpuInstanceId, self._handle)
+                nvml.ask(pynvml.nvmlGpmMigSampleGet, nvml.parent(self._handle), instance, taken[-1].sample)
+            else:
+                nvml.ask(pynvml.nvmlGpmSampleGet, self._handle, taken[-1].sample)
+        except RefusedError as refused:
+            self._refusal = str(refused)
 
 
 def why_unsupported(handle: Any) -> str:
@@ -76,17 +98,23 @@ def why_unsupported(handle: Any) -> str:
     return "" if support.isSupportedDevice else "this GPU has no GPM (Hopper and later have)"
 
 
-def _metrics(samples: list[Any], window_s: float, source: str) -> Readings:
-    request = pynvml.c_nvmlGpmMetricsGet_t()
-    request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-    (request.sample1, request.sample2), request.numMetrics = samples, len(METRICS)
-    for place, metric in enumerate(METRICS):
-        request.metrics[place].metricId = metric
-    nvml.ask(pynvml.nvmlGpmMetricsGet, request)
-    readings: Readings = {}
-    for answer, (metric, (name, unit, factor)) in zip(request.metrics, METRICS.items(), strict=False):
-        refused = answer.nvmlReturn != pynvml.NVML_SUCCESS
-        reason = f"metric {metric}: {pynvml.NVMLError(answer.nvmlReturn)}" if refused else ""
-        # A value that is not finite becomes an empty reading by itself.
-        readings[name] = Reading(None if refused else answer.value * factor, unit, source, window_s, reason)
-    return readings
+def _metrics(pairs: list[tuple[Taken, Taken]], source: str) -> Readings:
+    """Means of each metric over all pairs of samples, by their lengths."""
+    lengths = [after.at_s - before.at_s for before, after in pairs]
+    whole, sums, reasons = sum(lengths), dict.fromkeys(UNITS, 0.0), dict[str, str]()
+    for (before, after), length in zip(pairs, lengths, strict=True):
+        request = pynvml.c_nvmlGpmMetricsGet_t()
+        request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        request.sample1, request.sample2, request.numMetrics = before.sample, after.sample, len(METRICS)
+        for place, metric in enumerate(METRICS):
+            request.metrics[place].metricId = metric
+        nvml.ask(pynvml.nvmlGpmMetricsGet, request)
+        for answer, (metric, (name, _, factor)) in zip(request.metrics, METRICS.items(), strict=False):
+            if answer.nvmlReturn != pynvml.NVML_SUCCESS:
+                reasons[name] = f"metric {metric}: {pynvml.NVMLError(answer.nvmlReturn)}"
+            sums[name] += answer.value * factor * length / whole
+    # A value that is not finite becomes an empty reading by itself.
+    return {
+        name: Reading(None if name in reasons else sums[name], unit, source, whole, reasons.get(name, ""))
+        for name, unit in UNITS.items()
+    }

@@ -1,17 +1,115 @@
 """NVIDIA's GPUs, through NVML; a GPU is known by its UUID, with or without its prefix (GPU or MIG)."""
 
 import contextlib
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pynvml
 
 from mfulab.device.samplers.reading import Sampler
-from mfulab.device.vendors import GpuProperties, RefusedError, cupti, dcgm, gpm, nvml
+from mfulab.device.vendors import Gpu, GpuProperties, Memory, NoDeviceError, RefusedError, cupti, dcgm, gpm, nvml
 from mfulab.device.vendors.nvml_sampler import fields, nvml_at_end, nvml_sampler, other_processes
 
 SOURCE = "NVML"
+# NVML still calls some by their line alone, such as Tesla T4.
+KIND, PREFIX, SLUG = "cuda", "", "nvidia|tesla|quadro|geforce|titan|grid"
+IS_AUTOMATIC, FORMATS, HAS_TF32 = True, (), True
+memory = Memory
+
+
+def why_absent() -> str | None:
+    """Reason why NVML does not answer."""
+    return nvml.why_absent()
+
+
+def owns(device: Any) -> bool:
+    """True for a CUDA device of a torch that is not built for HIP."""
+    import torch
+
+    return device.type == KIND and torch.version.hip is None
+
+
+def gpus(environment: Mapping[str, str]) -> list[Gpu]:
+    """The devices that CUDA would see, in its order; empty if no driver answers or all are hidden. Makes no context.
+
+    Raises NoDeviceError if several different GPUs are numbered by CUDA's own "fastest first" order, which NVML does not
+    know.
+    """
+    if nvml.why_absent():
+        return []
+    whole = [_named(handle) for handle in nvml.handles()]
+    instances = [[_named(instance) for instance in nvml.mig_instances(handle)] for handle in nvml.handles()]
+    in_bus_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    return seen(whole, instances, environment.get("CUDA_VISIBLE_DEVICES"), in_bus_order)
+
+
+def seen(gpus: list[Gpu], instances: list[list[Gpu]], visible: str | None, in_bus_order: bool) -> list[Gpu]:
+    """CUDA's rules: a list of indices or UUID prefixes, cut off at the first that is not valid."""
+    # A GPU in MIG mode is only seen through its instances, and without a list only through the first.
+    shown = [own[0] if own else gpu for gpu, own in zip(gpus, instances, strict=True)]
+    entries = list(map(str, range(len(shown)))) if visible is None else [each.strip() for each in visible.split(",")]
+    chosen = []
+    for entry in entries:
+        if entry.isdigit() and int(entry) < len(shown):
+            if not in_bus_order and len(names := {device.name for device in shown}) > 1:
+                raise NoDeviceError(
+                    f"there are different GPUs here ({', '.join(sorted(names))}), and CUDA numbers them fastest first: "
+                    "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to a UUID (nvidia-smi -L lists them)"
+                )
+            chosen.append(shown[int(entry)])
+            continue
+        is_uuid = entry.startswith(("GPU-", "MIG-"))
+        matching = [each for each in (*gpus, *itertools.chain(*instances)) if is_uuid and each.uuid.startswith(entry)]
+        if len(matching) != 1:
+            break
+        chosen += matching
+    return chosen
+
+
+def _named(handle: object) -> Gpu:
+    name = nvml.optional(pynvml.nvmlDeviceGetName, handle) or "nvidia"
+    return Gpu(name, nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or "")
+
+
+def why_unusable() -> str:
+    """Reason why torch cannot use the GPU that the driver shows; empty where it can."""
+    import torch
+
+    if torch.cuda.is_available():
+        return ""
+    return (
+        f"torch {torch.__version__} cannot use the GPU that the driver shows (is the driver "
+        f"older than torch's CUDA {torch.version.cuda}?)"
+    )
+
+
+def visible(uuids: Sequence[str]) -> dict[str, str]:
+    """CUDA's variable, which takes UUIDs."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+
+
+def uuid_of(device: Any) -> str:
+    """The UUID of a torch.device without its prefix (GPU or MIG): torch gives none."""
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-").removeprefix("MIG-")
+
+
+def name_and_units(device: Any) -> tuple[str, int | None]:
+    """Name and number of SMs, as torch tells them."""
+    import torch
+
+    facts = torch.cuda.get_device_properties(device)
+    return facts.name, facts.multi_processor_count
+
+
+def last_cache_bytes(device: Any) -> int:
+    """Bytes of the L2 cache."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
 def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
@@ -28,7 +126,7 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
             counters = cupti.PmSampler(named, f"{without}, no dcgm-exporter answers at {dcgm.address()}", now)
     else:  # two that read the same counters disturb one another
         beside = f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
-        counters = gpm.gpm_sampler(handle, now, beside)
+        counters = gpm.GpmSampler(handle, now, beside)
     return [counters, nvml_sampler(handle), *between, nvml_at_end(handle)]
 
 
@@ -39,7 +137,7 @@ def clock_reader(uuid: str) -> Callable[[], float | None]:
 
 
 def restriction(uuid: str) -> str:
-    """`MIG instance`, `vGPU` or nothing."""
+    """Restriction that hides some values: `MIG instance`, `vGPU` or nothing."""
     handle = _handle(uuid)
     return "" if handle is None else nvml.restriction(handle)
 

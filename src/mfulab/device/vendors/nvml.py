@@ -31,7 +31,7 @@ def optional(call: Callable[..., Any], *arguments: Any) -> Any:
 
 @functools.cache
 def why_absent() -> str | None:
-    """None if NVML can be used in this process, else the reason. Initialises the library once; makes no context."""
+    """Reason why NVML cannot be used in this process, or None. Initialises the library once; makes no context."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

@@ -4,6 +4,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import sub
+from statistics import median
 from typing import Any
 
 import pynvml
@@ -11,8 +13,8 @@ import pynvml
 from mfulab.device.samplers.reading import Reading, Readings, Watched, energy, largest, sampler
 from mfulab.device.vendors import RefusedError, nvml
 
-# NVML's utilization lags by up to its sample period (1/6 s to 1 s, by product): samples before this tell of the past.
-LAG_S = 1.0
+# NVML's utilization lags by its sample period (1/6 s to 1 s, by product): a window's first samples tell of the past.
+LAG_S = 1.0  # where the samples do not tell their period
 CLOCK_TOLERANCE_S = 0.1  # by which the wall clock may drift from the steady one in a window: it is being slewed
 # The energy counter ticks each 100 ms: over 5 s its edges make 2 % at most.
 ENERGY_WINDOW_S = 5.0
@@ -59,16 +61,17 @@ def _totals(handle: Any) -> list[Counter]:
 
 def _utilization(handle: Any, begin_s: float, end_s: float, window_s: float) -> Reading:
     """Mean of NVML's samples in the window; without them, in a window long enough, the last sample period's."""
-    source, since = "NVML utilization samples", begin_s + LAG_S
+    source = "NVML utilization samples"
     if abs(was_set_s := end_s - begin_s - window_s) > CLOCK_TOLERANCE_S:
         because = f"the samples, as the machine's clock was set by {was_set_s:+.1f} s"
     else:
         which = pynvml.NVML_GPU_UTILIZATION_SAMPLES
-        answer, reason = _asked(pynvml.nvmlDeviceGetSamples, handle, which, int(since * 1e6))
+        answer, reason = _asked(pynvml.nvmlDeviceGetSamples, handle, which, int((begin_s - LAG_S) * 1e6))
         kind, samples = answer or (-1, ())
         if member := _MEMBER.get(kind):
             stamped = [(sample.timeStamp / 1e6, getattr(sample.sampleValue, member)) for sample in samples]
-            # The ring buffer also holds stale ones.
+            stamps = sorted(stamp for stamp, _ in stamped)  # the ring buffer also holds stale ones
+            since = begin_s + min([LAG_S, *([median(map(sub, stamps[1:], stamps))] if len(stamps) > 2 else [])])
             if inside := [value for stamp, value in stamped if since <= stamp <= end_s]:
                 return Reading(sum(inside) / len(inside), "%", source, end_s - since)
             reason = "no sample was stamped inside the window"

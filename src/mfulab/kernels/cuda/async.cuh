@@ -17,3 +17,15 @@ template <int pending>
 __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
+
+// The block's shared memory: dynamic where it is more than a block has unasked.
+template <typename T>
+__device__ __forceinline__ T& shared_memory() {
+    if constexpr (sizeof(T) <= 48 << 10) {
+        __shared__ __align__(16) T memory;
+        return memory;
+    } else {
+        extern __shared__ __align__(16) unsigned char memory[];
+        return *reinterpret_cast<T*>(memory);
+    }
+}

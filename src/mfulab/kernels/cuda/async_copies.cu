@@ -2,12 +2,12 @@
 // what is on its way, and pointers and masks of the copies are computed once.
 #include "async_tiles.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS, ALIGNED ? 2 : 1) matmul(const float* a, const float* b, float* c, int m, int n, int k) {
-    __shared__ __align__(16) Tiles tiles;
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const float* a, const float* b, float* c, int m, int n, int k) {
+    Tiles& tiles = shared_memory<Tiles>();
     const int top = blockIdx.y * BM, left = blockIdx.x * BN, steps = (k + BK - 1) / BK;
     Copies copies(tiles, a + blockIdx.z * size_t(m) * k, b + blockIdx.z * size_t(k) * n, top, left, m, n, k);
     const Lane lane;
-    float total[8][8] = {};
+    float total[8][RUN_N] = {};
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) copies.start(stage);
     for (int step = 0, stage = 0; step < steps; ++step) {
@@ -15,8 +15,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, ALIGNED ? 2 : 1) matmul(co
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < BK; ++i) {
-            float from_a[8], from_b[8];
-            lane.read(from_a, from_b, tiles, stage, i);
+            float from_a[8], from_b[RUN_N];
+            lane.read(from_a, from_b, tiles.a[stage][i], tiles.b[stage][i]);
             multiply(total, from_a, from_b);
             // The stage that is filled now was last read before this barrier. Not before the first reads: those would be
             // held in registers that are not there.

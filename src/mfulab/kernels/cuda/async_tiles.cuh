@@ -1,9 +1,8 @@
-// What the rungs with asynchronous copies share: a ring of STAGES pairs of tiles, who copies what, and a warp's part of them.
+// What the rungs with asynchronous copies share: a ring of STAGES pairs of tiles, and who copies what.
 #include "async.cuh"
-#include "quads.cuh"
+#include "lanes.cuh"
 
-constexpr int WARP_M = 64, WARP_N = 32, WARPS_N = BN / WARP_N, THREADS = BM / WARP_M * WARPS_N * 32;
-constexpr int STAGES = 3, PAD = 4;
+constexpr int STAGES = 3;
 constexpr int COPIES_A = BM * BK / THREADS, QUADS_B = BK * BN / 4 / THREADS;
 constexpr int ROWS_A = THREADS / BK, ROWS_B = THREADS * 4 / BN;  // that all threads copy at once
 static_assert(COPIES_A * THREADS == BM * BK && QUADS_B * THREADS * 4 == BK * BN, "every thread copies as much");
@@ -58,37 +57,3 @@ struct Copies {
         commit_copies();
     }
 };
-
-// Where a lane's 8×8 of C lie in the block's tile: in four quads, half a warp's tile apart.
-struct Lane {
-    int x, y;
-
-    __device__ __forceinline__ Lane() {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        x = warp % WARPS_N * WARP_N + lane % 4 * 4;
-        y = warp / WARPS_N * WARP_M + lane / 4 * 4;
-    }
-
-    __device__ __forceinline__ void read(float (&from_a)[8], float (&from_b)[8], const Tiles& tiles, int stage, int i) const {
-        read_quad(from_a, &tiles.a[stage][i][y]);
-        read_quad(from_a + 4, &tiles.a[stage][i][y + WARP_M / 2]);
-        read_quad(from_b, &tiles.b[stage][i][x]);
-        read_quad(from_b + 4, &tiles.b[stage][i][x + WARP_N / 2]);
-    }
-
-    __device__ __forceinline__ void store(float* c, const float (&total)[8][8], int top, int left, int m, int n) const {
-#pragma unroll
-        for (int p = 0; p < 8; ++p) {
-            const int row = top + y + p % 4 + p / 4 * (WARP_M / 2);
-            store_quad(c, row, left + x, m, n, &total[p][0]);
-            store_quad(c, row, left + x + WARP_N / 2, m, n, &total[p][4]);
-        }
-    }
-};
-
-__device__ __forceinline__ void multiply(float (&total)[8][8], const float (&from_a)[8], const float (&from_b)[8]) {
-#pragma unroll
-    for (int p = 0; p < 8; ++p)
-#pragma unroll
-        for (int q = 0; q < 8; ++q) total[p][q] += from_a[p] * from_b[q];
-}

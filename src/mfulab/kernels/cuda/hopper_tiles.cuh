@@ -1,18 +1,14 @@
-// What the Hopper rungs share: the ring of stages, feeding it, multiplying from it. The parts that a rung replaces are
-// arguments: which tile comes next, who loads B, who is told that a stage is free.
+// The parts of the Hopper rungs: the order of tiles, the ring of stages, feeding it, multiplying from it, storing.
 #include "hopper.cuh"
 
-#ifndef TILE_ROWS
-#define TILE_ROWS 128
-#endif
-
 constexpr int ROW = 128;  // bytes of a box's row: the widest swizzle
-constexpr int BM = TILE_ROWS, BN = 256, BK = ROW / OPERAND_BYTES, STAGES = 4;
+constexpr int BM = 128, BN = 256, BK = ROW / OPERAND_BYTES, STAGES = 4;
 constexpr int BOX = 64;  // of B's and C's columns in one box
 constexpr int PATCH = BOX * ROW;  // bytes of a box of B, and of one of C
 constexpr int TILE_A = BM * ROW, TILE_B = BN * ROW, STAGE = TILE_A + TILE_B;  // bytes
 constexpr int WARPGROUP = 128;
 constexpr int CONSUMING_WARPS = 8;
+constexpr int GROUP = 16;  // rows of tiles that are walked together, column by column, where there is no other order
 
 struct Tile {
     int batch, top, left;
@@ -24,12 +20,6 @@ struct Place {
 
     __device__ __forceinline__ void advance() {
         if (++stage == STAGES) stage = 0, parity ^= 1;
-    }
-
-    // As many stages on at once.
-    __device__ __forceinline__ void skip(int stages) {
-        const int place = stage + stages;
-        stage = place % STAGES, parity ^= place / STAGES & 1;
     }
 };
 
@@ -64,42 +54,52 @@ __device__ __forceinline__ void place_of_box(int& x, int& y, const Tile& tile, i
 #endif
 }
 
-// In a cluster of two blocks, one tile above the other: that of block `rank` of the pair at `index`, where `order` holds
-// (row << 16 | column) of each pair. The lower tile may lie outside.
-__device__ __forceinline__ Tile ordered_tile(const int* order, int index, int pairs, int columns, int rank) {
-    const int place = order[index % (pairs * columns)];
-    return Tile{index / (pairs * columns), ((place >> 16) * 2 + rank) * BM, (place & 0xFFFF) * BN};
+__device__ __forceinline__ int own_rank() { return BLOCKS > 1 ? cluster_rank() : 0; }
+__device__ __forceinline__ void sync_blocks() { BLOCKS > 1 ? sync_cluster() : __syncthreads(); }
+
+// In a cluster of blocks, one tile above the other, that of block `rank` at `index`: along the curve, where `order` holds
+// (row << 16 | column) of each cluster, else in groups whose A and few columns of B stay in the L2 cache. It may lie outside.
+__device__ __forceinline__ Tile tile_at(const int* order, int index, int pairs, int columns, int rank) {
+    const int within = index % (pairs * columns), first = within / (GROUP * columns) * GROUP, height = min(GROUP, pairs - first);
+    const int place = within % (GROUP * columns);
+    int row = first + place % height, column = place / height;
+    if (ORDERED) row = order[within] >> 16, column = order[within] & 0xFFFF;
+    return Tile{index / (pairs * columns), (row * BLOCKS + rank) * BM, column * BN};
 }
 
-// In such a cluster block `rank` loads half of their common columns of B for both.
-__device__ __forceinline__ void load_half_for_both(unsigned char* to, const TensorMap* map_b, u64* barrier, const Tile& tile,
-                                                   int rank, int step) {
-    constexpr int HALF = BN / BOX / 2;
-    for (int box = rank * HALF; box < (rank + 1) * HALF; ++box) {
-        int x, y;
-        place_of_box(x, y, tile, box, step);
-        load_box_for(0b11, to + box * PATCH, map_b, barrier, x, y, tile.batch);
-    }
-}
-
-// All steps of a tile into the ring, by one thread; `load_b(to, barrier, step)` loads B's share of a stage.
-template <typename LoadB>
-__device__ __forceinline__ void feed(const Ring& ring, Place& at, const TensorMap* map_a, const Tile& tile, int steps,
-                                     LoadB load_b) {
+// All steps of a tile into the ring, by one thread. In a cluster block `rank` loads its part of the common columns of B for all.
+__device__ __forceinline__ void feed(const Ring& ring, Place& at, const TensorMap* map_a, const TensorMap* map_b, const Tile& tile,
+                                     int rank, int steps) {
+    constexpr int OWN = BN / BOX / BLOCKS;
     for (int step = 0; step < steps; ++step, at.advance()) {
         unsigned char* to = ring.stages + at.stage * STAGE;
+        u64* full = &ring.full[at.stage];
         wait(&ring.empty[at.stage], at.parity);
-        arrive_expecting(&ring.full[at.stage], STAGE);
-        load_box(to, map_a, &ring.full[at.stage], step * BK, tile.top, tile.batch);
-        load_b(to + TILE_A, &ring.full[at.stage], step);
+        arrive_expecting(full, STAGE);
+        load_box(to, map_a, full, step * BK, tile.top, tile.batch);
+        for (int box = rank * OWN; box < (rank + 1) * OWN; ++box) {
+            int x, y;
+            place_of_box(x, y, tile, box, step);
+            if (BLOCKS > 1)
+                load_box_for(0b11, to + TILE_A + box * PATCH, map_b, full, x, y, tile.batch);
+            else
+                load_box(to + TILE_A + box * PATCH, map_b, full, x, y, tile.batch);
+        }
     }
 }
 
-// Rows `half` … `half` + 63 of a tile times all its columns; `release(stage)` says that a stage has been read, `issued()` that
-// all products are on their way.
-template <typename Release, typename Issued>
-__device__ __forceinline__ void multiply_tile(float (&total)[128], const Ring& ring, Place& at, int half, int steps,
-                                              Release release, Issued issued) {
+// A stage has been read, which the blocks that fill it are told: in a cluster both, for each loads a part of B.
+__device__ __forceinline__ void release(const Ring& ring, int stage) {
+    const int lane = threadIdx.x % 32;
+    if (BLOCKS > 1) {
+        if (lane < BLOCKS) arrive_in(lane, &ring.empty[stage]);
+    } else if (lane == 0) {
+        arrive(&ring.empty[stage]);
+    }
+}
+
+// Rows `half` … `half` + 63 of a tile times all its columns.
+__device__ __forceinline__ void multiply_tile(float (&total)[128], const Ring& ring, Place& at, int half, int steps) {
     int last = 0;
     for (int step = 0; step < steps; ++step, at.advance()) {
         const unsigned char* from = ring.stages + at.stage * STAGE;
@@ -118,19 +118,12 @@ __device__ __forceinline__ void multiply_tile(float (&total)[128], const Ring& r
         commit_products();
         // The previous step's products are done now: its stage may be filled again.
         wait_for_products<1>();
-        if (step > 0) release(last);
+        if (step > 0) release(ring, last);
         last = at.stage;
     }
-    issued();
     wait_for_products<0>();
     hold(total);
-    release(last);
-}
-
-template <typename Release>
-__device__ __forceinline__ void multiply_tile(float (&total)[128], const Ring& ring, Place& at, int half, int steps,
-                                              Release release) {
-    multiply_tile(total, ring, at, half, steps, release, [] {});
+    release(ring, last);
 }
 
 // Pair i of 8 columns from each of four lanes of a row, to the lane i: a 4×4 transposition in two exchanges.

@@ -2,19 +2,19 @@
 // barrier between two tiles. Tiles are walked in groups of GROUP rows; 1 is the order of the grid.
 #include "async_tiles.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS, ALIGNED ? 2 : 1) matmul(const float* a, const float* b, float* c, int m, int n, int k) {
-    __shared__ __align__(16) Tiles tiles;
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const float* a, const float* b, float* c, int m, int n, int k) {
+    Tiles& tiles = shared_memory<Tiles>();
     const int rows = gridDim.y, columns = gridDim.x, index = blockIdx.y * columns + blockIdx.x;
     const int first = index / (GROUP * columns) * GROUP, height = min(GROUP, rows - first), place = index % (GROUP * columns);
     const int top = (first + place % height) * BM, left = place / height * BN, steps = (k + BK - 1) / BK;
     Copies copies(tiles, a + blockIdx.z * size_t(m) * k, b + blockIdx.z * size_t(k) * n, top, left, m, n, k);
     const Lane lane;
-    float total[8][8] = {}, from_a[2][8], from_b[2][8];
+    float total[8][RUN_N] = {}, from_a[2][8], from_b[2][RUN_N];
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) copies.start(stage);
     wait_for_copies<STAGES - 2>();
     __syncthreads();
-    lane.read(from_a[0], from_b[0], tiles, 0, 0);
+    lane.read(from_a[0], from_b[0], tiles.a[0][0], tiles.b[0][0]);
     for (int step = 0, stage = 0; step < steps; ++step) {
         const int next = stage + 1 == STAGES ? 0 : stage + 1;
 #pragma unroll
@@ -25,7 +25,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, ALIGNED ? 2 : 1) matmul(co
                 wait_for_copies<STAGES - 2>();
                 __syncthreads();
             }
-            lane.read(from_a[(i + 1) % 2], from_b[(i + 1) % 2], tiles, i == BK - 1 ? next : stage, (i + 1) % BK);
+            const int from = i == BK - 1 ? next : stage, then = (i + 1) % BK;
+            lane.read(from_a[(i + 1) % 2], from_b[(i + 1) % 2], tiles.a[from][then], tiles.b[from][then]);
             multiply(total, from_a[i % 2], from_b[i % 2]);
         }
         stage = next;

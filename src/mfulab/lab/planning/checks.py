@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,12 +19,15 @@ from mfulab.lab.planning.keys import Experiment, choices, group_model, groups
 from mfulab.lab.planning.overrides import OPEN, put
 from mfulab.measurements.registry import MEASUREMENTS
 
-MOST = 100_000  # values of one key, and runs of one step: more is a mistake
+MOST = 100_000  # values of one key, and runs of one measurement: more is a mistake
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
+# What conditions may ask beside keys: whether a device emulates the format, its tensor cores' best format, its memory.
+OF_DEVICES = ("emulated", "best_16_bit", "is_small")
+ALIASES = re.compile(r"[\s\[,{]\*\w")
 SHOWN = 80  # characters of a value in a message
 # Keys with one value for all runs.
 ONE = {"steps", "replicates", "ceiling_replicates", "short_processes", "budget_min", "hardware", "exclude"}
-ONE |= {"device", "device.name", "device.type", "report.language", "report.rows"}
+ONE |= {"first", "on_gpu", "device", "device.name", "device.type", "report.language", "report.rows"}
 
 
 def experiment_file(path: Path) -> None:
@@ -41,10 +45,32 @@ def experiment_file(path: Path) -> None:
         raise ConfigurationError(f"{path}: holds a {type(content).__name__}. Give keys, such as steps: [profile_step].")
     if not PACKAGE.search(text):
         raise ConfigurationError(f"{path}: begin it with the line `# @package _global_`, else it sets nothing.")
+    if missing := next((key for key, each in content.items() if each == "???"), None):  # Hydra takes it for nothing
+        raise ConfigurationError(f"{path}: {missing}=???: missing. Give a value, or leave it out.")
     for key in ("hydra", "hydra.sweeper", "hydra.sweeper.params"):
         content = content.get(key.rpartition(".")[2]) or {}
         if not isinstance(content, dict):
             raise ConfigurationError(f"{path}: {key}={_short(content)}: give sweeper: {{params: {{KEY: VALUES}}}}.")
+
+
+def anchors(folder: Path) -> None:
+    """Raises ConfigurationError for a YAML file whose aliases make more values of it than anyone means."""
+    for path in sorted(folder.rglob("*.yaml")):
+        with suppress(FileNotFoundError, yaml.YAMLError, ValueError, RecursionError):  # told where the file is used
+            text = read_text(path, follow=True)
+            if ALIASES.search(text) and _values(yaml.safe_load(text), {}) > MOST:
+                raise ConfigurationError(f"{path}: its aliases make more than {MOST:,} values. Write fewer.")
+
+
+def _values(content: object, known: dict[int, int]) -> int:
+    """Number of values in a tree, those of a shared part each time; `known` are the parts counted before."""
+    if not isinstance(content, list | dict):
+        return 1
+    if id(content) not in known:
+        inner = content.values() if isinstance(content, dict) else content
+        known[id(content)] = MOST  # of a part that holds itself
+        known[id(content)] = 1 + sum(_values(each, known) for each in inner)
+    return known[id(content)]
 
 
 def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Path, where: str = "") -> None:
@@ -88,6 +114,8 @@ def values_of(override: Override) -> list[str]:
         says = "an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
         raise ConfigurationError(f"{override.input_line}: {says}")
     found = override.value()
+    if getattr(found, "shuffle", False):
+        raise ConfigurationError(f"{override.input_line}: shuffle has no end of orders. Runs have one of the key seed.")
     is_endless = isinstance(found, RangeSweep) and not (
         found.step and abs((found.stop - found.start) / found.step) <= MOST  # type: ignore[operator]
     )
@@ -114,13 +142,16 @@ def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None
 
 
 def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
-    """Raises ConfigurationError for the first value of a composed config that is none, also where no step reads it.
+    """Raises ConfigurationError for the first bad value of a composed config, also where no measurement reads it.
+
+    Nor is a number that is not finite, or a key that is no text.
 
     `swept` are nested keys, each with one of its values, which may be what makes the others fit.
     """
     content = dict(base)
     for key, each in swept.items():
         put(content, key, each)
+    _finite("", content)
     try:
         checked = Experiment.model_validate(content)
     except ValidationError as error:
@@ -132,9 +163,29 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
         conditions = [key for key in rule if key != "because"]
         if "because" not in rule or not conditions:
             raise ConfigurationError(f"exclude={_short(rule)}: give axes and, as `because`, the reason.")
-        for key in conditions:
-            if str(key).split(".")[0] not in (known := [*_names(Experiment), "emulated"]):
-                raise unknown("exclude", key, known)
+        _check_conditions("exclude", conditions)
+    for rule in checked.first:
+        if not rule:
+            raise ConfigurationError("first={}: give axes, such as {model: gpt2}.")
+        _check_conditions("first", rule)
+
+
+def _check_conditions(name: str, conditions: Iterable[str]) -> None:
+    """Raises ConfigurationError for the first condition that is no key, and nothing that planning knows of a device."""
+    for key in conditions:
+        if str(key).split(".")[0] not in (known := [*_names(Experiment), *OF_DEVICES]):
+            raise unknown(name, key, known)
+
+
+def _finite(place: str, content: object) -> None:
+    """Raises ConfigurationError, naming its key, for the first value in a tree that JSON cannot say."""
+    inner = content.items() if isinstance(content, Mapping) else enumerate(content) if isinstance(content, list) else ()
+    for key, each in inner:
+        if not isinstance(key, str) and isinstance(content, Mapping):
+            raise ConfigurationError(f"{place}{key}: no key. Keys are words.")
+        if isinstance(each, float) and not math.isfinite(each):
+            raise ConfigurationError(f"{place}{key}={each}: give a finite number.")
+        _finite(f"{place}{key}.", each)
 
 
 def check_values(key: str, contents: Iterable[Any]) -> None:
@@ -205,7 +256,7 @@ def _short(content: object) -> str:
 
 
 def runs(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:
-    """Raises ConfigurationError if a step's axes multiply to more runs than anyone means."""
+    """Raises ConfigurationError if a measurement's axes multiply to more runs than anyone means."""
     for step in steps:
         read = [key for key in axes if key.split(".")[0] in MEASUREMENTS[step].config.model_fields]
         count = math.prod(len(axes[key]) for key in read)

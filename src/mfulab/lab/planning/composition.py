@@ -1,6 +1,6 @@
 """Hydra's part of planning: the composed base config of an experiment and the values of each swept axis.
 
-Composing costs some 100 ms, so each option of a group is composed once and not once a combination, and taken from its
+Composing costs some 100 ms, so each option of a group is composed once, not once a combination. It is taken from its
 file alone if nothing else touches the group. The content of a group must not depend on the choice in another.
 """
 
@@ -49,7 +49,7 @@ class Composition:
 
 
 def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool = True) -> list[Composition]:
-    """One composition for each experiment that `overrides` name (`experiment=a,b`); the default where none is named.
+    """Compositions, one for each experiment that `overrides` name (`experiment=a,b`), or for the default one.
 
     Without `sweeps` an experiment's own axes are left out. Raises ConfigurationError, then also for several values.
     """
@@ -71,14 +71,15 @@ def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool 
 def _hydra(folder: Path) -> Iterator[None]:
     """Hydra's global state, and its errors in this project's words; it opens what this project would not."""
     digests(folder, ".yaml")
+    checks.anchors(folder)
     try:
         register(folder)
         with initialize_config_dir(version_base="1.3", config_dir=str(folder.resolve())):
             yield
-    except (ConfigurationError, OSError):
+    except ConfigurationError:
         raise
     except Exception as error:  # of Hydra, OmegaConf, ANTLR or YAML, which give no promise of theirs
-        text = " ".join(str(error).split("See https")[0].split()) or type(error).__name__
+        text = " ".join(re.split("See https|Config search path", str(error))[0].split()) or type(error).__name__
         raise ConfigurationError(f"{folder}/: {text}") from error
 
 
@@ -156,5 +157,6 @@ _read = cache(lambda path, changed_ns: OmegaConf.load(path))
 
 def _plain(config: DictConfig) -> dict[str, Any]:
     """The config without Hydra's own node, interpolations resolved."""
-    keys = [str(key) for key in config if key != "hydra"]
-    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True))
+    keys = [key for key in config if key != "hydra"]  # also such as 1.5, which is none
+    found = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True)  # type: ignore[arg-type]
+    return cast(dict[str, Any], found)

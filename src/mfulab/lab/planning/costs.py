@@ -1,7 +1,7 @@
 """Predicts what runs cost, in seconds of wall time, before any of them: planning's part of a budget.
 
-Constants are of two cores of an AMD EPYC (results/reference/amd-epyc-2c); `runtime.budget` corrects them as runs come
-in.
+Constants are of two cores of an AMD EPYC (results/reference/amd-epyc-2c), and of an H100 and an H200; `runtime.budget`
+corrects them as runs come in.
 """
 
 import hashlib
@@ -15,23 +15,38 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import remove, write_json
 from mfulab.core.groups import TimingConfig
 from mfulab.core.replicates import replicate_of
+from mfulab.device import ByKind, kind_of
 from mfulab.lab.planning.runs import Plan, Run
 from mfulab.lab.runtime import budget
-from mfulab.timing.pace import pace_for
+from mfulab.lab.runtime.forked import drawing_cores
+from mfulab.timing.pace import is_short, pace_for
 
-WORKER_S = 6.0  # of the warm worker's imports, for which the first run waits
-# A run that is forked from it, and Snakemake's part of it, without warm-up and windows.
-START_S = {"environment": 0.6, "ceilings": 2.0, "count_flops": 1.0, "profile_step": 0.4, "bench_matmul": 1.0}
+# The warm worker's imports, for which the first run waits. A disk that has read nothing yet doubles it.
+WORKER_S = ByKind(cpu=6.0, gpu=12.0)
+# A run that is forked from it, and Snakemake's part of it, without warm-up and windows. A GPU's context is made first.
+START_S = ByKind(
+    cpu={"environment": 0.6, "ceilings": 2.0, "count_flops": 1.0, "profile_step": 0.4, "bench_matmul": 1.0},
+    gpu={"environment": 0.6, "ceilings": 20.0, "count_flops": 1.0, "profile_step": 1.2, "bench_matmul": 1.5},
+)
+QUICK_CEILING_S = 2.5
+LONG_TRACE_S = ByKind(cpu=0.0, gpu=4.0)  # of a pace that traces ten steps, and modules in a pass of their own
+LONG_MATMUL_S = ByKind(cpu=0.0, gpu=3.5)  # sustained work before each group of calls, and what goes around them
 WARM_UP = 0.5  # of the longest warm-up: most steps are steady before
-OTHER_S = 3.0  # of other steps
+OTHER_S = 3.0  # of other measurements
 STEPS_S = 1.0  # of a model whose FLOPs or ceiling are not known yet
 # Of a model, in the process that measures it, where they are too long for the windows to hold several. The FLOPs of
 # decoding are those of its prefill, which is done once.
 STEPS = {"training": 17, "decoding": 1}
 OTHER_STEPS = 7
-COMPILE_S = {"compile": 18.0, "numba": 0.9}
+# Of a model, and of kernels by how their names begin: a GPU's rungs are compiled at their first call.
+COMPILE_S = {
+    **{"numba_cuda_unrolled": 2.7, "numba_cuda": 1.2, "numba": 0.9},
+    **{"compile": 18.0, "triton": 1.0, "cuda_": 0.3, "cublas": 0.3},
+}
 FIGURES = {"profile_step": 16, "bench_matmul": 5}
-OTHER_FIGURES, FIGURE_S, PAGE_S, FIRST_PAGE_S = 2, 1.1, 9.0, 6.0  # PAGE_S: with Snakemake's starts and its end
+# PAGE_S: with Snakemake's starts and its end. A figure that a process drew ahead is put into place by its job.
+OTHER_FIGURES, FIGURE_S, PLACED_S, FIRST_PAGE_S = 2, 1.1, 0.3, 6.0
+PAGE_S = ByKind(cpu=9.0, gpu=13.0)  # a GPU's host has many cores, each of them slower
 
 
 class Sweep:
@@ -49,6 +64,9 @@ class Sweep:
             for step in {run.step for run in first}:
                 ordered = sorted((run for run in first if run.step == step), key=_work)
                 self.turns |= {run.folder: 1 - place / len(ordered) / 2 for place, run in enumerate(ordered)}
+            for plan in plans:  # a rule before the next, and before what none names
+                for after, folders in enumerate(reversed(plan.first), start=1):
+                    self.turns |= {folder: after + self.turns[folder] for folder in folders}
             least = least_s(plans)
             if 60 * self.budget_min < least:
                 raise ConfigurationError(
@@ -89,18 +107,24 @@ class Sweep:
     def estimate_s(self, folders: Sequence[str], at_once: int = 1) -> float:
         """Seconds that the runs in these folders and the page will take, so many at a time."""
         sweep = budget.Budget(self._plan(len(folders)), {})
-        return WORKER_S + sum(map(sweep.predicted_s, folders)) / at_once + sweep.plan["finish_s"]
+        return worker_s(self._plans) + sum(map(sweep.predicted_s, folders)) / at_once + sweep.plan["finish_s"]
 
 
 def cost(run: Run, always: bool) -> dict[str, Any]:
     """Gives what predicts a run (`runtime.budget`): seconds known now, its group, and the rows that tell the rest."""
     config = run.config
     kind = (config.get("kernel") or config.get("precision") or {}).get("name", "")
-    seconds = START_S.get(run.step, OTHER_S) + (COMPILE_S["numba"] if kind.startswith("numba") else 0)
+    device = (config.get("device") or {}).get("type", "cpu")
+    timing = TimingConfig.model_validate(config.get("timing") or {})
+    seconds = QUICK_CEILING_S if config.get("search") == "quick" else START_S[device].get(run.step, OTHER_S)
+    seconds += next((took for name, took in COMPILE_S.items() if kind.startswith(name)), 0)
     found: dict[str, Any] = {"group": f"{run.step} {kind}", "always": always, "flops": None}
+    if run.step == "bench_matmul":
+        seconds += 0 if is_short(device, timing) else LONG_MATMUL_S[device]
     if run.step == "profile_step":
-        pace = pace_for(config["device"]["type"], TimingConfig.model_validate(config["timing"]))
+        pace = pace_for(device, timing)
         seconds += WARM_UP * pace.warm_up_s + pace.windows * pace.window_s
+        seconds += 0 if is_short(device, timing) else LONG_TRACE_S[device]
         seconds += COMPILE_S["compile"] if config["execution"]["mode"] == "compile" else 0
         mode = config["workload"]["mode"]
         passes = ["forward_flops", "backward_flops"][: 2 if mode == "training" else 1]
@@ -110,16 +134,29 @@ def cost(run: Run, always: bool) -> dict[str, Any]:
     return found | {"s": seconds}
 
 
-def finish_s(plans: Iterable[Plan]) -> float:
-    """Seconds that tables, figures and page of these plans will take."""
+def worker_s(plans: Iterable[Plan]) -> float:
+    """Seconds until the warm worker has imported what the runs of these plans need."""
+    return max((WORKER_S[kind_of(plan.hardware)] for plan in plans if plan.runs), default=0.0)
+
+
+def finish_s(plans: Sequence[Plan]) -> float:
+    """Seconds that tables, figures and page of these plans will take, with as many processes as draw figures."""
     steps = {run.step for plan in plans for run in plan.runs if run.needs}
-    return PAGE_S + FIGURE_S * sum(FIGURES.get(step, OTHER_FIGURES) for step in steps)
+    each = FIGURE_S if (cores := drawing_cores()) == 1 else FIGURE_S / cores + PLACED_S
+    page_s = max((PAGE_S[kind_of(plan.hardware)] for plan in plans if plan.runs), default=PAGE_S["cpu"])
+    return page_s + each * sum(FIGURES.get(step, OTHER_FIGURES) for step in steps)
 
 
 def headline(plan: Plan) -> list[str]:
-    """Folders for the page's first sentence: the environment, the first step in its first precision, what it joins."""
+    """Folders for the page's first sentence: the environment, what the sweep names first, and what that is joined with.
+
+    Where it names nothing, the first step in its first precision.
+    """
     joined = [run for run in plan.runs if "compute" in run.needs and replicate_of(run.name) == 1]
-    first = [run for run in joined if (run.step, run.needs["compute"]) == (joined[0].step, joined[0].needs["compute"])]
+    named = next(iter(plan.first), ())
+    first = [run for run in joined if run.folder in named] or [
+        run for run in joined if (run.step, run.needs["compute"]) == (joined[0].step, joined[0].needs["compute"])
+    ]
     needed = [folder for run in first for folder in (*run.needs.values(), run.folder)]
     return list(dict.fromkeys([*(run.folder for run in plan.runs if run.step == "environment"), *needed]))
 
@@ -128,14 +165,14 @@ def least_s(plans: Sequence[Plan]) -> float:
     """Seconds without which there is no page with an MFU: environment, ceilings, and the page."""
     first = {folder for plan in plans for folder in headline(plan)}
     runs = {run.folder: run for plan in plans for run in plan.runs if run.folder in first}
-    return WORKER_S + finish_s(plans) + sum(cost(run, True)["s"] for run in runs.values() if run.step in ALWAYS)
+    return worker_s(plans) + finish_s(plans) + sum(cost(run, True)["s"] for run in runs.values() if run.step in ALWAYS)
 
 
 ALWAYS = ("environment", "ceilings")  # measured whatever the budget, where the headline needs them
 
 
 def _work(run: Run) -> float:
-    """Work of a run among those of its step, as its config alone tells it: samples and passes, or a matmul's size."""
+    """Work of a run among those of its measurement, by its config alone: samples and passes, or a matmul's size."""
     config = run.config
     sizes = [int(word) for word in str(config.get("size", 1)).split("x")]
     passes = 3 if (config.get("workload") or {}).get("mode") == "training" else 1

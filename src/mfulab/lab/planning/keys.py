@@ -1,6 +1,6 @@
 """Keys of an experiment, their defaults, and the choices of its groups: what config/ leaves out is derived here.
 
-A choice is a file `config/GROUP/NAME.yaml`, a line of `config/GROUP.yaml`, or a kernel, found by its module.
+A choice is a file `config/GROUP/NAME.yaml`, a line of `config/GROUP.yaml`, or a kernel or device, found by its module.
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, Field, create_model
+from pydantic import AfterValidator, BaseModel, Field, create_model
 
 import mfulab
 from mfulab.core.errors import ConfigurationError
@@ -18,7 +18,8 @@ from mfulab.core.files import read_text
 from mfulab.core.groups import SLUG, Closed
 from mfulab.core.language import LANGUAGES
 from mfulab.core.replicates import MOST_REPLICATES
-from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.device.vendors import kinds
+from mfulab.measurements.registry import MEASUREMENTS, machine
 
 KERNELS = Path(mfulab.__file__).parent / "kernels"
 # Fields of configs that are no keys: planning sets them.
@@ -28,9 +29,10 @@ SET_BY_PLANNING = {"name", "target", "digest", "installed", "replicate", "path",
 class Report(Closed):
     """Options of the report: no part of a run, so a change measures nothing."""
 
-    language: Literal[*LANGUAGES] = Field("en", description="Of page and figures.")  # type: ignore[valid-type]
+    language: Literal[*LANGUAGES] = Field("en", description="Language of page and figures.")  # type: ignore[valid-type]
     rows: Literal["planned", "all"] = Field(
-        "planned", description="Those of the requested experiments and recorded machines, or every row measured here."
+        "planned",
+        description="Rows on the page: of the requested experiments and recorded machines, or all measured here.",
     )
 
 
@@ -38,7 +40,7 @@ class Asked(Closed):
     """Options of planning itself."""
 
     steps: list[str] = Field(
-        ["profile_step", "bench_matmul"], description="What the experiment measures; steps that these need are added."
+        ["profile_step", "bench_matmul"], description="Measurements of the experiment; those they need are added."
     )
     replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
         None, description="Processes that measure each run, apart in time; empty: 3 on a CPU, 2 on a GPU."
@@ -47,18 +49,26 @@ class Asked(Closed):
         None, description="Processes that measure each ceiling; empty: 4 on a CPU, 2 on a GPU."
     )
     short_processes: bool = Field(
-        False, description="On a CPU, times of the section timing that are empty are short: many processes say more."
+        False, description="Empty times of the section timing are short, and a GPU's ceilings searched for quickly."
     )
     budget_min: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="Minutes of wall time of a sweep; what does not fit is not measured; empty: no end."
+        None, description="Minutes of wall time of a sweep; runs that do not fit are not measured; empty: no end."
     )
-    hardware: Annotated[str, Field(pattern=f"^{SLUG}$")] | None = Field(
+    on_gpu: Annotated[str, Field(pattern=r"^\w+$")] | None = Field(
+        None, description="The experiment that stands in for this one where the device is a GPU."
+    )
+    first: list[dict[str, Any]] = Field(
+        [],
+        description="Combinations measured first, each rule before the next: `{model: gpt2, batch_size: [8, 16]}`. With"
+        " a budget, a page is written after the first.",
+    )
+    hardware: Annotated[str, Field(pattern=f"^{SLUG}$"), AfterValidator(machine)] | None = Field(
         None,
-        description="The slug of the device to measure, as its folder in results/ is called (letters a to z, digits and"
-        " hyphens), if planning runs on another machine; empty: this one.",
+        description="Slug of the device if planning runs on another machine: its folder in results/ (letters a to z,"
+        " digits and hyphens); empty: this one.",
     )
     trace: str | None = Field(
-        None, description="Of the step read_trace: a file of torch.profiler, a folder of them or a glob."
+        None, description="Traces for read_trace: a file of torch.profiler, a folder of them or a glob."
     )
     report: Report = Report()
     exclude: list[dict[str, Any]] = Field(
@@ -67,7 +77,7 @@ class Asked(Closed):
     )
 
 
-# Every key of a composed experiment, whether one of its steps reads the key or not.
+# Every key of a composed experiment, whether one of its measurements reads the key or not.
 Experiment = create_model(
     "Experiment",
     __base__=Asked,
@@ -75,7 +85,7 @@ Experiment = create_model(
         name: (field.annotation, field)
         for each in MEASUREMENTS.values()
         for name, field in each.config.model_fields.items()
-        if name not in ("ceiling", "trace")
+        if name not in ("ceiling", "search", "trace")
     },
 )  # type: ignore[call-overload]
 
@@ -87,7 +97,7 @@ def group_model(annotation: Any) -> type[BaseModel] | None:
 
 
 def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
-    """Every key that has a default, nested as in the config; a key without one comes from a group's choice."""
+    """Keys that have a default, nested as in the config; a key without one comes from a group's choice."""
     found: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         inner = group_model(field.annotation)
@@ -111,7 +121,7 @@ def choices(folder: Path, group: str) -> list[str]:
 def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
     """Content of those choices of a group that have no file of their own."""
     table = folder / f"{group}.yaml"
-    found = _kernels() if group == "kernel" else {}
+    found = _kernels() if group == "kernel" else _devices() if group == "device" else {}
     if table.exists():
         found = found | _lines(table, table.stat().st_mtime_ns)
     return {name: content for name, content in found.items() if not (folder / group / f"{name}.yaml").exists()}
@@ -120,6 +130,11 @@ def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
 def content(folder: Path, group: str, name: str) -> dict[str, Any]:
     """Content of a choice, from its line, module or file; Hydra's interpolations as they stand."""
     return derived(folder, group).get(name) or dict(yaml.safe_load(read_text(folder / group / f"{name}.yaml")))
+
+
+def _devices() -> dict[str, dict[str, Any]]:
+    """Choices of device: a kind for each vendor's module."""
+    return {kind: {"name": kind, "type": kind} for kind in ("auto", "cpu", *kinds())}
 
 
 @cache
@@ -133,7 +148,7 @@ def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
 
 @cache
 def _kernels() -> dict[str, dict[str, Any]]:
-    """Each module of kernels/ with a class of its name that says what it `adds`; read, as importing takes libraries."""
+    """Choices of kernel: modules with a class of their name that says what it `adds`; read, as importing is slow."""
     found = {}
     for path in KERNELS.glob("[!_]*.py"):
         text = path.read_text(encoding="utf-8")

@@ -12,14 +12,13 @@ from pydantic import TypeAdapter
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests, read_text, write_json
-from mfulab.device import kind_of
+from mfulab.device import is_gpu, kind_of
 from mfulab.device.emulation import emulated_here
-from mfulab.device.identity import NoDeviceError, hardware_slug, resolve
+from mfulab.device.identity import NoDeviceError, check, hardware_slug, memory_bytes, resolve
 from mfulab.lab.planning import traces
 from mfulab.lab.planning.overrides import from_snakemake
 from mfulab.lab.planning.runs import Plan, plan
 from mfulab.lab.planning.sources import PACKAGE, locate
-from mfulab.measurements.peaks_audit import AUDITED, installed_version
 from mfulab.measurements.published import PUBLISHED
 
 CONFIG = Path("config")
@@ -52,35 +51,50 @@ def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESUL
         return Planned(plans, memory)
     from mfulab.lab.planning.composition import compose_experiments
 
-    plans = [plan(each, *place(each.base)) for each in compose_experiments(overrides, folder)]
+    plans = []
+    for each in compose_experiments(overrides, folder):
+        if (other := each.base["on_gpu"]) and is_gpu(place(each.base)[1]):
+            rest = [override for override in overrides if not override.startswith("experiment=")]
+            (each,) = compose_experiments([*rest, f"experiment={other}"], folder)
+        plans.append(plan(each, *place(each.base)))
     for target in {run.target for each in plans for run in each.runs if run.target}:
         locate(target)
     return Planned(plans, memory)
 
 
-def place(base: Mapping[str, Any]) -> tuple[str, str, Mapping[str, str]]:
-    """(hardware slug, device type, formats that it emulates with the reasons) of a composed config.
+def place(base: Mapping[str, Any]) -> tuple[str, str, Mapping[str, str], float | None]:
+    """(hardware slug, device type, formats that it emulates with the reasons, its bytes) of a composed config.
 
-    They are this machine's, or what `hardware=` claims of another, of which no emulated format is known.
+    They are this machine's, or what `hardware=` claims of another, of which no emulated format is known. Bytes are a
+    GPU's memory, None where it is not told.
     """
     hardware, device = base["hardware"], base["device"]["type"]
+    try:
+        check(device)
+    except NoDeviceError as error:
+        raise ConfigurationError(str(error)) from error
     if hardware:
-        return hardware, device.replace("auto", kind_of(hardware)), {}
+        return hardware, device.replace("auto", kind_of(hardware)), {}, None
     try:
         kind = resolve(device)
-        return hardware_slug(device), kind, emulated_here(kind)
+        return hardware_slug(device), kind, emulated_here(kind), memory_bytes(kind)
     except NoDeviceError as error:
         raise ConfigurationError(str(error)) from error
 
 
 def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
-    """Of all that a plan is made from: the config tree, the planning code, the overrides, the machine unless given."""
+    """Digest of all that a plan is made from: config tree, planning code, overrides, the machine unless given."""
     is_given = any(override.startswith("hardware=") for override in overrides)
     machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto"), *emulated_here("cpu")]
-    versions = [installed_version(library) for library in AUDITED] if "peaks_audit" in "".join(overrides) else []
-    digest = hashlib.sha256(json.dumps([*overrides, *machine, *versions, *digests(folder, ".yaml")]).encode())
+    digest = hashlib.sha256(json.dumps([*overrides, *machine, *digests(folder, ".yaml")]).encode())
     # Kernels are among the choices, found by their modules.
-    each_of = ("lab/planning/*.py", "core/**/*.py", "measurements/**/__init__.py", "kernels/*.py")
+    each_of = (
+        "lab/planning/*.py",
+        "core/**/*.py",
+        "measurements/**/__init__.py",
+        "kernels/*.py",
+        "device/vendors/*.py",
+    )
     code = (sorted(PACKAGE.glob(each)) for each in each_of)
     for path in [*sorted(PUBLISHED.glob("*.csv")), *itertools.chain(*code)]:
         digest.update(str(path).encode())

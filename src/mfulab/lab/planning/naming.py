@@ -1,4 +1,4 @@
-"""Readable, stable names of runs: every axis of the step, then what differs from the defaults."""
+"""Readable, stable names of runs: every axis of the measurement, then what differs from the defaults."""
 
 import hashlib
 import re
@@ -10,12 +10,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from mfulab.core.configs import StepConfig
+from mfulab.timing.pace import SHORT
 
 LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
 # Named where they differ from their defaults.
-TUNABLE = ("timing", "profile", "parallel", "device", "seed", "sum_length", "first_calls", "load_time_s")
-# Seconds of the section timing, of a CPU's process that is one of many: named by one word.
-SHORT = {"window_time_s": 0.1, "warm_up_time_s": 0.3, "patience_s": 0.2}
+TUNABLE = ("search", "timing", "profile", "parallel", "device", "seed", "sum_length", "first_calls", "load_time_s")
+# Seconds of the section timing of a process that is one of many: named by one word.
+SHORT_TIMES = [
+    {f"timing.{key}": value for key, value in each.items()} for by_step in SHORT.values() for each in by_step.values()
+]
 # As it is typed where `make` installed it and nothing was activated.
 OF_MAKE = Path(".venv/bin/snakemake")
 SNAKEMAKE = str(OF_MAKE) if OF_MAKE.exists() and not shutil.which("snakemake") else "snakemake"
@@ -35,9 +38,8 @@ def run_name(config: StepConfig, dotted: Mapping[str, Any]) -> str:
             values |= {f"{key}.{name}": each for name, each in value if each != getattr(default, name)}
         elif value != default:
             values[key] = value
-    short_times = {f"timing.{key}": value for key, value in SHORT.items()}
-    if short_times.items() <= values.items():
-        values = {key: value for key, value in values.items() if key not in short_times} | {"timing": "short"}
+    if short := next((times for times in SHORT_TIMES if times.items() <= values.items()), None):
+        values = {key: value for key, value in values.items() if key not in short} | {"timing": "short"}
     name = ",".join(f"{key}={_text(value)}" for key, value in values.items() if key not in UNNAMED)
     if len(name.encode()) > LONGEST:
         kept = name[: LONGEST - 13].rpartition(",")[0]  # each part between commas stays key=value: keep_commas

@@ -1,4 +1,4 @@
-"""Hydra overrides as users give them: through Snakemake's --config, or on the command line of a step's script."""
+"""Hydra overrides as users give them: through Snakemake's --config, or on the command line of `mfulab run`."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -52,6 +52,6 @@ def complete(overrides: Sequence[str]) -> list[str]:
     for key, override in zip(keys, overrides, strict=True):
         is_open = any(key.startswith(f"{prefix}.") for prefix in OPEN)
         if key == "steps" and not override.partition("=")[2].startswith("["):
-            override = f"steps=[{override.partition('=')[2]}]"  # one step, or several with commas, are a list
+            override = f"steps=[{override.partition('=')[2]}]"  # one measurement, or several with commas, are a list
         result.append(f"++{override}" if is_open and override[0] not in "+~" else override)
     return result

@@ -1,7 +1,7 @@
 """Runs of an experiment: combinations, exclusions, validation, and the rows that each run is joined with.
 
-A run is one step with the part of the config that this step reads. Combinations which differ only in what a step does
-not read are one run of it, so that a sweep over models and kernels costs neither a kernel a model nor a model a kernel.
+A run is one measurement with the part of the config that it reads. Combinations that differ only in the rest are one
+run. So a sweep over models and kernels costs neither a kernel a model nor a model a kernel.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from mfulab.core.formats import format_name
 from mfulab.core.replicates import numbered
 from mfulab.device import ByKind, is_gpu
 from mfulab.lab.planning import traces
-from mfulab.lab.planning.naming import SHORT, run_name
+from mfulab.lab.planning.naming import run_name
 from mfulab.lab.planning.overrides import put
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.timing.pace import SHORT
 
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
     from mfulab.lab.planning.composition import Composition
@@ -33,12 +34,13 @@ if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does witho
 Values = Mapping[str, Any]  # by key
 MEMORY = "memory"
 REPLICATES = ByKind(cpu=3, gpu=2)
+SMALL_BYTES = 24e9  # of a GPU's memory: below it a batch that fills a large device does not fit
 CEILING_REPLICATES = ByKind(cpu=4, gpu=2)  # every MFU divides by a ceiling, and a CPU's is the best of its processes
 
 
 @dataclass(frozen=True)
 class Run:
-    """One measurement: its step, name and folder below the results, its config, and what its row is joined with.
+    """One planned run: its measurement (`step`), name and folder, its config, and what its row is joined with.
 
     `text` is the config as it is written, the same text for the same config: a remembered plan of thousands of runs is
     compared with what is on disk without reading one.
@@ -53,7 +55,7 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Its keys and values, as the run reads them."""
+        """Keys and values of the run, as its process reads them."""
         return json.loads(self.text)
 
     @property
@@ -66,7 +68,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every run of one experiment on one device, and what was left out for what reason."""
+    """Runs of one experiment on one device, and what was left out for what reason."""
 
     experiment: str
     hardware: str
@@ -78,6 +80,7 @@ class Plan:
     time_limit_s: float = 0  # of runs of whose config it is no part; 0: the default
     shown: str = "planned"  # by the report: these runs, or all that were ever measured
     budget_min: float | None = None  # of wall time; no run reads it
+    first: Sequence[Sequence[str]] = ()  # folders of the runs that each rule of the key `first` holds for
 
     @property
     def manifest_path(self) -> str:
@@ -101,12 +104,18 @@ class Plan:
         return json.dumps({**values, "runs": runs, "excluded": list(self.excluded)}) + "\n"
 
 
-def plan(composition: Composition, hardware: str, device: str, emulated: Container[str] = ()) -> Plan:
+def plan(
+    composition: Composition,
+    hardware: str,
+    device: str,
+    emulated: Container[str] = (),
+    memory_bytes: float | None = None,
+) -> Plan:
     """Expands a composed experiment into validated runs. Raises ConfigurationError.
 
     `device` is its kind; `emulated` are the formats that it has no units for.
     """
-    planner = _Planner(composition, hardware, device, emulated)
+    planner = _Planner(composition, hardware, device, emulated, memory_bytes)
     for step in composition.base["steps"]:
         for labels, dotted, content in planner.combinations(step):
             planner.add(step, labels, dotted, content)
@@ -125,12 +134,23 @@ def plan(composition: Composition, hardware: str, device: str, emulated: Contain
         time_limit_s=max(limits or [base.get("timing", {}).get("time_limit_s", 0)]),
         shown=base["report"]["rows"],
         budget_min=base.get("budget_min") and float(f"{base['budget_min']:g}"),  # as rows quote it
+        first=list(planner.first.values()),
     )
 
 
 class _Planner:
-    def __init__(self, composition: Composition, hardware: str, device: str, emulated: Container[str]) -> None:
+    def __init__(
+        self,
+        composition: Composition,
+        hardware: str,
+        device: str,
+        emulated: Container[str],
+        memory_bytes: float | None,
+    ) -> None:
         self.composition = composition
+        # What conditions may ask of the device.
+        self.of_device = {"device": device, "best_16_bit": "fp16" if "bf16" in emulated else "bf16"}
+        self.of_device["is_small"] = str(memory_bytes is not None and memory_bytes < SMALL_BYTES)
         self.emulated = emulated
         # A format that the user named is measured in full.
         named = any(each.startswith("precision") for each in composition.overrides)
@@ -139,24 +159,26 @@ class _Planner:
         self.device = device
         self.runs: dict[str, Run] = {}
         self.excluded: dict[str, dict[str, str]] = {}
+        self.first: dict[int, list[str]] = {place: [] for place, _ in enumerate(composition.base.get("first", ()))}
         self.base = dict(composition.base)
         # A given peak belongs to the ceilings alone: it is a denominator and must not re-measure what it divides.
         self.peaks = {**self.base["device"], "name": device, "type": device}
         self.base["device"] = {**self.peaks, "peak_tflop_s": {}}
-        if self.base.get("short_processes") and not is_gpu(device):
-            times = {key: value for key, value in self.base["timing"].items() if value is not None}
-            self.base["timing"] = {**self.base["timing"], **SHORT, **times}
+        self.short = SHORT[device] if self.base.get("short_processes") else {}
         self.base["trace_peaks"] = self.peaks["peak_tflop_s"]
 
     def combinations(self, step: str) -> Iterator[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]:
-        """Combinations of the axes that `step` reads: (labels for exclusions, nested keys for the name, config)."""
+        """Combinations of a measurement's axes: (labels for exclusions, nested keys for the name, config)."""
         fields = MEASUREMENTS[step].config.model_fields
         axes = {key: values for key, values in self.composition.axes.items() if key.split(".")[0] in fields}
         chosen = {key: value for key, value in self.composition.choices.items() if key in fields}
         base = {key: self.base[key] for key in fields if key in self.base}
+        if "timing" in base:
+            given = {key: value for key, value in base["timing"].items() if value is not None}
+            base["timing"] = {**base["timing"], **self.short.get(step, {}), **given}
         plain = {key: str(value) for key, value in base.items() if not isinstance(value, dict)}
         for values in itertools.product(*axes.values()):
-            labels = {**chosen, **plain, "device": self.device}
+            labels = {**chosen, **plain, **self.of_device}
             dotted, content = dict(self.composition.fixed), dict(base)
             for key, value in zip(axes, values, strict=True):
                 labels[key] = value.label
@@ -196,10 +218,14 @@ class _Planner:
             needs["memory"] = self._add_ceiling(None)
         processes = self.base["replicates"] or REPLICATES[self.device]
         is_disturbed = "replicate" in type(config).model_fields  # of others, no machine disturbs the result
-        self.append(step, config, dotted, needs, processes if is_disturbed else 1)
+        folder = self.append(step, config, dotted, needs, processes if is_disturbed else 1)
+        rules = enumerate(self.base.get("first", ()))
+        if (rank := next((place for place, rule in rules if holds(rule, labels)), None)) is not None:
+            self.first[rank].append(folder)
 
     def _add_ceiling(self, precision: Mapping[str, Any] | None) -> str:
         content = {"ceiling": precision["name"] if precision else MEMORY, "precision": precision, "device": self.peaks}
+        content |= {"search": "quick"} if self.short and is_gpu(self.device) else {}
         is_swept = precision is None or _format(precision) not in self.emulated
         processes = (self.base["ceiling_replicates"] or CEILING_REPLICATES[self.device]) if is_swept else 1
         return self.append("ceilings", _validated("ceilings", content), {}, processes=processes)
@@ -207,7 +233,7 @@ class _Planner:
     def append(
         self, step: str, config: StepConfig, dotted: Values, needs: Values | None = None, processes: int = 1
     ) -> str:
-        """Adds the runs of so many processes, but for those that are there; gives the folder of the first."""
+        """Adds a run per replicate, skipping existing ones; gives the folder of the first."""
         name = run_name(config, dotted)
         place = f"{self.hardware}/{step}" if config.on_device else step
         for replicate in range(1, processes + 1):
@@ -228,15 +254,19 @@ def _format(precision: Mapping[str, Any]) -> str | None:
 def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any]]) -> str | None:
     """The reason of the first rule that holds for a combination; patterns such as `cuda_*` and lists are alternatives.
 
-    A rule which names an axis that the step does not read says nothing about that step.
+    A rule which names an axis that the measurement does not read says nothing about it.
     """
+    return next((str(rule["because"]) for rule in rules if holds(rule, labels)), None)
 
-    def holds(key: str, wanted: Any) -> bool:
+
+def holds(rule: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """True if each condition of a rule holds for a combination; its reason is none."""
+
+    def is_met(key: str, wanted: Any) -> bool:
         patterns = wanted if isinstance(wanted, list) else [wanted]
         return key in labels and any(fnmatchcase(labels[key], str(pattern)) for pattern in patterns)
 
-    found = (rule for rule in rules if all(holds(key, rule[key]) for key in rule if key != "because"))
-    return next((str(rule["because"]) for rule in found), None)
+    return all(is_met(key, rule[key]) for key in rule if key != "because")
 
 
 def _validated(step: str, content: Values) -> StepConfig:

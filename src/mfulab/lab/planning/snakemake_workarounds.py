@@ -58,6 +58,24 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
     workflow.execute, workflow.unlock = execute_after_planning, unlock_both
 
 
+def keep_no_output_older(dag: Any) -> None:
+    """Gives a finished job's output the time of its newest input where a clock that was set back made it older.
+
+    Snakemake's graph of jobs fails a job with such an output, and removes it.
+    """
+    check = dag.check_output_mtime
+
+    async def check_after_dating(job: Any, outputs: Iterable[Any]) -> None:
+        outputs = list(outputs)
+        newest = max((path.stat().st_mtime_ns for path in map(Path, job.input) if path.exists()), default=0)
+        for path in map(Path, outputs):
+            if path.exists() and path.stat().st_mtime_ns < newest:
+                os.utime(path, ns=(newest, newest))
+        await check(job, outputs)
+
+    dag.check_output_mtime = check_after_dating
+
+
 def keep_no_default_rate(scheduler: Any) -> None:
     """Takes back the rate of starting jobs that Snakemake's scheduler keeps to where none is asked for.
 

@@ -3,8 +3,8 @@
 Snakemake tracks a script's own text but not the modules behind it, nor what these read: tables of facts, CUDA C,
 catalogues, templates. All are declared as inputs, so that an edited kernel re-runs its runs and nothing else.
 
-Of a module of this package counts what is reached by name from the step, at any depth, and each statement that does
-something when the module is imported. Docstrings, comments and descriptions of fields count nowhere.
+In a module of this package all that the measurement reaches by name counts, at any depth. So does each statement that
+does something when the module is imported. Docstrings, comments and descriptions of fields count nowhere.
 """
 
 import ast
@@ -37,7 +37,7 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
-    """Every file that a run of `step` with a model or kernel `target` depends on; a CPU's on nothing for GPUs alone."""
+    """Files that a run of `step` with a model or kernel `target` depends on; a CPU's on nothing for GPUs alone."""
     roots = [(f"mfulab.measurements.{step}.measure", "measure")]
     if target:
         module = locate(target)
@@ -46,7 +46,7 @@ def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
 
 
 def closure(*modules: str) -> Sequence[Path]:
-    """Every file that all of these modules depend on."""
+    """Files that all of these modules depend on."""
     return list(_reached(tuple((module, ALL) for module in modules)))
 
 
@@ -155,7 +155,7 @@ class _Module:
                         self.imported |= {(module, IMPORTING) for module, _ in aliases.values()}
             if ALL in self.aliases:
                 self.imported.add(self.aliases[ALL])
-            if not isinstance(statement, IMPORTS):
+            if not isinstance(statement, IMPORTS) and not _is_text(statement):
                 for each in _bound(statement):
                     self.bound.setdefault(each, set()).add(len(self.statements))
                 self.statements.append(statement)
@@ -181,7 +181,7 @@ class _Module:
         return "\n".join([ast.dump(self.statements[place]), *uses])
 
     def _read(self, place: int) -> tuple[set[Node], set[Path], list[str]]:
-        """Of the statement at a place the definitions and data files to which it refers, and what its names mean.
+        """Definitions, data files and resolved names that a statement uses.
 
         What does not count, such as docstrings, is gone from the statement then.
         """

@@ -6,16 +6,15 @@ import os
 import re
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import write_text
+from mfulab.core.files import scratch, write_text
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import duration
 from mfulab.core.measurement import Measurement
@@ -29,6 +28,8 @@ from mfulab.lab.planning.sources import PACKAGE, Sources, changed_at, closure, d
 from mfulab.lab.runtime import client, devices, lifetime
 
 PAGE = Path("reports/report.html")
+WHOLE_PAGE = RESULTS / "tables/whole_page"  # there while PAGE is what Snakemake's last page of a whole sweep was
+PARTIAL = RESULTS / "tables/partial"  # tables of a page of the rows that there are
 PROCESSES, NODES = (re.compile(rf'"{name}": (\d+)') for name in ("processes", "nodes"))  # in a run's config
 # What runs import beside torch, by what their configs hold. A model from elsewhere may import anything.
 IMPORTED = {
@@ -50,8 +51,8 @@ def imported(configs: Collection[str]) -> list[str]:
 class Workflow:
     """Plans of Snakemake's `--config`; a mistake in it ends the process with one message.
 
-    Nothing is written before `begin`. Until then files that `begin` would write are given to Snakemake as scratch files
-    of now, so that a dry run lists exactly the runs that would be measured.
+    Nothing is written before `begin`. Until then Snakemake gets scratch files of now in their place. So a dry run lists
+    exactly the runs that would be measured.
     """
 
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
@@ -68,7 +69,7 @@ class Workflow:
         self._is_read_only = is_main  # a cluster's job finds all that the main process wrote
         self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
         self._states: dict[str, store.State] = {}
-        self._scratch_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch_folder: Path | None = None
         self.language = self.plans[0].language  # of page and figures: the first experiment's
         self.gpu = int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))  # held by what nothing runs beside
         self.planned_manifests = [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
@@ -83,11 +84,18 @@ class Workflow:
         # What the page's first sentence needs, and a file that says that a page of it was written.
         self.headline_rows = [f"{RESULTS}/{folder}/row.csv" for folder in self._sweep.headline]
         self.first_page = f"{RESULTS}/plan/{self._sweep.digest}.page"
-        # Commands that write tables and page of the rows that there are, while others are still to come.
-        self.partial_page = (
-            f"warm scripts/command.py tables --partial --manifest {shlex.join(self.planned_manifests)}"
-            " --reference results/reference --out results/tables"
-            f" && warm scripts/command.py page --out {PAGE} --language {self.language}"
+
+    @property
+    def partial_page(self) -> str:
+        """Commands that write a page of the rows that there are, while others are still to come.
+
+        Snakemake, which does not see it, finds the file missing that stands for its own page, and makes that anew.
+        """
+        return (
+            f"rm -f {WHOLE_PAGE}"
+            f" && warm scripts/command.py tables --partial --manifest {shlex.join(self.planned_manifests)}"
+            f" --reference results/reference --out {PARTIAL}"
+            f" && warm scripts/command.py page --tables {PARTIAL} --out {PAGE} --language {self.language}"
         )
 
     def begin(self) -> bool:
@@ -218,7 +226,7 @@ class Workflow:
         return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]
 
     def sources(self, step: str) -> Callable[[Any], list[str]]:
-        """An input function: one file that holds digests of the step's sources and those of the run's model or kernel.
+        """An input function: one file of digests of the measurement's sources and those of the run's model or kernel.
 
         One file, because Snakemake takes a time for each input of each run: sixteen of them made a sweep of 5,000
         three times as slow to find that nothing is to be done.
@@ -253,8 +261,10 @@ class Workflow:
     def _scratch(self, name: str, text: str) -> str:
         """A file outside the project, as long as this process lives."""
         if self._scratch_folder is None:
-            self._scratch_folder = tempfile.TemporaryDirectory(prefix="mfulab-dry-")
-        path = Path(self._scratch_folder.name, name)
+            stack = ExitStack()
+            self._scratch_folder = stack.enter_context(scratch())
+            atexit.register(stack.close)
+        path = self._scratch_folder / name
         if not path.exists():
             write_text(path, text)
         return str(path)

@@ -82,7 +82,7 @@ def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float
 
 
 def bytes_a_sample(predicted: Sequence[tuple[float, float]]) -> float | None:
-    """Slope of that line; None where one batch size alone is known, or the line does not rise."""
+    """Bytes that memory grows by with a sample; None for one batch size alone, or where memory does not rise."""
     if len(dict(predicted)) < 2:
         return None
     (smallest, least), (largest, most) = predicted[0], predicted[-1]

@@ -11,7 +11,7 @@ CLOCK_S = 1.0  # starts are told in whole seconds
 
 @dataclass(frozen=True)
 class DutyCycle:
-    """Of `runs` runs; `total_s` counts each second that several ran side by side once for each of them."""
+    """Measured and total time of `runs` runs, in seconds; a second that several share counts once for each."""
 
     runs: int
     total_s: float
@@ -23,7 +23,7 @@ class DutyCycle:
 
 
 def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
-    """Of rows with `hardware`, `started_at`, `process_s` and `measured_s`; None if none says when and for how long.
+    """Duty cycle of rows, by `hardware`, `started_at`, `process_s` and `measured_s`; None where no row has all.
 
     A run that ended without having measured, out of time or unsupported, took its time all the same. What happens
     between the runs of a machine (the pipeline's own work, counting, waiting) is in the total, pauses left out;

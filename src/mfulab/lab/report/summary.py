@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mfulab.core.language.quantities import quantity
+from mfulab.core.terminal import Terminal
 from mfulab.lab.planning.naming import MEASURE, short
 from mfulab.lab.report import frames, trust
 
@@ -21,7 +21,7 @@ MOST = 40  # rows; a longer sweep shows its last ones and points to the page
 
 
 def table(profile: pd.DataFrame, matmul: pd.DataFrame, width: int = 120) -> Table:
-    """This machine's rows in `width` characters; a row without a time says why in its place."""
+    """Rows of this machine in `width` characters; a row without a time says why in its place."""
     own = [rows[~rows["recorded"]].tail(MOST) for rows in (profile, matmul)]
     names, shared = _names([run for rows in own for run in rows["run"]])
     shown = Table(box=None, header_style="bold", pad_edge=False)
@@ -67,7 +67,7 @@ def show(tables: Path, page: Path, as_json: bool = False) -> int:
 
     With `as_json` the rows alone are printed, a line of JSON each, without empty columns.
     """
-    console = Console(stderr=as_json)
+    console = Terminal(stderr=as_json)
     if not tables.is_dir():
         console.print(f"{tables}: nothing was measured here. To measure: {MEASURE}", soft_wrap=True)
         return 1

@@ -24,9 +24,9 @@ LEFT_OUT_S = 0.2  # of a run that is not measured
 class Budget:
     """The plan of a sweep's time.
 
-    `plan` holds `begun` (Unix time), `budget_min`, `finish_s` (what tables, figures and page are predicted to take),
-    `command` (which measures what is left out), `due` (how many runs have no row) and `runs`: the cost of each by its
-    folder below results/, as `planning.costs` gives it.
+    `plan` holds `begun` (Unix time), `budget_min`, `finish_s` (predicted time of tables, figures and page), `command`
+    (for what is left out), `due` (runs without a row). `runs` is the cost of each by its folder below results/, as
+    `planning.costs` gives it.
     """
 
     def __init__(self, plan: Mapping[str, Any], took: Mapping[str, tuple[str, float, float]]) -> None:
@@ -36,8 +36,10 @@ class Budget:
 
     def left_s(self) -> float:
         """Seconds left for measuring: what is left out takes some, and so do tables, figures and page."""
-        reserved = self.plan["finish_s"] + LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
-        return self.ends_at - time.time() - reserved * self._ratio(PAGE)
+        pages = [seconds / predicted for group, predicted, seconds in self._took.values() if group == PAGE]
+        # Runs tell nothing of a page, and the first page, of few rows, does not tell that the last one is shorter.
+        reserved = self.plan["finish_s"] * max(1.0, math.prod(pages) ** (1 / (len(pages) + 1)))
+        return self.ends_at - time.time() - reserved - LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
 
     def limit_s(self, folder: str) -> float | None:
         """Seconds that the run in `folder` may take; None where it is measured whatever it takes."""
@@ -74,13 +76,13 @@ class Budget:
             file.write(json.dumps([folder, cost["group"], _cost_s(cost), seconds]) + "\n")
 
     def _ratio(self, group: str) -> float:
-        """Mean of what runs took ÷ what was predicted: of all, of the step, of the group (`step kind`).
+        """Geometric mean of what runs took ÷ what was predicted: of all, of the measurement, of the group.
 
         The mean is geometric, with the level above as one run more: one slow run does not speak for all.
         """
         ratio = 1.0
         for beginning in ("", group.partition(" ")[0], group):
-            alike = [each for each in self._took.values() if each[0].startswith(beginning)]
+            alike = [each for each in self._took.values() if each[0].startswith(beginning) and each[0] != PAGE]
             logarithms = [math.log(seconds / predicted) for _, predicted, seconds in alike]
             ratio = math.exp((sum(logarithms) + math.log(ratio)) / (len(alike) + 1))
         return ratio

@@ -1,6 +1,6 @@
-"""Runs a step's script in the warm worker, or in a new process without one; a run that dies still gets its row.
+"""Runs a measurement's script in the warm worker, or in a new process without one; a run that dies gets its row.
 
-Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run, so this imports little, and that only of the
+Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run. So this imports little, and only from the
 standard library (some 25 ms). Exit status 0: there is a row. Anything else: the run was refused and there is none.
 """
 
@@ -46,7 +46,10 @@ def main(command: list[str]) -> int:
         if command[0] == KILLED:
             return _killed(command[1:], environment)
         if "--config" in command:
-            return _measure(command, environment)
+            try:
+                return _measure(command, environment)
+            except devices.HeldError as error:
+                return _fail(command, str(error))
         began = time.monotonic()
         status = _execute(command, environment, None)
         if command[1:2] == ["page"] and (sweep := budget.read()) is not None:
@@ -63,7 +66,7 @@ def main(command: list[str]) -> int:
 
 
 def _measure(command: list[str], environment: dict[str, str]) -> int:
-    """A planned run: on a device of its own, with a time limit, and with a row whatever happens."""
+    """Measures a planned run: on a device of its own, with a time limit, and with a row whatever happens."""
     config_path = command[command.index("--config") + 1]
     try:
         with open(config_path, encoding="utf-8") as file:
@@ -104,7 +107,7 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
 
 
 def _killed(command: list[str], environment: dict[str, str]) -> int:
-    """After the end of a client that was killed: the row of its run, where that has not written one."""
+    """Writes, after the end of a client that was killed, the row of its run, where that has not written one."""
     processes.check_workflow(environment)
     if "--config" not in command:
         return ABANDONED
@@ -134,6 +137,8 @@ def _failure(status: int, is_out_of_memory: bool) -> str:
     """Message for a run that ended with `status` (negative: a signal) without a row."""
     if status == -signal.SIGKILL and is_out_of_memory:
         return "the kernel killed the run's process: out of memory"
+    if status == -signal.SIGINT:
+        return f"{processes.SIGNALLED} SIGINT: interrupted"
     if status < 0:
         return f"{processes.SIGNALLED} {signal.Signals(-status).name}"
     return f"the run's process ended with exit status {status} and wrote no row"
@@ -150,7 +155,7 @@ def _execute(command: list[str], environment: dict[str, str], limit: float | Non
 
 
 def _directly(command: list[str], environment: dict[str, str], limit: float | None) -> int:
-    """As the worker does it: by a keeper in a session of its own, which ends the run when this process ends."""
+    """Runs as the worker does: by a keeper in a session of its own, which ends the run when this process ends."""
 
     def become() -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -177,7 +182,7 @@ def _directly(command: list[str], environment: dict[str, str], limit: float | No
 
 
 def _in_worker(command: list[str], environment: dict[str, str], limit: float | None) -> int | None:
-    """As `_execute`, or None if no worker answers."""
+    """Exit status as `_execute` gives it, of a run in the worker; None if no worker answers."""
     if not os.environ.get(SOCKET):
         return None
     request = {"command": command, "folder": os.getcwd(), "environment": environment}
@@ -201,7 +206,7 @@ def _in_worker(command: list[str], environment: dict[str, str], limit: float | N
 
 
 def _answer(descriptor: int, limit: float | None, environment: dict[str, str]) -> bytes:
-    """One line; empty if the other end was closed. Raises TimeoutError after `limit` seconds, WorkflowEndedError."""
+    """One line that was read; empty if the other end was closed. Raises TimeoutError and WorkflowEndedError."""
     end = time.monotonic() + (limit or math.inf)
     line = b""
     while not line.endswith(b"\n"):

@@ -22,6 +22,11 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 LOCKS = "MFULAB_LOCKS"  # the folder of the locks, the same for all who share the machine; /tmp where it is not set
 POLL_S = 0.1
+LONGEST_WAIT_S = 3600  # for devices that others hold all the time
+
+
+class HeldError(RuntimeError):
+    """Others held the devices of a run for LONGEST_WAIT_S."""
 
 
 @contextmanager
@@ -32,7 +37,7 @@ def claim(
 
     `device` is `cpu`, a GPU's kind, or None for a run that needs none. Where it is not known which GPUs there are, the
     run sees what it would see anyway. A run that wants more GPUs than there are holds all, and refuses itself.
-    Raises WorkflowEndedError if the workflow ends meanwhile.
+    Raises WorkflowEndedError if the workflow ends meanwhile, and HeldError after LONGEST_WAIT_S.
     """
     candidates = ["cpu"] if device == "cpu" else []
     if is_gpu(device):  # those of the hardware that the run's folder, results/<hardware>/…, names
@@ -43,7 +48,7 @@ def claim(
     if not candidates:
         yield environment
     count = min(count, len(candidates))
-    is_told = False
+    is_told, end = False, time.monotonic() + LONGEST_WAIT_S
     while candidates:
         with ExitStack() as locks:
             # Always in the same order, so that runs which do not compete all measure the same device. All or none: two
@@ -58,6 +63,9 @@ def claim(
                 if len(held) == count:
                     yield environment | visible(held) if is_gpu(device) else environment
                     return
+        if time.monotonic() > end:
+            told = "; ".join(holder(path) or path for path in paths)
+            raise HeldError(f"waited {LONGEST_WAIT_S / 60:g} min for a device: {told}")
         if not is_told:
             wanted, names = f"{count} of " if count > 1 else "", " or ".join(candidates)
             print(f"waiting for {wanted}{names}: another run measures there ({', '.join(paths)})", flush=True)
@@ -71,6 +79,23 @@ def lock_path(device: str, environment: Mapping[str, str]) -> str:
     scope = next((environment[key] for key in JOBS if key in environment), "local")
     name = f"mfulab-{scope}-{device}.lock".replace("/", "-")
     return f"{environment.get(LOCKS) or '/tmp'}/{name}"
+
+
+def holder(path: str) -> str:
+    """Says who holds a lock, and what to do about it; empty where nobody does."""
+    descriptor = open_lock(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        about, who = os.fstat(descriptor), "another process"
+        with suppress(OSError), open("/proc/locks", encoding="ascii") as file:
+            device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+            holders = [words[4] for words in map(str.split, file) if words[1] == "FLOCK" and words[5] == device]
+            who = f"process {holders[0]}" if holders and int(holders[0]) > 0 else who
+        return f"{path} is held by {who}; runs wait for its end. {LOCKS} names another folder of locks"
+    finally:
+        os.close(descriptor)
+    return ""
 
 
 def open_lock(path: str) -> int:

@@ -1,16 +1,16 @@
 """Starts the warm worker for the length of a workflow on this machine, and gives the runs the list of its GPUs."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from mfulab.device import APPLE, GPU, system
+from mfulab.core.files import scratch
+from mfulab.device import system, vendors
 from mfulab.device.identity import NoDeviceError, gpus, slug
+from mfulab.lab.runtime import devices
 from mfulab.lab.runtime.client import SOCKET, THREADS
 from mfulab.lab.runtime.devices import GPUS
 from mfulab.lab.runtime.processes import WORKFLOW
@@ -28,9 +28,14 @@ def start(is_local: bool = True, work: str = "both") -> None:
     if not is_local:
         return
     os.environ[WORKFLOW] = str(os.getpid())
+    found = []
     with suppress(NoDeviceError):  # planning has told the user, unless no run needs a GPU
-        if found := [*gpus(GPU), *gpus(APPLE)]:
+        if found := [gpu for kind in vendors.kinds() for gpu in gpus(kind)]:
             os.environ[GPUS] = ",".join(f"{slug(device.name)}:{device.uuid}" for device in found)
+    for device in [*(each.uuid for each in found), "cpu"]:
+        with suppress(RuntimeError):  # which its runs tell
+            if told := devices.holder(devices.lock_path(device, os.environ)):
+                print(f"mfulab: {told}", file=sys.stderr)
     if path := _running.enter_context(worker(work)):
         os.environ[SOCKET] = path
 
@@ -48,23 +53,22 @@ def worker(work: str = "both") -> Iterator[str]:
     if not system.can_fork_after_imports() or os.environ.get(SOCKET) == "":
         yield ""
         return
-    folder = tempfile.mkdtemp(prefix="mfulab-", dir="/tmp")  # short: a socket's path may have 107 bytes
     environment = {key: value for key, value in os.environ.items() if key not in THREADS}
     environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asked while it imports, torch must not wake CUDA up
-    # We listen already, so that a run waits in the queue while the worker imports, and hears at once if it dies.
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{folder}/socket")
-        listener.listen(1024)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mfulab.lab.runtime.server", str(listener.fileno()), folder, work],
-            stdin=subprocess.PIPE,  # its end is the worker's: only this process holds it, and even SIGKILL lets it go
-            pass_fds=[listener.fileno()],
-            start_new_session=True,
-            env=environment,
-        )
-    try:
-        yield f"{folder}/socket"
-    finally:
-        process.kill()  # also where it is still importing
-        process.communicate()  # ends the lifeline, and with it the runs
-        shutil.rmtree(folder, ignore_errors=True)
+    with scratch("/tmp") as folder:  # noqa: S108 (a folder of its own; a socket's path may have 107 bytes)
+        # We listen already, so that a run waits in the queue while the worker imports, and hears at once if it dies.
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{folder}/socket")
+            listener.listen(1024)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "mfulab.lab.runtime.server", str(listener.fileno()), str(folder), work],
+                stdin=subprocess.PIPE,  # only this process holds its other end, and even SIGKILL lets it go
+                pass_fds=[listener.fileno()],
+                start_new_session=True,
+                env=environment,
+            )
+        try:
+            yield f"{folder}/socket"
+        finally:
+            process.kill()  # also where it is still importing
+            process.communicate()  # ends the lifeline, and with it the runs

@@ -2,7 +2,9 @@
 
 import importlib
 import mmap
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -49,13 +51,17 @@ def main(step: str) -> None:
     except ConfigurationError as error:
         print(f"mfulab: {error}", file=sys.stderr)
         sys.exit(REFUSED)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)  # whoever waits hears what ended it
     print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))
 
 
 def measure(step: str, config_path: Path) -> Row:
     """Measures the run whose config is `config_path` and leaves `row.csv` and `samples.csv` beside it.
 
-    Raises ConfigurationError, and writes nothing, where the config is not one of this step or the run was planned for
+    Raises ConfigurationError, and writes nothing, where the config is of another measurement or the run was planned for
     another device than this one.
     """
     started = time.perf_counter()

@@ -139,6 +139,9 @@ def _run(request: dict[str, Any], outputs: list[int], connection: socket.socket)
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+        print("interrupted", file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -152,5 +155,8 @@ def _run(request: dict[str, Any], outputs: list[int], connection: socket.socket)
 if __name__ == "__main__":
     try:
         serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[3])
+    except KeyboardInterrupt:
+        print("mfulab: the worker was interrupted; runs go on without it", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     finally:
         shutil.rmtree(sys.argv[2], ignore_errors=True)

@@ -71,10 +71,14 @@ def collect(
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(is_gpu(row.get("device")) for row in found.records["environment"]):
                 _extend(everything, found)
-                everything.problems.extend(aged(folder))
+                everything.problems.extend(aged(folder) if not measured else ())  # told to whom reads recordings alone
         public = from_recorded(reference / PUBLIC)
-        if measured:  # public runs, which are no traces, fill a page of their own
-            public.records = {table: [] if TABLES[table].lines else rows for table, rows in public.records.items()}
+        if measured:  # public runs fill a page of their own, and beside one's own GPU stands another, not its trace
+            has_gpu = any(
+                is_gpu(row.get("device")) and not row["recorded"] for row in everything.records["environment"]
+            )
+            left_out = [table for table in public.records if TABLES[table].lines or has_gpu]
+            public.records |= {table: [] for table in left_out}
         _extend(everything, public)
     joined(replicates.merge(everything.records))
     return everything
@@ -132,7 +136,7 @@ class _Beside:
 
 
 def judged(records: Records) -> Records:
-    """The same rows, matmuls that were faster than their machine allows marked as `incorrect`."""
+    """Records in which matmuls faster than their machine allows are marked as `incorrect`."""
     beside = _Beside(records)
     for row in records["matmul"]:
         if impossible := join.faster_than_possible(row, beside.compute(row), beside.memory(row), beside.device(row)):
@@ -141,7 +145,7 @@ def judged(records: Records) -> Records:
 
 
 def joined(records: Records) -> Records:
-    """The same rows with the joined columns; every lookup stays within one machine, recorded apart from measured."""
+    """Records with the joined columns; every lookup stays within one machine, recorded apart from measured."""
     beside = _Beside(judged(records))
     # FLOP counts have no hardware: measured ones serve every machine, recorded ones those that were not counted here.
     flops = {row["run"]: row for row in sorted(records["flops"], key=lambda row: not row["recorded"])}
@@ -175,7 +179,7 @@ def joined(records: Records) -> Records:
 
 
 def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
-    """Adds joined columns to each row; one whose cells are of another shape than its step writes becomes `failed`."""
+    """Adds joined columns to each row; one whose cells are not of its measurement's types becomes `failed`."""
     for row in rows:
         try:
             row |= columns(row)

@@ -1,4 +1,4 @@
-"""Columns of the tables: their step's row, then what the measurement's `Joined` adds. Each is declared there, once."""
+"""Columns of the tables: their measurement's row, then what its `Joined` adds. Each is declared there, once."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,13 +41,13 @@ class Column(BaseModel):
     """A line of columns.csv, the data dictionary of the tables."""
 
     table: str = Field(description="File in results/tables/, without its ending.")
-    column: str = Field(description="Name in its first line.")
+    column: str = Field(description="Name of the column in the file's first line.")
     type: str = Field(description="Text, integer, number, true or false; an empty cell was not measured.")
-    unit: str = Field(description="Of a quantity; empty for others.")
+    unit: str = Field(description="Unit of a quantity; empty for others.")
     source: str = Field(
         description="`row`: measured; `config GROUP.KEY`: asked for; `joined`: computed of several rows."
     )
-    description: str = Field(description="What it means.")
+    description: str = Field(description="Meaning of the column.")
 
 
 def fields(table: str) -> dict[str, FieldInfo]:
@@ -101,7 +101,7 @@ def description(measurement: Measurement, field: FieldInfo) -> str:
 
 
 def dictionary() -> Iterator[Column]:
-    """Every column of every table, in their order: what columns.csv, the documentation and the page show."""
+    """Columns of all tables, in their order: what columns.csv, the documentation and the page show."""
     for table, measurement in TABLES.items():
         for name, field in fields(table).items():
             path = marked(field, "config")

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import unquoted, write_csv
 from mfulab.core.language.quantities import ABSENT, percent, quantity, significant
+from mfulab.core.terminal import Terminal
 from mfulab.lab.planning.naming import short
 from mfulab.lab.tables import build, replicates, series
 from mfulab.lab.tables.records import from_folder, from_recorded
@@ -36,7 +36,7 @@ LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
 STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
 
-Run = tuple[str, str]  # step, name
+Run = tuple[str, str]  # measurement, name
 Row = Mapping[str, object]
 Rows = Mapping[Run, Row]
 
@@ -130,7 +130,7 @@ def interval(row: Row) -> Interval | None:
 
 
 def verdicts(before: Rows, after: Rows, noticeable: float = NOTICEABLE, drift: float = 0.0) -> list[Compared]:
-    """A verdict on each run of two machines' merged rows, by step and name; `drift` between sweeps widens intervals."""
+    """A verdict on each run of two machines' merged rows, by measurement and name; `drift` widens intervals."""
     runs = sorted(dict.fromkeys([*before, *after]), key=lambda run: STEPS.index(run[0]))
     processes = [replicates.times_of(row) for row in (*before.values(), *after.values())]
     spreads = [replicates.jackknife_variance(times) for times in processes if len(times) >= FEWEST_PROCESSES]
@@ -153,7 +153,7 @@ def widened(found: Interval, drift: float) -> Interval:
 
 
 def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
-    """The interval up to what as few processes as the other set has would have given, in 95 % of cases.
+    """Widens the interval to what as few processes as the other set has would give, in 95 % of cases.
 
     The undisturbed time of few lies higher: fewer than FEWEST_FAST may all have met a slow state. Medians do not.
     """
@@ -175,7 +175,7 @@ def fast_s(row: Mapping[str, Any]) -> float | None:
 
 
 def merged(folder: Path, fast: bool = False) -> Rows:
-    """The rows of a machine's folder by step and run: replicates as one, and judged as the tables judge them.
+    """The rows of a machine's folder by measurement and run: replicates as one, judged as in the tables.
 
     Where `fast`, the time of a process is `fast_s`, which recordings do not keep.
     """
@@ -248,7 +248,7 @@ def machine_folder(path: Path) -> Path:
 
 
 def table(compared: Sequence[Compared]) -> Table:
-    """The comparison as the terminal shows it: runs that are in both sets, slower ones first."""
+    """Comparison for the terminal: runs that are in both sets, slower ones first."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("run", overflow="fold")
     for name in ("old", "new", "change", "95 % interval", "detects"):
@@ -278,7 +278,7 @@ def change(ratio: float) -> str:
 
 
 def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> None:
-    """The comparison as CSV, with both folders; as results/tables/comparison.csv it becomes a section of the page."""
+    """Writes the comparison as CSV, with both folders; results/tables/comparison.csv becomes a section of the page."""
     write_csv(path, ({**asdict(each), "old": old, "new": new} for each in compared), COLUMNS)
 
 
@@ -330,7 +330,7 @@ def tell(compared: Sequence[Compared], title: str, basis: str, gate: float | Non
 
 
 def _print(compared: Sequence[Compared], title: str, basis: str) -> None:
-    console = Console(width=None if sys.stdout.isatty() else LOGGED)
+    console = Terminal(width=None if sys.stdout.isatty() else LOGGED)
     console.print(Text(title), soft_wrap=True)
     console.print(Text(basis, style="dim"), soft_wrap=True)
     console.print(table(compared))

@@ -69,7 +69,7 @@ def unfit(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
 
 
 def _updates(rows: pd.DataFrame) -> pd.Series:
-    """An update is of every weight, whatever the batch: True where it takes far longer than with a larger one.
+    """True where an update takes far longer than with a larger batch, though it is of every weight in both.
 
     A larger one may drive the weights out of the caches; a smaller one leaves no more of them there.
     """

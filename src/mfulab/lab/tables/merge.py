@@ -4,29 +4,42 @@ import json
 import os
 import shutil
 import tarfile
-import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import UnreadableError, cannot_be_written, is_inside, read_csv, read_json, remove, write_csv
+from mfulab.core.files import (
+    UnreadableError,
+    cannot_be_written,
+    is_inside,
+    read_csv,
+    read_json,
+    read_text,
+    remove,
+    write_csv,
+    write_text,
+)
 from mfulab.core.rows import impossible
+from mfulab.core.terminal import printable
 from mfulab.device.identity import slug
 from mfulab.lab.planning import lock, store
 from mfulab.lab.planning.store import is_complete, write_if_changed
+from mfulab.lab.tables import archives
 from mfulab.lab.tables.records import first_line
 from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 
 COLLECTED = "+collected"
 PACKED = ("config.json", "row.csv", "samples.csv", "operators.csv", "kernels.csv")
+UNPACKED = (
+    ".unpacked"  # folder of the results, which one process at a time holds; what a kill leaves goes at the next start
+)
+DEEPEST = 6  # parts of a path in an archive: FOLDER/results/HARDWARE/STEP/RUN/FILE
 OF, LONGEST_NAME = "--", 40  # between a device and its participant, and letters of the latter
-LARGEST_UNPACKED = 16 << 30  # bytes of an archive
 OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
 
 
@@ -47,29 +60,36 @@ def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> M
 
     Args:
         in_class: each source is a folder of what participants gave. Their machines are named `DEVICE--PARTICIPANT`, by
-            the name of the file, so that equal devices stay apart; one without results is a problem and no error.
+            the name of the file, so that equal devices stay apart; one without results is a problem and no error. Of
+            their archives one at a time is unpacked.
     """
     merged = Merged()
-    with ExitStack() as unpacked:
-        folders = []
-        for source, participant in _participants(sources) if in_class else ((source, "") for source in sources):
+    given = list(_participants(sources)) if in_class else [(source, "") for source in sources]
+    _check_sources(source for source, _ in given if not in_class)
+    store.check_writable(results)
+    lock.take(results)
+    with archives.room(results / UNPACKED) as room:
+        if not in_class:
+            for folder in [_results_of(source, room / str(number)) for number, (source, _) in enumerate(given)]:
+                _merge(folder, "", results, merged)
+            return merged
+        for number, (source, participant) in enumerate(given):
             try:
-                folders.append((_results_of(source, unpacked), participant))
+                _merge(_results_of(source, room / str(number)), participant, results, merged)
             except ConfigurationError as error:
-                if not in_class:
-                    raise
                 merged.problems.append(str(error))
-        store.check_writable(results)
-        lock.take(results)
-        for folder, participant in folders:
-            for step, run in _runs(folder):
-                if is_inside(run, folder):
-                    _merge_run(step, run, results / _named(run.relative_to(folder), participant), merged)
-                else:
-                    merged.problems.append(f"{run}: a link out of {folder}; not copied")
-            for plan in sorted(folder.glob("*/plan/*.json")):
-                _merge_plan(plan, results / _named(plan.relative_to(folder), participant), merged, participant)
+            remove(room / str(number))
     return merged
+
+
+def _merge(folder: Path, participant: str, results: Path, merged: Merged) -> None:
+    for step, run in _runs(folder):
+        if is_inside(run, folder):
+            _merge_run(step, run, results / _named(run.relative_to(folder), participant), merged)
+        else:
+            merged.problems.append(f"{run}: a link out of {folder}; not copied")
+    for plan in sorted(folder.glob("*/plan/*.json")):
+        _merge_plan(plan, results / _named(plan.relative_to(folder), participant), merged, participant)
 
 
 def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
@@ -91,43 +111,34 @@ def _named(path: Path, participant: str) -> Path:
     return Path(f"{machine}{OF}{participant}" if participant and machine not in NO_MACHINE else machine, *rest)
 
 
-def _results_of(source: Path, unpacked: ExitStack) -> Path:
-    """The results folder of a source, which may be an archive of one."""
+def _check_sources(sources: Iterable[Path]) -> None:
+    """Raises ConfigurationError for a folder without results."""
+    for source in sources:
+        if not source.is_file():
+            _results_of(source, source)
+
+
+def _results_of(source: Path, room: Path) -> Path:
+    """The results folder of a source, which may be an archive that is unpacked into the new folder `room`."""
+    folder = source
     if source.is_file():
-        folder = Path(unpacked.enter_context(TemporaryDirectory(prefix="mfulab-collect-")))
-        unpack(source, folder)
-        inner = [path for path in folder.iterdir() if path.is_dir()]
-        source = inner[0] if len(inner) == 1 and not any(_runs(folder)) else folder
-    folder = source / "results" if (source / "results").is_dir() else source
+        archives.unpack(source, room, _is_wanted)
+        inner = [path for path in room.iterdir() if path.is_dir()]
+        folder = inner[0] if len(inner) == 1 and not any(_runs(room)) else room
+    folder = folder / "results" if (folder / "results").is_dir() else folder
     if not any(_runs(folder)):
-        raise ConfigurationError(f"{source}: no results here (no <hardware>/<step>/<run>/config.json).")
+        raise ConfigurationError(f"{source}: no results here (no <hardware>/<measurement>/<run>/config.json).")
     return folder
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpacks a tar or zip file, nothing of it outside `folder`. Raises ConfigurationError if that is impossible."""
-    try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as file:
-                _check_size(archive, (entry.file_size for entry in file.infolist()))
-                file.extractall(folder)  # noqa: S202 (drops `..` and leading slashes, makes no links)
-        elif hasattr(tarfile, "data_filter"):  # Python 3.11.4
-            with tarfile.open(archive) as file:
-                _check_size(archive, (entry.size for entry in file))
-                file.extractall(folder, filter="data")  # refuses what would lie or lead outside, devices, other owners
-        else:
-            raise ConfigurationError(f"{archive}: unpack it into an empty folder and give that.")
-    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, RuntimeError) as error:
-        raise ConfigurationError(f"{archive}: cannot be unpacked ({error}). Nothing was copied.") from error
-
-
-def _check_size(archive: Path, sizes: Iterable[int]) -> None:
-    if sum(sizes) > LARGEST_UNPACKED:
-        raise ConfigurationError(f"{archive}: above {LARGEST_UNPACKED >> 30} GiB unpacked. Give its folder instead.")
+def _is_wanted(parts: Sequence[str]) -> bool:
+    """True for the path of a file in a run's folder, and for that of a plan."""
+    is_plan = parts[-2:-1] == ("plan",) and parts[-1].endswith(".json")
+    return len(parts) <= DEEPEST and (is_plan or (len(parts) > 2 and parts[-3] in MEASUREMENTS))
 
 
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
-    """Each run's step and folder."""
+    """Measurement and folder of each run."""
     for measurement in MEASUREMENTS.values():
         place = f"*/{measurement.step}" if measurement.on_device else measurement.step
         for config in sorted(results.glob(f"{place}/*/config.json")):
@@ -177,20 +188,23 @@ def _says(run: Path) -> tuple[Any, dict[str, str]]:
 def _copy(theirs: Path, ours: Path, hardware: str) -> None:
     """Copies a run, its config first, whose age is kept, and its row last: Snakemake then sees nothing to do again."""
     ours.mkdir(parents=True, exist_ok=True)
-    remove(ours / "config.json")
+    for left in [ours / "config.json", *ours.glob(".*")]:  # of a copy that was killed
+        remove(left)
     shutil.copy2(theirs / "config.json", ours / "config.json", follow_symlinks=False)
-    for path in sorted(theirs.iterdir(), key=lambda path: path.name == "row.csv"):
-        if path.is_file() and path.name != "config.json":
+    for path in sorted(theirs.iterdir()):
+        if path.is_file() and path.name not in {"config.json", "row.csv"}:
             partial = ours / f".{path.name}.{os.getpid()}"
             shutil.copyfile(path, partial, follow_symlinks=False)
             partial.replace(ours / path.name)
-    [cells] = read_csv(ours / "row.csv")
-    if cells["hardware"] != hardware:
+    [cells] = read_csv(theirs / "row.csv")
+    if cells["hardware"] == hardware:
+        write_text(ours / "row.csv", read_text(theirs / "row.csv"))
+    else:
         write_csv(ours / "row.csv", [{**cells, "hardware": hardware}])
 
 
 def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "") -> None:
-    """Two plans of one experiment on one kind of device become one that lists the runs of both."""
+    """Merges two plans of one experiment on one kind of device into one that lists the runs of both."""
     if not ours.stem.endswith(COLLECTED):  # not the file that the next sweep here writes
         ours = ours.with_stem(ours.stem + COLLECTED)
     try:
@@ -234,7 +248,7 @@ def run(sources: Sequence[Path], into: Path, in_class: bool, pack: Path | None) 
         raise cannot_be_written(error.filename or into, error) from error
     print(f"{len(merged.copied)} runs copied, {len(merged.known)} here already, {len(merged.problems)} problems")
     for problem in merged.problems:
-        print(f"  {problem}")
+        print(f"  {printable(problem)}")
     return int(bool(merged.problems))
 
 
@@ -242,8 +256,8 @@ def _pack(sources: Sequence[Path], archive: Path) -> int:
     """Writes what `collect` reads of one source, to be handed in: no logs, and no traces."""
     if len(sources) != 1:
         raise ConfigurationError(f"--pack {archive}: one folder is packed, and {len(sources)} are given")
-    with ExitStack() as unpacked:
-        folder = _results_of(sources[0], unpacked)
+    with archives.room(archive.with_name(f".{archive.name}{UNPACKED}")) as room:
+        folder = _results_of(sources[0], room / "0")
         with tarfile.open(archive, "w:gz") as file:
             for path in sorted(folder.rglob("*")):
                 parts = path.relative_to(folder).parts

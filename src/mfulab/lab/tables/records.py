@@ -74,8 +74,12 @@ def read_row(folder: Path, step: str) -> Record:
         if len(lines) != 1:
             raise UnreadableError(f"{path}: {len(lines)} lines instead of one")
         row = parse(MEASUREMENTS[step].row, lines[0])
-        if row["run"] != folder.name:
-            raise ValueError(f"run={row['run']!r}: the row of another run")
+        hardware = folder.parents[1].name if MEASUREMENTS[step].on_device else ""
+        for name, value in (("run", folder.name), ("hardware", hardware)):
+            if row[name] != value:
+                raise ValueError(f"{name}={row[name]!r}: a row of another {name} than {value!r}")
+        if not lines[0].get("status"):
+            raise ValueError("status: empty, so that it does not say what became of the run")
         return row
     except FileNotFoundError:
         message = f"no row: {path} does not exist"
@@ -90,7 +94,7 @@ def _failed(row: Record, message: str) -> Record:
 
 
 def read_rows(folder: Path, step: str) -> list[Record]:
-    """The rows that one run reports: its own, or the lines of its samples where its step reports many and it is ok."""
+    """The rows that one run reports: its own, or its samples' lines where its measurement reports many and it is ok."""
     row, path = read_row(folder, step), folder / "samples.csv"
     if not MEASUREMENTS[step].lines or row["status"] != "ok":
         return [row]
@@ -161,7 +165,7 @@ def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Ite
 
 
 def progress(path: Path, root: Path = Path()) -> dict[tuple[str, str], str]:
-    """State of each planned run, by step and name: the best of its processes, one of PROGRESS."""
+    """State of each planned run, by measurement and name: the best of its processes, one of PROGRESS."""
     found: dict[tuple[str, str], str] = {}
     with suppress(FileNotFoundError, UnreadableError):
         for run in manifest.read(path).runs:
@@ -276,7 +280,7 @@ def from_recorded(folder: Path) -> Collected:
 
 
 def code(name: str, hardware: str) -> str:
-    """A digest of all code and data that count for a machine's rows of a `STEP,TARGET`; "" where they are no more."""
+    """Digest of all code and data that count for a machine's rows of a `MEASUREMENT,TARGET`; "" where they are gone."""
     step, _, target = name.partition(",")
     try:
         return hashlib.sha256(digests(run_sources(step, target or None, hardware)).encode()).hexdigest()[:16]
@@ -293,7 +297,7 @@ def aged(folder: Path) -> list[str]:
     except UnreadableError as error:
         return [str(error)]
     changed = [name for name, digest in known.items() if code(name, folder.name) != digest]
-    what = f"the code of {len(changed)} of {len(known)} steps and their models has changed since, such as"
+    what = f"the code of {len(changed)} of {len(known)} measurements and their models has changed since, such as"
     return [f"{folder}: {what} {name}. `mfulab record --replace` renews it on such a machine." for name in changed[:1]]
 
 

@@ -1,8 +1,8 @@
 """Replicates of one run become one row: processes apart in time, and the interval that their spread allows.
 
-Windows in a row inside one process see one state of the machine (a neighbour on the host, where memory lies, which core
-a thread got), so their spread says nothing of the next process. The interval therefore comes from the times of
-several processes, never from within one.
+Windows in a row inside one process see one state of the machine: a neighbour on the host, where memory lies, which core
+a thread got. So their spread says nothing of the next process. The interval therefore comes from the times of several
+processes, never from within one.
 """
 
 import json
@@ -77,7 +77,7 @@ MEASURED = {  # by table
 
 
 def merge(records: Records) -> Records:
-    """The same records with one row for each run; rows of recorded machines are one each already."""
+    """Records with one row for each run; rows of recorded machines are one each already."""
     known = [row for table in MEASURED for row in records.get(table, []) if not row["recorded"]]
     best = states.best(known)
     gpus = {row["hardware"] for row in records.get("environment", []) if is_gpu(row.get("device"))}
@@ -93,7 +93,7 @@ def merge_rows(
     best: states.Bests | None = None,
     gpus: Collection[str] = (),
 ) -> list[Record]:
-    """One row for each run of `rows`, in the order of their first replicates.
+    """Rows of several processes made one for each run, in the order of their first replicates.
 
     Numbers that were measured are medians over the processes that count (`counting`), durations and counts sums over
     all. A CPU's time is the undisturbed one, its ceiling the best of its processes. Each quantity's 95 % confidence

@@ -1,36 +1,24 @@
 """A serving engine by its own page for Prometheus: throughput and latency, and MFU and MBU of the devices behind it."""
 
-import http.client
-import math
-import time
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
-
-import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import FORMATS
 from mfulab.core.groups import ModelConfig
 from mfulab.device.peaks import Peak
+from mfulab.loop.goodput.pages import METRICS, Metrics
 from mfulab.mfu import decoders
 from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total
 
-METRICS: Mapping[str, Mapping[str, list[str]]] = yaml.safe_load(
-    Path(__file__).with_name("engines.yaml").read_text(encoding="utf-8")
-)
 MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
-SHARDS = ("tp_rank", "pp_rank", "moe_ep_rank")  # all ranks of an engine report the same requests
 COLUMNS = (
     *("running", "waiting", "cache_percent", "requests_per_s", "prompt_tokens_per_s", "generated_tokens_per_s"),
     *("ttft_s", "tpot_s", "utilization_percent", "tflop_s", "counted_tflop_s", "read_gb_s", "mbu_percent"),
     *("prefill_mfu_percent", "decode_mfu_percent", "mfu_percent", "held_percent", "kept_percent"),
 )
-TIMEOUT_S, MOST_BYTES = 5.0, 1 << 25
 LENGTHS = (64, 128)  # tokens of the two counts that give any other
 
 Reading = Mapping[str, float]
@@ -38,52 +26,44 @@ Reading = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Page:
-    """One reading of a page: when, whose, and its known metrics by our names."""
+    """One reading of an engine, or of all on a page: when, whose, and its known metrics by our names."""
 
     seconds: float
     engine: str
     model: str
     values: Reading
+    replica: str = ""  # what tells this engine from the others of its page
+    owners: int = 1  # engines that `values` are of, each with devices of its own
 
 
-def read(url: str) -> Page:
-    """Reads a page. Raises ConfigurationError, in one sentence, if none answers, or with a page of something else."""
-    where = url if "://" in url else f"http://{url}"
-    where = where if where.count("/") > 2 else f"{where}/metrics"
-    try:
-        with urllib.request.urlopen(where, timeout=TIMEOUT_S) as answer:  # noqa: S310 (the user's own address)
-            text = answer.read(MOST_BYTES).decode(errors="replace")
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise ConfigurationError(f"--engine {url}: {getattr(error, 'reason', None) or error}") from error
-    return parse(text, url, time.monotonic())
+def pages_of(page: Metrics, url: str) -> list[Page]:
+    """The page as a whole, then each engine of several on it.
 
-
-def parse(text: str, url: str, seconds: float) -> Page:
-    """A page's known metrics. Raises ConfigurationError for a text that is none, or has none of them."""
-    series: dict[str, list[float]] = {}
-    model = ""
-    try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                if all(sample.labels.get(rank, "0") == "0" for rank in SHARDS) and math.isfinite(sample.value):
-                    series.setdefault(sample.name.replace(":", "_"), []).append(sample.value)
-                    model = model or sample.labels.get("model_name", "")
-    except (ValueError, KeyError, IndexError) as error:
-        raise ConfigurationError(f"--engine {url}: answers with no page for Prometheus ({str(error)[:80]})") from error
-    values = {}
-    for kind, metrics in METRICS.items():
-        for name, known in metrics.items():
-            found = next((series[metric] for metric in known if metric in series), None)
-            if found is not None:
-                mean = kind == "of_one_gpu" or name in MEANS
-                values[name] = sum(found) / (len(found) if mean else 1)
-    if not values:
-        some = ", ".join(sorted(series)[:3]) or "nothing"
+    Raises ConfigurationError for a page without a metric that is known here.
+    """
+    engines = ("vllm", "sglang", "mfulab")
+    engine = next((one for one in engines if any(name.startswith(one) for name in page.series)), "")
+    found = [Page(page.seconds, engine, page.model, _values(page, None), owners=page.owners)]
+    if not found[0].values:
+        some = ", ".join(sorted(page.names)[:3]) or "nothing"
         raise ConfigurationError(
             f"--engine {url}: has no metric of vLLM, SGLang or mfulab that is known here, but {some}"
         )
-    engine = next((each for each in ("vllm", "sglang", "mfulab") if any(name.startswith(each) for name in series)), "")
-    return Page(seconds, engine, model, values)
+    for name, labels in page.engines.items():
+        model = dict(labels).get("model_name", page.model)
+        found.append(Page(page.seconds, engine, model, _values(page, name), name))
+    return found
+
+
+def _values(page: Metrics, engine: str | None) -> dict[str, float]:
+    values = {}
+    for kind, metrics in METRICS.items():
+        for name, known in metrics.items():
+            parts = next((parts for metric in known if (parts := page.of(metric, engine))), [])
+            if parts:
+                mean = kind == "of_one_gpu" or name in MEANS
+                values[name] = sum(parts) / (len(parts) if mean else 1)
+    return values
 
 
 def sample_of(
@@ -92,10 +72,10 @@ def sample_of(
     """The columns of an engine between two readings of its page, and in `missing` why some of them are empty.
 
     FLOPs are the engine's own where it exports them, and those of `config` counted here as `counted_tflop_s`; both are
-    of one device, as `peak` is, of the `devices` that share the model. `precision` is that of matmuls and weights. The
-    halves of MFU are of the whole time, so that they sum to it.
+    of one device, as `peak` is, of the `devices` that share an engine's model. `precision` is that of matmuls and
+    weights. The halves of MFU are of the whole time, so that they sum to it.
     """
-    passed, now = after.seconds - before.seconds, after.values
+    passed, now, devices = after.seconds - before.seconds, after.values, devices * after.owners
     anew = any(now[each] < before.values.get(each, 0) for each in METRICS["counters"] if each in now)
 
     def grown(name: str) -> float | None:
@@ -135,8 +115,9 @@ def sample_of(
     found |= {name: now[name] for name in METRICS["gauges"] if name in COLUMNS and name in now}
     row = {name: found.get(name) for name in COLUMNS}
     whose = {"page": url, "engine": after.engine, "model": after.model, "precision": precision}
+    replica = after.replica or None
     missing = _missing(row, now, peak, anew) if after.engine != "mfulab" else []
-    return {**whose, **row, "verdict": _verdict(row), "missing": missing}
+    return {**whose, "replica": replica, **row, "verdict": _verdict(row), "missing": missing}
 
 
 def _missing(row: Mapping[str, Any], now: Reading, peak: Peak, anew: bool) -> list[str]:
@@ -205,7 +186,7 @@ def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> tuple[f
 
 @cache
 def _counted(config: str, length: int, mode: decoders.Mode) -> decoders.Work:
-    """Computed from a plain decoder's dimensions, else counted."""
+    """Work computed from a plain decoder's dimensions, else counted."""
     made = ModelConfig.model_validate_json(config)
     try:
         return decoders.computed(made, length, 1, mode)

@@ -9,45 +9,52 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, NonNegativeInt, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import UnreadableError, read_bytes
+from mfulab.core.rows import LARGEST
 from mfulab.mfu.utilization import percent, product, ratio, total
 
 RUNGS = ("held", "in_steps", "kept", "mfu", "useful_mfu")
 """Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what their peaks offer."""
 
 
+Count = Annotated[int, Field(ge=0, le=1 << 62)]
+Moment = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]  # a clock may be set to before 1970
+Quantity = Annotated[float, Field(ge=0, le=LARGEST)]
+
+
 class Head(BaseModel):
     """The first line of a process's journal; `unix_ns` and `boot_ns` are when it began, on two clocks."""
 
-    rank: NonNegativeInt
-    world: int = 1
+    rank: Count
+    world: Count = 1
     host: str
-    unix_ns: int
+    unix_ns: Moment
     boot: str | None = None
-    boot_ns: int | None = None
+    boot_ns: Moment | None = None
 
 
 class Line(BaseModel):
     """Any other line: what the time since the one before went to, up to `ns` after the process began."""
 
-    ns: NonNegativeInt
-    spans: dict[str, NonNegativeInt] = {}
-    step: NonNegativeInt | None = None
-    beside: dict[str, NonNegativeInt] = {}
-    rank: NonNegativeInt | None = None
-    world: int | None = None
-    flops: float | None = None
-    peak_tflop_s: float | None = None
-    useful: float | None = None
-    steps: NonNegativeInt = 1
+    ns: Count
+    spans: dict[str, Count] = {}
+    step: Count | None = None
+    beside: dict[str, Count] = {}
+    rank: Count | None = None
+    world: Count | None = None
+    flops: Quantity | None = None
+    peak_tflop_s: Quantity | None = None
+    useful: Quantity | None = None
+    steps: Count = 1
 
     @property
     def trains(self) -> bool:
-        """Says whether steps ended in it."""
+        """True if steps ended in it."""
         return not {"first_step", "step"}.isdisjoint(self.spans)
 
 
@@ -69,7 +76,7 @@ class Attempt:
 
     @property
     def ended(self) -> int:
-        """Its last sign of life."""
+        """Last sign of life of the process."""
         return self.began + self.lines[-1].ns
 
     @property
@@ -141,9 +148,15 @@ def job_of(folder: Path) -> Job:
 
     Raises ConfigurationError if there is no journal, or if two processes were the same rank at the same time.
     """
-    attempts = [found for file in sorted(folder.glob("*.jsonl")) if (found := read(file))]
+    attempts, unread = [], list[str]()
+    for file in sorted(folder.glob("*.jsonl")):
+        try:
+            attempts += [found] if (found := read(file)) else []
+        except (FileNotFoundError, UnreadableError) as error:
+            unread.append(str(error))
     if not attempts:
-        raise ConfigurationError(f"{folder}: holds no journal; give mfulab.measure or a callback job={folder}")
+        why = f" ({unread[0]})" if unread else ""
+        raise ConfigurationError(f"{folder}: holds no journal{why}; give mfulab.measure or a callback job={folder}")
     _one_clock(attempts)
     attempts.sort(key=lambda each: each.began)
     ranks = {rank: [each for each in attempts if each.rank == rank] for rank in sorted({e.rank for e in attempts})}
@@ -163,6 +176,7 @@ def job_of(folder: Path) -> Job:
     for own in ranks.values():
         _account(job, own, began, ended)
     job.mfu = _mfu(job, ranks)
+    job.notes += [("unread", {"reason": reason}) for reason in unread]
     if torn := sum(each.torn for each in attempts):
         job.notes.append(("torn", {"count": torn}))
     if (world := max(each.world for each in attempts)) > len(ranks):
@@ -171,8 +185,11 @@ def job_of(folder: Path) -> Job:
 
 
 def read(file: Path) -> Attempt | None:
-    """A process's journal; None if its first line cannot be read, so that nothing says whose it is."""
-    first, *rest = file.read_bytes().split(b"\n")
+    """A process's journal; None if its first line cannot be read, so that nothing says whose it is.
+
+    Raises FileNotFoundError, and UnreadableError for one that is not regular or too large.
+    """
+    first, *rest = read_bytes(file, follow=True).split(b"\n")
     try:
         head = Head.model_validate_json(first)
     except ValidationError:

@@ -1,9 +1,10 @@
 """Costs of kinds of phases: what a phase was called with, which kinds were counted, and which follow from these."""
 
+import bisect
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -72,7 +73,7 @@ class Cost:
         return Cost(needed, executed, moved, uncounted, useful)
 
     def same_flops(self, other: "Cost | None") -> bool:
-        """Says whether another has the same FLOPs; which of them are useful is a matter of data."""
+        """True if another cost has the same FLOPs; which of them are useful is a matter of data."""
         return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
 
 
@@ -80,9 +81,9 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
     """The cost of what was counted, its useful part if `real` tokens are known; the optimiser is no part of it."""
     parts = [(key, totals) for key, totals in operations.totals.items() if key.direction in ("forward", "backward")]
     moved = sum(key.dtype.itemsize * totals.elements for key, totals in parts if key.dtype is not None)
-    useful = useful_flops(operations, real) if real else None
+    needed, executed = operations.by_format(), operations.by_format(executed=True)
     names = frozenset(operations.uncounted)
-    return Cost(operations.by_format(), operations.by_format(executed=True), moved, names, useful)
+    return Cost(needed, executed, moved, names, useful_flops(operations, real))
 
 
 def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
@@ -143,6 +144,38 @@ def _mapped(tensor: torch.Tensor) -> int:
     return found
 
 
+class Filling:
+    """Useful FLOPs of equal calls that fill a static cache: sampled at places of a run of calls, straight in between.
+
+    A run is calls one after another without another kind between them, as a prompt's is; places count from 1.
+    """
+
+    def __init__(self) -> None:
+        self.calls: Counter[int] = Counter()
+        self.useful: dict[int, float] = {}
+        self._mean = (0, 0.0)
+
+    def wants(self, place: int) -> bool:
+        """Says whether a call at this place is to be counted: at powers of two, once."""
+        return bool(self.useful) and place & (place - 1) == 0 and place not in self.useful
+
+    @property
+    def mean(self) -> float:
+        """Mean over all calls so far."""
+        whole = self.calls.total()
+        if self._mean[0] != whole:
+            self._mean = whole, sum(calls * self._at(place) for place, calls in self.calls.items()) / whole
+        return self._mean[1]
+
+    def _at(self, place: int) -> float:
+        places = sorted(self.useful)
+        if len(places) == 1:
+            return self.useful[places[0]]
+        after = min(max(bisect.bisect_left(places, place), 1), len(places) - 1)
+        (first, low), (last, high) = ((each, self.useful[each]) for each in places[after - 1 : after + 1])
+        return low + (high - low) * (place - first) / (last - first)
+
+
 class KnownCosts:
     """Costs of kinds, by what a phase began as (`entry`) and by what it turned out to be.
 
@@ -160,6 +193,10 @@ class KnownCosts:
         self._largest: dict[tuple[object, ...], int] = {}
         self._found: dict[tuple[Kind, int], Cost | None] = {}
         self._counts = 0
+        self._forward: Kind | None = None
+        self._place = 0
+        self._fillings: defaultdict[Kind, Filling] = defaultdict(Filling)
+        self._filling_of: dict[Kind, Filling] = {}
         self.differing = ""
 
     @property
@@ -169,18 +206,26 @@ class KnownCosts:
 
     def cost(self, kind: Kind) -> Cost | None:
         """Cost of a kind; None if it was neither counted nor follows from others."""
-        return self._costs[kind] if kind in self._costs else self._follows(kind, 0)
+        cost = self._costs[kind] if kind in self._costs else self._follows(kind, 0)
+        if cost is not None and kind in self._filling_of:
+            return replace(cost, useful=min(self._filling_of[kind].mean, cost.model))
+        return cost
 
     def has(self, kind: Kind) -> bool:
-        """Says whether a kind was counted, or follows from others."""
+        """True if a kind was counted, or follows from others."""
         return kind in self._costs or self._follows(kind, 0) is not None
 
     def wants(self, entry: Kind) -> tuple[bool, bool]:
         """Says whether to count a phase that begins so; if not, whether it lies beyond all counted ones as yet."""
         begun = self._begun[entry] = self._begun.get(entry, 0) + 1
+        filling = self._fillings[entry]
+        if entry.words[0] == "forward":
+            self._place = self._place + 1 if entry == self._forward else 1
+            self._forward = entry
+            filling.calls[self._place] += 1
         if self._counts >= MOST_COUNTED:
             return False, False
-        if entry in self._missing or begun in CHECKED:
+        if entry in self._missing or begun in CHECKED or filling.wants(self._place):
             return True, False
         if entry in self._entries or (entry.words not in self._irregular and self._follows(entry, 1)):
             return False, False
@@ -206,6 +251,9 @@ class KnownCosts:
                 known[key] = None
                 if key is kind:
                     self.differing = f"two equal {kind.words[0]} phases cost differently: their FLOPs depend on data"
+        if real is None and cost.useful is not None and entry == self._forward:
+            filling = self._filling_of[kind] = self._fillings[entry]
+            filling.useful[self._place] = cost.useful
         self._counts += 1
         self._found.clear()
         missing = self._missing.pop(entry, set()) - {kind}
@@ -225,10 +273,10 @@ class KnownCosts:
 def derive(known: Mapping[Kind, Cost | None], kind: Kind, outside: bool = False) -> Cost | None:
     """The cost of a kind from counted ones that differ in one length alone; None if it does not follow.
 
-    Costs are polynomials of a length (tokens, batch) of degree two at most: three points give the polynomial, and
-    every further one must lie on it. A length must lie between counted ones, and on their lattice: a stride of two
-    makes odd lengths cost another polynomial than even ones. The same lengths with other shapes inside (experts'
-    shares of the tokens) cost the same if as many such kinds did, and as many elements went in.
+    Costs are polynomials of a length (tokens, batch) of degree two at most: three points give the polynomial, and every
+    further one must lie on it. A length must lie between counted ones, and on their lattice: a stride of two makes odd
+    lengths cost another polynomial than even ones. Equal lengths with other shapes inside (experts' shares of the
+    tokens) cost the same under two conditions. As many such kinds did, and as many elements went in.
 
     Args:
         known: costs; None for kinds of which not all cost the same.

@@ -60,12 +60,12 @@ class LoopCounter(OperatorCounter):
 
     @property
     def sees_all(self) -> bool:
-        """Says whether it still sees operators: a context that began before it and ends under it takes that away."""
+        """True if the counter still sees operators; a context begun before it and ended under it takes that away."""
         return self._holds_stance and torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside it the thread's state is as if there were no counter; nothing changes where it does not listen."""
+        """Makes the thread's state, inside it, as if there were no counter; does nothing where it does not listen."""
         if self._mode not in _get_current_dispatch_mode_stack():
             yield
             return
@@ -136,7 +136,7 @@ def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatc
 
 @contextmanager
 def states_kept_apart(counter: Callable[[], LoopCounter | None]) -> Iterator[None]:
-    """Inside it the counter pauses while a context begins or ends that keeps, or brings back, what the counter changes.
+    """Pauses the counter, inside it, while a context begins or ends that keeps what the counter changes.
 
     `torch.inference_mode` keeps the thread's whole dispatch state, `torch.compiler.set_stance` the stance. One that
     begins under the counter and ends after it would bring the counter's state back, with no counter to serve it.

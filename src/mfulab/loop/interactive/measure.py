@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from mfulab.core.files import scratch
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.language import LANGUAGES
 from mfulab.device.compute import is_first_rank
@@ -178,8 +178,8 @@ class Measurement:
     def _begin(self, undo: ExitStack) -> None:
         self._steps, self._laps = [], []
         self._trace: BlockTrace | None = None
-        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="mfulab-"))
-        series = Series(self.device, Path(self._series_path or Path(folder, "series.csv"))).open()
+        place = self._series_path or undo.enter_context(scratch()) / "series.csv"
+        series = Series(self.device, Path(place)).open()
         undo.callback(series.close)
         self._samplers = samplers_for(self.device, [series])
         self._clock.synchronise()
@@ -344,8 +344,10 @@ class Measurement:
         self.readings |= reasons
         if self._trace and self._trace.analysis:
             mean = sum(step.seconds for step in chosen) / len(chosen)
-            spent = json.dumps(self._trace.analysis.spent)
-            self.row |= headroom.of_step({**self.row, "time_s": mean, "spent": spent})
+            analysis = self._trace.analysis
+            self.row["misaligned"] = analysis.misaligned()
+            told = {**self.row, **analysis.ratios(), "spent": json.dumps(analysis.spent), "time_s": mean}
+            self.row |= headroom.of_step(told) | headroom.rungs(told)
         self.verdict = judge(self.row)
         self.row["expected_mfu_percent"] = self.verdict.expected_mfu_percent
 

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from mfulab.device.samplers.selection import samplers_for
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.loop.interactive.costs import Format
 from mfulab.mfu.verdict import OTHERS
-from mfulab.timing.best_matmul import fastest_matmul, sweep_matmuls
+from mfulab.timing.best_matmul import CAREFUL, fastest_matmul, sweep_matmuls
 
 
 class Ceiling(NamedTuple):
@@ -30,7 +30,7 @@ class Ceiling(NamedTuple):
 
     @property
     def disturbed(self) -> bool:
-        """Says whether others slowed it down, so that it reads too low, and MFU of it too high."""
+        """True if others slowed the ceiling down, so that it reads too low, and MFU of it too high."""
         return (self.other_processes_percent or 0) >= OTHERS or (self.other_processes or 0) >= 1
 
 
@@ -38,7 +38,7 @@ _known: dict[tuple[str, str, int], Ceiling] = {}
 
 
 def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s: float, anew: bool = True) -> Ceiling:
-    """The ceiling of as many threads, measured once a process; anew where others disturbed it, of which the best stays.
+    """The ceiling of as many threads, measured once a process; again where others disturbed it, the best stays.
 
     Without `anew`, in the middle of a training, one that was disturbed is good enough for now.
 
@@ -60,7 +60,9 @@ def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s
 def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
     try:
         with sampling(samplers_for(device)) as sampled, matmuls_in(precision):
-            rate = fastest_matmul(sweep_matmuls(precision, device, limit_s), device).tflop_s
+            rate = fastest_matmul(
+                sweep_matmuls(precision, device, replace(CAREFUL[device.type], limit_s=limit_s)), device
+            ).tflop_s
     except UnsupportedError:
         return Ceiling(None)
     values = {name: reading.value for name, reading in first_available(sampled).items()}

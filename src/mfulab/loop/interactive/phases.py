@@ -20,7 +20,7 @@ import torch
 from torch.optim import optimizer as optimizer_hooks
 
 from mfulab.flops.counter import Operations
-from mfulab.flops.layers import LayerTracker
+from mfulab.flops.layers import LayerTracker, outermost
 from mfulab.flops.useful import RealTokens
 from mfulab.loop.interactive import structure
 from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, describe
@@ -82,6 +82,7 @@ class Phases:
         self.failure = ""
         """Reason why counting was given up; empty if it was not."""
         self.forwards = 0
+        self._unused: set[str] | None = None
         self._counter: LoopCounter | None = None
         self._real: dict[Kind, RealTokens] = {}
         self._leaves: list[weakref.ref[torch.Tensor]] = []
@@ -142,8 +143,14 @@ class Phases:
 
     @property
     def counting(self) -> bool:
-        """Says whether the counter is on, so that time is no measure now."""
+        """True if the counter is on, so that time is no measure now."""
         return self._counter is not None
+
+    @property
+    def unused(self) -> list[str]:
+        """Modules with weights that ran in no counted phase; of several models behind the model's place."""
+        names = (name.replace("_orig_mod.", "") for name in self._unused or ())
+        return outermost(names if len(self._models) > 1 else (name.partition(".")[2] for name in names))
 
     def cost(self, phases: Sequence[Phase]) -> Cost | None:
         """Cost of phases together; None if one is of a kind that was neither counted nor follows from others."""
@@ -277,7 +284,7 @@ class Phases:
             self._counter.follow(gradients, leaves)
 
     def _of_compiled_code(self, passed: Sequence[Phase], nodes: int, outputs: Any) -> bool:
-        """Says whether the forward passes of a graph were compiled; a graph is looked through once."""
+        """True if the forward passes of a graph were compiled; a graph is looked through once."""
         words = {phase.entry.words for phase in passed}
         if self._compiled or words <= self._of_compiled:
             return True
@@ -365,6 +372,9 @@ class Phases:
         counter, self._counter = self._counter, None
         if counter is not None:
             counter.__exit__(None, None, None)
+            unused = counter.layers.unused
+            if unused is not None:
+                self._unused = unused if self._unused is None else self._unused & unused
 
     def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
         """The hook, after whose own errors the loop goes on, uncounted; the loop's function modes do not see it."""

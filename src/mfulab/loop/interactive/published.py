@@ -2,15 +2,19 @@
 
 import json
 import os
+import stat
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mfulab.core.files import opened, parse_json
+from mfulab.core.formats import FORMATS
 from mfulab.device import is_gpu
 
 if TYPE_CHECKING:
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 INTERVAL_S = 1.0
 # A rate older than this is of a process that waits, or whose steps are long: it is not shown as now.
 STALE_S = 30.0
+LARGEST = 1 << 16  # bytes of a file
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -34,24 +40,64 @@ class Rate:
 
 
 def folder() -> Path:
-    """Folder in which processes of this user publish."""
-    return Path(tempfile.gettempdir()) / f"mfulab-{os.getuid()}"
+    """Folder in which processes of this user publish: below XDG_RUNTIME_DIR, or in the temporary directory."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    return (
+        Path(base, "mfulab") if base and Path(base).is_dir() else Path(tempfile.gettempdir(), f"mfulab-{os.getuid()}")
+    )
+
+
+def why_unsafe(place: Path) -> str | None:
+    """Says why nothing is published in, or read from, a folder: who else may write there chooses what is overwritten.
+
+    None for a folder of this user alone, and for one that does not exist.
+    """
+    try:
+        about = place.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"{place}: {error.strerror}"
+    if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022:
+        return None
+    return f"{place}: not a folder that only this user may write. Remove it, or set XDG_RUNTIME_DIR."
 
 
 def rates(now: Callable[[], float] = time.time) -> list[Rate]:
-    """The rates that living processes have published lately; files of ended ones are removed."""
+    """Rates that living processes have published lately; files of ended ones are removed."""
     import psutil
 
-    found = []
+    found: list[Rate] = []
+    if why_unsafe(folder()):
+        return found
     for file in sorted(folder().glob("*.json")):
-        with suppress(OSError, ValueError, TypeError):
+        with suppress(OSError, ValueError):
             if not psutil.pid_exists(int(file.stem)):
                 file.unlink()
                 continue
-            rate = Rate(**json.loads(file.read_text(encoding="utf-8")))
+            rate = _read(file)
             if now() - rate.unix_s <= STALE_S:
                 found.append(rate)
     return found
+
+
+def _read(file: Path) -> Rate:
+    """The rate in a regular file of this user. Raises OSError and ValueError for anything else."""
+    with opened(file) as content:
+        if os.fstat(content.fileno()).st_uid != os.getuid():
+            raise ValueError(f"{file}: another user's")
+        told = parse_json(content.read(LARGEST).decode())
+    match told:
+        case {
+            "pid": int(pid),
+            "name": str(name),
+            "device": str(device),
+            "formats": dict(formats),
+            "step_s": int() | float() as step_s,
+            "unix_s": int() | float() as unix_s,
+        } if formats and all(each in FORMATS and isinstance(formats[each], int | float) for each in formats):
+            return Rate(pid, name, device, formats, step_s, unix_s)
+    raise ValueError(f"{file}: no rate")
 
 
 class Published:
@@ -63,6 +109,9 @@ class Published:
         self._seen, self._steps, self._last = 0, 0, time.perf_counter()
         with suppress(OSError):
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
+        if reason := why_unsafe(self._file.parent):
+            with suppress(Warning):  # where each is made an error
+                warnings.warn(f"mfulab publishes no rate for `mfulab watch`: {reason}", stacklevel=2)
 
     def close(self) -> None:
         """Removes what was published."""
@@ -88,7 +137,11 @@ class Published:
         device = uuid_of(self._device) if is_gpu(self._device) else str(self._device.type)
         a_second = {name: flops / passed for name, flops in formats.items()}
         rate = Rate(os.getpid(), Path(sys.argv[0]).name, device, a_second, passed / steps, time.time())
+        if why_unsafe(self._file.parent):
+            return
         with suppress(OSError):  # a full disk is no reason to stop a training
             beside = self._file.with_suffix(".part")
-            beside.write_text(json.dumps(asdict(rate)), encoding="utf-8")
+            beside.unlink(missing_ok=True)
+            with open(os.open(beside, NEW, 0o600), "w", encoding="utf-8") as file:
+                json.dump(asdict(rate), file)
             beside.replace(self._file)

@@ -113,6 +113,8 @@ def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
     parts = [f"operators of {counted} kinds of phases, each counted once"]
     if derived:
         parts.append(f"{derived} kinds follow from counted ones of other lengths")
+    if phases.unused:
+        parts.append(f"did not run and cost nothing: {', '.join(phases.unused)}")
     if left := len(steps) - len(costs):
         parts.append(f"{left} of {len(steps)} steps are of kinds that were not counted and left out of MFU")
     reading = Reading(total.model / len(costs), "", "; ".join(parts))

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent
+from mfulab.core.terminal import Terminal
 from mfulab.device.samplers.reading import Reading
 from mfulab.mfu import ladder
 from mfulab.mfu.utilization import ratio
@@ -67,7 +68,7 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
     return " · ".join(parts)
 
 
-def show(window: Any, console: Console | None = None, language: str = "en") -> None:
+def show(window: Any, console: Terminal | None = None, language: str = "en") -> None:
     """Prints a finished window, in colours where the terminal has them: what disturbed it, facts, ladder, verdict."""
     values, readings, verdict, text = window.row, window.readings, window.verdict, Texts(language, "measured")
     lines: list[Any] = []
@@ -102,4 +103,4 @@ def show(window: Any, console: Console | None = None, language: str = "en") -> N
     for name, label in (("flops", "FLOPs"), ("mfu_percent", "MFU"), ("peak_tflop_s", text("peak"))):
         if name in readings and readings[name].value is None:
             lines.append(Text(f"{label}: {readings[name].reason}", style="dim"))
-    (console or Console()).print(Group(*lines))
+    (console or Terminal()).print(Group(*lines))

@@ -53,7 +53,7 @@ class Structure:
         self._leading: tuple[int, ...] = ()
 
     def noted(self) -> "AbstractContextManager[Any]":
-        """Inside it module calls are noted. Hooks would take torch through its slow path, some 1 µs a module."""
+        """Notes module calls inside it. Hooks would take torch through its slow path, some 1 µs a module."""
         call, is_compiling, here = torch.nn.Module.__call__, torch.compiler.is_dynamo_compiling, threading.get_ident
         thread, roots, note = here(), self._roots, self.note
 
@@ -162,7 +162,7 @@ def nodes_of(outputs: Any) -> Iterator[Any]:
 
 
 def holds_compiled(outputs: Any) -> bool:
-    """Says whether compiled code made a node of the graph of a backward pass."""
+    """True if compiled code made a node of the graph of a backward pass."""
     return any(node.name().startswith("CompiledFunction") for node in nodes_of(outputs))
 
 
@@ -173,7 +173,7 @@ def graphs_compiled() -> int:
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Says whether a module, or its forward, is compiled."""
+    """True if a module, or its forward, is compiled."""
     in_place = getattr(module, "_compiled_call_impl", None) is not None
     return in_place or hasattr(module, "_orig_mod") or hasattr(module.forward, "_torchdynamo_orig_callable")
 

@@ -4,11 +4,14 @@ import contextlib
 import importlib
 import itertools
 import json
+import math
+import os
 import re
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,10 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import KernelConfig
 from mfulab.core.measurement import Measured
-from mfulab.device import GPU, ByKind, is_gpu, require_cuda
+from mfulab.device import GPU, ByKind, is_gpu, require_cuda, vendors
 from mfulab.device.allocator import settle
 from mfulab.device.cpu import cpu, usable_cores
+from mfulab.device.gpu import uuid_of
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
 from mfulab.device.samplers.reading import sampling
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
@@ -31,7 +35,9 @@ from mfulab.kernels.reference import reference_for
 from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
 from mfulab.measurements.bench_matmul import BenchMatmulConfig, MatmulRow
 from mfulab.timing.device_timer import DeviceTimer
-from mfulab.timing.probe import Best, Probe, Watch, known_best, packed
+from mfulab.timing.instruments import Instruments
+from mfulab.timing.pace import is_short
+from mfulab.timing.probe import packed
 from mfulab.timing.repetitions import LONGEST_SPIN_S, Budget, Call, HostTimer, Repetition, Timer, interleave, summarise
 from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
 
@@ -42,9 +48,59 @@ PATIENCE_S = ByKind(cpu=1.0, gpu=1.0)
 # What goes around the matmul is repeated for so long: most of it after other libraries' threads have ceased to spin.
 AROUND_S = ByKind(cpu=LONGEST_SPIN_S, gpu=0.0)
 
+BURST_S, REST_S = 0.02, 2.0  # of calls before any power limit acts, and of the rest before them
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """One kernel with one shape and number format on a device; `threads` are a CPU's."""
+
+    config: BenchMatmulConfig
+    device: str
+    kernel: MatmulKernel
+    shape: Shape
+    form: Format
+    threads: int | None
+
+    @property
+    def is_around(self) -> bool:
+        """True where what goes around the matmul is timed too: in the first process, unless it is short."""
+        return self.config.replicate == 1 and not is_short(self.device, self.config.timing)
+
 
 def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     """A row with the times of the matmul; without any time where its error is outside the tolerance."""
+    bench = _prepare(config)
+    shape, form, around_s = bench.shape, bench.form, AROUND_S[bench.device]
+    allocate = partial(_allocate, shape, form, bench.device)
+    allocation_s = median_wall_s(allocate, 3, around_s) if bench.is_around else None
+    operands = random_operands(shape, form, bench.device, config.seed)
+    exact = exact_product(operands.a, operands.b)
+    call, first_call_s, returned = _first_call(bench, operands)
+    before = check(_result(operands, returned), exact, form, shape.k)
+    row = _row(bench, before)
+    if not before.correct:
+        return Measured(_incorrect(row, before, "at the first call"))
+    row.first_call_s, row.allocation_s = first_call_s, allocation_s
+    with Instruments(operands.c.device, folder) as instruments:
+        repetitions = _timed(bench, call, operands, exact, row, instruments)
+    # What timing left in C; a call that returns its result is asked once more.
+    after = check(_result(operands, None if returned is None else call()), exact, form, shape.k)
+    samples = [{"replicate": config.replicate, **asdict(repetition)} for repetition in repetitions]
+    if not after.correct:
+        row.first_call_s = row.allocation_s = row.first_calls_mean_s = None
+        return Measured(_incorrect(row, after, "after timing"), samples)
+    del exact
+    _fill_times(row, repetitions, config.kernel.name)
+    if bench.is_around:
+        _fill_around(row, bench, operands)
+        if is_gpu(bench.device) and row.time_s:
+            _fill_burst(row, call, operands.c.device, row.time_s)
+    return Measured(row, samples)
+
+
+def _prepare(config: BenchMatmulConfig) -> _Bench:
+    """The kernel on its device, with a CPU's threads set; raises UnsupportedError where it cannot run."""
     require_cuda(config.device.type, f"kernel={config.kernel.name}")
     device = GPU if config.device.type != "cpu" and torch.cuda.is_available() else "cpu"
     if is_gpu(config.device.type) and device == "cpu":
@@ -60,23 +116,25 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
         torch.set_num_threads(threads)
         numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
         threadpoolctl.threadpool_limits(threads)  # NumPy's BLAS
+    return _Bench(config, device, kernel, shape, form, threads)
 
-    is_first = config.replicate == 1  # later processes repeat what the interval is of, and nothing around it
-    allocation_s = median_wall_s(lambda: _allocate(shape, form, device), 3, AROUND_S[device]) if is_first else None
-    operands = random_operands(shape, form, device, config.seed)
-    exact = exact_product(operands.a, operands.b)
-    with _packages_of(config.kernel):
-        call = _Bound(kernel, operands)
-        launch = call.launch
+
+def _first_call(bench: _Bench, operands: Operands) -> tuple["_Bound", float, torch.Tensor | None]:
+    """The kernel bound to its operands, the seconds of its first call, and what that returned."""
+    with _packages_of(bench.config.kernel):
+        call = _Bound(bench.kernel, operands)
         operands.poison()
-        with _launched_with(launch):
-            first_call_s, returned = _one(call)
-    launch = kernel.launch(shape)  # one that was tuned by the first call is known now
-    before = check(_result(operands, returned), exact, form, shape.k)
-    resources = kernel.resources()
+        with _launched_with(call.launch):
+            return call, *_one(call)
+
+
+def _row(bench: _Bench, checked: Check) -> MatmulRow:
+    """All that is known without a clock, after the first call: a kernel that tunes itself is tuned now."""
+    kernel, shape, form = bench.kernel, bench.shape, bench.form
+    launch, resources = kernel.launch(shape), kernel.resources()
     static = resources.shared_memory_bytes
-    row = MatmulRow.of(  # all that is known without a clock
-        config,
+    return MatmulRow.of(
+        bench.config,
         family=kernel.family,
         after=kernel.after,
         adds=kernel.adds,
@@ -84,64 +142,76 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
         m=shape.m,
         n=shape.n,
         k=shape.k,
-        effective_precision=before.effective_precision,
-        first_calls=config.first_calls,
+        effective_precision=checked.effective_precision,
+        first_calls=bench.config.first_calls,
         flops=shape.flops,
         bytes_moved=shape.bytes_moved(*(getattr(torch, name).itemsize for name in (form.operand, form.output))),
-        relative_error=before.relative_error,
-        max_absolute_error=before.max_absolute_error,
-        tolerance=before.tolerance,
+        relative_error=checked.relative_error,
+        max_absolute_error=checked.max_absolute_error,
+        tolerance=checked.tolerance,
         block=json.dumps(launch.block) if launch.block else None,
         grid=json.dumps(launch.grid) if launch.grid else None,
         registers=resources.registers,
         shared_memory_bytes=None if static is None else static + launch.shared_memory_bytes,
         spill_bytes=resources.spill_bytes,
         occupancy_percent=occupancy_percent(resources, launch),
-        threads=threads,
+        threads=bench.threads,
     )
-    if not before.correct:
-        return Measured(_incorrect(row, before, "at the first call"))
 
-    probe = Probe(operands.c.device)
+
+def _timed(
+    bench: _Bench, call: "_Bound", operands: Operands, exact: torch.Tensor, row: MatmulRow, instruments: Instruments
+) -> list[Repetition]:
+    """Times the first calls and all repetitions; fills what the machine did meanwhile."""
+    probe = instruments.probe
     started = time.perf_counter()
-    first_calls = config.first_calls if is_first else None
-    first_calls_s = first_call_s + sum(_one(call)[0] for _ in range((first_calls or 1) - 1))
+    if bench.config.replicate == 1 and (count := bench.config.first_calls):
+        row.first_calls_mean_s = ((row.first_call_s or 0) + sum(_one(call)[0] for _ in range(count - 1))) / count
+    launch = bench.kernel.launch(bench.shape)
     # What others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own.
-    with _launched_with(launch), sampling([cpu_sampler(threads)] if threads else []) as readings:
-        repetitions, reference = _time(config, call, operands, exact, row, probe, known_best(folder))
+    with _launched_with(launch), sampling([cpu_sampler(bench.threads)] if bench.threads else []) as readings:
+        repetitions = _repeated(bench, call, operands, exact, row, instruments)
     row.other_processes_percent = readings[0]["other_processes_percent"].value if readings else None
     row.probe_s = probe.spent_s
     row.measured_s = time.perf_counter() - started
-    # What timing left in C; a call that returns its result is asked once more.
-    after = check(_result(operands, None if returned is None else call()), exact, form, shape.k)
-    samples = [{"replicate": config.replicate, **asdict(repetition)} for repetition in repetitions]
-    if not after.correct:
-        return Measured(_incorrect(row, after, "after timing"), samples)
-    del exact
+    return repetitions
 
-    _fill_times(row, repetitions, config.kernel.name, reference)
-    row.first_call_s, row.allocation_s = first_call_s, allocation_s
-    row.first_calls_mean_s = first_calls_s / first_calls if first_calls else None
-    if not is_first:
-        return Measured(row, samples)
-    inputs = (operands.a.cpu(), operands.b.cpu())
+
+def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
+    """Times what goes around the matmul: from arrays on the host to one on the host, and on a GPU each transfer."""
+    shape, inputs = bench.shape, (operands.a.cpu(), operands.b.cpu())
 
     def end_to_end() -> None:
-        """Of arrays on the host: copies in, conversions, matmul, copy out."""
-        c = torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, form.output), device=device)
-        fresh = Operands(inputs[0].to(device), inputs[1].to(device), c)
-        _result(fresh, _Bound(kernel, fresh)()).cpu()
+        """Copies in, converts, multiplies, copies out."""
+        c = torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, bench.form.output), device=bench.device)
+        fresh = Operands(inputs[0].to(bench.device), inputs[1].to(bench.device), c)
+        _result(fresh, _Bound(bench.kernel, fresh)()).cpu()
 
-    row.end_to_end_s = median_wall_s(end_to_end, 3 if (row.time_s or 0) < 1 else 1, AROUND_S[device])
-    if is_gpu(device):
+    row.end_to_end_s = median_wall_s(end_to_end, 3 if (row.time_s or 0) < 1 else 1, AROUND_S[bench.device])
+    if is_gpu(bench.device):
         for name, value in time_transfers((operands.a, operands.b), operands.c).items():
             setattr(row, name, value)
-    return Measured(row, samples)
+
+
+def _fill_burst(row: MatmulRow, call: Call, device: torch.device, time_s: float) -> None:
+    """Times a short group behind a rest, and reads the power of this and of sustained work."""
+    timer, calls = DeviceTimer(device), math.ceil(BURST_S / time_s)
+    read, seen = vendors.of(uuid := uuid_of(device)).probe(uuid, os.getpid()), dict[str, float | None]()
+    timer.during = lambda: seen.update(read())
+    burst = timer.burst(call, calls, REST_S)
+    row.burst_time_s, row.burst_clock_mhz, row.burst_power_w = (
+        burst.time_s,
+        burst.clock_mhz,
+        seen.get("instant_power_w"),
+    )
+    timer.settle(call, calls, time_s)
+    timer.time(call, calls)
+    row.power_w = seen.get("instant_power_w")
 
 
 @contextlib.contextmanager
 def _packages_of(config: KernelConfig) -> Iterator[None]:
-    """A package that is missing makes the run unsupported; some are imported by the first call only."""
+    """Makes the run unsupported where a package is missing; some are imported by the first call only."""
     try:
         yield
     except ModuleNotFoundError as missing:
@@ -180,41 +250,20 @@ class _Bound:
         return self.kernel.run(*self.prepared, launch=self.launch)
 
 
-def _time(
-    config: BenchMatmulConfig,
-    call: _Bound,
-    operands: Operands,
-    exact: torch.Tensor,
-    row: MatmulRow,
-    watch: Watch,
-    best: Best,
-) -> tuple[list[Repetition], str | None]:
-    """All repetitions, and the name of the reference where the library has the matmul; leaves other inputs behind.
+def _timer(bench: _Bench, device: torch.device) -> Timer:
+    timing = bench.config.timing
+    if not is_gpu(device):
+        return HostTimer(cpu().last_level_cache_bytes)
+    short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if is_short(bench.device, timing) else ()
+    return DeviceTimer(device, *short)
 
-    Fills the row's columns of the machine's states, which `watch` reported and whose `best` may be known.
-    """
-    device = operands.a.device.type
-    timer: Timer = DeviceTimer(operands.a.device) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
-    contestants = {config.kernel.name: call}
-    found = reference_for(call.kernel, device, call.shape)
-    name = None
-    if found is not None:
-        # Its own output: the kernel's is checked again afterwards.
-        beside = Operands(operands.a, operands.b, torch.empty_like(operands.c))
-        name = f"reference: {found[0]}"
-        contestants[name] = _Bound(found[1], beside)
-    seeds = itertools.count(config.seed + 1)
 
-    def refresh() -> None:
-        operands.refresh(exact, next(seeds))
-        for contestant in contestants.values():
-            contestant.prepare()
-
-    timing = config.timing
+def _budget(bench: _Bench) -> Budget:
+    timing, device = bench.config.timing, bench.device
     windows = timing.windows or WINDOWS[device]
     time_s = windows * (timing.window_time_s or WINDOW_S[device])
     longest = 10 if device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
-    budget = Budget(
+    return Budget(
         warm_up_s=timing.warm_up_time_s or WARM_UP_S[device],
         time_s=time_s,
         limit_s=min(longest * time_s, timing.time_limit_s / 4),
@@ -222,11 +271,38 @@ def _time(
         patience_s=PATIENCE_S[device] if timing.patience_s is None else timing.patience_s,
         precision=timing.relative_precision,
     )
-    timed = interleave(contestants, timer, budget, refresh, watch, best)
+
+
+def _repeated(
+    bench: _Bench, call: "_Bound", operands: Operands, exact: torch.Tensor, row: MatmulRow, instruments: Instruments
+) -> list[Repetition]:
+    """Repeats the kernel beside the library, where that has the matmul; leaves other inputs behind.
+
+    Fills the row's columns of the reference's name and of the machine's states.
+    """
+    contestants = {bench.config.kernel.name: call}
+    if (reference := reference_for(call.kernel, bench.device, call.shape)) is not None:
+        # Its own output: the kernel's is checked again afterwards.
+        row.reference_name, library = reference
+        contestants[_beside(row)] = _Bound(library, Operands(operands.a, operands.b, torch.empty_like(operands.c)))
+    seeds = itertools.count(bench.config.seed + 1)
+
+    def refresh() -> None:
+        operands.refresh(exact, next(seeds))
+        for contestant in contestants.values():
+            contestant.prepare()
+
+    timer, watch, best = _timer(bench, operands.c.device), instruments.probe, instruments.best
+    timed = interleave(contestants, timer, _budget(bench), refresh, watch, best)
     row.probes = packed(timed.states, torch.get_num_threads())
     row.disturbed_windows = len({one.round for one in timed.repetitions if one.disturbed})
     row.repeated_windows = timed.repeated
-    return timed.repetitions, name
+    return timed.repetitions
+
+
+def _beside(row: MatmulRow) -> str:
+    """The library's name among the contestants: it may be measured as a kernel, too."""
+    return f"reference: {row.reference_name}"
 
 
 def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
@@ -235,7 +311,7 @@ def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
     return row
 
 
-def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str, reference: str | None) -> None:
+def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str) -> None:
     hot, cold = summarise(repetitions, kernel, "hot"), summarise(repetitions, kernel, "cold")
     on_cpu = row.threads is not None
     row.time_s = hot.low_s if on_cpu else hot.median_s
@@ -245,17 +321,16 @@ def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str, refe
     if not on_cpu:
         mine = [one for one in repetitions if (one.implementation, one.temperature) == (kernel, "hot")]
         row.unheld_repetitions = sum(not one.held for one in mine)
-    if reference is not None:
-        row.reference_name = reference.removeprefix("reference: ")
-        beside = summarise(repetitions, reference, "hot")
+    if row.reference_name is not None:
+        beside = summarise(repetitions, _beside(row), "hot")
         row.reference_time_s = beside.low_s if on_cpu else beside.median_s
-        row.reference_cold_time_s = summarise(repetitions, reference, "cold").median_s
+        row.reference_cold_time_s = summarise(repetitions, _beside(row), "cold").median_s
     clocks = [one.clock_mhz for one in repetitions if one.implementation == kernel and one.clock_mhz is not None]
     row.clock_mhz = statistics.fmean(clocks) if clocks else None
 
 
 def _allocate(shape: Shape, form: Format, device: str) -> None:
-    """A, B and C anew; torch's cache of freed device memory is emptied, and host pages are touched."""
+    """Allocates A, B and C anew; torch's cache of freed device memory is emptied, and host pages are touched."""
     if is_gpu(device):
         torch.cuda.empty_cache()
     batch, m, n, k = shape

@@ -1,9 +1,9 @@
 """One ceiling of this device: the best large matmul in one precision, or the memory bandwidth of a triad."""
 
-import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import torch
 
@@ -17,24 +17,29 @@ from mfulab.device.compute import allow_tf32, effective_precision, emulated, pre
 from mfulab.device.gpu import properties_of
 from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import memory_peak_gb_s
-from mfulab.device.samplers.series import Series
 from mfulab.measurements.ceilings import CeilingRow, CeilingsConfig
-from mfulab.timing.best_matmul import LIMIT_S, best_bandwidth, fastest_matmul, sweep_matmuls, sweep_triad
-from mfulab.timing.probe import Probe, packed
+from mfulab.timing.best_matmul import CAREFUL, QUICK, Search, best_bandwidth, fastest_matmul, sweep_matmuls, sweep_triad
+from mfulab.timing.instruments import Instruments
+from mfulab.timing.probe import packed
 
 
 def measure(config: CeilingsConfig, folder: Path) -> Measured:
     """Measures `config.ceiling`. Every sample holds matmuls back to back; the ceiling is that of the best shape."""
     device, threads = prepare(config.device)
     row = CeilingRow(ceiling=config.ceiling, threads=threads if device.type == "cpu" else None)
-    probe = Probe(device)
+    probe = Instruments(device, folder).probe
     states = [probe()]
     began = time.perf_counter()
-    wanted = config.precision
-    measured = _matmuls(row, config, wanted, device, threads, folder) if wanted else _memory(row, device, folder)
+    search = QUICK if config.search == "quick" else CAREFUL[device.type]
+    if config.precision is None:
+        samples = _memory(row, device, search)
+    else:
+        samples = _matmuls(row, config, config.precision, device, _found_before(folder), search)
+    if clocks := [sample["clock_mhz"] for sample in samples if sample.get("clock_mhz")]:
+        row.clock_mhz = fmean(clocks)
     row.measured_s = time.perf_counter() - began
     row.probes, row.probe_s = packed([*states, probe()], torch.get_num_threads()), probe.spent_s
-    return Measured(row, [{"replicate": config.replicate, **sample} for sample in measured.samples])
+    return Measured(row, [{"replicate": config.replicate, **sample} for sample in samples])
 
 
 def _matmuls(
@@ -42,27 +47,27 @@ def _matmuls(
     config: CeilingsConfig,
     precision: PrecisionConfig,
     device: torch.device,
-    threads: int,
-    folder: Path,
-) -> Measured:
+    only: tuple[str, str] | None,
+    search: Search,
+) -> list[dict[str, Any]]:
+    """Fills the fastest matmul and the computed peak; nothing is sampled where the number format is emulated."""
     effective = effective_precision(precision, device)
     reason = emulated(effective, device)
     if reason and effective not in config.device.peak_tflop_s:
         row.emulated, row.message = True, f"{reason}: {effective} is emulated, and MFU in it divides by fp32's ceiling"
-        return Measured(row)
+        return []
     if precision.tf32 and effective != "tf32":
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; matmuls here stay fp32")
     allow_tf32(precision.tf32)
-    with _clock(row, device, folder):
-        samples = sweep_matmuls(effective, device, LIMIT_S[device.type], _found_before(folder))
-    peak = peak_of(device, threads, effective, config.device)
+    samples = sweep_matmuls(effective, device, search, only)
+    peak = peak_of(device, torch.get_num_threads(), effective, config.device)
     row.emulated = False
     row.measured_with, row.measured_shape, row.measured_tflop_s, row.burst_tflop_s = fastest_matmul(samples, device)
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
     row.computed_clock_mhz = peak.spec_clock_mhz
     row.computed_formula, row.computed_source = peak.formula or None, peak.source or None
     row.message = peak.reason
-    return Measured(row, samples)
+    return samples
 
 
 def _found_before(folder: Path) -> tuple[str, str] | None:
@@ -76,9 +81,9 @@ def _found_before(folder: Path) -> tuple[str, str] | None:
     return (with_, shape) if with_ and shape else None
 
 
-def _memory(row: CeilingRow, device: torch.device, folder: Path) -> Measured:
-    with _clock(row, device, folder):
-        samples = sweep_triad(device)
+def _memory(row: CeilingRow, device: torch.device, search: Search) -> list[dict[str, Any]]:
+    """Fills the triad's bandwidth and, where the device tells its memory's clock and bus, the computed one."""
+    samples = sweep_triad(device, search)
     row.measured_gb_s = best_bandwidth(samples, device)
     row.measured_shape = str(samples[0]["elements"])
     if is_gpu(device):
@@ -88,19 +93,4 @@ def _memory(row: CeilingRow, device: torch.device, folder: Path) -> Measured:
         row.computed_source = "NVML nvmlDeviceGetMaxClockInfo, nvmlDeviceGetMemoryBusWidth"
     else:
         row.message = "this device does not report its memory clock and bus width, so there is no computed bandwidth"
-    return Measured(row, samples)
-
-
-@contextlib.contextmanager
-def _clock(row: CeilingRow, device: torch.device, folder: Path) -> Iterator[None]:
-    """Fills the row's mean SM clock over what runs inside, from a series that stays in `folder`; a CPU reports none."""
-    if not is_gpu(device):
-        yield
-        return
-    series = Series(device, folder / "series.csv").open()
-    series.start()
-    try:
-        yield
-        row.clock_mhz = series.stop()["clock_mhz"].value
-    finally:
-        series.close()
+    return samples

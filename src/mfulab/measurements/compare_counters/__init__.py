@@ -15,24 +15,24 @@ class CompareCountersConfig(CountFlopsConfig):
     """A model's forward pass counted by another tool."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length", "counter")
-    counter: Counter = Field("torch", description="The other tool.")
+    counter: Counter = Field("torch", description="Tool to compare with.")
 
 
 class CounterRow(Row):
     """Another tool's count of one forward pass, beside our own."""
 
-    model: str = Field("", description="Name of its config.")
+    model: str = Field("", description="Name of the model.")
     batch_size: int | None = column("Samples a step; of each micro-batch with gradient accumulation.")
     sequence_length: int | None = column("Tokens a sample; empty for images.")
     counter: str = Field("", description="Name of the other tool.")
-    version: str | None = column("Of the tool.")
-    printed: float | None = column("The tool's own number.")
+    version: str | None = column("Version of the tool.")
+    printed: float | None = column("Number that the tool prints.")
     printed_unit: str | None = column("FLOP, MAC, `MAC a sample`, or `MAC, called FLOP`.")
-    flops: float | None = column("The same in FLOPs of two a multiply-add.")
-    reference_flops: int | None = column("Our count, forward in evaluation mode.")
-    deviation_percent: float | None = column("Of flops from reference_flops.")
+    flops: float | None = column("Number that the tool prints, in FLOPs of two a multiply-add.")
+    reference_flops: int | None = column("FLOPs by mfulab's count, forward in evaluation mode.")
+    deviation_percent: float | None = column("Deviation of flops from reference_flops.")
     explanation: str | None = column("Kinds of layers whose absence explains the number.")
-    uncounted_operators: str | None = column("JSON: what the tool says it passed over → calls.")
+    uncounted_operators: str | None = column("JSON: operator that the tool says it passed over → calls.")
 
 
 MEASUREMENT = Measurement(

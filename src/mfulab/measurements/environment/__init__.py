@@ -15,20 +15,20 @@ class EnvironmentConfig(StepConfig):
 class EnvironmentRow(Row):
     """One row a machine. Lists and mappings are JSON text."""
 
-    device: str | None = column("cpu or cuda.")
-    device_name: str | None = column("As the driver or the CPU reports it.")
-    python: str | None = column("Version.")
-    packages: str | None = column("JSON: name → version of the packages that matter to a measurement.")
-    operating_system: str | None = column("Name and version.")
-    cpu_name: str | None = column("As the CPU reports it.")
+    device: str | None = column("Type of the device, such as cpu or cuda.")
+    device_name: str | None = column("Name of the device as the driver or the CPU reports it.")
+    python: str | None = column("Version of Python.")
+    packages: str | None = column("JSON: package that matters to a measurement → version.")
+    operating_system: str | None = column("Name and version of the operating system.")
+    cpu_name: str | None = column("Name that the CPU reports.")
     cpu_physical_cores: int | None = column("Physical cores that this process may use.")
     cpu_logical_cores: int | None = column("Logical cores that this process may use.")
     cpu_machine_cores: int | None = column("Logical cores of the machine.")
     cpu_limit: float | None = column("CPUs granted by the cgroup quota.")
     cpu_mhz: float | None = column("Clock as the system reports it.")
     cpu_vector_flags: str | None = column("Space-separated vector extensions.")
-    memory_total_bytes: int | None = column("Of the machine.")
-    memory_limit_bytes: int | None = column("Granted by the cgroup.")
+    memory_total_bytes: int | None = column("Memory of the machine.")
+    memory_limit_bytes: int | None = column("Memory granted by the cgroup.")
     virtual_machine: bool | None = column("True where a hypervisor reports itself.")
     blas_threads: str | None = column("JSON: library → threads of every BLAS or OpenMP pool.")
     gpus: str | None = column("JSON list: name, uuid, compute capability, SMs, clocks, memory, power limit of each.")
@@ -38,8 +38,8 @@ class EnvironmentRow(Row):
     cpu_turbo: bool | None = column("True if the clock may rise above its nominal rate.")
     huge_pages: str | None = column("Transparent huge pages: always, madvise or never.")
     thread_settings: str | None = column("JSON: variables of the environment that place threads or limit a library.")
-    probe_product_s: float | None = column("The probe's matmul at its best, on a CPU.")
-    probe_copy_s: float | None = column("The probe's copy at its best, on a CPU.")
+    probe_product_s: float | None = column("Best time of the probe's matmul, on a CPU.")
+    probe_copy_s: float | None = column("Best time of the probe's copy, on a CPU.")
 
 
 MEASUREMENT = Measurement(

@@ -12,9 +12,8 @@ import threadpoolctl
 import torch
 
 from mfulab.core.measurement import Measured
-from mfulab.device import GPU, cpu, gpu, is_gpu
+from mfulab.device import GPU, cpu, gpu, is_gpu, vendors
 from mfulab.device.compute import prepare
-from mfulab.device.vendors import amd, apple, nvidia
 from mfulab.measurements.environment import EnvironmentConfig, EnvironmentRow
 from mfulab.timing.probe import best_now
 
@@ -33,7 +32,7 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
     """One row; None for what this machine does not report."""
     device, _ = prepare(config.device)
     here, logical = cpu.cpu(), cpu.logical_cpus()
-    gpus = nvidia.describe_all() or amd.describe_all() or apple.describe_all()
+    gpus = next(filter(None, (vendor.describe_all() for vendor in vendors.modules())), [])
     for facts in gpus if is_gpu(device) else ():
         facts.setdefault("sms", _sms(str(facts["uuid"])))
     row = EnvironmentRow(
@@ -54,7 +53,7 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
         virtual_machine=here.virtual,
         blas_threads=json.dumps(blas_threads()),
         gpus=json.dumps(gpus) if gpus else None,
-        driver=nvidia.driver() or amd.driver(),
+        driver=next(filter(None, (vendor.driver() for vendor in vendors.modules())), None),
         cuda=torch.version.cuda,
         cpu_governor=cpu.governor(),
         cpu_turbo=cpu.turbo(),

@@ -71,7 +71,7 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
 
 
 def _dot_errors(form: rounding.NumberFormat, length: int, seed: int) -> dict[str, float | None]:
-    """Of the same dot products accumulated in the format itself, in fp16 and in fp32."""
+    """Relative errors of one set of dot products, accumulated in the format itself, in fp16 and in fp32."""
     x, y = (rounding.terms(form, length, seed + step) for step in (1, 2))
     exact = rounding.exact_sum(x * y)
     sums = {"own": form, "fp16": rounding.ROUNDED["fp16"], "fp32": rounding.ROUNDED["fp32"]}
@@ -79,6 +79,6 @@ def _dot_errors(form: rounding.NumberFormat, length: int, seed: int) -> dict[str
 
 
 def _error(computed: torch.Tensor, exact: torch.Tensor) -> float | None:
-    """None if a sum left the range of the format: an overflow has no relative error."""
+    """Relative error; None if a sum left the range of the format, as an overflow has none."""
     error = rounding.relative_error(computed, exact)
     return error if math.isfinite(error) else None

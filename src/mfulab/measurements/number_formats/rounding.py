@@ -121,12 +121,12 @@ def terms(form: NumberFormat, length: int, seed: int) -> torch.Tensor:
 
 
 def naive_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
-    """One after the other, rounded each time; values[trials, length] → [trials]."""
+    """Sums one value after the other, rounded each time; values[trials, length] → [trials]."""
     return reduce(lambda total, column: form.round(total + column), values.T)
 
 
 def pairwise_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
-    """Neighbours, then neighbours of those: the error grows with the logarithm of the length."""
+    """Sums neighbours, then neighbours of the sums: the error grows with the logarithm of the length."""
     while values.shape[1] > 1:
         if values.shape[1] % 2:
             values = torch.nn.functional.pad(values, (0, 1))
@@ -135,7 +135,7 @@ def pairwise_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
 
 
 def kahan_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
-    """With what each addition lost carried to the next (Kahan, 1965)."""
+    """Sums with what each addition lost carried to the next (Kahan, 1965); values[trials, length] → [trials]."""
     total = torch.zeros(len(values), dtype=torch.float64)
     lost = torch.zeros_like(total)
     for column in values.T:

@@ -79,7 +79,7 @@ def chosen(one: Around, mode: str) -> torch.Tensor:
 
 
 def sums(form: NumberFormat, values: torch.Tensor, modes: Sequence[str] = MODES) -> dict[str, torch.Tensor]:
-    """One after the other, each sum rounded in each of `modes`; values[trials, length] → [trials]."""
+    """Sums one after the other, rounded each time in each of `modes`; values[trials, length] → [trials]."""
     total = torch.zeros(len(modes), len(values), dtype=torch.float64)
     for column in values.T:
         found = around(form, *two_sum(total, column))
@@ -88,7 +88,7 @@ def sums(form: NumberFormat, values: torch.Tensor, modes: Sequence[str] = MODES)
 
 
 def neumaier_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
-    """Kahan's idea with the larger of both as the base of the correction, added at the end (Neumaier, 1974)."""
+    """Sums as Kahan with the larger of both as base of the correction, added at the end (Neumaier, 1974)."""
     total = torch.zeros(len(values), dtype=torch.float64)
     lost = torch.zeros_like(total)
     for column in values.T:

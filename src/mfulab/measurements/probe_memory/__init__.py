@@ -16,10 +16,10 @@ class ProbeMemoryConfig(StepConfig):
     axes: ClassVar[tuple[str, ...]] = ("pattern", "working_set_bytes")
     pattern: Literal["sequential", "strided", "random", "rows", "columns", "host", "page_cache", "disk"] = Field(
         "random",
-        description="In order; one element a line; a pointer chase; a matrix by rows, by columns; a copy to the GPU;"
-        " random pages of a file, in the system's cache or past it.",
+        description="Walk in order; one element a line; a pointer chase; a matrix by rows, by columns; a copy to the"
+        " GPU; random pages of a file, in the system's cache or past it.",
     )
-    working_set_bytes: int = Field(1 << 20, ge=1024, le=1 << 36, description="How much memory is walked through.")
+    working_set_bytes: int = Field(1 << 20, ge=1024, le=1 << 36, description="Size of the memory that is walked.")
     device: DeviceConfig = DeviceConfig()
     seed: int = SEED
 
@@ -29,16 +29,16 @@ class MemoryRow(Row):
 
     pattern: str = Field("", description="Order of the walk.")
     working_set_bytes: int | None = column("Memory that is walked through.")
-    level: str | None = column("The smallest cache that holds the working set, or memory.")
+    level: str | None = column("Smallest cache that holds the working set, or memory.")
     caches: str | None = column("JSON: cache → bytes, as the device reports them.")
-    accesses: int | None = column("In one repetition.")
-    time_per_access_s: float | None = column("Median over the repetitions.")
-    time_low_s: float | None = column("The fastest repetition's.")
-    cycles_per_access: float | None = column("At clock_mhz: the nominal one in a virtual machine.")
+    accesses: int | None = column("Accesses in one repetition.")
+    time_per_access_s: float | None = column("Median time of an access over the repetitions.")
+    time_low_s: float | None = column("Time of an access in the fastest repetition.")
+    cycles_per_access: float | None = column("Cycles of an access at clock_mhz, which is nominal in a virtual machine.")
     clock_mhz: float | None = column("Mean SM clock while measuring.")
     gb_s: float | None = column("Bytes that the walk asks for ÷ time.")
-    touched_gb_s: float | None = column("Bytes of the lines that it touches ÷ time.")
-    repetitions: int | None = column("Walks that were timed.")
+    touched_gb_s: float | None = column("Bytes of the lines that the walk touches ÷ time.")
+    repetitions: int | None = column("Number of walks that were timed.")
 
 
 MEASUREMENT = Measurement(

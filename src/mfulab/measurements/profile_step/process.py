@@ -1,40 +1,29 @@
-"""Measures one step in this process: its time over steady windows, and how busy the device was."""
+"""Measures one step in this process: warms up, times windows, then makes every pass that applies."""
 
-import json
-import math
 import time
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.core.files import write_csv
 from mfulab.core.measurement import Measured
-from mfulab.device import allocator, identity, is_gpu
+from mfulab.device import allocator, identity
 from mfulab.device.compute import agreed, allow_tf32, effective_precision, is_first_rank, prepare
-from mfulab.device.gpu import clock_reader, restriction_of
-from mfulab.device.samplers.memory import PeakMemory
-from mfulab.device.samplers.network import sent_bytes
-from mfulab.device.samplers.selection import samplers_for, set_readings
-from mfulab.device.samplers.series import Series
-from mfulab.flops.experts import RoutedTokens
-from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, extra_passes
+from mfulab.device.gpu import restriction_of
+from mfulab.device.samplers.selection import set_readings
+from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
+from mfulab.measurements.profile_step.passes import PASSES, Run, require
 from mfulab.models import execution, frameworks
-from mfulab.models.step import make
-from mfulab.timing.clocks import clock_for
-from mfulab.timing.pace import pace_for
-from mfulab.timing.phases import phase_readings
-from mfulab.timing.probe import UNKNOWN, Probe, known_best, packed
+from mfulab.models.step import Step, make
+from mfulab.timing.instruments import Instruments
+from mfulab.timing.pace import Pace, pace_for
+from mfulab.timing.probe import UNKNOWN, packed
 from mfulab.timing.statistics import Stats
-from mfulab.timing.windows import are_noticed, measure_window, observe
-from mfulab.tracing import operators
+from mfulab.timing.windows import Observation, observe
 from mfulab.tracing.analysis import Analysis
-from mfulab.tracing.modules import column_of
-
-TRACED_S = 0.3
-KEPT_S = 0.2  # of the window in which memory is kept
 
 
 def measure_step(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
@@ -51,38 +40,80 @@ def measure_step(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Ana
 
 
 def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
-    extra_passes.require(config)
+    device, effective = _prepare(config)
+    with Instruments(device, folder) as instruments:
+        made = _make(config, instruments)
+        pace = _pace(config, device)
+        seen = _observe(config, made.step, pace, instruments)
+    row = _row(config, effective, made, seen, instruments)
+    run = Run(config, instruments, row, made.step, pace, seen, dict(seen.readings))
+    for each in PASSES:
+        if each.applies(run):
+            each.fill(run)
+    set_readings(row, run.readings, seen.steps)
+    return Measured(row, _samples(config, seen)), run.analysis
+
+
+def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str]:
+    """Sets the device, its threads and switches; gives it with the number format in which matmuls will compute."""
+    require(config)
     frameworks.load(config.execution.mode)
     device, _ = prepare(config.device, settled=False)
     effective = effective_precision(config.precision, device)
     if config.precision.tf32 and effective != "tf32":
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
-    effective = "int8" if config.execution.multiplies_integers else effective
     allow_tf32(config.precision.tf32)
     torch.manual_seed(config.seed)
-    on_gpu, several = is_gpu(device), config.parallel.processes > 1
-    frequency_mhz = clock_reader(device)
-    clock, pace = clock_for(device), pace_for(device.type, config.timing)
-    probe = Probe(device, frequency_mhz)  # the memory that it holds is not the model's
-    memory = PeakMemory(device)
+    as_integers = config.execution.multiplies_integers or config.execution.quantisation.endswith("c_int8")
+    return device, "int8" if as_integers else effective
+
+
+class Made(NamedTuple):
+    """A step, and when making it began and ended by `time.perf_counter`."""
+
+    step: Step
+    began_s: float
+    ended_s: float
+
+
+def _make(config: ProfileStepConfig, instruments: Instruments) -> Made:
+    """Makes the step, after the probe, whose memory is not the model's."""
+    _ = instruments.probe, instruments.memory
     began = time.perf_counter()
-    step = make(config, device)
-    made = time.perf_counter()
+    made = Made(make(config, instruments.device), began, time.perf_counter())
     if config.workload.mode == "decoding":
-        memory.forget()  # filling the cache is not the step
-    if several:  # further windows of one rank would wait for the others for ever
-        pace = replace(pace, patience_s=0.0, precision=None)
-    with closing(Series(device, folder / "series.csv")) as series:
-        is_polled = is_first_rank() or on_gpu  # on a CPU a poller fills the series alone, rank 0's
-        samplers = samplers_for(device, [series.open()] if is_polled else [])
-        watch, best = (None, UNKNOWN) if several else (probe, known_best(folder))
-        seen = observe(step.call, clock, pace, samplers, frequency_mhz, watch, best, agreed, allocator.settle)
+        instruments.memory.forget()  # filling the cache is not the step
+    return made
+
+
+def _pace(config: ProfileStepConfig, device: torch.device) -> Pace:
+    pace = pace_for(device.type, config.timing)
+    if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
+        return replace(pace, patience_s=0.0, precision=None)
+    return pace
+
+
+def _observe(config: ProfileStepConfig, step: Step, pace: Pace, instruments: Instruments) -> Observation:
+    """Warms up, then times windows with every sampler around them."""
+    is_alone = config.parallel.processes == 1
+    watch, best = (instruments.probe, instruments.best) if is_alone else (None, UNKNOWN)
+    samplers = instruments.samplers(polled=is_first_rank() or instruments.on_gpu)  # on a CPU the series is rank 0's
+    frequency_mhz, clock = instruments.frequency_mhz, instruments.clock
+    return observe(step.call, clock, pace, samplers, frequency_mhz, watch, best, agreed, allocator.settle)
+
+
+def _row(
+    config: ProfileStepConfig, effective: str, made: Made, seen: Observation, instruments: Instruments
+) -> ProfileRow:
+    """The row of the windows' times."""
     steps = Stats(seen.step_times_s)
-    row = ProfileRow.of(
+    compiles = config.execution.mode not in ("eager", "tensorflow_eager")
+    in_first_call_s = made.ended_s - made.began_s + seen.warm_up.first_call_s - seen.time_s
+    return ProfileRow.of(
         config,
-        effective_precision="int8" if config.execution.quantisation.endswith("c_int8") else effective,
+        effective_precision=effective,
         # A GPU's clock falls as it warms up: its fastest window is one that it cannot hold.
-        time_s=seen.time_s if on_gpu else seen.fastest_s,
+        time_s=seen.time_s if instruments.on_gpu else seen.fastest_s,
         median_time_s=seen.time_s,
         time_p5_s=steps.percentile(5),
         time_p95_s=steps.percentile(95),
@@ -95,64 +126,19 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
         warm_up_s=seen.warm_up.total_s,
         first_call_s=seen.warm_up.first_call_s,
         steady=seen.warm_up.steady,
-        probe_s=probe.spent_s,
+        compile_s=max(0.0, in_first_call_s) if compiles else None,
+        probe_s=instruments.probe.spent_s,
         probes=packed(seen.states, torch.get_num_threads()),
-        measured_s=time.perf_counter() - made,
-        **step.facts,
+        measured_s=time.perf_counter() - made.ended_s,
+        restriction=restriction_of(instruments.device) or None,
+        **made.step.facts,
     )
-    if config.execution.mode not in ("eager", "tensorflow_eager"):
-        row.compile_s = max(0.0, made - began + seen.warm_up.first_call_s - seen.time_s)
-    phases = phase_readings(step.call, step.phases, clock, pace.window_s, seen.agreed_s)
-    readings = {**seen.readings, **phases, "memory_bytes": memory.read()}
-    traced_steps = max(1, min(10 if on_gpu else 3, round(TRACED_S / seen.agreed_s)))
-    if several:
-        readings["sent_bytes"] = sent_bytes(step.call, traced_steps)
-    kernels, analysis = operators.untraced(), None
-    if config.execution.mode in frameworks.PACKAGES:
-        kernels = operators.untraced(f"execution={config.execution.name}: torch's profiler does not see it")
-    elif config.replicate == 1 and (config.profile.operators or config.profile.trace):
-        traced = operators.trace_steps(step.call, device, traced_steps)
-        kernels, analysis = operators.trace_readings(traced, device, seen.time_s)
-        row.uncounted_operators = operators.uncounted_operators(traced)
-        if analysis is not None:
-            row.top_kernels, row.top_other_operators = analysis.top_kernels(), analysis.top_other_operators()
-            row.spent = json.dumps(analysis.spent)
-        if config.profile.operators and config.execution.mode == "eager" and not several:
-            row.modules = column_of(operators.modules_of(step.call, device, 1))
-        if config.profile.operators:
-            write_csv(folder / "operators.csv", operators.operator_table(traced), operators.OPERATOR_COLUMNS)
-            if analysis is not None and analysis.kernels:
-                write_csv(folder / "kernels.csv", analysis.kernels, operators.KERNEL_COLUMNS)
-        if config.profile.trace:
-            traced.export(folder / "trace.json.gz")
-    set_readings(row, {**readings, **kernels}, seen.steps)
-    row.restriction = restriction_of(device) or None
-    shows_experts = config.workload.mode != "training" and config.execution.mode == "eager"
-    with RoutedTokens() if shows_experts else nullcontext() as routed:
-        row.loss = step.loss(step.call())
-    if routed is not None:
-        row.unread_parameters, row.expert_imbalance = routed.unread_parameters, routed.imbalance
-    if not on_gpu:  # the allocator's other states, and what a page fault takes, where the step has enough of them
-        row.default_state_page_faults = seen.warm_up.unsettled_faults
-        if are_noticed(seen.warm_up.unsettled_faults, seen.warm_up.unsettled_s):
-            row.default_state_time_s = seen.warm_up.unsettled_s
-        if are_noticed((row.page_faults_per_s or 0) * seen.time_s, seen.time_s):
-            row.page_fault_s = allocator.page_fault_s()
-            if config.replicate == 1 and not several:  # ranks would have to agree on the steps
-                with allocator.kept_memory() as is_kept:
-                    if is_kept:
-                        step.call()
-                        step.call()
-                        row.kept_memory_time_s = measure_window(step.call, clock, KEPT_S, seen.time_s).median_s
-    if not math.isfinite(row.loss):
-        row.status, row.loss = "incorrect", None
-        row.message = f"the loss is not finite after {seen.steps} steps in {config.precision.name}"
-    elif config.replicate == 1:
-        extra_passes.fill(row, config, device)
-    samples: list[dict[str, object]] = [
+
+
+def _samples(config: ProfileStepConfig, seen: Observation) -> list[dict[str, object]]:
+    return [
         {"replicate": config.replicate, "window": number, "sample": place, "time_s": seconds, "counted": counted}
         for counted, windows in ((True, seen.windows), (False, seen.discarded))
         for number, window in enumerate(windows)
         for place, seconds in enumerate(window.step_times_s)
     ]
-    return Measured(row, samples), analysis

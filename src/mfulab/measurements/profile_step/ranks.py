@@ -32,7 +32,7 @@ CONFIG, REPORT = "job.json", "report.json"
 def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     """The row of a whole job: each of its processes measures the step as one alone does, all in step.
 
-    Its time is that of the slowest rank, its memory that of the largest, its energy and power those of all, its files
+    The job's time is that of the slowest rank, its memory that of the largest, energy and power the sums. Its files are
     those of rank 0.
 
     Raises UnsupportedError for too few devices, or a rank that cannot run the step; RuntimeError with a failed rank's
@@ -119,7 +119,7 @@ def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> Non
 
 
 def _communication(analysis: Analysis | None) -> dict[str, Any]:
-    """Of the traced steps: ns of all communication, of what compute does not hide, and of each collective."""
+    """Steps and length of the traced window, ns of communication, all and exposed, and of each collective."""
     if analysis is None:
         return {"steps": 0, "length": 0, "communication": 0, "exposed": 0, "collectives": {}}
     share = analysis.readings["communication_total_percent"].value or 0.0
@@ -134,7 +134,7 @@ def _communication(analysis: Analysis | None) -> dict[str, Any]:
 
 
 def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
-    """CPU time that others than the job's ranks took on one machine, percent of its CPUs; None where it is not known.
+    """CPU time of others than the job's ranks on one machine, percent of its CPUs; None where it is not known.
 
     To each rank the others of its job are other processes.
     """

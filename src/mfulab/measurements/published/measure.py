@@ -64,7 +64,7 @@ def _row(published: str, line: Mapping[str, str | None]) -> PublishedRow:
 
 @cache
 def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
-    """One sample's training step; of 6·N conventions too, so with its backward pass."""
+    """Work of one sample's training step; of 6·N conventions too, so with its backward pass."""
     changes = json.loads(arguments)
     config = model_config(model)
     if changes:
@@ -74,7 +74,7 @@ def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
 
 
 def _add_speed(row: PublishedRow, line: Mapping[str, str | None], counted: Work | None) -> None:
-    """Samples a second and TFLOP/s of each device, from whichever speed was published; a step's time comes first."""
+    """Fills samples a second and TFLOP/s of each device, from whichever speed was published; step times come first."""
     tokens, devices = row.sequence_length, row.accelerators
     time_s = float(line["time_s"] or 0) if line.get("time_s") else None
     if time_s and row.batch_size:
@@ -94,7 +94,7 @@ def _add_speed(row: PublishedRow, line: Mapping[str, str | None], counted: Work 
 
 
 def _add_mfu(row: PublishedRow) -> None:
-    """MFU against each format's dense peak, and the slowest format that could have been as fast."""
+    """Fills MFU against each format's dense peak, and the slowest format that could have been as fast."""
     rate, device = row.tflop_s_per_device or 0.0, row.accelerator or ""
     peaks = {name: peak(device, name).spec for name in TRAINED_IN}
     peaks["bf16"] = peaks["bf16"] or peak(device, "fp16").spec  # the same on all devices that have both
@@ -108,7 +108,7 @@ def _add_mfu(row: PublishedRow) -> None:
 
 
 def _add_convention(row: PublishedRow, counted: Work) -> None:
-    """MFU by the convention that the publisher names, and what its choices add to ours."""
+    """Fills MFU by the convention that the publisher names, and what its choices add to ours."""
     named = BY_KEY[row.convention or "ours"]
     row.convention = named.name
     if row.mfu_percent is None or not row.tflop_s_per_device or not row.flops_per_sample:

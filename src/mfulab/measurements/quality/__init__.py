@@ -23,7 +23,7 @@ class QualityConfig(StepConfig):
         description="Fewer FLOPs by pooling or separable convolutions; half of the weights pruned; fewer bits; a"
         " smaller model, trained alone or by the whole one.",
     )
-    trainings: int = Field(5, ge=1, le=100, description="Of each model, with another seed each.")
+    trainings: int = Field(5, ge=1, le=100, description="Trainings of each model, each with another seed.")
     device: DeviceConfig = DeviceConfig()
     seed: int = SEED
 
@@ -31,24 +31,24 @@ class QualityConfig(StepConfig):
 class QualityRow(Row):
     """One way beside the whole model: accuracy on held-out images of the same trainings, times in turn."""
 
-    compression: str = Field("", description="The way; `none` holds the whole model against itself.")
-    trainings: int | None = column("Of each model; intervals are over them.")
+    compression: str = Field("", description="Way to save; `none` holds the whole model against itself.")
+    trainings: int | None = column("Trainings of each model, over which intervals are formed.")
     held_out: int | None = column("Images of handwritten digits that no training saw.")
     accuracy_percent: Percent | None = column("Held-out images classified correctly, mean over the trainings.")
-    accuracy_half_points: float | None = column("Half the 95 % confidence interval of that mean.")
-    whole_accuracy_percent: Percent | None = column("The same of the whole model.")
+    accuracy_half_points: float | None = column("Half the 95 % confidence interval of accuracy_percent.")
+    whole_accuracy_percent: Percent | None = column("Held-out images that the whole model classifies correctly, mean.")
     accuracy_change_points: float | None = column("Mean difference from the whole model, training by training.")
-    change_half_points: float | None = column("Half the 95 % confidence interval of that difference.")
-    flops: int | None = column("Of an image forward, zeros and 8-bit products included.")
-    whole_flops: int | None = column("The same of the whole model.")
-    weight_bytes: int | None = column("Of all weights as they are stored: zeros take as much as others.")
-    whole_weight_bytes: int | None = column("The same of the whole model.")
-    batch_size: int | None = column("Images of a timed forward pass.")
-    time_s: float | None = column("Median time of that pass.")
-    whole_time_s: float | None = column("The same of the whole model, timed in turn.")
-    time_percent: float | None = column("Median over the rounds of the way's time ÷ the whole model's.")
-    time_low_percent: float | None = column("Lower end of its 95 % confidence interval.")
-    time_high_percent: float | None = column("Upper end.")
+    change_half_points: float | None = column("Half the 95 % confidence interval of accuracy_change_points.")
+    flops: int | None = column("FLOPs of an image forward, zeros and 8-bit products included.")
+    whole_flops: int | None = column("FLOPs of an image forward in the whole model.")
+    weight_bytes: int | None = column("Weights as they are stored, where zeros take as much as others.")
+    whole_weight_bytes: int | None = column("Weights of the whole model as they are stored.")
+    batch_size: int | None = column("Images in a timed forward pass.")
+    time_s: float | None = column("Median time of a forward pass.")
+    whole_time_s: float | None = column("Median time of the whole model's forward pass, timed in turn.")
+    time_percent: float | None = column("Time ÷ the whole model's, median over the rounds.")
+    time_low_percent: float | None = column("Lower end of the 95 % confidence interval of time_percent.")
+    time_high_percent: float | None = column("Upper end of the 95 % confidence interval of time_percent.")
 
 
 MEASUREMENT = Measurement(

@@ -105,7 +105,7 @@ def _architecture(way: Compression, whole: nn.Module) -> nn.Module:
 
 
 def _flops(model: nn.Module) -> int:
-    """Of an image forward."""
+    """FLOPs of an image forward, counted on the meta device."""
     model = copy.deepcopy(model).to("meta")
     counted = count(model, lambda: model(torch.empty(1, 1, 8, 8, device="meta")), backward=False)
     return counted.operations.sum("forward").flops

@@ -51,5 +51,5 @@ def train(model: nn.Module, batch: Batch, seed: int, teacher: nn.Module | None =
 
 
 def accuracy_percent(model: nn.Module, batch: Batch) -> float:
-    """Images whose largest logit is their digit's."""
+    """Percentage of images whose largest logit is their digit's."""
     return 100 * float((model(batch.inputs).argmax(1) == batch.targets).double().mean())

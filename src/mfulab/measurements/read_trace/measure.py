@@ -11,8 +11,8 @@ from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.operators import KERNEL_COLUMNS
 
 PRODUCT_COLUMNS = (
-    *("operator", "input_shapes", "format", "recomputed", "calls", "time_s", "flops", "tile", "padding_percent"),
-    *("kernel", "reason"),
+    *("operator", "input_shapes", "format", "recomputed", "calls", "time_s", "flops", "tile"),
+    *("executed_ratio", "slowdown", "kernel", "reason"),
 )
 
 
@@ -42,8 +42,9 @@ def measure(config: ReadTraceConfig, folder: Path) -> Measured:
                 "calls": product.calls,
                 "time_s": product.time_ns / 1e9,
                 "flops": None if product.reason else product.flops,
-                "tile": "x".join(map(str, product.tile)) if product.tile else None,
-                "padding_percent": 100 * product.padding if product.tile else None,
+                "tile": "x".join(map(str, product.tile[:2])) if product.tile else None,
+                "executed_ratio": product.executed_ratio,
+                "slowdown": product.slowdown,
                 "kernel": product.kernel,
                 "reason": product.reason.key if product.reason else None,
             }

@@ -1,8 +1,9 @@
-"""Files to rows: what `mfulab trace` and the step `read_trace` share."""
+"""Files to rows: what `mfulab trace` and the measurement `read_trace` share."""
 
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,11 @@ from mfulab.tracing.modules import Spans, by_module, column_of
 from mfulab.tracing.recording import Collective, Recording, TraceError
 from mfulab.tracing.window import windows
 
-ENDINGS = (".json", ".json.gz", ".sqlite", ".xplane.pb")
+XPLANE = ".xplane.pb"
+ENDINGS = (".json", ".json.gz", ".sqlite", XPLANE, "_results.db")
+_RANK = re.compile(
+    r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE
+)  # in the name of a file that does not tell its rank itself
 LISTED = 10  # uncounted operators that a row names
 MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
 MOST_LETTERS = 100  # of an operator's or kernel's name
@@ -55,9 +60,20 @@ def read_file(
     """
     if steps is not None and steps < 1:
         raise TraceError(f"{path}: steps={steps}: a trace holds one step or more")
-    recording = read(path)
-    if captured := capture or graphs.beside(path):
-        recording = graphs.joined(recording, read(captured))
+    captured = capture or graphs.beside(path)
+    try:
+        recordings, captures = read(path), read(captured) if captured else []
+        if captures:  # as many processes, or the first of those
+            held = [captures[min(number, len(captures) - 1)] for number in range(len(recordings))]
+            recordings = [graphs.joined(*both) for both in zip(recordings, held, strict=True)]
+        return [one for recording in recordings for one in _rows(recording, steps, label, peaks)]
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+        why = f"{type(error).__name__}: {str(error)[:120]}"
+        raise TraceError(f"{path}: damaged, or of a kind that is not known here ({why})") from error
+
+
+def _rows(recording: Recording, steps: int | None, label: str, peaks: Mapping[str, float] | None) -> list[Read]:
+    """Rows of one process."""
     attribution, spans = attribute(recording), Spans(recording)
     found = []
     for window in windows(recording, steps):
@@ -84,8 +100,18 @@ def files(given: Iterable[str]) -> list[Path]:
         matches = found_files(word, ENDINGS)
         if not matches:
             raise TraceError(f"{word}: no file is there ({' or '.join(ENDINGS)})")
+        if len(matches) > 1:
+            matches = [path for path in matches if not _is_copy(path, matches)]
         found |= dict.fromkeys(matches)
     return list(found)
+
+
+def _is_copy(path: Path, others: Sequence[Path]) -> bool:
+    """Tells the Chrome traces that jax.profiler writes beside a profile, of the same events without shapes."""
+    name = path.name.removesuffix(".gz")
+    beside = [other.name for other in others if other.parent == path.parent and other.name.endswith(XPLANE)]
+    copied = [name.removesuffix(XPLANE) + ".trace.json" for name in beside]
+    return bool(beside) and name in ("perfetto_trace.json", *copied)
 
 
 def trace_row(
@@ -96,8 +122,12 @@ def trace_row(
     major = properties.get("computeMajor")
     rank, world = recording.distributed("rank"), recording.distributed("world_size")
     job = None if analysis.device is None else recording.path.name  # of the devices of one process
-    if world and world > 1:
+    if recording.ranks > 1:
+        job = recording.path.name
+    elif world and world > 1:
         job = f"{recording.path.parent.name}/{world} ranks"
+    elif rank is None and job is None and (named := _RANK.search(recording.path.name)):
+        rank, job = int(named[1]), f"{recording.path.parent.name}/{_RANK.sub('rank*', recording.path.name, count=1)}"
     held = analysis.collectives if job and sum(map(len, analysis.collectives.values())) <= MOST_COLLECTIVES else {}
     row = TraceRow(
         trace=recording.path.name,
@@ -156,10 +186,11 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
         return
     row.flops, row.executed_flops = sum(flops.values()) / steps, sum(executed.values()) / steps
     row.causal_flops = sum(analysis.flops("causal_flops").values()) / steps
-    row.flops_by_format, row.executed_by_format, row.padding_by_format = (
-        json.dumps({name: count / steps for name, count in of.items()})
-        for of in (flops, executed, analysis.flops("padding_flops"))
+    row.flops_by_format, row.executed_by_format = (
+        json.dumps({name: count / steps for name, count in of.items()}) for of in (flops, executed)
     )
+    row.executed_ratio, row.issued_ratio = analysis.ratios().values()
+    row.misaligned = analysis.misaligned()
     if without := [product.name for product in analysis.needed if product.call_bytes is None]:
         reasons["bytes_moved"] = {"no_bytes": {"operator": without[0]}}
     else:

@@ -14,10 +14,11 @@ from mfulab.device import ByKind, is_gpu, require_cuda
 from mfulab.device.compute import allow_tf32, cores_filled, effective_precision, prepare
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
 from mfulab.device.samplers.reading import Reading, Readings, sampling
-from mfulab.device.samplers.selection import fill, samplers_for
-from mfulab.device.samplers.series import Series, read_series
+from mfulab.device.samplers.selection import fill
+from mfulab.device.samplers.series import read_series
 from mfulab.measurements.read_utilization import ReadingRow, ReadUtilizationConfig
 from mfulab.models.loads import LOADS, Loader, Ran, filled
+from mfulab.timing.instruments import Instruments
 from mfulab.tracing.operators import BlockTrace
 
 PRECISIONS = ByKind(cpu=("fp64", "fp32", "bf16", "fp16"), gpu=("fp64", "fp32", "tf32", "bf16", "fp16"))
@@ -56,12 +57,9 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
     loader = Loader(LOADS[config.load], device, getattr(torch, config.precision.dtype), config.seed)
     loader.run(min(0.5, config.load_time_s))
     traced = _traced(loader, device, folder / "trace.json")
-    series = Series(device, folder / "series.csv", config.polling_period_s).open()
-    try:
-        ran, sampled, began, ended = _watched(loader, config, device, series)
+    with Instruments(device, folder, config.polling_period_s) as instruments:
+        ran, sampled, began, ended = _watched(loader, config, instruments)
         lines = read_series(folder / "series.csv")
-    finally:
-        series.close()
     row = ReadingRow.of(
         config,
         window_s=ran.wall_s,
@@ -83,13 +81,13 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
 
 
 def _watched(
-    loader: Loader, config: ReadUtilizationConfig, device: torch.device, series: Series
+    loader: Loader, config: ReadUtilizationConfig, instruments: Instruments
 ) -> tuple[Ran, Readings, float, float]:
     """The load with every counter around it; two readings before it and two after are awaited."""
-    period = config.polling_period_s
+    period, series, on_gpu = config.polling_period_s, instruments.series.open(), instruments.on_gpu
     _wait(lambda: series.polls() >= LEAST_POLLS, LONGEST_START_S)
-    usual = samplers_for(device)
-    others = [PsutilSampler(cores_filled())] if device.type == "cpu" else [cpu_sampler(cores_filled())]
+    usual = instruments.samplers(polled=False)
+    others = [cpu_sampler(cores_filled())] if on_gpu else [PsutilSampler(cores_filled())]
     began = time.monotonic()
     with sampling([*others, *usual, series]) as readings:
         ran = loader.run(config.load_time_s)
@@ -101,7 +99,7 @@ def _watched(
         known |= each
     absent, unknown = Reading(None, "%", "NVML", reason=NO_GPU), Reading(None, "%", "CPU", reason=NO_CPU)
     sampled = {column: known.get(name, absent) for column, name in SAMPLED.items()}
-    sampled |= {column: unknown if is_gpu(device) else known[name] for column, name in OF_CPU.items()}
+    sampled |= {column: unknown if on_gpu else known[name] for column, name in OF_CPU.items()}
     return ran, sampled, began, ended
 
 
@@ -173,7 +171,7 @@ def polled(lines: Sequence[Line], began: float, ended: float, period: float, tic
 
 
 def _memory(lines: Sequence[Line], began: float, ended: float, device: torch.device) -> Readings:
-    """Memory accessed and memory filled, of which only the second is what people take the first for."""
+    """Memory accessed and memory filled in percent: only the second is what people take the first for."""
     inside = [line for line in lines if began <= (line["monotonic_s"] or 0.0) <= ended]
     if is_gpu(device):
         total, used = torch.cuda.get_device_properties(device).total_memory, "device_memory_bytes"

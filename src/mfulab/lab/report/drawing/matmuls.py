@@ -11,12 +11,12 @@ def square(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def cube(rows: pd.DataFrame) -> pd.Series:
-    """True if a matmul is one of n × n × n."""
+    """True for a matmul of n × n × n."""
     return (rows["m"] == rows["n"]) & (rows["n"] == rows["k"]) & (rows["batch"].fillna(1) == 1)
 
 
 def fastest(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for each machine, implementation, size and precision: a sweep of block sizes leaves its best.
+    """Fastest row of each machine, implementation, size and precision: a sweep of block sizes leaves its best.
 
     A kernel that names no family has its name's first part as one. NumPy's matmul is a library's, beside the ladder.
     """
@@ -26,7 +26,7 @@ def fastest(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def most_shared(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each machine the largest size of a precision that nearly all implementations have.
+    """Rows of each machine's largest size, of a precision, that nearly all implementations have.
 
     Nearly all are three quarters of what any size has: what is too slow for a size worth showing does not decide it.
     """

@@ -6,7 +6,9 @@ come from those rows, `draw(rows, figure, text)` draws them. Its words stand in 
 """
 
 import gc
+import os
 import re
+import shutil
 import sys
 import textwrap
 import traceback
@@ -30,11 +32,14 @@ from mfulab.core.language import Texts
 from mfulab.lab.planning.naming import SNAKEMAKE
 from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import hover, kinds, labels, runs, style
+from mfulab.lab.runtime.client import SOCKET
+from mfulab.lab.runtime.forked import drawing_cores, in_processes
 
 TOPICS = (
     *("headline", "why", "ladder", "batch_size", "training", "precision", "execution", "roofline", "kernels"),
     *("memory", "flops", "energy", "series", "trust", "published"),
 )
+FEW_CORES = 4  # below which drawing ahead gains nothing
 FAILED, LONGEST = "failed", 300  # the mark of a figure that could not be drawn; characters of its reason
 # Not `Figure.savefig`, which draws twice what it writes. Dates and versions would make each file a new one.
 WRITERS: dict[str, Callable[[Figure, Path], object]] = {
@@ -142,26 +147,53 @@ def command(name: str, experiments: Sequence[str] = (), language: str = "en") ->
 def draw(
     tables: Path, out: Path, only: Sequence[str], formats: Sequence[str], language: str, listed: Path | None
 ) -> int:
-    """Draws the figures of the folder `tables` into `out`, or lists those with data in the file `listed`."""
+    """Draws the figures of the folder `tables` into `out`, or lists those with data in the file `listed`.
+
+    What a list names is drawn at once beside the warm worker, where the figures' own jobs find it.
+    """
+    worker = os.environ.get(SOCKET)
+    ahead = Path(worker).parent / f"figures-{language}" if worker else None  # gone with the sweep, and with its code
     gc.freeze()  # drawing makes much that is collected, which need not look through all imports each time
     wanted = {table for name in only or modules() for table in modules()[name].TABLES}
     found, problems = frames.read(tables, wanted)
     if listed:
-        write_text(listed, "".join(f"{name}\n" for name in modules() if has_data(name, found)))
+        names = [name for name in modules() if has_data(name, found)]
+        write_text(listed, "".join(f"{name}\n" for name in names))
+        if ahead is not None and drawing_cores() >= FEW_CORES:  # for jobs that would draw them one after the other
+            found = trust.judged(found)
+            in_processes(lambda name: _draw(name, found, ahead, formats, language), names)
         return 0
-    found = trust.judged(found)
-    for name in only or modules():
-        try:
-            drawn = render(name, found, language)
-        except Exception as error:
-            drawn = failed(name, error, language)
-        for path in (out / f"{name}.{kind}" for kind in formats):
-            path.unlink(missing_ok=True)  # a figure whose data are gone must not stay
-            if drawn is not None:
-                save(drawn, path)
-        if only and drawn is None:
+    due = [name for name in only or modules() if not _place(name, ahead, out, formats)]
+    found = trust.judged(found) if due else found
+    for name in due:
+        is_drawn = _draw(name, found, out, formats, language)
+        if only and not is_drawn:
             why = "; ".join(problems) or f"{tables}/ holds nothing to draw"
             again = "Tables are made anew by: snakemake --cores 1 report --forcerun tables"
             print(f"{name}: {why}. {again}", file=sys.stderr)
             return 1
     return 0
+
+
+def _draw(name: str, tables: frames.Tables, out: Path, formats: Sequence[str], language: str) -> bool:
+    """Draws one figure into `out`, of judged tables; false where they hold nothing for it."""
+    try:
+        drawn = render(name, tables, language)
+    except Exception as error:
+        drawn = failed(name, error, language)
+    for path in (out / f"{name}.{kind}" for kind in formats):
+        path.unlink(missing_ok=True)  # a figure whose data are gone must not stay
+        if drawn is not None:
+            save(drawn, path)
+    return drawn is not None
+
+
+def _place(name: str, ahead: Path | None, out: Path, formats: Sequence[str]) -> bool:
+    """Moves a figure that was drawn ahead into `out`; false where it was not."""
+    paths = [ahead / f"{name}.{kind}" for kind in formats] if ahead else []
+    if not paths or not all(path.exists() for path in paths):
+        return False
+    out.mkdir(parents=True, exist_ok=True)
+    for path in paths:
+        shutil.move(path, out / path.name)
+    return True

@@ -33,7 +33,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """Of the case with the longest sequence: attention's share, the backends' memory and speed there, and failures."""
+    """Sentence on the case with the longest sequence: attention's share, memory and speed of backends, failures."""
     measured = rows[rows["status"] == "ok"]
     longest = measured.loc[measured["sequence_length"].idxmax()]
     here = measured[(measured[ALIKE] == longest[ALIKE]).all(axis=1)].sort_values("sequence_length", kind="stable")

@@ -1,4 +1,4 @@
-"""The same model in several frameworks: time, compile time and MFU."""
+"""One model in several frameworks: time, compile time and MFU."""
 
 import itertools
 import json

@@ -16,7 +16,7 @@ SHOWN = 0.05  # points below which a part has no step of its own
 NAMED = 4.0  # points of a stacked bar that hold a number
 COLORS = dict(zip(PARTS, (
     "#8c8c8c", "#c9ced6", "#cc78bc", "#56b4e9", "#949494", "#d55e00", "#de8f05", "#ece133", "#ca9161", "#fbafe4",
-    "#b4d3b2", "#a5c8e1", "#0173b2", "#029e73"), strict=True))  # fmt: skip
+    "#b4d3b2", "#7fa87c", "#a5c8e1", "#0173b2", "#029e73"), strict=True))  # fmt: skip
 DARK = ("matmuls_below_best", "useful", "input_wait", "graph")  # on which numbers are white
 
 

@@ -50,7 +50,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
-    """Of one machine: each rung that is no faster than the one that it comes after, with that one before it.
+    """Pairs on one machine of a rung that is no faster than the one below, and that one, (below, rung).
 
     Libraries are beside one another, not above.
     """

@@ -42,7 +42,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def odd(rows: pd.DataFrame) -> pd.Series:
-    """True if a matmul is not n × n × n, or n no multiple of a common tile."""
+    """True for a matmul that is not n × n × n, or whose n is no multiple of a common tile."""
     return ~(matmuls.cube(rows) & (rows["n"] % FITS == 0))
 
 

@@ -124,7 +124,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def _needed(needed: float, text: Texts) -> dict[str, str]:
-    """Four digits of it, since the memory of a card has three, and the smallest card that holds it."""
+    """Four digits of the memory needed, as a card's memory has three, and the smallest card that holds it."""
     suffice = [card for capacity, card in CAPACITIES if capacity * 1e9 >= needed]
     fits = text("fits", card=suffice[0]) if suffice else text("fits_none", card=CAPACITIES[-1][1])
     return {"needed": quantity(needed, "B", 4), "fits": fits}

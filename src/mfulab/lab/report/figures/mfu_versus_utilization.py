@@ -17,7 +17,8 @@ TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "headline", 0
 TALLEST = 4.6  # inches: sentence, figure and cause are one screen
 BUSY = 90  # percent of the time
-LEAST = 0.05  # percent
+USELESS = 1  # percent of MFU: a busy run below it does next to nothing that a model needs
+LEAST = 0.01  # percent that is told; a smaller MFU is below it
 MOST = 18  # lines of all panels; `mfu_by_utilization` draws all runs of a larger sweep
 
 
@@ -38,18 +39,29 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     rows = _sound(rows)
     here = _told(rows)
     worst, best = here.loc[here["mfu_percent"].idxmin()], here.loc[here["mfu_percent"].idxmax()]
-    low, high = percent(worst["mfu_percent"]), percent(best["mfu_percent"])
+    low, high = (f"< {LEAST:g}" if mfu < LEAST else percent(mfu) for mfu in (worst["mfu_percent"], best["mfu_percent"]))
     values = {"low": low, "low_run": worst["model"], "high": high, "high_run": best["model"]}
     if here["utilization_percent"].max() < BUSY:
         return text("finding_none", busiest=rows["utilization_percent"].max(), **values)
-    key = "finding_one" if len(here) == 1 else "finding_same" if low == high else "finding"
+    useful = _useful(here)
+    if worst["mfu_percent"] < USELESS <= best["mfu_percent"]:
+        least = here.loc[useful["mfu_percent"].idxmin()]
+        key = "useless" if least["model"] == best["model"] else "useless_and_low"
+        values |= {"low_busy": worst["utilization_percent"], "high_busy": best["utilization_percent"], "least": least}
+    else:
+        key = "finding_one" if len(here) == 1 else "finding_same" if low == high else "finding"
     words = [text(key, count=len(here), total=len(rows), **values)]
     return " ".join([*words, *([text("doubtful", count=above)] if above else [])])
 
 
 def lowest(rows: pd.DataFrame) -> pd.Series:
-    """The run of lowest MFU that the sentence is about."""
-    return rows.loc[_told(_sound(rows))["mfu_percent"].idxmin()]
+    """The run of lowest MFU that the sentence is about, of several useful ones: there is something to try for it."""
+    told = _told(_sound(rows))
+    return rows.loc[(useful if len(useful := _useful(told)) > 1 else told)["mfu_percent"].idxmin()]
+
+
+def _useful(told: pd.DataFrame) -> pd.DataFrame:
+    return told[told["mfu_percent"] >= USELESS]
 
 
 def _told(sound: pd.DataFrame) -> pd.DataFrame:
@@ -58,11 +70,8 @@ def _told(sound: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sound(rows: pd.DataFrame) -> pd.DataFrame:
-    """The runs of a sentence: with matmuls, in no emulated format, not doubtful; where any are left.
-
-    A step with next to none, such as a loop that spins, is slow by design: no advice is about it.
-    """
-    rows = preferred(rows, (rows["mfu_percent"] > 0) & ~(rows["matmul_percent"] < frames.MATMULS))
+    """The runs of a sentence: with arithmetic to count, in no emulated format, not doubtful; where any are left."""
+    rows = preferred(rows, rows["mfu_percent"] > 0)
     rows = preferred(rows, ~frames.emulated(rows))
     return preferred(rows, ~trust.doubtful(rows))
 
@@ -75,16 +84,17 @@ def because(row: pd.Series, text: Texts) -> str:
     clause, cost = clauses(row["verdict"]), remedies.cost(row.to_dict(), row["verdict"])
     said = clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
     run = text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
-    return text("because", run=run, because=said)
+    return text("because_useful" if row["mfu_percent"] >= USELESS else "because", run=run, because=said)
 
 
 def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
     """The runs that have a line, by falling MFU: at most MOST, each with its `name`, `cause` and `color`.
 
-    Of more, those with arithmetic and not doubtful: the fastest run of each model and mode, evenly over MFU, and the
-    two that the sentence names.
+    Of more, those with arithmetic and not doubtful: the fastest run of each model and mode, evenly over MFU, and
+    those that the sentences name.
     """
-    machines, named = style.machines(rows), _told(_sound(rows))["mfu_percent"].agg(["idxmin", "idxmax"])
+    machines, told = style.machines(rows), _told(_sound(rows))["mfu_percent"]
+    named = {told.idxmin(), told.idxmax(), lowest(rows).name}
     most, found = MOST // len(machines), []
     for machine in machines:
         here = rows[rows["machine"] == machine].sort_values("mfu_percent", ascending=False)
@@ -103,7 +113,7 @@ def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
 
 def share(mfu: float, text: Texts) -> str:
     """MFU in words; what is too small to be seen is no longer told apart."""
-    return text("least") if 0 < mfu < LEAST else text("share_of", share=mfu)
+    return f"< {text('share_of', share=LEAST)}" if 0 < mfu < LEAST else text("share_of", share=mfu)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -18,7 +18,10 @@ def rows(tables: Tables) -> pd.DataFrame:
     columns = [*keys, "model", "mode", "precision", "batch_size", "mfu_percent", "started_at", "commit", runs.DOUBTFUL]
     known = runs.judged(tables["profile"])[[*columns, "status", "utilization_percent"]]
     known = ok(known, "utilization_percent", "mfu_percent")
-    series = tables["series"].assign(read=lambda each: each["in_window"] & each["utilization_percent"].notna())
+    series = tables["series"]
+    if series.empty:  # without columns too, as of traces
+        return series
+    series = series.assign(read=lambda each: each["in_window"] & each["utilization_percent"].notna())
     seen = series.groupby(keys, as_index=False)["read"].sum()
     known = known.merge(seen, on=keys)
     wanted = known.sort_values(["recorded", "read", "utilization_percent"], ascending=[True, False, False]).head(1)

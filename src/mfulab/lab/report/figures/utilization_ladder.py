@@ -40,7 +40,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The run that loses most between the first rung and the last, and the step at which it loses most."""
+    """The run that loses most between the first rung and the last, and the drop at which it loses most."""
     worst = rows.loc[(rows["utilization_percent"] - rows["mfu_percent"]).idxmax()]
     drop, batch = ladder.largest_drop(worst.to_dict()), worst["batch_size"]
     run = worst["model"] if batch != batch else text("run", worst=worst)  # a trace does not report its batch size

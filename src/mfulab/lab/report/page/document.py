@@ -2,15 +2,10 @@
 
 import gc
 import json
-import multiprocessing
-import os
 import re
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from importlib import resources
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +16,13 @@ from markupsafe import Markup, escape
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts, catalogue, verdicts
 from mfulab.core.language.quantities import duration, percent, quantity, significant
-from mfulab.device.cpu import usable_cores
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import figures, frames, trust
 from mfulab.lab.report.drawing import fonts, hover, style, vector
 from mfulab.lab.report.duty_cycle import duty_cycle
 from mfulab.lab.report.figures import headroom as headroom_figure
 from mfulab.lab.report.page import payload, why
+from mfulab.lab.runtime.forked import in_processes
 from mfulab.lab.tables import compare
 from mfulab.lab.tables.records import PROGRESS
 from mfulab.measurements.registry import TABLES
@@ -245,7 +240,7 @@ def _sections(
     experiments = list(filter(None, measured["experiment"].unique())) or ["recorded"] * (len(runs) > 0)
     sections: dict[str, list[dict[str, Any]]] = {}
     names = list(figures.modules())
-    made = _in_processes if drawn is None else map  # what is drawn already costs less than a process
+    made = in_processes if drawn is None else map  # what is drawn already costs less than a process
     found = made(lambda name: _made(name, tables, drawn, text, experiments), names)
     for name, shown in zip(names, found, strict=True):
         if isinstance(shown, str):
@@ -263,33 +258,6 @@ def _sections(
         for topic in figures.TOPICS
         if topic in sections
     ]
-
-
-def _in_processes(work: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
-    """Results of `work` for each of 256 names or fewer: on Linux by a forked process a core, here what one lost."""
-    cores = min(4, usable_cores()) if sys.platform == "linux" else 1
-    if cores < 2:
-        return list(map(work, names))
-    fork = multiprocessing.get_context("fork")
-    turns, giving = os.pipe()  # of a byte each: a process takes the next when it is done, and no lock dies with it
-    os.write(giving, bytes(range(len(names))))
-    os.close(giving)
-
-    def serve(to: Connection) -> None:
-        to.send({name: work(name) for turn in iter(partial(os.read, turns, 1), b"") for name in [names[turn[0]]]})
-
-    found: dict[str, Any] = {}
-    answers = []
-    for _ in range(cores):
-        here, there = fork.Pipe(duplex=False)
-        fork.Process(target=serve, args=(there,)).start()
-        there.close()  # the process has the other end alone, and reading ends with it
-        answers.append(here)
-    for here in answers:
-        with suppress(EOFError):
-            found |= here.recv()
-    os.close(turns)
-    return [found[name] if name in found else work(name) for name in names]
 
 
 def _made(
@@ -327,10 +295,10 @@ def _figure(
 
 
 def _headline(sections: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:
-    """The first figure's sentence; where every run failed, the failure."""
+    """The first figure's sentence, else the first trace's; where every run failed, the failure."""
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
     failed = "" if measured else trust.failed(tables, text.language)
-    return failed or next((figure["finding"] for figure in _all(sections)), None)
+    return failed or next((figure["finding"] for figure in _all(sections)), None) or why.of_traces(tables, text)
 
 
 def _all(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:

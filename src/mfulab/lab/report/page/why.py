@@ -84,8 +84,23 @@ def _lowest(tables: frames.Tables) -> pd.Series | None:
     return None if rows.empty else mfu_versus_utilization.lowest(rows)
 
 
+def of_traces(tables: frames.Tables, text: Texts) -> str | None:
+    """Sentence on the first trace that was read here: its step and verdict, or why it could not be read."""
+    rows = tables["traces"]
+    rows = rows[~rows["recorded"]]
+    if rows.empty:
+        return None
+    told = rows[rows["status"] == "ok"]
+    if told.empty:
+        return str(rows["message"].iloc[0])
+    row: dict[str, Any] = told.iloc[0].to_dict()
+    words = verdicts.columns(row, language=text.language)
+    said = {"verdict": words["verdict"], "because": words["verdict_reason"]}
+    return text("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), **said)
+
+
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each machine, model and workload the run with most samples per second: what no setting measured here cured.
+    """Runs with most samples per second, one for each machine, model and workload: no setting here cured these.
 
     The lowest MFU comes first; a step that has no arithmetic to count has nothing to gain, and comes last.
     """
@@ -122,7 +137,7 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
         ],
         "phases": _phases(row, text),
         "allocator": " ".join(_allocator(row, text)),
-        "advice": text.within("advice")(cause) if remedy else "",
+        "advice": verdicts.misaligned(row, text.language) or (text.within("advice")(cause) if remedy else ""),
         "experiment": experiment,
         "figure": remedy.figure if remedy and remedy.figure in figures else "",
     }

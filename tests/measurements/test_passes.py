@@ -2,14 +2,16 @@
 
 import json
 import types
+from pathlib import Path
 
 import pytest
 import torch
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, extra_passes
+from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, passes
 from mfulab.measurements.profile_step import measure as profile_step
 from mfulab.models.step import Step
+from mfulab.timing.instruments import Instruments
 
 CPU = torch.device("cpu")
 BRANCHING = {"name": "branching", "_target_": "mfulab.models.control_flow.Branching", "input_shape": [8]}
@@ -28,9 +30,11 @@ def config(**changes) -> ProfileStepConfig:
 
 
 def filled(**changes) -> ProfileRow:
-    row = ProfileRow(time_s=1.0)
-    extra_passes.fill(row, config(**changes), CPU)
-    return row
+    run = passes.Run(config(**changes), Instruments(CPU, Path()), ProfileRow(time_s=1.0), None, None, None)
+    for each in (passes.recompilations, passes.losses, passes.exact_output):
+        if each.applies(run):
+            each.fill(run)
+    return run.row
 
 
 def test_nothing_is_filled_that_nobody_asked_for():
@@ -45,7 +49,7 @@ def test_an_output_is_held_against_the_same_weights_in_float64():
 
 @pytest.mark.parametrize("other", [torch.randn(2, 8), torch.full((2, 8), float("nan"))], ids=["random", "nan"])
 def test_an_output_of_other_weights_is_incorrect_and_has_no_time(other, monkeypatch):
-    monkeypatch.setattr(extra_passes.steps, "make", lambda *_: Step(lambda: other, float, ""))
+    monkeypatch.setattr(passes.steps, "make", lambda *_: Step(lambda: other, float, ""))
     row = filled(profile={"exact": True})
     assert (row.status, row.time_s) == ("incorrect", None)
     assert "is accepted" in row.message
@@ -112,7 +116,7 @@ def test_eager_compiles_nothing():
     row = filled(profile={"varied_batches": 3})
     assert (row.varied_calls, row.graphs, row.recompilations) == (3, None, None)
     with pytest.raises(UnsupportedError, match="neither eager nor compile"):
-        extra_passes.require(config(execution={"name": "trace", "mode": "trace"}, profile={"varied_batches": 3}))
+        passes.require(config(execution={"name": "trace", "mode": "trace"}, profile={"varied_batches": 3}))
 
 
 def test_a_missing_framework_is_unsupported_with_the_command_that_installs_it(tmp_path, monkeypatch):
@@ -124,3 +128,10 @@ def test_a_missing_framework_is_unsupported_with_the_command_that_installs_it(tm
     monkeypatch.setattr(frameworks.importlib, "import_module", missing)
     with pytest.raises(UnsupportedError, match=r"execution=jax needs the package jax, .*EXTRAS=frameworks"):
         profile_step.measure(config(execution={"name": "jax", "mode": "jax"}), tmp_path)
+
+
+def test_a_pass_fills_columns_of_the_row_and_each_is_named_once():
+    columns = [column for each in passes.PASSES for column in each.fills]
+    assert set(columns) <= set(ProfileRow.model_fields)
+    shared = {column for column in columns if columns.count(column) > 1}
+    assert shared == {"status", "message", *passes.no_trace.fills}

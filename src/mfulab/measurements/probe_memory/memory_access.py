@@ -122,7 +122,7 @@ def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0)
 
 
 def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
-    """The same on a GPU: one thread that chases, or all of them that sum; `host` is a copy from pinned memory."""
+    """A walk on a GPU: one thread that chases, or all that sum; `host` is a copy from pinned memory."""
     import torch
 
     elements = working_set_bytes // 8

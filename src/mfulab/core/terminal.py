@@ -1,0 +1,33 @@
+"""Printing of foreign text: names of operators, processes, spans and models must not command a terminal."""
+
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.segment import Segment
+
+COMMANDS = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control and format characters, half ones, separators of lines
+
+
+def printable(text: str) -> str:
+    """Removes from a text whatever a terminal would obey instead of showing it; line ends and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(each for each in text if each in "\n\t" or unicodedata.category(each) not in COMMANDS)
+
+
+class Terminal(Console):
+    """Rich's console for foreign text: no markup, nothing that is not printable, and what its encoding lacks as `?`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+        """Gives the segments of a renderable; those that rich itself commands the terminal with stay."""
+        for segment in super().render(renderable, options):
+            if segment.control or (segment.text.isascii() and segment.text.isprintable()):
+                yield segment
+            else:
+                shown = printable(segment.text).encode(self.encoding, errors="replace").decode(self.encoding)
+                yield Segment(shown, segment.style)

@@ -1,0 +1,44 @@
+"""Draws several figures at once, each in a forked process that shares the tables."""
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from typing import Any
+
+from mfulab.device.cpu import usable_cores
+
+MOST = 16  # processes: each takes some 0.1 s to fork and to tell what it drew
+_work: Callable[[str], Any]
+
+
+def drawing_cores() -> int:
+    """Processes that draw at once; 1 where none can be forked."""
+    return min(MOST, usable_cores()) if sys.platform == "linux" else 1
+
+
+def in_processes(work: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
+    """Results of `work` for each name: on Linux by a forked process a core, here what a dead process left."""
+    if (cores := min(drawing_cores(), len(names))) < 2:
+        return list(map(work, names))
+    begun: dict[str, Future[Any]] = {}
+    fork = multiprocessing.get_context("fork")
+    with suppress(BrokenProcessPool), ProcessPoolExecutor(cores, fork, _begin, (work,)) as pool:
+        for name in names:
+            begun[name] = pool.submit(_call, name)
+    made = {}
+    for name, drawing in begun.items():
+        with suppress(BrokenProcessPool):
+            made[name] = drawing.result()
+    return [made[name] if name in made else work(name) for name in names]
+
+
+def _begin(work: Callable[[str], Any]) -> None:
+    global _work  # forked with the process: a closure cannot be sent to one
+    _work = work
+
+
+def _call(name: str) -> Any:
+    return _work(name)

@@ -1,0 +1,285 @@
+"""Passes after a step's windows: each says which columns it fills, and when it applies."""
+
+import copy
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.files import write_csv
+from mfulab.core.groups import PrecisionConfig
+from mfulab.device import allocator, identity, synchronise, vendors
+from mfulab.device.samplers.network import sent_bytes
+from mfulab.device.samplers.reading import Readings
+from mfulab.flops.experts import RoutedTokens
+from mfulab.kernels.formats import format_of
+from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
+from mfulab.models import execution, frameworks
+from mfulab.models import step as steps
+from mfulab.models.build import Batch, first_tensor, make_batch
+from mfulab.timing.instruments import Instruments
+from mfulab.timing.pace import Pace
+from mfulab.timing.phases import phase_readings
+from mfulab.timing.windows import Observation, are_noticed, measure_window
+from mfulab.tracing import operators
+from mfulab.tracing.analysis import Analysis
+from mfulab.tracing.modules import column_of
+
+KEPT_S = 0.2  # of the window in which memory is kept
+
+
+@dataclass
+class Run:
+    """A step after its windows: what passes read, and the row and readings that they fill."""
+
+    config: ProfileStepConfig
+    instruments: Instruments
+    row: ProfileRow
+    step: steps.Step
+    pace: Pace
+    seen: Observation
+    readings: Readings = field(default_factory=dict)
+    analysis: Analysis | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the step."""
+        return self.instruments.device  # type: ignore[no-any-return]
+
+    @property
+    def several(self) -> bool:
+        """True where ranks train together."""
+        return self.config.parallel.processes > 1
+
+    @property
+    def is_first(self) -> bool:
+        """True for the process that makes the passes which no interval needs twice."""
+        return self.config.replicate == 1
+
+    @property
+    def traced_steps(self) -> int:
+        """Steps of a traced pass, the same in every rank."""
+        most = 10 if self.instruments.on_gpu else 3
+        return max(1, min(most, round(self.pace.traced_s / self.seen.agreed_s)))
+
+
+class Pass(NamedTuple):
+    """Work on the step after its windows, the columns that it fills, and where it applies."""
+
+    fill: Callable[[Run], None]
+    fills: tuple[str, ...]
+    applies: Callable[[Run], bool]
+
+
+def fills(*columns: str, where: Callable[[Run], bool] = lambda run: True) -> Callable[[Callable[[Run], None]], Pass]:
+    """Makes a pass of a function that fills these columns `where` it applies: always, unless said otherwise."""
+    return lambda fill: Pass(fill, columns, where)
+
+
+def _is_traced(run: Run) -> bool:
+    wanted = run.config.profile.operators or run.config.profile.trace
+    return wanted and run.is_first and run.config.execution.mode not in frameworks.PACKAGES
+
+
+def _is_sound(run: Run, mode: str) -> bool:
+    """True in the first process of a step of this mode whose result is correct so far."""
+    return run.is_first and run.row.status == "ok" and run.config.workload.mode == mode
+
+
+@fills("forward_ms", "backward_ms", "optimiser_ms", "other_ms", "phases_percent")
+def phases(run: Run) -> None:
+    """Times forward, backward and optimiser in marked steps."""
+    clock, seen = run.instruments.clock, run.seen
+    run.readings |= phase_readings(run.step.call, run.step.phases, clock, run.pace.window_s, seen.agreed_s)
+
+
+@fills("memory_bytes")
+def memory(run: Run) -> None:
+    """Reads the peak of memory, before a trace adds its own."""
+    run.readings["memory_bytes"] = run.instruments.memory.read()
+
+
+@fills("sent_bytes", where=lambda run: run.several)
+def traffic(run: Run) -> None:
+    """Counts the bytes that a rank sends in a step."""
+    run.readings["sent_bytes"] = sent_bytes(run.step.call, run.traced_steps)
+
+
+@fills(*operators.READ, where=lambda run: not _is_traced(run))
+def no_trace(run: Run) -> None:
+    """Says why a run has no trace."""
+    reason = f"execution={run.config.execution.name}: torch's profiler does not see it"
+    is_foreign = run.config.execution.mode in frameworks.PACKAGES
+    run.readings |= operators.untraced(reason) if is_foreign else operators.untraced()
+
+
+@fills(
+    *(*operators.READ, "uncounted_operators", "top_kernels", "top_other_operators", "spent", "modules"),
+    *("executed_ratio", "issued_ratio", "misaligned"),
+    where=_is_traced,
+)
+def trace(run: Run) -> None:
+    """Traces some steps; leaves operators.csv, on a GPU kernels.csv, and if asked trace.json.gz."""
+    with operators.module_ranges() if run.pace.is_traced_once else nullcontext():
+        traced = operators.trace_steps(run.step.call, run.device, run.traced_steps)
+    readings, run.analysis = operators.trace_readings(traced, run.device, run.seen.time_s)
+    run.readings |= readings
+    row, profile, folder = run.row, run.config.profile, run.instruments.folder
+    row.uncounted_operators = operators.uncounted_operators(traced)
+    if run.analysis is not None:
+        row.top_kernels, row.top_other_operators = run.analysis.top_kernels(), run.analysis.top_other_operators()
+        row.spent, row.misaligned = json.dumps(run.analysis.spent), run.analysis.misaligned()
+        row.executed_ratio, row.issued_ratio = run.analysis.ratios().values()
+    if profile.operators and run.config.execution.mode == "eager" and not run.several:
+        again = None if run.pace.is_traced_once else operators.trace_modules(run.step.call, run.device, 1)
+        row.modules = column_of(operators.modules_of(again or traced))
+    if profile.operators:
+        write_csv(folder / "operators.csv", operators.operator_table(traced), operators.OPERATOR_COLUMNS)
+        if run.analysis is not None and run.analysis.kernels:
+            write_csv(folder / "kernels.csv", run.analysis.kernels, operators.KERNEL_COLUMNS)
+    if profile.trace:
+        traced.export(folder / "trace.json.gz")
+
+
+@fills("loss", "unread_parameters", "expert_imbalance", "status", "message")
+def loss(run: Run) -> None:
+    """Checks that one more step gives a finite loss; an inference of experts shows where its tokens went."""
+    row, config = run.row, run.config
+    shows_experts = config.workload.mode != "training" and config.execution.mode == "eager"
+    with RoutedTokens() if shows_experts else nullcontext() as routed:
+        row.loss = run.step.loss(run.step.call())
+    if routed is not None:
+        row.unread_parameters, row.expert_imbalance = routed.unread_parameters, routed.imbalance
+    if not math.isfinite(row.loss):
+        row.status, row.loss = "incorrect", None
+        row.message = f"the loss is not finite after {run.seen.steps} steps in {config.precision.name}"
+
+
+@fills(
+    *("default_state_page_faults", "default_state_time_s", "page_fault_s", "kept_memory_time_s"),
+    where=lambda run: not run.instruments.on_gpu,  # whose allocator keeps what it was given
+)
+def allocator_states(run: Run) -> None:
+    """Times the step in the allocator's other states, and one page fault, where faults take 1 % of a step or more."""
+    row, warm_up, seen = run.row, run.seen.warm_up, run.seen
+    row.default_state_page_faults = warm_up.unsettled_faults
+    if are_noticed(warm_up.unsettled_faults, warm_up.unsettled_s):
+        row.default_state_time_s = warm_up.unsettled_s
+    faults = run.readings.get("page_faults_per_s")
+    if faults is None or not are_noticed((faults.value or 0) * seen.time_s, seen.time_s):
+        return
+    row.page_fault_s = allocator.page_fault_s()
+    if run.several or not run.is_first:  # ranks would have to agree on the steps
+        return
+    with allocator.kept_memory() as is_kept:
+        if is_kept:
+            run.step.call()
+            run.step.call()
+            row.kept_memory_time_s = measure_window(run.step.call, run.instruments.clock, KEPT_S, seen.time_s).median_s
+
+
+@fills(
+    *("varied_calls", "varied_s", "graphs", "recompilations", "graph_breaks"),
+    where=lambda run: bool(run.config.profile.varied_batches) and _is_sound(run, "inference"),
+)
+def recompilations(run: Run) -> None:
+    """Calls the model with batch_size, batch_size + 1, … samples, and counts what torch.compile made anew."""
+    from torch._dynamo import explain
+    from torch._dynamo.utils import counters
+
+    row, config, device = run.row, run.config, run.device
+    torch.manual_seed(config.seed)
+    model, batch = steps.make_model(config, device)
+    model.eval()
+    compiles = config.execution.mode == "compile"
+    call, count = execution.issue(model, batch, config.execution), config.profile.varied_batches
+    dtype, length = batch.inputs.dtype, config.sequence_length
+    sizes = range(config.batch_size, config.batch_size + count)
+    inputs = [make_batch(config.model, size, length, device=device, dtype=dtype).inputs for size in sizes]
+    if compiles:
+        with torch.no_grad():  # a break is a place in one call at which torch.compile goes back to Python
+            row.graph_breaks = explain(model)(inputs[0]).graph_break_count
+    torch.compiler.reset()  # what was compiled while timing must not be found again
+    made = [counters["stats"]["unique_graphs"]]  # graphs handed to the compiler, before the calls and after each
+    began = time.perf_counter()
+    with torch.no_grad():
+        for samples in inputs:
+            call(samples)
+            made.append(counters["stats"]["unique_graphs"])
+    synchronise(device)
+    row.varied_calls, row.varied_s = count, time.perf_counter() - began
+    if compiles:
+        row.graphs = made[-1] - made[0]
+        row.recompilations = sum(before < after for before, after in itertools.pairwise(made[1:]))
+
+
+@fills(
+    *("losses", "exact_losses"),
+    where=lambda run: bool(run.config.profile.losses) and _is_sound(run, "training"),
+)
+def losses(run: Run) -> None:
+    """Trains anew from the seed, and where asked the same in float64, in which torch computes eagerly."""
+    config, device, count = run.config, run.device, run.config.profile.losses
+    torch.manual_seed(config.seed)
+    step = steps.make(config, device)
+    run.row.losses = json.dumps([step.loss(step.call()) for _ in range(count)])
+    if not config.profile.exact:
+        return
+    torch.manual_seed(config.seed)
+    model, batch = steps.make_model(config, device)
+    model = model.double().train()
+    if batch.inputs.is_floating_point():
+        batch = Batch(batch.inputs.double(), batch.targets)
+    double = config.model_copy(update={"precision": PrecisionConfig(name="fp64", dtype="float64")})
+    train = steps.training_step(double, model, list(model.parameters()), batch, device)
+    run.row.exact_losses = json.dumps([float(train()) for _ in range(count)])
+
+
+@fills(
+    *("relative_error", "status", "message", "time_s"),
+    where=lambda run: run.config.profile.exact and _is_sound(run, "inference"),
+)
+def exact_output(run: Run) -> None:
+    """Holds an inference's output against float64's of the same weights; a row too far from it has no time.
+
+    A model may know its output in another way, `exact(inputs)`. Accepted is the error that a matmul of the deepest sum
+    among its layers may have, once for each layer.
+    """
+    row, config = run.row, run.config
+    torch.manual_seed(config.seed)
+    output = first_tensor(steps.make(config, run.device).call())
+    torch.manual_seed(config.seed)
+    model, batch = steps.make_model(config, run.device)
+    with torch.no_grad():
+        if callable(known := getattr(model, "exact", None)):
+            exact = known(batch.inputs)
+        else:
+            exact = first_tensor(copy.deepcopy(model).eval().double()(batch.inputs.double()))
+    weights = [weight for weight in model.parameters() if weight.ndim > 1]
+    deepest = max((weight[0].numel() for weight in weights), default=1)
+    tolerance = max(1, len(weights)) * format_of(config.precision).tolerance(deepest)
+    row.relative_error = float(torch.linalg.vector_norm(output.double() - exact) / torch.linalg.vector_norm(exact))
+    if not row.relative_error <= tolerance:  # NaN is wrong, too
+        row.status, row.time_s = "incorrect", None
+        row.message = f"relative error {row.relative_error:.1e}; at most {tolerance:.1e} is accepted"
+
+
+PASSES = (phases, memory, traffic, no_trace, trace, loss, allocator_states, recompilations, losses, exact_output)
+"""Every pass in its order: memory is read before a trace adds its own; what builds a model anew comes last."""
+
+
+def require(config: ProfileStepConfig) -> None:
+    """Raises UnsupportedError for a pass that this execution or device cannot have, before anything is timed."""
+    if config.profile.varied_batches and config.execution.mode not in ("eager", "compile"):
+        raise UnsupportedError(f"profile.varied_batches: execution={config.execution.name}: neither eager nor compile")
+    kind = identity.resolve(config.device.type)
+    formats = next((vendor.FORMATS for vendor in vendors.of_kind(kind)), ())
+    if formats and "fp64" not in formats and (config.profile.exact or config.profile.losses):
+        raise UnsupportedError(f"profile.exact and profile.losses: torch.{kind} has no float64 to compare with")

@@ -1,0 +1,55 @@
+"""Instruments that watch one device while something is measured on it."""
+
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mfulab.device import is_gpu
+from mfulab.device.gpu import clock_reader
+from mfulab.device.samplers.memory import PeakMemory
+from mfulab.device.samplers.reading import Sampler
+from mfulab.device.samplers.selection import samplers_for
+from mfulab.device.samplers.series import INTERVAL_S, Series
+from mfulab.timing.clocks import Clock, clock_for
+from mfulab.timing.probe import Best, Probe, known_best
+
+
+class Instruments(AbstractContextManager["Instruments"]):
+    """Clock, probe, peak memory, samplers and time series of one device, each made when it is first used.
+
+    Leaves series.csv in `folder` where `polled` was used; leaving the context ends its poller.
+    """
+
+    def __init__(self, device: Any, folder: Path, interval_s: float = INTERVAL_S) -> None:
+        self.device, self.folder = device, folder
+        self.on_gpu = is_gpu(device)
+        self.frequency_mhz = clock_reader(device)
+        self.series = Series(device, folder / "series.csv", interval_s)
+
+    @cached_property
+    def clock(self) -> Clock:
+        """Marks the ends of steps."""
+        return clock_for(self.device)
+
+    @cached_property
+    def probe(self) -> Probe:
+        """Asks for the machine's state; holds memory of its own from its first use on."""
+        return Probe(self.device, self.frequency_mhz)
+
+    @cached_property
+    def best(self) -> Best:
+        """The machine's best state, as the environment's row has it."""
+        return known_best(self.folder)
+
+    @cached_property
+    def memory(self) -> PeakMemory:
+        """Peak memory beyond what the process held at the first use."""
+        return PeakMemory(self.device)
+
+    def samplers(self, *, polled: bool = True) -> list[Sampler]:
+        """Starts the poller where `polled`, and gives every sampler of the device, the strictest first."""
+        return samplers_for(self.device, [self.series.open()] if polled else [])
+
+    def __exit__(self, *_: object) -> None:
+        self.series.close()

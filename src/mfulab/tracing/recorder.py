@@ -1,0 +1,187 @@
+"""Makes `Recording`s of the events that a reader of a format finds, and leaves out what cannot have happened."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mfulab.core.said import Said
+from mfulab.tracing import processes
+from mfulab.tracing.recording import (
+    Activities,
+    Call,
+    Collective,
+    HostCalls,
+    Indices,
+    Launches,
+    Recording,
+    TraceError,
+    launch_delays,
+    launch_of,
+    printable,
+)
+
+CLOCKS_APART_NS = 1_000_000  # a kernel that begins so long before its launch was timed by another clock
+PAUSE_NS = 3600 * 10**9  # no profile pauses for an hour, and no event takes one
+
+
+class Recorder:
+    """Makes the columns of a `Recording`, event by event; -1 stands for a number that an event does not hold."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._names: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}  # the same by names as the file has them
+        self._threads: dict[tuple[Any, Any], int] = {}  # of each process
+        self._places: dict[tuple[Any, int], int] = {}  # devices of each process
+        self._activities, self._host, self._launches = array("q"), array("q"), array("q")
+        self._collectives: list[tuple[int, int, int, Collective]] = []
+        self._calls: dict[int, Call] = {}
+        self._shared: dict[str, Call] = {}
+
+    def __len__(self) -> int:
+        return len(self._activities) + len(self._host)
+
+    @property
+    def executed(self) -> bool:
+        """Says whether a device executed anything."""
+        return len(self._activities) > 0
+
+    def activity(
+        self, span: tuple[int, int], kind: int, name: str, place: tuple[Any, int], stream: int, correlation: int,
+        external: int, blocks: int, collective: Collective | None = None,
+    ) -> None:  # fmt: skip
+        """Adds what a device executed: `kind` of `KINDS`, and the blocks of its grid, 0 where they are not known.
+
+        `place` is the process, as the file tells it, and the device's number in it.
+        """
+        number = self._places.setdefault(place, len(self._places))
+        self._activities.extend((*span, kind, self._name(name), number, stream, correlation, external, blocks))
+        if collective:
+            self._collectives.append((*span, number, collective))
+
+    def host_call(
+        self, span: tuple[int, int], name: str, thread: tuple[Any, Any], external: int, forward: bool,
+        annotation: bool, call: Call | None = None, sequence: int = -1,
+    ) -> None:  # fmt: skip
+        """Adds an operator or annotation of a process's thread; `call` holds its arguments, where they are recorded."""
+        number = self._threads.setdefault(thread, len(self._threads))
+        if call is not None:  # equal ones are kept once
+            text = str((call.name, call.shapes, call.types, call.values))
+            if text not in self._shared:
+                self._shared[text] = call.plain()
+            self._calls[len(self._host) // 8] = self._shared[text]
+        self._host.extend((*span, self._name(name), number, external, forward, annotation, sequence))
+
+    def launch(
+        self, span: tuple[int, int], thread: tuple[Any, Any], correlation: int, name: str, kernel: str = ""
+    ) -> None:
+        """Adds a call of the runtime, with the name of the kernel that it launches where that is known."""
+        launched = self._name(kernel) if kernel else -1
+        number = self._threads.setdefault(thread, len(self._threads))
+        self._launches.extend((*span, number, correlation, self._name(name), launched))
+
+    def _name(self, name: str) -> int:
+        known = self._numbers.get(name)
+        if known is None:
+            known = self._numbers[name] = self._names.setdefault(printable(name), len(self._names))
+        return known
+
+    def done(self, metadata: dict[str, Any], events: int | None = None, notes: Sequence[Said] = ()) -> list[Recording]:
+        """A recording of each process that launched or marked steps, of all events so far; `events` are the file's.
+
+        Raises TraceError: kernels begin before they were launched, so another clock than the host's timed them.
+        """
+        activities, host, launches = map(_columns, (self._activities, self._host, self._launches), (9, 8, 6))
+        *spans, forward, annotation, sequence = host
+        recording = Recording(
+            self.path, list(self._names), Activities(*activities),
+            HostCalls(*[*spans, forward.astype(bool), annotation.astype(bool), sequence, self._calls]),
+            Launches(*launches), metadata,
+            sum(len(columns[0]) for columns in (activities, host, launches)) if events is None else events,
+            self._collectives, notes=list(notes),
+        )  # fmt: skip
+        threads, places = [process for process, _ in self._threads], [process for process, _ in self._places]
+        devices = np.array([device for _, device in self._places], np.int64)
+        found = [_checked(part, devices) for part in processes.split(recording, threads, places)]
+        if executed := [part.activities for part in found if len(part.activities)]:
+            span = int(min(one.begin.min() for one in executed)), int(max(one.end.max() for one in executed))
+            found = [replace(part, span=span) for part in found]
+        return found
+
+
+def _checked(recording: Recording, devices: Indices) -> Recording:
+    """One process's recording with its devices' numbers, without impossible events, each stream one at a time."""
+    recording = _possible(recording)  # while devices are numbered by their places, from 0
+    activities = recording.activities
+    activities.device = devices[activities.device] if len(activities) else activities.device
+    held = recording.collectives
+    recording.collectives = [(begin, end, int(devices[place]), what) for begin, end, place, what in held]
+    for device in np.unique(recording.activities.device).tolist():
+        delays = launch_delays(recording, device)
+        if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:
+            raise TraceError(
+                f"{recording.path}: overlapping clocks: kernels of device {device} begin {apart / 1e6:,.1f} ms before "
+                f"they are launched (median), so device and host times cannot be joined"
+            )
+        if cut := _trim(recording.activities, device):
+            recording.trimmed[device] = cut
+    return recording
+
+
+def _possible(recording: Recording) -> Recording:
+    """Leaves out events at times that cannot be, which would stretch windows; a note counts them.
+
+    An activity at 0 before all that the host did was never timed. Events an hour away from most others, or as long,
+    have a broken stamp. A kernel long before its launch has one too, unless most have: then the clocks differ.
+    """
+    columns = recording.activities, recording.host, recording.launches
+    begin, end = (np.concatenate([getattr(column, name) for column in columns]) for name in ("begin", "end"))
+    held = end - begin < PAUSE_NS
+    if held.any() and begin[held].max() - begin[held].min() > PAUSE_NS:
+        order = np.argsort(begin, kind="stable")
+        run = np.empty(len(begin), np.int64)
+        run[order] = np.cumsum(np.diff(begin[order], prepend=begin[order[0]]) > PAUSE_NS)
+        held &= run == np.bincount(run[held]).argmax()
+    count, mine = len(recording.activities), recording.activities
+    called = begin[count:][held[count:]]
+    if len(called):
+        held[:count] &= (mine.begin != 0) | (called.min() <= CLOCKS_APART_NS)
+    found = launch_of(recording)
+    linked = (found >= 0) & held[:count]
+    early = linked & (mine.begin < np.append(recording.launches.begin, 0)[found] - CLOCKS_APART_NS)
+    of_device = [
+        np.bincount(mine.device[chosen], minlength=mine.device.max(initial=0) + 1) for chosen in (early, linked)
+    ]
+    held[:count] &= ~(early & (2 * of_device[0] < of_device[1])[mine.device])
+    if held.all():
+        return recording
+    masks = np.split(held, np.cumsum([len(column) for column in columns[:2]]))
+    kept = recording.chosen(*masks)
+    kept.notes.append(Said("impossible_times", {"count": int((~held).sum())}))
+    return kept
+
+
+def _trim(activities: Activities, device: int) -> tuple[int, int] | None:
+    """Lets each activity begin where those before it on its stream have ended: a stream executes one at a time.
+
+    Their union stays as it is. Returns how many were cut and by how many ns in all; None without overlap.
+    """
+    count = lost = 0
+    mine = np.flatnonzero((activities.device == device) & (activities.stream >= 0))
+    for stream in np.unique(activities.stream[mine]):
+        chosen = mine[activities.stream[mine] == stream]
+        chosen = chosen[np.lexsort((activities.end[chosen], activities.begin[chosen]))]
+        begin, end = activities.begin[chosen], activities.end[chosen]
+        before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
+        cut = np.maximum(np.minimum(before, end) - begin, 0)
+        activities.begin[chosen] = begin + cut
+        count, lost = count + int((cut > 0).sum()), lost + int(cut.sum())
+    return (count, lost) if count else None
+
+
+def _columns(flat: "array[int]", count: int) -> list[Any]:
+    return list(np.array(flat, np.int64).reshape(-1, count).T.copy())

@@ -1,0 +1,362 @@
+"""A GPU that is not there: a whole sweep on its clock, from planning to the page; the device's answers are recorded.
+
+Rows are those of the recorded H100, scaled to the device; seconds come from that recording and from a sweep on an H200
+(26 November 2026, 16 cores, cold disk). The clock stands still but for what is charged: a run's parts as recorded, at
+the pace that planning gave it, and of tables, figures and page the processor time that they take here.
+"""
+
+import csv
+import functools
+import html
+import json
+import math
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support import stand_in_clock
+from support.nvml_stand_in import Gpu, StandIn
+from support.workflow_copy import ROOT, copy_workflow
+
+REFERENCE = ROOT / "results/reference/nvidia-h100-80gb-hbm3"
+DEVICE = "MFULAB_STAND_IN"  # the name of one of DEVICES
+CORES = 16
+HOST = 1.8  # seconds of that machine's cores for one of this one's, as its figures took
+WORKER_S, JOB_S = 19.6, 0.12  # the worker's imports from a cold disk, and a job's part
+FIRST_FONTS_S = 4.0  # the first drawing reads fonts
+H100_TFLOP_S = {"fp32": 54.1, "bf16": 731.0, "fp16": 731.0}
+# Seconds of a process beside warm-up, windows and first call: context, probe, model; then of each step traced.
+CONTEXT_S = 0.7
+TRACED_S = {"tiny_kernels": 0.01, "resnet50": 0.2, "gpt2": 0.12}
+TRACED_TRAINING = 3.7  # times as many operators
+COUNTED_S = {"resnet50": 1.0, "gpt2": 2.7}
+COMPILE_S = 9.0
+# Of a matmul: context, operands, checks; then what its first call compiles.
+MATMUL_S = {"torch": 0.5, "cublas": 1.0, "cuda_": 1.0, "triton": 1.7, "numba": 1.7, "numba_cuda_unrolled": 3.4}
+
+
+@dataclass(frozen=True)
+class Device:
+    """What tells one stand-in from another."""
+
+    name: str
+    capability: tuple[int, int]
+    memory_bytes: int
+    tflop_s: Mapping[str, float]  # of its best matmul
+    spec_tflop_s: Mapping[str, float]
+    gb_s: float
+    slower: float  # than the H100, in what the device computes
+    gpm: bool
+
+
+DEVICES = {
+    "h200": Device(
+        "NVIDIA H200", (9, 0), 150_754_820_096, {"fp32": 54.3, "bf16": 658.0, "fp16": 658.0},
+        {"fp32": 66.9, "bf16": 989.4, "fp16": 989.4}, 4306.0, 1.0, True,
+    ),
+    "t4": Device(
+        "Tesla T4", (7, 5), 15_843_721_216, {"fp32": 6.8, "fp16": 41.0}, {"fp32": 8.1, "fp16": 65.1},
+        241.0, 8.0, False,
+    ),
+}  # fmt: skip
+
+
+def device() -> Device:
+    """The one that this process stands for."""
+    return DEVICES[os.environ[DEVICE]]
+
+
+def install() -> None:
+    """Puts the device under NVML, where planning and runs ask for it."""
+    here = device()
+    gpu = Gpu(name=here.name, capability=here.capability, gpm=here.gpm, memory_bytes=here.memory_bytes)
+
+    class Patch:
+        setattr = staticmethod(setattr)
+
+    StandIn(gpu).install(Patch)
+
+
+@functools.cache
+def _recorded(table: str) -> list[dict[str, str]]:
+    with (REFERENCE / f"{table}.csv").open(newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["status"] == "ok"]
+
+
+def measure(step: str, config: Any, folder: Path) -> Any:
+    """What the device answers to a run, after as many of its seconds as that takes."""
+    from mfulab.core.measurement import Measured
+
+    row, seconds = {
+        "environment": _environment, "ceilings": _ceiling, "profile_step": _step, "bench_matmul": _matmul,
+    }[step](config)  # fmt: skip
+    stand_in_clock.advance(seconds + JOB_S)
+    return Measured(row)
+
+
+def _environment(config: Any) -> tuple[Any, float]:
+    from mfulab.device.vendors import nvidia
+    from mfulab.measurements.environment import EnvironmentRow
+
+    gpus = json.dumps([{**facts, "sms": None} for facts in nvidia.describe_all()])
+    row = EnvironmentRow(device="cuda", device_name=device().name, gpus=gpus, python="3.12", cpu_logical_cores=CORES)
+    return row, WORKER_S + 0.4
+
+
+def _ceiling(config: Any) -> tuple[Any, float]:
+    from mfulab.measurements.ceilings import CeilingRow
+    from mfulab.timing.best_matmul import CAREFUL, QUICK
+
+    here, name = device(), config.ceiling
+    search = QUICK if config.search == "quick" else CAREFUL["cuda"]
+    row = CeilingRow(ceiling=name, clock_mhz=1755.0)
+    if name == "memory":
+        row.measured_gb_s, row.computed_gb_s = here.gb_s, 1.12 * here.gb_s
+        row.measured_s = search.triads * search.sample_s
+        return row, CONTEXT_S + row.measured_s
+    row.measured_tflop_s, row.computed_tflop_s = here.tflop_s[name], here.spec_tflop_s[name]
+    row.measured_with, row.measured_shape, row.emulated = "torch_nt", "8192x8192x8192", False
+    row.max_clock_tflop_s = row.datasheet_tflop_s = here.spec_tflop_s[name]
+    spent = 0.0
+    for m, n, k in search.shapes:
+        call_s = 2 * m * n * k / (here.tflop_s[name] * 1e12)
+        shape_s = 2 * call_s + max(search.settle_s, call_s) + search.samples * max(search.sample_s, call_s)
+        if not spent or spent + shape_s < search.limit_s:
+            spent += shape_s
+    row.measured_s = search.ways * spent + 0.3
+    return row, CONTEXT_S + row.measured_s
+
+
+def step_s(model: str, workload: str, batch_size: int, precision: str) -> tuple[dict[str, str], float]:
+    """The recorded row nearest to a step, and the seconds of that step on this device."""
+    alike = [row for row in _recorded("profile") if (row["model"], row["workload"]) == (model, workload)]
+    alike = [row for row in alike if row["precision"] == precision] or [r for r in alike if r["precision"] == "bf16"]
+    nearest = min(alike, key=lambda row: abs(math.log(int(row["batch_size"]) / batch_size)))
+    full = max(alike, key=lambda row: int(row["batch_size"]))
+    computing_s = float(full["time_s"]) * batch_size / int(full["batch_size"])
+    if precision not in (full["precision"], "fp16"):
+        computing_s *= 0.5 * H100_TFLOP_S[full["precision"]] / H100_TFLOP_S[precision]
+    computing_s *= H100_TFLOP_S[precision] / device().tflop_s[precision]
+    if model == "spinning":  # waits for a clock, and multiplies nothing to speak of
+        return nearest, float(nearest["time_s"])
+    launching_s = min(float(row["time_s"]) for row in alike) if model != "wide_linear" else 0.0
+    return nearest, max(launching_s * device().slower, 0.0 if model == "tiny_kernels" else computing_s)
+
+
+def _step(config: Any) -> tuple[Any, float]:
+    from mfulab.measurements.profile_step import ProfileRow
+    from mfulab.timing.pace import pace_for
+
+    here, pace = device(), pace_for("cuda", config.timing)
+    model, workload = config.model.name, config.workload.name
+    recorded, time_s = step_s(model, workload, config.batch_size, config.precision.name)
+    compiled = config.execution.mode == "compile"
+    time_s /= 20 if compiled else 1  # two hundred small kernels become one
+    names = {name for name in ProfileRow.model_fields if name.endswith("_percent") or name in COPIED}
+    of_gpm = {"sm_active_percent", "occupancy_percent", "tensor_active_percent", "dram_active_percent"}
+    names -= set() if here.gpm else {*of_gpm, *(name for name in names if "_tensor_" in name or name.startswith("fp"))}
+    values = {name: recorded[name] for name in names if recorded.get(name)}
+    window_s = pace.windows * max(pace.window_s, time_s)
+    warm_up_s = float(recorded["first_call_s"]) + max(0.4 * pace.warm_up_s, 4 * time_s)
+    row = ProfileRow.of(config, **values)
+    row.effective_precision, row.steady, row.loss = config.precision.name, True, 1.0
+    row.time_s = row.median_time_s = time_s
+    row.time_p5_s, row.time_p95_s, row.within_spread_percent = 0.995 * time_s, 1.01 * time_s, 0.3
+    row.windows, row.steps, row.window_s = pace.windows, round(window_s / time_s), window_s
+    row.warm_up_s, row.first_call_s = warm_up_s, float(recorded["first_call_s"])
+    row.measured_s = warm_up_s + window_s
+    row.utilization_source, row.sources_answered = "NVML utilization samples over 1.03 s", "hardware counters, trace"
+    row.reasons = json.dumps({"energy_j": "the window is shorter than 5 s, and the counter ticks each 100 ms"})
+    traced = max(1, min(10, round(pace.traced_s / time_s))) + (0 if pace.is_traced_once else 1)
+    each_s = TRACED_S.get(model, 0.0) * (TRACED_TRAINING if workload == "training" else 1)
+    around_s = CONTEXT_S + traced * (each_s + 1.5 * time_s) + (pace.window_s if workload == "training" else 0)
+    if compiled:
+        row.compile_s = COMPILE_S
+    return row, around_s + row.measured_s + (COMPILE_S if compiled else 0)
+
+
+COPIED = {
+    *("memory_bytes", "memory_source", "power_w", "clock_mhz", "launch_gaps_per_step", "launch_gap_s", "top_kernels"),
+    *("uncounted_operators", "top_other_operators", "modules", "spent", "temperature_c", "other_processes", "sources"),
+}
+
+
+INSTEAD = {"numba_cuda_seminar": "numba_cuda_transposed", "numba_cuda_seminar_shared": "numba_cuda_shared"}
+
+
+def _matmul(config: Any) -> tuple[Any, float]:
+    from mfulab.measurements.bench_matmul import MatmulRow
+
+    name, (batch, m, n, k) = config.kernel.name, config.shape
+    rows = [row for row in _recorded("matmul") if row["batch"] == "1"]
+    precision = "bf16" if config.precision.name == "fp16" else config.precision.name
+    of_kernel = [row for row in rows if row["kernel"] == INSTEAD.get(name, name)] or [
+        row for row in rows if row["kernel"] == "torch"
+    ]
+    recorded = next(row for row in of_kernel if row["precision"] == precision)
+    flops = 2 * batch * m * n * k
+    share = flops / float(recorded["flops"])
+    share *= H100_TFLOP_S[precision] / device().tflop_s[config.precision.name]
+    time_s = max(1e-5, float(recorded["time_s"]) * share * (1.5 if n < 4096 else 1))
+    beside_s = float(recorded["reference_time_s"] or recorded["time_s"]) * share
+    row = MatmulRow.of(config, family=recorded["family"], batch=batch, m=m, n=n, k=k, flops=flops, clock_mhz=1755.0)
+    row.after, row.adds, row.relative_error = recorded["after"], recorded["adds"], float(recorded["relative_error"])
+    row.tolerance, row.effective_precision = float(recorded["tolerance"]), config.precision.name
+    row.time_s = row.median_time_s = row.hot_time_s = time_s
+    row.cold_time_s, row.repetitions = 1.01 * time_s, config.timing.windows or 3
+    row.reference_time_s, row.reference_name = beside_s, recorded["reference_name"] or None
+    group_s, settle_s = config.timing.window_time_s or 0.1, config.timing.warm_up_time_s or 0.3
+    contestants = (time_s, beside_s) if row.reference_name else (time_s,)
+    rounds = max(row.repetitions, len(contestants))
+    round_s = sum(settle_s * (each < settle_s) + max(group_s, each) + each for each in contestants)
+    row.measured_s = settle_s + rounds * round_s
+    started = next((MATMUL_S[each] for each in sorted(MATMUL_S, key=len, reverse=True) if name.startswith(each)), 1.0)
+    return row, started + 2 * time_s + row.measured_s
+
+
+IMPORT = "from mfulab.lab.runtime import stand_in_clock as time"
+INSTALLED = "from support import gpu_stand_in\ngpu_stand_in.install()"
+# Edits of a copy of the project: its clock, and what of this machine is the stand-in's. (file, pattern, text)
+EDITS = (
+    *(
+        (f"src/mfulab/{name}.py", r"(?m)^import time$", IMPORT)
+        for name in ("lab/runtime/budget", "lab/runtime/run", "lab/planning/workflow", "cli/refine")
+    ),
+    ("src/mfulab/lab/runtime/run.py", r"datetime\.now\(UTC\)", "datetime.fromtimestamp(time.time(), UTC)"),
+    ("src/mfulab/lab/runtime/client.py", r"(?m)^import time$", ""),
+    ("src/mfulab/lab/runtime/client.py", r"(?m)^(from mfulab\.lab\.runtime import budget.*)$", rf"\1\n{IMPORT}"),
+    ("src/snakemake_logger_plugin_mfulab/__init__.py", r"(?m)^import time$", IMPORT),
+    ("src/snakemake_logger_plugin_mfulab/__init__.py", r"record\.created", "time.time()"),
+    ("src/mfulab/device/identity.py", r'version\.endswith\("\+cpu"\)', "False"),
+    ("src/mfulab/lab/runtime/forked.py", r"usable_cores\(\)\)", f"{CORES})"),
+    ("Snakefile", r"(?m)^from snakemake.utils", f"{INSTALLED}\nfrom snakemake.utils"),
+)
+RUN = """import sys
+from support import gpu_stand_in
+gpu_stand_in.main(sys.argv.pop(1))
+"""
+COMMAND = """from support import gpu_stand_in
+gpu_stand_in.command()
+"""
+
+
+def main(step: str) -> None:
+    """Runs a step in the place of scripts/run.py: what needs no device is counted here, as recorded in time."""
+    install()
+    import types
+
+    from mfulab.lab.runtime import run
+
+    if "--failed" in sys.argv:
+        stand_in_clock.advance(JOB_S)
+    if step == "count_flops":
+        counted_s = next((seconds for model, seconds in COUNTED_S.items() if f"model={model}" in sys.argv[-1]), 0.25)
+        stand_in_clock.advance(JOB_S + counted_s)
+    else:
+        module = types.ModuleType(f"mfulab.measurements.{step}.measure")
+        module.measure = functools.partial(measure, step)  # type: ignore[attr-defined]
+        sys.modules[module.__name__] = module
+    run.main(step)
+
+
+def command() -> None:
+    """Runs a command in the place of scripts/command.py, and charges the processor time that it took."""
+    install()
+    from mfulab.cli.main import main as mfulab
+
+    status: Any = 0
+    before = os.times()
+    try:
+        status = mfulab()
+    except SystemExit as end:
+        status = end.code
+    now = os.times()
+    own = now.user + now.system - before.user - before.system
+    others = now.children_user + now.children_system - before.children_user - before.children_system
+    is_first = not Path("reports/report.html").exists() and sys.argv[1] == "page"
+    if sys.argv[1] != "refine":  # which charges by its runs
+        stand_in_clock.advance(JOB_S + HOST * (own + others / CORES) + FIRST_FONTS_S * is_first)
+    sys.exit(status)
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep left: Unix seconds are the stand-in's, counted from the command."""
+
+    folder: Path
+    output: str
+    total_s: float
+    events: list[tuple[float, str]]  # when each job was done, and its words
+
+
+def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
+    """A copy of the project in `folder` that measures on the stand-in; with `figures` it has no others."""
+    copy_workflow(folder, with_source=True)
+    listed = ("src/mfulab/lab/report/figures/__init__.py", r"for name in ranked\}", f"for name in {figures}}}")
+    for name, pattern, text in (*EDITS, *([listed] if figures else [])):
+        path = folder / name
+        edited, count = re.subn(pattern, text, path.read_text(encoding="utf-8"))
+        assert count, f"{name}: nothing like {pattern}"
+        path.write_text(edited, encoding="utf-8")
+    shutil.copy(stand_in_clock.__file__, folder / "src/mfulab/lab/runtime")
+    (folder / "scripts/run.py").write_text(RUN)
+    (folder / "scripts/command.py").write_text(COMMAND)
+    (folder / "results").mkdir()
+    (folder / "results/reference").symlink_to(ROOT / "results/reference")
+    return folder
+
+
+def sweep(folder: Path, name: str, *config: str, target: str = "report") -> Swept:
+    """Runs the main command in a copy that `prepare` made, on the stand-in `name`."""
+    began = 1_790_000_000.0
+    clock = folder / "clock"
+    if not clock.exists():
+        clock.write_bytes(struct.pack("d", began))
+    before = struct.unpack("d", clock.read_bytes())[0]
+    clock.write_bytes(struct.pack("d", before + stand_in_clock.START_S))
+    environment = {
+        **{key: value for key, value in os.environ.items() if key not in ("MFULAB_WORKER", "CUDA_VISIBLE_DEVICES")},
+        "PYTHONPATH": os.pathsep.join((str(folder / "src"), str(ROOT / "tests"))),
+        stand_in_clock.CLOCK: str(clock),
+        DEVICE: name,
+        "MFULAB_LOCKS": str(folder),
+    }
+    given = ["--config", *config] if config else []
+    words = [sys.executable, "-m", "snakemake", "--cores", "1", target, *given]
+    done = subprocess.run(
+        words, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert done.returncode == 0, done.stdout
+    ended = struct.unpack("d", clock.read_bytes())[0]
+    return Swept(folder, done.stdout, ended - before, told(done.stdout))
+
+
+DONE = re.compile(r"^ *\d+/\d+ done   (.*?) · .*? · (?:(\d+) min )?([\d.]+) s of ", re.MULTILINE)
+
+
+def told(output: str) -> list[tuple[float, str]]:
+    """When each job was done, in seconds of the sweep, and its words, as the terminal showed them."""
+    return [(60 * int(minutes or 0) + float(seconds), words) for words, minutes, seconds in DONE.findall(output)]
+
+
+def rows(folder: Path, step: str) -> list[dict[str, str]]:
+    """First processes' rows of a step that were measured."""
+    found = []
+    for path in sorted(folder.glob(f"results/*/{step}/*/row.csv")):
+        with path.open(newline="", encoding="utf-8") as file:
+            found += [row for row in csv.DictReader(file) if row["status"] == "ok" and "replicate=" not in row["run"]]
+    return found
+
+
+def sentence(folder: Path) -> str:
+    """The page's first sentence."""
+    page = (folder / "reports/report.html").read_text(encoding="utf-8")
+    found = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", found[1] if found else "")).split())

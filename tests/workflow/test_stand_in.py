@@ -1,0 +1,56 @@
+"""The main command on a GPU that is not there: what is measured by when, and what its page says."""
+
+import re
+
+import pytest
+from support import gpu_stand_in
+from support.slow import few
+
+FIGURES = (
+    "mfu_versus_utilization",
+    "kernel_ladder",
+)  # those of the first screen and of the ladder: drawing takes longest
+NARROW = ("model=spinning,wide_linear,resnet50", "kernel=torch,numba_cuda_unrolled", "replicates=1")
+
+
+@pytest.fixture
+def swept(tmp_path, request):
+    """A sweep on the stand-in of the test's name, narrowed to what shows the same."""
+    return gpu_stand_in.sweep(gpu_stand_in.prepare(tmp_path, FIGURES), request.param, *NARROW)
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("swept", few(["t4", "h200"]), indirect=True)
+def test_a_gpu_s_first_minutes_show_busy_and_useless_beside_useful(swept):
+    steps = {row["run"]: row for row in gpu_stand_in.rows(swept.folder, "profile_step")}
+    matmuls = gpu_stand_in.rows(swept.folder, "bench_matmul")
+    formats = {row["precision"] for row in matmuls}
+    assert len(steps) == 8
+    assert len(matmuls) == 6
+    assert formats == ({"fp16", "fp32"} if "tesla-t4" in matmuls[0]["hardware"] else {"bf16", "fp32"})
+    first = next(seconds for seconds, words in swept.events if words.startswith("first_page"))
+    assert first <= 75
+    begun = [words for seconds, words in swept.events if seconds <= first]
+    assert sum("profile_step" in words for words in begun) == 3, "what the first sentence needs, and no more"
+    after = [words for seconds, words in swept.events if seconds > first and "=" in words]
+    kinds = [words.split()[0] for words in after if not words.startswith(("ceilings", "count_flops"))]
+    assert kinds[:2] == ["bench_matmul", "bench_matmul"], "then one ladder"
+    said = gpu_stand_in.sentence(swept.folder)
+    assert re.match(r"spinning reads 9\d %? ?busy at an MFU of < 0.01 %, resnet50 99 % at [\d.]+ %", said), said
+    assert "the most useful, wide_linear" in said
+    [about] = re.findall(r"^about (?:(\d+) min )?(\d+) s", swept.output, re.MULTILINE)
+    predicted = 60 * int(about[0] or 0) + int(about[1])
+    assert 0.7 < predicted / swept.total_s < 1.3, "the estimate"
+    assert "has changed since" not in swept.output
+    assert "not_measured" not in swept.output
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+@pytest.mark.parametrize(("device", "least"), [("h200", (12, 14)), ("t4", (8, 8))])
+def test_a_whole_budget_of_a_gpu(device, least, tmp_path):
+    swept = gpu_stand_in.sweep(gpu_stand_in.prepare(tmp_path), device)
+    assert len(gpu_stand_in.rows(tmp_path, "profile_step")) >= least[0]
+    assert len(gpu_stand_in.rows(tmp_path, "bench_matmul")) >= least[1]
+    assert swept.total_s <= 225
+    assert swept.output.count("did not fit") <= 1, "one line for all that was not measured"

@@ -1,0 +1,223 @@
+"""Holds the tables of peaks inside installed libraries against ours, device by device and format by format.
+
+    python validation/peaks_audit.py [--library torch_inductor] [--out peaks.csv]
+
+Prints how many of each library's figures agree and what the others are: sparse for dense, another format, a guess.
+"""
+
+import argparse
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any, Literal
+from unittest.mock import patch
+
+from mfulab.core.files import write_csv
+from mfulab.device.datasheets import Datasheet, datasheets, find
+from mfulab.device.peaks import UNITS, computed, peak
+
+WITHIN = 0.02
+"""Share by which two figures of one peak differ through rounding."""
+NOBODY = "NVIDIA Nonesuch 9000"
+"""A device that nobody makes: what a library takes for it, it takes for every device that it does not know."""
+VENDORS = ("NVIDIA", "AMD")
+PACKAGES = {  # libraries with a table of peaks, each by what pip calls it, here or as part of another
+    "torch_inductor": ("torch",),
+    "lightning": ("pytorch-lightning", "lightning-fabric", "lightning"),
+    "triton_proton": ("triton",),
+}
+Verdict = Literal[
+    "agreed", "sparse for dense", "another format", "halved", "another device", "guessed", "different", "missing"
+]
+# Gives dense TFLOP/s of a device, in a format of ours, or None; `memory` is bandwidth in 10⁹ byte/s.
+Answer = float | None
+Ask = Callable[[str, Datasheet, str], Answer]
+MEMORY = "memory"
+
+
+def torch_inductor(device: str, sheet: Datasheet, precision: str) -> Answer:
+    """torch._inductor.analysis.device_info: by name, divided by its own sparsity factor as `datasheet_tops` does."""
+    info = import_module("torch._inductor.analysis.device_info").lookup_device_info(device)
+    if info is None or precision == MEMORY:
+        return info and info.dram_bw_gbs
+    key = "torch.tf32" if precision == "tf32" else _dtype(precision)
+    tops = info.tops.get(key)
+    return None if tops is None else tops / info.tops_sparsity_factor
+
+
+def lightning(device: str, sheet: Datasheet, precision: str) -> Answer:
+    """lightning.fabric.utilities.throughput.get_available_flops, told that CUDA's device has this name."""
+    module = import_module("lightning_fabric.utilities.throughput")
+    torch = import_module("torch")
+    if precision == MEMORY:
+        return None
+    key = {"tf32": "tfloat32"}.get(precision) or _dtype(precision)
+    with (
+        patch.object(torch.cuda, "get_device_name", lambda *_: device),
+        patch.object(module, "rank_zero_warn", lambda *_, **__: None),
+        patch("lightning_fabric.accelerators.cuda._is_ampere_or_later", lambda *_: False),
+    ):
+        try:
+            found = module.get_available_flops(torch.device("cuda"), key)
+        except IndexError:  # it takes names apart by their spaces
+            return None
+    return None if found is None else found / 1e12
+
+
+def triton_proton(device: str, sheet: Datasheet, precision: str) -> Answer:
+    """triton.profiler.specs: by architecture, number of SMs and clock, which its profiler reads from the device."""
+    specs = import_module("triton.profiler.specs")
+    width = {"fp8": 8, "int8": 8, "fp16": 16, "bf16": 16, "tf32": 32, "fp32": 32, "fp64": 64}.get(precision)
+    kind = {"NVIDIA": "CUDA", "AMD": "HIP"}.get(sheet.vendor)
+    arch = sheet.architecture.replace(".", "")
+    clock_khz = (sheet.boost_mhz or 0) * 1e3
+    if width is None or kind is None or not sheet.units or not clock_khz:
+        return None
+    try:
+        return specs.max_flops(kind, arch, width, sheet.units, clock_khz) / 1e12
+    except (ValueError, KeyError):
+        return None
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library with a table of peaks, and how it is asked."""
+
+    ask: Ask
+    by_name: bool = True  # it looks devices up by name
+    also: tuple[tuple[str, str], ...] = ()  # names of its table that no driver tells, each with the product it is of
+
+
+LIBRARIES = {
+    "torch_inductor": Library(
+        torch_inductor,
+        also=(("NVIDIA H100", "H100 SXM5 80GB"), ("NVIDIA A100", "A100 SXM4 80GB"), ("AMD MI300A", "Instinct MI300A")),
+    ),
+    "lightning": Library(lightning),
+    "triton_proton": Library(triton_proton, by_name=False),
+}
+
+
+def _dtype(precision: str) -> Any:
+    names = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e5m2"}
+    return getattr(import_module("torch"), {**names, "int8": "int8"}.get(precision, ""), None)
+
+
+@dataclass
+class Figure:
+    """A library's peak for one device in one format, in dense TFLOP/s or for `memory` in 10⁹ byte/s, beside ours."""
+
+    device: str
+    asked: str  # the name that a driver reports
+    verdict: Verdict
+    precision: str = ""
+    theirs: float | None = None
+    ours: float | None = None
+    explanation: str = ""
+
+
+def installed_version(library: str) -> str | None:
+    """The version of a library, without importing it; None if it is not installed."""
+    for distribution in PACKAGES[library]:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return None
+
+
+def audit(library: Library) -> list[Figure]:
+    """A figure for each device and format that the library answers for, one for each device that it does not know."""
+    asked = [(sheet.names[0], sheet) for sheet in datasheets() if sheet.vendor in VENDORS and sheet.names]
+    asked += [(name, find(device)) for name, device in library.also]
+    return [figure for name, sheet in asked for figure in _device(library, name, sheet)]
+
+
+def _device(library: Library, name: str, sheet: Datasheet) -> Iterator[Figure]:
+    """The answers for a device as a driver names it; one figure, `missing`, without one in any format."""
+    ours = {precision: peak(sheet.device, precision, sheet.units).spec for precision in UNITS}
+    ours[MEMORY] = sheet.memory_gb_s
+    answers = {precision: library.ask(name, sheet, precision) for precision in ours}
+    if not any(answers.values()):
+        yield Figure(sheet.device, name, "missing")
+        return
+    for precision, theirs in answers.items():
+        own = ours[precision]
+        if theirs is not None:
+            verdict, explanation = _verdict(library, sheet, precision, theirs, ours)
+            yield Figure(sheet.device, name, verdict, precision, theirs, own, explanation)
+        elif own is not None and precision != MEMORY:
+            yield Figure(sheet.device, name, "missing", precision, None, own)
+
+
+def _verdict(
+    library: Library, sheet: Datasheet, precision: str, theirs: float, ours: dict[str, float | None]
+) -> tuple[Verdict, str]:
+    """Explanation of their number: ours, a known mistake, or none."""
+    own = ours[precision]
+    if own is None:
+        return "guessed", f"neither the datasheet nor the architecture has {precision}"
+    if _same(theirs, own):
+        return "agreed", ""
+    if library.by_name and library.ask(NOBODY, sheet, precision) == theirs:
+        return "guessed", "what it takes for every device that it does not know"
+    if precision != MEMORY:
+        factor = peak(sheet.device, precision, sheet.units).sparse_factor
+        if factor != 1 and _same(theirs, factor * own):
+            return "sparse for dense", f"{factor:g} times the dense peak"
+        vector = computed(sheet, UNITS[precision][-1]) if len(UNITS[precision]) > 1 else None
+        if vector and _same(theirs, vector):
+            return "another format", f"that of {precision} without tensor cores"
+        for name, value in ours.items():
+            if name != MEMORY and value and _same(theirs, value):
+                return "another format", f"that of {name}"
+        if _same(theirs, own / 2):
+            return "halved", "half of the dense peak"
+    other = _whose(theirs, precision, sheet)
+    return ("another device", f"that of {other}") if other else ("different", "")
+
+
+def _same(some: float, other: float) -> bool:
+    return abs(some / other - 1) <= WITHIN
+
+
+@cache
+def _all(precision: str) -> tuple[tuple[str, float], ...]:
+    """Every device with its computed and its printed figure."""
+    found: list[tuple[str, float | None]] = []
+    for sheet in datasheets():
+        of = peak(sheet.device, precision, sheet.units) if precision != MEMORY else None
+        found += [(sheet.device, value) for value in ((of.spec, of.datasheet) if of else (sheet.memory_gb_s,))]
+    return tuple((device, value) for device, value in found if value)
+
+
+def _whose(theirs: float, precision: str, sheet: Datasheet) -> str | None:
+    """The device whose peak comes nearest, to one part in a thousand; None if none does."""
+    near = [(abs(theirs / value - 1), device) for device, value in _all(precision) if device != sheet.device]
+    best, device = min(near, default=(1.0, ""))
+    return device if best < 1e-3 else None
+
+
+def main() -> None:
+    """Audits each library and prints the counts of its verdicts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", choices=LIBRARIES, nargs="*", default=list(LIBRARIES))
+    parser.add_argument("--out", type=Path, help="every figure as CSV")
+    asked = parser.parse_args()
+    lines: list[dict[str, Any]] = []
+    for name in asked.library:
+        if (version := installed_version(name)) is None:
+            print(f"{name}: not installed: pip install {PACKAGES[name][0]}")
+            continue
+        figures = audit(LIBRARIES[name])
+        verdicts = Counter(figure.verdict for figure in figures)
+        print(f"{name} {version}: " + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common()))
+        lines += [{"library": name, "version": version, **asdict(figure)} for figure in figures]
+    if asked.out:
+        write_csv(asked.out, lines)
+
+
+if __name__ == "__main__":
+    main()
