@@ -27,6 +27,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from mfulab.core.language.quantities import duration
 from mfulab.core.replicates import base_name
+from mfulab.core.rows import NOT_MEASURED
 from mfulab.lab.planning import snakemake_workarounds
 from mfulab.lab.planning.naming import short
 from mfulab.lab.runtime import budget, lifetime
@@ -187,11 +188,11 @@ class LogHandler(LogHandlerBase):
         self.stream: TextIO = sys.stdout if self.common_settings.stdout else sys.stderr
         self.progress = Progress()
         self.budget: budget.Budget | None = None
-        self.left_out = 0  # runs that did not fit into the budget: one line for all of them
         self.is_coloured = not self.common_settings.nocolor and self.stream.isatty() and not os.environ.get("NO_COLOR")
         self.planned: dict[tuple[str, str], tuple[int, str]] = {}  # of a dry run: rule and what it says → jobs, reason
         self.counts: dict[str, int] = {}
         self.figures: list[float] = []  # seconds of each that was drawn, and not told yet
+        self.skipped: list[tuple[Run, str]] = []  # not measured, and not told yet, each with its message
         self.told_at = time.monotonic()  # when something was printed
         self.turn = threading.Lock()
         if not self.common_settings.dryrun:
@@ -225,6 +226,16 @@ class LogHandler(LogHandlerBase):
                     ]
                     words += _last_line(run.log) if run.rule == "refine" else []
                     self._print(self._colour(FAINT, " · ".join(words)))
+
+    def _left_out(self) -> list[str]:
+        """A line on the runs that were left out and not told yet."""
+        skipped, self.skipped = self.skipped, []
+        if not skipped:
+            return []
+        run, message = skipped[0]
+        names = ", ".join(f"{each.rule} {each.name}" for each, _ in skipped[:2]) + (", …" if len(skipped) > 2 else "")
+        why = message if len(skipped) == 1 else f"{message.split(':')[0]}. {message.partition('. ')[2]}"
+        return [self._colour(YELLOW, f"{self.progress.place(run.rule)}{len(skipped)} not measured: {names}: {why}")]
 
     def _would(self, record: logging.LogRecord) -> str:
         """A dry run: a line for each distinct run with its processes and its reason, then each rule's jobs."""
@@ -290,8 +301,8 @@ class LogHandler(LogHandlerBase):
         if run is None:  # its start was not told: --quiet
             return ""
         status, message = row_remark(run.output)
-        if self.budget is not None and message.startswith(budget.LEFT_OUT):
-            self.left_out += 1
+        if status == NOT_MEASURED:
+            self.skipped.append((run, message))
             return ""
         if run.rule == "figure":  # a line for all, before the page's
             self.figures.append(now - run.started)
@@ -312,15 +323,6 @@ class LogHandler(LogHandlerBase):
             lines.append(f"{place}{count} figures · {duration(sum(self.figures))}")
         said = self._colour(YELLOW, f"{line}\n    {status}: {message}") if status else self._colour(GREEN, line)
         return "\n".join([*lines, said])
-
-    def _left_out(self) -> list[str]:
-        """One line on all runs that the budget left out since the last one."""
-        count, self.left_out = self.left_out, 0
-        if self.budget is None or not count:
-            return []
-        plan, runs = self.budget.plan, "1 run" if count == 1 else f"{count} runs"
-        says = f"{runs} did not fit into budget_min={plan['budget_min']:g}. To measure them: {plan['command']}"
-        return [self._colour(YELLOW, says)]
 
     def _job_error(self, job: dict[str, Any]) -> str:
         run = self.progress.fail(job["jobid"])

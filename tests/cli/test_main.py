@@ -71,6 +71,13 @@ def test_bash_completes_commands_options_and_overrides(typed, place, offered):
     assert f"plain,{offered}" in done.stdout.split(), done.stderr
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_stands_alone(name):
+    helps = [COMMANDS[name]["help"], *(each.get("help", "") for each in COMMANDS[name]["parameters"].values())]
+    paragraphs = [" ".join(each.split()) for text in helps for each in text.split("\n\n")]
+    assert {each: said for each in paragraphs if (said := faults(each))} == {}
+
+
 def test_help_lists_every_subcommand_whole_under_its_reader(capsys):
     main([])
     printed = " ".join(capsys.readouterr().out.split())
@@ -105,13 +112,6 @@ def test_outside_a_checkout_measuring_says_what_is_missing():
     assert done.stderr.startswith("mfulab: config/: not in this folder.")
     assert len(done.stderr.splitlines()) == 1
     assert _typed("summary").returncode == 1
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_stands_alone(name):
-    helps = [COMMANDS[name]["help"], *(each.get("help", "") for each in COMMANDS[name]["parameters"].values())]
-    paragraphs = [" ".join(each.split()) for text in helps for each in text.split("\n\n")]
-    assert {each: said for each in paragraphs if (said := faults(each))} == {}
 
 
 def test_a_subcommand_runs():

@@ -31,7 +31,8 @@ run, row = sys.argv[1:]
 if run == "bad":
     print("\\n".join(f"line {n}" for n in range(100)))
     sys.exit("the reason of it")
-status = "out_of_memory,needs 90 GB" if run == "large" else "ok,"
+left_out = 'not_measured,"budget_min=1: about 9 s did not fit. To measure it: snakemake"'
+status = "out_of_memory,needs 90 GB" if run == "large" else left_out if run.startswith("late") else "ok,"
 open(row, "w").write(f"status,message\\n{status}\\n")
 """
 
@@ -56,17 +57,20 @@ def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.workflow
 def test_a_sweep_tells_each_run_in_one_line_and_nothing_of_snakemake(toy: Path) -> None:
-    done = snakemake(toy, "--config", "runs=a,b,large")
+    done = snakemake(toy, "--config", "runs=a,b,large,late,later")
     assert done.returncode == 0
     assert done.stdout == ""
     lines = done.stderr.splitlines()
-    assert lines[0] == "3 runs: 3 measure"
-    assert len(lines) == 1 + 3 + 1 + 1, lines  # runs, a remark, the end
+    assert lines[0] == "5 runs: 5 measure"
+    assert len(lines) == 1 + 3 + 1 + 1 + 1, lines  # runs, a remark, what was left out, the end
     first = next(line for line in lines if "left" in line and "large" not in line)
-    assert re.search(r"^[1-3]/3 measure  (a|b) · [\d.]+ s · [█░]{20} [\d.]+ s of [\d.]+ s, about [\d.]+ s left$", first)
+    assert re.search(r"^[1-5]/5 measure  (a|b) · [\d.]+ s · [█░]{20} [\d.]+ s of [\d.]+ s, about [\d.]+ s left$", first)
     assert lines[lines.index(next(line for line in lines if "measure  large" in line)) + 1] == (
         "    out_of_memory: needs 90 GB"
     )
+    left_out = next(line for line in lines if "not measured" in line)
+    assert "2 not measured: measure late" in left_out or "2 not measured: measure later" in left_out
+    assert left_out.endswith("budget_min=1. To measure it: snakemake")
     assert "left" not in lines[-1]  # nothing is
 
 
@@ -196,6 +200,20 @@ def test_figures_that_a_checkpoint_adds_are_no_runs() -> None:
     assert progress.place("measure") == "1/2 "
     assert progress.place("figure") == "    "
     assert progress.finish(99, 3.0) is None
+
+
+def test_runs_that_were_left_out_for_other_reasons_are_told_apart() -> None:
+    """One alone says its whole message; several of one reason say it once."""
+    handler = plugin.LogHandler.__new__(plugin.LogHandler)
+    handler.progress, handler.is_coloured = Progress(), False
+    message = "budget_min=1: about 9 s did not fit into 0 s. To measure it: snakemake"
+    handler.skipped = [(Run("measure", "a", 0.0), message)]
+    assert handler._left_out() == [f"0/0 1 not measured: measure a: {message}"]
+    handler.skipped = [(Run("measure", name, 0.0), message) for name in "abc"]
+    assert handler._left_out() == [
+        "0/0 3 not measured: measure a, measure b, …: budget_min=1. To measure it: snakemake"
+    ]
+    assert handler._left_out() == []
 
 
 @pytest.mark.parametrize(

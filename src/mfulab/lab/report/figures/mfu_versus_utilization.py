@@ -18,7 +18,7 @@ TOPIC, ORDER = "headline", 0
 TALLEST = 4.6  # inches: sentence, figure and cause are one screen
 BUSY = 90  # percent of the time
 USELESS = 1  # percent of MFU: a busy run below it does next to nothing that a model needs
-LEAST = 0.01  # percent that is told; a smaller MFU is below it
+LEAST = 0.05  # percent
 MOST = 18  # lines of all panels; `mfu_by_utilization` draws all runs of a larger sweep
 
 
@@ -61,7 +61,8 @@ def lowest(rows: pd.DataFrame) -> pd.Series:
 
 
 def _useful(told: pd.DataFrame) -> pd.DataFrame:
-    return told[told["mfu_percent"] >= USELESS]
+    """The runs that a remedy can be about: a loop that spins, or one with next to no matmuls, is slow by design."""
+    return preferred(told, (told["mfu_percent"] >= USELESS) & ~(told["matmul_percent"] < frames.MATMULS))
 
 
 def _told(sound: pd.DataFrame) -> pd.DataFrame:
@@ -113,7 +114,7 @@ def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
 
 def share(mfu: float, text: Texts) -> str:
     """MFU in words; what is too small to be seen is no longer told apart."""
-    return f"< {text('share_of', share=LEAST)}" if 0 < mfu < LEAST else text("share_of", share=mfu)
+    return text("least") if 0 < mfu < LEAST else text("share_of", share=mfu)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -63,6 +63,21 @@ def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, 
     return _case(row.to_dict(), figures, text.within("why")) | {"because": mfu_versus_utilization.because(row, text)}
 
 
+def of_traces(tables: frames.Tables, text: Texts) -> str | None:
+    """Sentence on the first trace that was read here: its step and verdict, or why it could not be read."""
+    rows = tables["traces"]
+    rows = rows[~rows["recorded"]]
+    if rows.empty:
+        return None
+    told = rows[rows["status"] == "ok"]
+    if told.empty:
+        return str(rows["message"].iloc[0])
+    row: dict[str, Any] = told.iloc[0].to_dict()
+    words = verdicts.columns(row, language=text.language)
+    said = {"verdict": words["verdict"], "because": words["verdict_reason"]}
+    return text("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), **said)
+
+
 def lanes(tables: frames.Tables, language: str) -> dict[str, list[dict[str, Any]]]:
     """The lines of the page's first figure by machine, for a screen that is too narrow for a drawing."""
     text = Texts(language, "mfu_versus_utilization")
@@ -82,21 +97,6 @@ def lanes(tables: frames.Tables, language: str) -> dict[str, list[dict[str, Any]
 def _lowest(tables: frames.Tables) -> pd.Series | None:
     rows = mfu_versus_utilization.rows(tables)
     return None if rows.empty else mfu_versus_utilization.lowest(rows)
-
-
-def of_traces(tables: frames.Tables, text: Texts) -> str | None:
-    """Sentence on the first trace that was read here: its step and verdict, or why it could not be read."""
-    rows = tables["traces"]
-    rows = rows[~rows["recorded"]]
-    if rows.empty:
-        return None
-    told = rows[rows["status"] == "ok"]
-    if told.empty:
-        return str(rows["message"].iloc[0])
-    row: dict[str, Any] = told.iloc[0].to_dict()
-    words = verdicts.columns(row, language=text.language)
-    said = {"verdict": words["verdict"], "because": words["verdict_reason"]}
-    return text("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), **said)
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
