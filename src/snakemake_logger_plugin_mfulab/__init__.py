@@ -79,7 +79,10 @@ def _take_dotted_keys() -> None:
     def parse_dotted(entries: Any) -> Any:
         snakemake_workarounds.catch_signals(snakemake_workarounds.leave_at_once)  # called before all else of ours
         dotted = [entry for entry in entries or () if "." in entry.partition("=")[0]]
-        config = parse([entry for entry in entries or () if entry not in dotted])
+        try:
+            config = parse([entry for entry in entries or () if entry not in dotted])
+        except ValueError as error:  # which Snakemake shows as a traceback
+            sys.exit(f"mfulab: --config {' '.join(entries)}: give KEY=VALUE ({error})")
         if dotted:
             config["overrides"] = " ".join([str(config.get("overrides", "")), *map(shlex.quote, dotted)]).strip()
         return config
@@ -138,20 +141,20 @@ class Progress:
         return " " * (2 * width + 2) if rule in UNCOUNTED else f"{done:>{width}}/{done + left} "
 
     def plan(self, jobs: Mapping[str, int]) -> None:
-        """`jobs` of each rule are to be done."""
+        """Notes that `jobs` of each rule are to be done."""
         self._remaining = Counter(jobs)
 
     def grow(self, total: int) -> None:
-        """A checkpoint added jobs: there are `total` now, of rules that are not told."""
+        """Notes that a checkpoint added jobs: there are `total` now, of rules that are not told."""
         self._remaining[UNTOLD] += max(0, total - self.total)
 
     def start(self, job_id: int, run: Run) -> None:
-        """A job starts, perhaps again."""
+        """Notes that a job starts, perhaps again."""
         self.started = self.started or run.started
         self.running[job_id] = run
 
     def finish(self, job_id: int, now: float) -> Run | None:
-        """A job ended well; None if its start is not known."""
+        """Notes that a job ended well; None if its start is not known."""
         run = self.running.pop(job_id, None)
         self.finished[run.rule if run else UNTOLD] += 1
         if run:
@@ -161,7 +164,7 @@ class Progress:
         return run
 
     def fail(self, job_id: int) -> Run | None:
-        """A job failed; Snakemake may start it again."""
+        """Notes that a job failed; Snakemake may start it again."""
         return self.running.pop(job_id, None)
 
     def left_s(self, now: float) -> float | None:

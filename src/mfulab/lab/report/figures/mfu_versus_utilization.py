@@ -91,10 +91,11 @@ def because(row: pd.Series, text: Texts) -> str:
 def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
     """The runs that have a line, by falling MFU: at most MOST, each with its `name`, `cause` and `color`.
 
-    Of more, those with arithmetic and not doubtful: the fastest run of each model and mode, evenly over MFU, and the
-    two that the sentence names.
+    Of more, those with arithmetic and not doubtful: the fastest run of each model and mode, evenly over MFU, and
+    those that the sentences name.
     """
-    machines, named = style.machines(rows), _told(_sound(rows))["mfu_percent"].agg(["idxmin", "idxmax"])
+    machines, told = style.machines(rows), _told(_sound(rows))["mfu_percent"]
+    named = {told.idxmin(), told.idxmax(), lowest(rows).name}
     most, found = MOST // len(machines), []
     for machine in machines:
         here = rows[rows["machine"] == machine].sort_values("mfu_percent", ascending=False)
