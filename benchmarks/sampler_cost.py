@@ -136,9 +136,7 @@ def main() -> None:
         f"mfulab.measure, CPU time a step, hooks off but for checks: {1e6 * Stats(spent).median:.1f} µs"
         f" (95 % CI {1e6 * low:.1f} to {1e6 * high:.1f}), {2 * len(thin)} parameters"
     )
-    print(
-        f"the end of a step at rest {1e6 * window._loop.tick_s:.2f} µs, hooks {1e6 * window._loop.watch_s:.0f} µs a step"
-    )
+    print(f"a step at rest {1e6 * window._loop.tick_s:.2f} µs, hooks {1e6 * window._loop.watch_s:.0f} µs a step")
 
 
 if __name__ == "__main__":
