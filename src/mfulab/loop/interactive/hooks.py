@@ -32,20 +32,26 @@ class Hooks:
     Args:
         models: modules whose calls are followed.
         failed: called with an error of a hook's own; the loop goes on.
+        compiles: called as a compilation begins.
 
     Attributes:
         spent_s: host seconds inside hooks so far.
         compiled: number of compilations so far, in all threads.
     """
 
-    def __init__(self, models: Sequence[torch.nn.Module], failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        models: Sequence[torch.nn.Module],
+        failed: Callable[[Exception], None],
+        compiles: Callable[[], None],
+    ) -> None:
         # A script takes no hooks. A model compiled in place would be compiled with them.
         self._models = [
             (place, model)
             for place, model in enumerate(models)
             if not isinstance(model, torch.jit.ScriptModule) and getattr(model, "_compiled_call_impl", None) is None
         ]
-        self._failed, self.spent_s, self.compiled = failed, 0.0, 0
+        self._failed, self._began, self.spent_s, self.compiled = failed, compiles, 0.0, 0
         self._on_modules, self._elsewhere = ExitStack(), ExitStack()
         self._put: Callable[[ExitStack], None] | None = None
         self._compiler: Any = None
@@ -138,6 +144,7 @@ class Hooks:
     def _compiles(self, *_: object) -> None:
         self.compiled += 1
         with suppress(Exception):
+            self._began()
             self._on_modules.close()
 
     def _hook_modules(self, *_: object) -> None:

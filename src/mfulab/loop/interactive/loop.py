@@ -1,5 +1,6 @@
 """A loop as measuring follows it: watched by hooks until its steps are alike, then timed by its own marks alone."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 
 from mfulab.loop.interactive import row, structure
 from mfulab.loop.interactive.costs import Cost, describe
+from mfulab.loop.interactive.counting import in_compiled_code
 from mfulab.loop.interactive.hooks import Call
 from mfulab.loop.interactive.phases import Phase, Phases
 from mfulab.loop.interactive.rest import CALL_S, LOOK, MARK_RARELY, TICKS, Rest, Steadiness
@@ -40,7 +42,7 @@ class Loop:
         settle: Callable[[], None],
         publish: Callable[[Cost | None, int], None],
     ) -> None:
-        self.phases = Phases(models, self._forward, lambda: self.mark("optimizer"), counting)
+        self.phases = Phases(models, self._forward, lambda: self.mark("optimizer"), self._compiles, counting)
         self._device, self._clock, self._settle, self._publish = device, clock, settle, publish
         self._marks: list[Mark] = []
         self.rest: Rest | None = None
@@ -54,6 +56,7 @@ class Loop:
         self._marks, self.rest, self._woken, self._unproven = [], None, None, None
         self._steadiness, self._explicit = Steadiness(), False
         self._watched, self._spent_s = 0, 0.0
+        self._thread = threading.get_ident()
         self.phases.open()
         self._reach()
         self._settle()
@@ -68,7 +71,7 @@ class Loop:
         """Marks a moment."""
         self._settle()
         self._clock.mark()
-        self._marks.append(Mark(what, len(self.phases.done), self.phases.compiled))
+        self._marks.append(Mark(what, len(self.phases.done), self.phases.hooks.compiled))
 
     def step(self) -> None:
         """Ends a step, of which the rest has said that the next one is to be watched where there is one."""
@@ -112,7 +115,11 @@ class Loop:
 
     def _reach(self) -> None:
         phases = self.phases
-        self._reached = len(phases.done), structure.sequence_number(), phases.compiled, phases.spent_s
+        self._reached = len(phases.done), structure.sequence_number(), phases.hooks.compiled, phases.hooks.spent_s
+
+    def _compiles(self) -> None:
+        if self.rest is not None:
+            self.rest.compiled.append(self.rest.ticks)
 
     def _forward(self) -> None:
         rest, self._woken = self._woken, None
@@ -132,12 +139,12 @@ class Loop:
         phases.calls = calls[-1:] if of_forwards else []
         cost, counted = phases.cost(inside), any(phase.counted for phase in inside)
         if not counted:
-            self._watched, self._spent_s = self._watched + 1, self._spent_s + phases.spent_s - spent_s
+            self._watched, self._spent_s = self._watched + 1, self._spent_s + phases.hooks.spent_s - spent_s
         if not of_forwards:
             self._publish(None if counted else cost, 1)
         nodes = self._reached[1] - number
         shown = None
-        if not counted and phases.compiled == compiled and (cost is not None or not phases.counts):
+        if not counted and phases.hooks.compiled == compiled and (cost is not None or not phases.counts):
             shown = [(phase.entry, phase.kind, phase.samples) for phase in inside], calls, nodes
         if self._unproven is not None and shown is not None:
             self._unproven.doubtful = shown != self._steadiness.last
@@ -163,7 +170,10 @@ class Loop:
 
     def _look(self, call: Call) -> None:
         rest = self.rest
-        if rest is None or not self.phases.is_own():
+        # Another thread, the backward pass and compiled code call for themselves.
+        if rest is None or threading.get_ident() != self._thread or in_compiled_code():
+            return
+        if torch._C._current_autograd_node() is not None:
             return
         described = None if rest.calls is None else self.phases.describe(call)[0]
         if not rest.of_forwards:
@@ -181,7 +191,7 @@ class Loop:
             self._publish(None if rest.odd else rest.cost, rest.ticks)
         if rest.odd:
             self._steadiness.doubt()
-        self._unproven = rest
+        self._unproven = None if rest.odd else rest
         self.phases.calls = []
         self.phases.listen()
         if call is None:
@@ -191,7 +201,7 @@ class Loop:
             self.phases.before(call)
 
     def _note_rest(self, rest: Rest) -> None:
-        self._marks.append(Mark("rest", len(self.phases.done), self.phases.compiled, rest))
+        self._marks.append(Mark("rest", len(self.phases.done), self.phases.hooks.compiled, rest))
         self._reach()
 
     def _cost_of_tick(self, group: int) -> float:

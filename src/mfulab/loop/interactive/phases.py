@@ -40,6 +40,7 @@ class Phases:
         models: the modules whose outermost calls are forward passes; may be empty.
         on_forward: called before each forward pass that is part of no other.
         on_optimizer: called after each optimiser's step.
+        on_compilation: called as torch begins to compile, in whatever thread.
         counting: whether to count at all.
     """
 
@@ -48,6 +49,7 @@ class Phases:
         models: Sequence[torch.nn.Module],
         on_forward: Callable[[], None],
         on_optimizer: Callable[[], None],
+        on_compilation: Callable[[], None],
         counting: bool,
     ) -> None:
         self._models, self._on_forward, self._on_optimizer, self._counting = models, on_forward, on_optimizer, counting
@@ -65,10 +67,11 @@ class Phases:
         self.forwards = 0
         self._unused: set[str] | None = None
         self._counter: LoopCounter | None = None
+        self._sums: dict[tuple[int, ...], tuple[list[Cost | None], Cost | None]] = {}
         self._real: dict[Kind, RealTokens] = {}
         self._leaves: list[weakref.ref[torch.Tensor]] = []
         self._current, self._owed = _DONE, 0
-        self._hooks = Hooks(models, self._failed)
+        self.hooks = Hooks(models, self._failed, on_compilation)
         self.calls: list[Kind] = []
         """What forward passes were called with; the caller clears it."""
         self.look_s = 0.0
@@ -78,7 +81,8 @@ class Phases:
 
     def open(self) -> None:
         """Begins to listen, and to count unless what lies before the first forward pass is known."""
-        self._thread, self._handled = threading.get_ident(), None
+        self._thread = threading.get_ident()
+        self._handled: BaseException | None = None
         self._optimizers: list[torch.optim.Optimizer] = []
         self._structure = Structure(self._models)
         self.done, self.forwards, self._current = [], 0, _DONE
@@ -90,20 +94,18 @@ class Phases:
             self._end()
             self._stop_counting()
         finally:
-            self._hooks.close()
+            self.hooks.close()
 
     def listen(self) -> None:
         """Puts all hooks on, between two steps, and begins a phase."""
         self._depth, self._running, self._hidden, self._runs = 0, False, False, 0
         self._pending: list[Phase] = []
         self._passed: list[Phase] = []
-        self._hooks.put_on(
-            self.before,
-            self._after,
-            self._structure.called if self._counting and not self._compiled else None,
-            (self._before_optimizer, self._after_optimizer),
-            self._engine(),
-        )
+        every = self._structure.called if self._counting and not self._compiled else None
+        # Compiled optimisers keep a guard on hooks; only without models may their steps bound those of the loop.
+        spared = self._models and structure.graphs_compiled()
+        optimizer = () if spared else (self._before_optimizer, self._after_optimizer)
+        self.hooks.put_on(self.before, self._after, every, optimizer, self._engine())
         self.begin()
 
     def rest(self, look: Callable[[Call], None] | None) -> bool:
@@ -115,9 +117,9 @@ class Phases:
         if self._running or self._counter is not None or waits or self.nested:
             return False
         self._current = _DONE
-        self._hooks.take_off()
-        if look is not None:
-            self._hooks.put_on(look)
+        self.hooks.take_off()
+        if look:
+            self.hooks.put_on(look)
         return True
 
     def begin(self, kind: Kind = _OUTSIDE, batch: tuple[int, ...] = ()) -> None:
@@ -140,23 +142,9 @@ class Phases:
             self._current.entry = self._current.kind = _FAILED
 
     @property
-    def spent_s(self) -> float:
-        """Host seconds inside hooks so far."""
-        return self._hooks.spent_s
-
-    def is_own(self) -> bool:
-        """Says whether the loop itself calls: not another thread, the backward pass or compiled code."""
-        return self._own_thread() and torch._C._current_autograd_node() is None and not in_compiled_code()
-
-    @property
     def counts(self) -> bool:
         """Says whether FLOPs are counted, and were not given up."""
         return self._counting and not self.failure
-
-    @property
-    def compiled(self) -> int:
-        """Number of compilations so far, in all threads."""
-        return self._hooks.compiled
 
     @property
     def counting(self) -> bool:
@@ -171,13 +159,14 @@ class Phases:
 
     def cost(self, phases: Sequence[Phase]) -> Cost | None:
         """Cost of phases together; None if one is of a kind that was neither counted nor follows from others."""
-        total = Cost()
-        for phase in phases:
-            cost = Cost() if phase.entry is _FAILED else self.known.cost(phase.kind)
-            if cost is None:
-                return None
-            total += cost
-        return total
+        costs = [_NO_COST if phase.entry is _FAILED else self.known.cost(phase.kind) for phase in phases]
+        key = tuple(map(id, costs))
+        if key not in self._sums:
+            if len(self._sums) > MOST_PENDING:
+                self._sums.clear()
+            known = [cost for cost in costs if cost is not None]
+            self._sums[key] = costs, sum(known, Cost()) if len(known) == len(costs) else None
+        return self._sums[key][1]
 
     def describe(self, call: Call) -> tuple[Kind, tuple[int, ...]]:
         """Gives what a forward pass begins as, and its batch."""
@@ -249,7 +238,7 @@ class Phases:
 
     def _engine(self) -> Callable[..., Any]:
         run = torch.autograd._engine_run_backward
-        begins, ended = self._hooks.guarded(self._backward), self._hooks.guarded(self._after_backward)
+        begins, ended = self.hooks.guarded(self._backward), self.hooks.guarded(self._after_backward)
 
         def noted(outputs: Any, *rest: Any, **options: Any) -> Any:
             if not self._own_thread() or self._running or self._depth:  # not the outermost
@@ -414,4 +403,5 @@ class Phases:
             self._stop_counting()
 
 
+_NO_COST = Cost()
 _DONE = Phase(_OUTSIDE, _OUTSIDE)

@@ -199,10 +199,9 @@ def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
     known = [step for step in steps if step.cost is not None]
     if not known:
         return _unknown(f"{phases.known.differing or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
-    alike = Counter(id(step.cost) for step in known)
-    total = sum(
-        (cost.times(alike[place]) for place, cost in {id(step.cost): step.cost for step in known}.items()), Cost()
-    )
+    counts = Counter(id(step.cost) for step in known)
+    costs = {id(cost): cost for step in known if (cost := step.cost) is not None}
+    total = sum((cost.times(counts[place]) for place, cost in costs.items()), Cost())
     if not total.model:
         return _unknown(f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}")
     counted, derived = phases.known.numbers

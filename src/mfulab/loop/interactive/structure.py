@@ -109,7 +109,8 @@ def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
         return tensor.shape
     if tensor.layout != torch.jagged:
         return tuple(tensor._nested_tensor_size().flatten().tolist())  # which lies on the host
-    values, offsets = tensor._values, tensor._offsets  # `values()` would make a node of the graph
+    jagged: Any = tensor
+    values, offsets = jagged._values, jagged._offsets  # `values()` would make a node of the graph
     lengths = offsets.diff().tolist() if offsets.device.type == "cpu" else ()
     return (offsets.numel() - 1, *values.shape, *sorted(lengths))
 
