@@ -61,6 +61,7 @@ UNTOLD = "a rule that was not planned"
 UNCOUNTED = ("all", "figure", "figures", "first_page", "page", "refine", "report", "rows", "seminar", "tables", UNTOLD)
 SILENCE_S = 10.0  # after which a line says what runs
 BAR = 20  # letters
+LISTED = 60  # runs of a dry run that are named; of the others their number is said
 
 
 def _is_interrupted(message: str) -> bool:
@@ -255,6 +256,7 @@ class LogHandler(LogHandlerBase):
                 for (_, what), (times, reason) in planned:
                     why = "" if reason.startswith(OBVIOUS) else f"  ({shorten(reason, 90, placeholder=' …')})"
                     lines.append(what + (f" × {times}" if times > 1 else "") + why)
+                lines = lines if len(lines) <= LISTED else [*lines[:LISTED], f"… and {len(lines) - LISTED} more"]
                 return "\n".join([*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())])
             return "" if message.startswith("Reasons:") else message
         return ""

@@ -90,7 +90,9 @@ def test_help_lists_every_subcommand_whole_under_its_reader(capsys):
 def _typed(command: str, **more: str) -> subprocess.CompletedProcess[str]:
     words = f"{sys.executable} -m mfulab {command}"
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | more
-    return subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment, cwd="/")
+    return subprocess.run(
+        ["bash", "-c", words], capture_output=True, text=True, errors="replace", env=environment, cwd="/"
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")

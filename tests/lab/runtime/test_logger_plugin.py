@@ -104,6 +104,14 @@ def test_a_dry_run_shows_what_would_run_and_why(toy: Path) -> None:
 
 
 @pytest.mark.workflow
+def test_a_dry_run_of_many_names_some_and_counts_all(toy: Path) -> None:
+    done = snakemake(toy, "-n", "--config", f"runs={','.join(f'run{number}' for number in range(100))}")
+    assert re.findall(r"^measure +100$", done.stdout, flags=re.MULTILINE)
+    assert f"… and {101 - plugin.LISTED} more" in done.stdout
+    assert len(done.stdout.splitlines()) < plugin.LISTED + 12
+
+
+@pytest.mark.workflow
 @pytest.mark.parametrize(
     ("text", "words"),
     [
