@@ -123,7 +123,7 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
     if without := gpm.why_unsupported(handle):
         counters = dcgm.dcgm_sampler(named, without)
         if dcgm.page(named) is None:
-            counters = cupti.PmSampler(named, f"{without}, no dcgm-exporter answers at {dcgm.address()}", now)
+            counters = cupti.PmSampler(named, f"{without}, {dcgm.absent()}", now)
     else:  # two that read the same counters disturb one another
         beside = f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
         counters = gpm.GpmSampler(handle, now, beside)
@@ -133,7 +133,8 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
 def clock_reader(uuid: str) -> Callable[[], float | None]:
     """A function that reads the SM clock in MHz now; None if it is not reported."""
     handle = _handle(uuid)
-    return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
+    whole = None if handle is None else nvml.parent(handle)  # NVML tells no clock of a MIG instance
+    return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, whole, pynvml.NVML_CLOCK_SM)
 
 
 def restriction(uuid: str) -> str:
@@ -204,7 +205,7 @@ def driver() -> str | None:
 def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
     """A function that reads what NVML reports now; what it refuses is empty. `own` is no "other process"."""
     handle = nvml.handle_by_uuid(uuid)
-    asked = _asker(handle)
+    asked, of_whole = _asker(handle), _asker(nvml.parent(handle))
 
     def now() -> dict[str, float | None]:
         rates, memory = asked(pynvml.nvmlDeviceGetUtilizationRates), asked(pynvml.nvmlDeviceGetMemoryInfo)
@@ -213,11 +214,11 @@ def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
         return {
             "utilization_percent": rates and rates.gpu,
             "memory_utilization_percent": rates and rates.memory,
-            "clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+            "clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
             "power_w": power and power / 1e3,
             "instant_power_w": instant.value and instant.value / 1e3,  # the other is a mean, on Hopper over 1 s
-            "temperature_c": asked(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+            "temperature_c": of_whole(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
             "device_memory_bytes": memory and memory.used,
             "other_processes": other_processes(handle, own)[0],
         }
