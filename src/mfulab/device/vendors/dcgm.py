@@ -33,11 +33,6 @@ def address() -> str:
     return os.environ.get(ADDRESS) or USUAL
 
 
-def absent() -> str:
-    """Says that no exporter counts for the GPU."""
-    return f"no dcgm-exporter shows this GPU's counters at {address()}"
-
-
 def page(uuid: str) -> dict[str, float] | None:
     """Columns of one GPU as the page shows them now, in percent; None where no exporter counts for it there."""
     try:
@@ -56,7 +51,7 @@ def dcgm_sampler(uuid: str, without: str, interval_s: float = INTERVAL_S) -> Wat
     first = page(uuid)
     if first is None:
         yield
-        return missing(UNITS, "DCGM", f"{without}, and {absent()}")
+        return missing(UNITS, "DCGM", f"{without}, and no dcgm-exporter shows this GPU's counters at {address()}")
     seen, over, began_s = [first], threading.Event(), time.perf_counter()
 
     def watch() -> None:

@@ -123,7 +123,8 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
     if without := gpm.why_unsupported(handle):
         counters = dcgm.dcgm_sampler(named, without)
         if dcgm.page(named) is None:
-            counters = cupti.PmSampler(named, f"{without}, {dcgm.absent()}", now)
+            absent = f"{without}, no dcgm-exporter shows this GPU's counters at {dcgm.address()}"
+            counters = cupti.PmSampler(named, absent, now)
     else:  # two that read the same counters disturb one another
         beside = f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
         counters = gpm.GpmSampler(handle, now, beside)
