@@ -50,7 +50,7 @@ class StandIn:
 
     def __init__(self, *gpus: Gpu, unix_s: float = 1_700_000_000.0) -> None:
         self.gpus, self.unix_s, self.now = list(gpus), unix_s, 30.0
-        self.samples_alive = 0
+        self.samples_alive, self.cuda = 0, 13000  # the newest CUDA that the driver runs
         self._structures: dict[int, Gpu] = {}
         self._keep: list[Any] = []
         for gpu in gpus:
@@ -125,6 +125,12 @@ class StandIn:
             if gpu.uuid.encode() == uuid.value:
                 return self._give(handle, gpu)
         return pynvml.NVML_ERROR_NOT_FOUND
+
+    def nvmlSystemGetCudaDriverVersion_v2(self, version: Any) -> int:  # noqa: N802
+        return self._number(version, self.cuda)
+
+    def nvmlSystemGetDriverVersion(self, buffer: Any, size: Any) -> int:  # noqa: N802
+        return self._text(buffer, "580.95.05" if self.cuda >= 13000 else "535.104.05")
 
     def nvmlDeviceGetName(self, handle: Any, buffer: Any, size: Any) -> int:  # noqa: N802
         return self._text(buffer, self._gpu(handle).name)

@@ -70,6 +70,8 @@ def show(tables: Path, page: Path) -> None:
     found, problems = frames.read(tables)
     measured = table(found["profile"], found["matmul"], console.width)
     says, lines, again = trust.summary(found)
+    for line in frames.unused(found):
+        console.print(Text(wrapped(f"The CPU was measured, not the GPU. {line}", console.width), style="bold yellow"))
     for line in filter(None, [says, *lines]):
         console.print(Text(wrapped(line, console.width), style="yellow"), soft_wrap=True)
     if says:
