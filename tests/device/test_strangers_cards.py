@@ -13,6 +13,7 @@ from mfulab.device import identity, local_peak, system, torch_build
 from mfulab.device.samplers import selection
 from mfulab.device.torch_build import Build
 from mfulab.device.vendors import NoDeviceError, RefusedError, amd, cuda_driver, nvidia, nvml
+from mfulab.lab.planning.workflow import Workflow
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 WHEEL, CPU, CONDA = Build("2.13.0+cu130", "13.0", ""), Build("2.13.0+cpu", "", ""), Build("2.13.0", "", "", by_conda=True)
@@ -240,3 +241,18 @@ def test_unlike_gpus_whose_order_nobody_tells_are_one_message(machine, monkeypat
     assert "set CUDA_DEVICE_ORDER=PCI_BUS_ID" in local_peak.local_peak("fp32").reason
     assert local_peak.local_name() == "one of several GPUs"
     assert identity.unused() == "", "a CPU can be measured beside them"
+
+
+@pytest.mark.parametrize(("hardware", "says"), [("amd-epyc-4c", True), ("nvidia-t4", False)])
+def test_the_terminal_says_first_that_a_gpu_is_left(hardware, says, machine, capsys):
+    machine(CPU, Gpu())
+    run = SimpleNamespace(folder=f"{hardware}/environment")
+    sweep = SimpleNamespace(estimate_s=lambda runs, gpus: 60.0, budget_min=3.5)
+    here = SimpleNamespace(_runs={run.folder: run}, plans=[SimpleNamespace(hardware=hardware)], _sweep=sweep, gpu=0)
+    job = SimpleNamespace(rule=SimpleNamespace(name="environment"), wildcards_dict={"hardware": hardware})
+    Workflow.say_estimate(here, [job])
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.startswith("mfulab: the CPU is measured, not the GPU. NVIDIA H100 80GB HBM3: torch") is says
+    assert len(rest) == says
+    Workflow.say_estimate(here, [])
+    assert capsys.readouterr().err == ""
