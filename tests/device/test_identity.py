@@ -1,13 +1,13 @@
 """The slug of a device, and which GPUs CUDA would see."""
 
-import importlib.metadata
 import subprocess
 import sys
 
 import pytest
 
-from mfulab.device import identity
+from mfulab.device import identity, torch_build
 from mfulab.device.identity import NoDeviceError
+from mfulab.device.torch_build import Build
 from mfulab.device.vendors import Gpu, nvidia, nvml
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", "GPU-aaaa-1")
@@ -71,7 +71,7 @@ def test_cuda_without_a_driver(monkeypatch):
 
 def test_the_first_visible_gpu_names_the_results(monkeypatch):
     monkeypatch.setattr(nvidia, "gpus", lambda environment: [H100])
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cu130")
+    monkeypatch.setattr(torch_build, "installed", lambda: Build("2.13.0+cu130", "13.0", ""))
     assert identity.hardware_slug("auto") == "nvidia-h100-80gb-hbm3"
     assert identity.hardware_slug("cpu").endswith("c")
 
@@ -80,11 +80,3 @@ def test_asking_imports_nothing_heavy():
     code = "import sys; from mfulab.device.identity import hardware_slug; hardware_slug('auto'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numba", "numpy", "pandas", "psutil"} & set(loaded)
-
-
-def test_a_torch_for_cpus_alone_leaves_the_gpu(monkeypatch):
-    monkeypatch.setattr(nvidia, "gpus", lambda environment: [H100])
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cpu")
-    assert identity.resolve("auto") == "cpu"
-    with pytest.raises(NoDeviceError, match=r"torch 2\.13\.0\+cpu is built for CPUs alone"):
-        identity.resolve("cuda")

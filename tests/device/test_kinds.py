@@ -61,6 +61,10 @@ def why_absent():
     return ""
 
 
+def why_unfit(uuid):
+    return ""
+
+
 def gpus(environment):
     return [Gpu("Intel Max 1550 GPU", f"{PREFIX}0")]
 
@@ -82,7 +86,6 @@ import mfulab, sys
 sys.modules.pop("mfulab.device", None)
 mfulab.__path__.insert(0, {str(tmp_path)!r})
 from mfulab.device import identity, kind_of, visible
-identity._why_no_torch = lambda: ""
 from mfulab.lab.planning import keys
 print(identity.resolve("xpu"), identity.resolve("auto"), identity.hardware_slug("auto"), kind_of("intel-max-1550-gpu"))
 print(visible(["XPU-1"]), "xpu" in keys.choices(__import__("pathlib").Path("config"), "device"))

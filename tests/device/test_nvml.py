@@ -8,7 +8,7 @@ import pytest
 from support.nvml_stand_in import Gpu, StandIn
 
 from mfulab.device import identity
-from mfulab.device.vendors import nvml
+from mfulab.device.vendors import nvidia, nvml
 from mfulab.device.vendors.gpm import METRICS, GpmSampler
 from mfulab.device.vendors.nvml_sampler import (
     THROTTLE_FIELDS,
@@ -190,6 +190,14 @@ def test_no_process_is_told(library):
     assert other_processes(nvml.handle_by_uuid(FIRST), os.getpid()) == (0, "")
 
 
+@pytest.mark.parametrize("refused", [set(), {"nvmlDeviceGetGraphicsRunningProcesses_v3"}], ids=["told", "refused"])
+def test_a_desktop_that_draws_is_no_other_process(library, refused):
+    library(Gpu(processes=[os.getpid(), 70, 71, 77], drawing=[60, 70, 71], refused=refused))
+    handle, others = nvml.handle_by_uuid(FIRST), 3 if refused else 1
+    assert other_processes(handle, os.getpid()) == (others, "")
+    assert other_processes(handle, None) == (others + 1, "")
+
+
 def test_a_counter_that_was_reset_is_not_a_difference():
     assert difference(Counter(100), Counter(10))[0] is None
     assert difference(Counter(None, reason="why"), Counter(10)) == (None, "why")
@@ -283,6 +291,17 @@ def test_a_mig_instance_has_gpm_and_says_what_it_lacks(library):
     assert nvml.restriction(nvml.handle_by_uuid("MIG-1")) == "MIG instance"
     assert gpm(stand_in, uuid="MIG-1")["sm_active_percent"].value == 90
     assert run(stand_in, 6.0, "MIG-1")["utilization_percent"].reason.count("Not Supported") == 2
+
+
+def test_clock_and_temperature_of_a_mig_instance_are_its_gpu_s(library):
+    library(Gpu(clock_mhz=1410, mig_instances=[instance()]))
+    sampler = nvml_at_end(nvml.handle_by_uuid("MIG-1"))
+    sampler.start()
+    readings = sampler.stop()
+    assert (readings["clock_mhz"].value, readings["temperature_c"].value) == (1410, 55)
+    assert nvidia.clock_reader("MIG-1")() == 1410
+    now = nvidia.probe("MIG-1", None)()
+    assert (now["clock_mhz"], now["memory_clock_mhz"], now["temperature_c"]) == (1410, 2619, 55)
 
 
 def test_a_virtual_gpu_is_recognised_and_a_passed_through_one_is_whole(library):

@@ -58,6 +58,15 @@ def test_no_spills_and_the_expected_multiplication(kind, precision, arch, shape)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("precision", "multiply"), [("fp16", r"HMMA\.1688\.F32"), ("int8", r"IMMA\.8816\.S8\.S8")])
+@pytest.mark.parametrize("shape", [ALIGNED, ODD], ids=str)
+def test_turing_multiplies_in_its_tensor_cores(precision, multiply, shape):
+    code = compiled(CudaWmma(precision), "sm_75", shape)
+    assert code.resources.spill_bytes == 0
+    assert main_loops(disassembled(code.code), multiply)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_fragments_are_loaded_as_matrices(precision):
     text = disassembled(compiled(CudaWmma(precision), "sm_90a", ALIGNED).code)

@@ -1,7 +1,10 @@
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfulab.kernels import occupancy
 from mfulab.kernels.base import Launch, Resources
 from mfulab.kernels.occupancy import Multiprocessor, occupancy_percent
 
@@ -23,6 +26,15 @@ H100 = Multiprocessor(threads=2048, blocks=32, registers=65536, shared_memory_by
 )
 def test_known_occupancies(registers, static, dynamic, block, percent):
     assert occupancy_percent(Resources(registers, static, 0), Launch(block, (1,), dynamic), H100) == percent
+
+
+# A T4: NVIDIA's calculator for 7.5 gives the four blocks that 64 KB hold, where a reserved KB each would leave three.
+def test_before_ampere_no_kilobyte_of_a_block_is_the_system_s(monkeypatch):
+    facts = {"max_threads_per_multi_processor": 1024, "shared_memory_per_multiprocessor": 64 << 10}
+    for major, minor, percent in ((7, 5, 100.0), (7, 0, 100.0), (8, 0, 75.0), (9, 0, 75.0)):
+        device = SimpleNamespace(major=major, minor=minor, **facts)
+        monkeypatch.setattr(occupancy, "properties", lambda device=device: device)
+        assert occupancy_percent(Resources(32, 16 << 10, 0), Launch((256,), (1,))) == percent
 
 
 def test_unknown_registers_give_no_occupancy():

@@ -56,6 +56,7 @@ def refusing(shape, capability, monkeypatch):
 def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
     refused = list(refusing(Shape(1, 256, 256, 256), (7, 5), monkeypatch))
     assert all("needs compute capability" in reason and "has 7.5" in reason for *_, reason in refused)
+    assert {precision for stem, precision, _ in refused if stem == "cuda_wmma"} == {"bf16", "tf32"}
     assert {stem for stem, precision, _ in refused if precision != "fp8"} == {
         *(
             "cuda_wmma",

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.core.language import verdicts
+from mfulab.mfu import verdict
 from mfulab.mfu.headroom import PARTS
 from mfulab.mfu.ladder import RUNGS
 from mfulab.mfu.utilization import utilization
@@ -173,6 +174,26 @@ def test_compute_bound_needs_a_ceiling_to_rely_on(row):
         assert not {"ceiling_raised_percent", "ceiling_slowdown"} & row.keys()
     if row["mfu_percent"] > 100.0001:
         assert "above_peak" in [flag.key for flag in found.flags]
+
+
+# An RTX 4090's peak is printed at 2520 MHz, and it runs at 2730 and more.
+@pytest.mark.parametrize(
+    ("mfu", "at_highest", "note"),
+    [(104.0, 96.0, "boosted"), (104.0, 101.0, "over_peak"), (104.0, None, "over_peak"), (99.0, 101.0, None)],
+)
+def test_a_card_that_boosts_above_its_printed_clock_is_no_doubt(mfu, at_highest, note):
+    row = {"status": "ok", "mfu_percent": mfu, "mfu_max_clock_percent": at_highest, "mfu_measured_percent": 98.0}
+    row |= {"mfu_basis": "spec"}
+    assert verdict.note(row) == note
+    assert ("above_peak" in [flag.key for flag in judge(row).flags]) == (note == "over_peak")
+    assert (judge(row).reason.key == "above_ceiling") == (note == "over_peak")
+    assert note is None or verdicts.note(row | {"mfu_note": note}) != note
+
+
+def test_recomputation_above_the_peak_is_one_still():
+    row = {"status": "ok", "mfu_percent": 80.0, "mfu_max_clock_percent": 74.0, "hfu_percent": 120.0}
+    assert "above_peak" in [flag.key for flag in judge(row).flags]
+    assert "above_peak" not in [flag.key for flag in judge(row | {"hfu_percent": 105.0}).flags]
 
 
 @pytest.mark.parametrize(

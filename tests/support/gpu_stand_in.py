@@ -75,6 +75,8 @@ def device() -> Device:
 
 def install() -> None:
     """Puts the device under NVML, where planning and runs ask for it."""
+    from mfulab.device import torch_build
+
     here = device()
     gpu = Gpu(name=here.name, capability=here.capability, gpm=here.gpm, memory_bytes=here.memory_bytes)
 
@@ -82,6 +84,7 @@ def install() -> None:
         setattr = staticmethod(setattr)
 
     StandIn(gpu).install(Patch)
+    torch_build.installed = lambda: torch_build.Build("2.13.0+cu130", "13.0", "")
 
 
 @functools.cache
@@ -234,7 +237,6 @@ EDITS = (
     ("src/mfulab/lab/runtime/client.py", r"(?m)^(from mfulab\.lab\.runtime import budget.*)$", rf"\1\n{IMPORT}"),
     ("src/snakemake_logger_plugin_mfulab/__init__.py", r"(?m)^import time$", IMPORT),
     ("src/snakemake_logger_plugin_mfulab/__init__.py", r"record\.created", "time.time()"),
-    ("src/mfulab/device/identity.py", r'version\.endswith\("\+cpu"\)', "False"),
     ("src/mfulab/lab/runtime/forked.py", r"usable_cores\(\)\)", f"{CORES})"),
     ("Snakefile", r"(?m)^from snakemake.utils", f"{INSTALLED}\nfrom snakemake.utils"),
 )

@@ -31,6 +31,7 @@ class Gpu:
     sample_period_s: float = 1 / 6
     busy: Callable[[float], int] = lambda now: 100
     processes: list[int] = field(default_factory=list)
+    drawing: list[int] = field(default_factory=list)
     capped_share: float = 0.25
     sample_type: int = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
     field_type: int = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
@@ -49,7 +50,7 @@ class StandIn:
 
     def __init__(self, *gpus: Gpu, unix_s: float = 1_700_000_000.0) -> None:
         self.gpus, self.unix_s, self.now = list(gpus), unix_s, 30.0
-        self.samples_alive = 0
+        self.samples_alive, self.cuda = 0, 13000  # the newest CUDA that the driver runs
         self._structures: dict[int, Gpu] = {}
         self._keep: list[Any] = []
         for gpu in gpus:
@@ -125,6 +126,12 @@ class StandIn:
                 return self._give(handle, gpu)
         return pynvml.NVML_ERROR_NOT_FOUND
 
+    def nvmlSystemGetCudaDriverVersion_v2(self, version: Any) -> int:  # noqa: N802
+        return self._number(version, self.cuda)
+
+    def nvmlSystemGetDriverVersion(self, buffer: Any, size: Any) -> int:  # noqa: N802
+        return self._text(buffer, "580.95.05" if self.cuda >= 13000 else "535.104.05")
+
     def nvmlDeviceGetName(self, handle: Any, buffer: Any, size: Any) -> int:  # noqa: N802
         return self._text(buffer, self._gpu(handle).name)
 
@@ -166,6 +173,8 @@ class StandIn:
         return self._number(clock, 1980 if kind.value == pynvml.NVML_CLOCK_SM else 2619)
 
     def nvmlDeviceGetClockInfo(self, handle: Any, kind: Any, clock: Any) -> int:  # noqa: N802
+        if self._gpu(handle).parent:
+            return NOT_SUPPORTED
         return self._number(clock, self._gpu(handle).clock_mhz if kind.value == pynvml.NVML_CLOCK_SM else 2619)
 
     def nvmlDeviceGetMemoryBusWidth(self, handle: Any, width: Any) -> int:  # noqa: N802
@@ -177,6 +186,8 @@ class StandIn:
         return OK
 
     def nvmlDeviceGetTemperature(self, handle: Any, sensor: Any, warmth: Any) -> int:  # noqa: N802
+        if self._gpu(handle).parent:
+            return NOT_SUPPORTED
         return self._number(warmth, 55)
 
     def nvmlDeviceGetPowerUsage(self, handle: Any, power: Any) -> int:  # noqa: N802
@@ -217,7 +228,12 @@ class StandIn:
         return OK
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, processes: Any) -> int:  # noqa: N802
-        pids = self._gpu(handle).processes
+        return self._processes(self._gpu(handle).processes, count, processes)
+
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Any, count: Any, processes: Any) -> int:  # noqa: N802
+        return self._processes(self._gpu(handle).drawing, count, processes)
+
+    def _processes(self, pids: list[int], count: Any, processes: Any) -> int:
         if processes is None:
             self._number(count, len(pids))
             return pynvml.NVML_ERROR_INSUFFICIENT_SIZE if pids else OK

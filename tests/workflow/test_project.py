@@ -90,19 +90,25 @@ def test_the_constraints_are_the_pins_of_all_locks_without_their_hashes():
         assert every.items() <= pinned(constraints, machine).items()
 
 
-def test_conda_users_get_a_python_that_the_project_allows():
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+@pytest.mark.parametrize("file", ["environment.yml", "environment-cuda.yml"])
+def test_conda_users_get_a_python_that_the_project_allows(file):
+    environment = yaml.safe_load((ROOT / file).read_text())
     [python] = [entry for entry in environment["dependencies"] if str(entry).startswith("python=")]
     assert Requirement(f"python{PROJECT['requires-python']}").specifier.contains(python.removeprefix("python="))
 
 
-def test_conda_installs_the_pipeline_at_the_locked_versions():
-    *_, last = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+@pytest.mark.parametrize(
+    ("file", "extras"), [("environment.yml", ".[pipeline]"), ("environment-cuda.yml", ".[pipeline,cuda]")]
+)
+def test_conda_installs_the_pipeline_at_the_locked_versions(file, extras):
+    *_, last = yaml.safe_load((ROOT / file).read_text())["dependencies"]
     options = [line.split(" ") for line in last["pip"]]
     files = [ROOT / path for option, path in options if option in ("--constraint", "--requirement")]
     assert files
     assert all(path.is_file() for path in files)
-    assert ["--editable", ".[pipeline]"] in options
+    assert ["--editable", extras] in options
+    # A torch for CPUs would leave the GPU without a word of conda's.
+    assert any("whl/cpu" in line for line in last["pip"]) == ("cuda" not in extras)
 
 
 def test_no_rule_names_an_environment_that_lies_elsewhere_when_snakemake_copies_it():

@@ -25,7 +25,7 @@ def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, i
     if settled:
         settle()
     kind = identity.resolve(device.type)
-    if is_gpu(kind) and (reason := vendors.of(identity.gpus(kind)[0].uuid).why_unusable()):
+    if is_gpu(kind) and (reason := vendors.of(uuid := identity.gpus(kind)[0].uuid).why_unusable(uuid)):
         raise identity.NoDeviceError(f"device={device.type}: {reason}; choose device=cpu")
     return torch.device(kind), threads
 

@@ -3,9 +3,9 @@
 import os
 import re
 from collections.abc import Mapping
-from importlib import metadata
+from contextlib import suppress
 
-from mfulab.device import GPU, cpu, is_gpu, system, vendors
+from mfulab.device import GPU, cpu, is_gpu, torch_build, vendors
 from mfulab.device.vendors import Gpu, NoDeviceError
 
 
@@ -15,13 +15,26 @@ def resolve(device_type: str) -> str:
     Raises NoDeviceError for a GPU that is not there or cannot be used, and for a kind that nobody makes.
     """
     check(device_type)
-    automatic = dict.fromkeys(vendor.KIND for vendor in vendors.modules() if vendor.IS_AUTOMATIC)
-    for kind in automatic if device_type == "auto" else [device_type]:
+    for kind in _automatic() if device_type == "auto" else [device_type]:
         if is_gpu(kind) and not (reason := why_not(kind)):
             return kind
     if is_gpu(device_type):
         raise NoDeviceError(f"device={device_type}: {reason}; choose device=cpu or device=auto")
     return "cpu"
+
+
+def unused() -> str:
+    """Says which GPU `device=auto` leaves, and why; empty where it takes one, where none is, or the user hides them."""
+    with suppress(NoDeviceError):  # which whoever asks for a GPU is told
+        for kind in _automatic():
+            if found := gpus(kind):
+                reason = why_not(kind)
+                return f"{found[0].name}: {reason}" if reason else ""
+    return next(filter(None, (vendor.why_silent() for vendor in vendors.modules())), "")
+
+
+def _automatic() -> list[str]:
+    return list(dict.fromkeys(vendor.KIND for vendor in vendors.modules() if vendor.IS_AUTOMATIC))
 
 
 def check(device_type: str) -> None:
@@ -39,8 +52,9 @@ def gpus(kind: str = GPU, environment: Mapping[str, str] | None = None) -> list[
 
 def why_not(kind: str) -> str:
     """Reason why torch would see no GPU of a kind; empty where it would see one."""
-    if gpus(kind):
-        return _why_no_torch()
+    if found := gpus(kind):
+        fits = torch_build.installed() is not None
+        return vendors.of(found[0].uuid).why_unfit(found[0].uuid) if fits else "torch is not installed"
     absent = [vendor.why_absent() for vendor in vendors.of_kind(kind)]
     if all(absent):
         return "; ".join(map(str, absent))
@@ -72,13 +86,3 @@ def slug(name: str) -> str:
     name = re.sub(r"\((r|tm|c)\)|@.*$", " ", name.lower())
     name = re.sub(r"\b(cpu|processor|\d+-core|with .* graphics)\b", " ", name)
     return re.sub(r"[^a-z0-9]+", "-", name).strip("-") or "unknown"
-
-
-def _why_no_torch() -> str:
-    """Reason why the installed torch cannot use a GPU, from its version alone: importing it takes seconds."""
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return "torch is not installed"
-    is_for_cpus = version.endswith("+cpu") and not system.IS_MACOS  # whose builds know the GPU by no suffix
-    return f"torch {version} is built for CPUs alone" if is_for_cpus else ""

@@ -21,13 +21,23 @@ _BITS = {"fp64": 64, "fp32": 32}  # that an element takes of a vector
 
 def local_name() -> str:
     """The name of the device that `local_peak` is of."""
-    gpus = identity.gpus()
+    try:
+        gpus = identity.gpus()
+    except vendors.NoDeviceError:
+        return "one of several GPUs"
     return gpus[0].name if gpus else f"{cpu.cpu().name} ({cpu.usable_cores()} cores)"
 
 
 def local_peak(precision: str) -> Peak:
-    """The computed dense peak in TFLOP/s of the first GPU that CUDA would see, else of the CPU; without torch."""
-    if gpus := identity.gpus():
+    """The computed dense peak in TFLOP/s of the first GPU that CUDA would see, else of the CPU; without torch.
+
+    Without a value where several unlike GPUs are there, and it is not known which comes first.
+    """
+    try:
+        gpus = identity.gpus()
+    except vendors.NoDeviceError as error:
+        return Peak(None, reason=str(error))
+    if gpus:
         return gpu_peak(vendors.of(gpus[0].uuid).properties(gpus[0].uuid, gpus[0].name), precision)
     return cpu_peak(cpu.cpu(), cpu.usable_cores(), precision)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, Shape
 from mfulab.kernels.cuda_c import CudaC
-from mfulab.kernels.devices import require_block
+from mfulab.kernels.devices import require_block, require_capability
 
 _MACROS = ("OPERAND", "FRAGMENT", "SUM", "RESULT", "DEPTH")
 _TYPES = {
@@ -18,6 +18,7 @@ _MORE = {
     "bf16": {"SHARED_LOAD": "m16n16k16.shared.bf16"},
     "tf32": {"ROUND_TO_TF32": "1", "SHARED_LOAD": "m16n16k8.shared.tf32"},
 }
+_OF_AMPERE = ("bf16", "tf32")  # formats that the tensor cores before it lack
 _ITEM_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "int8": 1}
 _DEPTH_BYTES = 64  # of a tile's row of A
 
@@ -31,7 +32,7 @@ class CudaWmma(CudaC):
     after, adds = "cuda_grouped", "tensor cores: a warp multiplies 16×16 fragments in one instruction"
     precisions = tuple(_TYPES)
     source = "wmma.cu"
-    least_capability = (8, 0)
+    least_capability = (7, 5)
     block_sides = 2
     tile = (128, 128)
 
@@ -44,6 +45,11 @@ class CudaWmma(CudaC):
         loads = (tile_m * self.depth // self.pack, self.depth * tile_n // self.pack)
         tiles = tile_m * (self.depth + self.pack) + self.depth * (tile_n + self.pack)
         require_block(name, self.threads, loads, 2 * tiles * _ITEM_BYTES[precision])
+
+    def require(self, device: str, shape: Shape) -> None:
+        super().require(device, shape)
+        if self.precision in _OF_AMPERE:
+            require_capability(f"{self} in {self.precision}", (8, 0))
 
     @property
     def threads(self) -> int:

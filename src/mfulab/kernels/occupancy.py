@@ -8,7 +8,7 @@ from mfulab.kernels.devices import WARP, properties
 
 REGISTER_UNIT = 256  # registers are given to a warp in units of this many
 SHARED_UNIT = 128  # bytes
-SHARED_RESERVED = 1024  # bytes that the system keeps of each block from compute capability 8.0 on
+SHARED_RESERVED = 1024  # bytes that the system keeps of each block from compute capability 8.0 on, and none before
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Multiprocessor:
     blocks: int
     registers: int
     shared_memory_bytes: int
+    reserved_bytes: int = SHARED_RESERVED  # of shared memory, for each block
 
 
 # CUDA C++ programming guide, "Technical specifications per compute capability": most resident blocks of an SM; else 32.
@@ -34,6 +35,7 @@ def multiprocessor() -> Multiprocessor | None:
         blocks=_BLOCKS.get((device.major, device.minor), 32),
         registers=getattr(device, "regs_per_multiprocessor", 65536),  # as many on every one since 5.2
         shared_memory_bytes=device.shared_memory_per_multiprocessor,
+        reserved_bytes=SHARED_RESERVED if device.major >= 8 else 0,
     )
 
 
@@ -46,7 +48,9 @@ def occupancy_percent(resources: Resources, launch: Launch, sm: Multiprocessor |
     # Warps of as many blocks as fit by threads, blocks, registers and shared memory.
     warps = ceil_div(resources.threads or prod(launch.block), WARP)
     registers = ceil_div(max(1, resources.registers) * WARP, REGISTER_UNIT) * REGISTER_UNIT * warps
-    needed = (resources.shared_memory_bytes or 0) + launch.shared_memory_bytes + SHARED_RESERVED
+    needed = (resources.shared_memory_bytes or 0) + launch.shared_memory_bytes + sm.reserved_bytes
     shared = ceil_div(needed, SHARED_UNIT) * SHARED_UNIT
-    blocks = min(sm.threads // WARP // warps, sm.blocks, sm.registers // registers, sm.shared_memory_bytes // shared)
+    blocks = min(
+        sm.threads // WARP // warps, sm.blocks, sm.registers // registers, sm.shared_memory_bytes // max(1, shared)
+    )
     return 100 * blocks * warps / (sm.threads // WARP)

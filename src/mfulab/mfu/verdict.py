@@ -126,7 +126,15 @@ def note(row: Mapping[str, object]) -> str | None:
         if facts["flops"] is None:
             return "uncounted"
         return "untimed" if facts["time_s"] is None else "no_peak"
-    return "over_peak" if facts["mfu_percent"] > ABOVE_PEAK else None
+    if facts["mfu_percent"] <= ABOVE_PEAK:
+        return None
+    return "over_peak" if at_highest_clock(facts, "mfu_percent") > ABOVE_PEAK else "boosted"
+
+
+def at_highest_clock(facts: Facts, name: str) -> float:
+    """A share of the peak, or of that at the device's highest clock where it is higher; 0 if it is empty."""
+    share, mfu, highest = facts[name] or 0.0, facts["mfu_percent"], facts["mfu_max_clock_percent"]
+    return share if not mfu or highest is None else share * min(1.0, highest / mfu)
 
 
 def expected_mfu(facts: Facts) -> float | None:
@@ -142,7 +150,7 @@ def flags_of(facts: Facts, expected: float | None) -> tuple[Said, ...]:
     executed = _first(facts["issued_percent"], facts["hfu_percent"], facts["mfu_percent"])
     differs = expected is not None and executed is not None and max(expected, executed) >= LEAST_CHECKED
     differs = differs and not 1 / CROSS_CHECK <= (expected or 0.0) / max(executed or 0.0, 1e-9) <= CROSS_CHECK
-    highest = max(facts[name] or 0.0 for name in ("mfu_percent", "hfu_percent"))
+    highest = max(at_highest_clock(facts, name) for name in ("mfu_percent", "hfu_percent"))
     flags = (
         Said("cross_check", {"expected": expected, "executed": executed}) if differs else None,
         Said("above_peak", {"mfu": highest}) if highest > ABOVE_PEAK else None,
@@ -320,7 +328,7 @@ def _doubtful_ceiling(facts: Facts, lost: Lost) -> Said | None:
         return None
     if facts["ceiling_raised_percent"] is not None:
         return Said("sets_ceiling", {"share": facts["ceiling_raised_percent"]})
-    if (highest := max(share, facts["mfu_percent"] or 0.0)) > ABOVE_PEAK:
+    if (highest := max(share, at_highest_clock(facts, "mfu_percent"))) > ABOVE_PEAK:
         return Said("above_ceiling", {"share": highest})
     if facts["ceiling_slowdown"] is not None or facts["ceiling_other_processes_percent"] is not None:
         return Said("disturbed_ceiling", {"share": share})

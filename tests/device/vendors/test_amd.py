@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.amd_stand_in import NOT_REPORTED, Gpu, StandIn
 
-from mfulab.device import gpu, identity, local_peak, vendors, visible
+from mfulab.device import gpu, identity, local_peak, torch_build, vendors, visible
 from mfulab.device.emulation import emulated_here
 from mfulab.device.samplers import selection
 from mfulab.device.samplers.reading import first_available
@@ -75,7 +75,7 @@ def test_what_a_run_holds_is_all_that_it_sees(monkeypatch):
 
 
 def test_the_device_is_found_named_and_has_the_peak_of_its_datasheet(one, monkeypatch):
-    monkeypatch.setattr(identity, "_why_no_torch", lambda: "")
+    monkeypatch.setattr(torch_build, "installed", lambda: torch_build.Build("2.13.0+rocm7.1", "", "7.1"))
     assert identity.hardware_slug() == "amd-instinct-mi300x-oam"
     assert gpu.uuid_of(CUDA) == FIRST
     assert local_peak.local_peak("bf16").spec == pytest.approx(1307.4, rel=0.01)

@@ -3,6 +3,7 @@
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
 from support.nvml_stand_in import Gpu, StandIn
@@ -82,8 +83,32 @@ def test_without_an_exporter_the_reason_says_how_to_get_one(monkeypatch):
     found = read(0.0)
     assert {one.value for one in found.values()} == {None}
     assert found["tensor_active_percent"].reason == (
-        "this GPU has no GPM, and no dcgm-exporter answers at http://127.0.0.1:9/metrics"
+        "this GPU has no GPM, and no dcgm-exporter shows this GPU's counters at http://127.0.0.1:9/metrics"
     )
+
+
+def test_a_proxy_is_not_asked_for_this_machine_s_own_page(serve, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    serve(Exporter())
+    assert dcgm.page(UUID)["sm_active_percent"] >= 50
+
+
+@pytest.mark.parametrize(
+    "exporter",
+    [
+        pytest.param(SimpleNamespace(text=lambda: "<html>a notebook server</html>"), id="another program"),
+        pytest.param(Exporter(fields=()), id="an exporter without the counters of a profile"),
+        pytest.param(Exporter(fields=("DCGM_FI_PROF_PCIE_TX_BYTES",)), id="one of other counters"),
+    ],
+)
+def test_a_page_without_this_gpu_s_counters_keeps_no_sampler_away(exporter, serve, monkeypatch):
+    StandIn(Gpu(uuid=UUID, gpm=False), Gpu(uuid=OTHER)).install(monkeypatch)
+    serve(exporter)
+    assert dcgm.page(UUID) is None
+    assert source_of(UUID) == cupti.SOURCE
+    assert source_of(OTHER) == "GPM", "undisturbed"
 
 
 @pytest.mark.parametrize("address", ["not an address", "file:///nowhere/at/all", "http://127.0.0.1:99999/metrics"])

@@ -52,7 +52,7 @@ JOB = {"torn", "clock", "ranks"}
 TRACES = {"products", "operators", "modules", "collectives", "kernels", "gaps", "overview", "ranks", "differences"}
 TRACES |= {"compute", "memory", "launch", "best_trace", "best_matmul_runs", "best_both"}
 TRACES |= {"kind", "slower", "faster", "same"}
-NOTES = {"imprecise", "update", "uncounted", "uncounted_because", "untimed", "no_peak", "over_peak"}
+NOTES = {"imprecise", "update", "uncounted", "uncounted_because", "untimed", "no_peak", "over_peak", "boosted"}
 
 
 def keys(language: str) -> set[tuple[str, str]]:

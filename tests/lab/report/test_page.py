@@ -8,12 +8,13 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support.report_rows import EVIL, EVIL_NAME
 from support.slow import few
 from support.workflow_copy import ROOT
 
-from mfulab.lab.report import figures, frames
+from mfulab.lab.report import figures, frames, summary
 from mfulab.lab.report.page import document, why
 from mfulab.lab.runtime import forked
 from mfulab.lab.tables.columns import columns
@@ -124,6 +125,28 @@ def test_a_comparison_becomes_a_section(measured, content, tmp_path):
     assert ">slower<" not in section
     assert "×2.0" in section
     assert "+90 % … ×2.1" in section
+
+
+UNUSED = (
+    "Tesla V100: torch 2.13.0+cu130 has code for sm_75, sm_80, none for this GPU (compute capability 7.0). "
+    "To measure the GPU: pip uninstall -y torch && pip install torch==2.13.0"
+)
+
+
+def test_a_gpu_that_was_left_is_told_before_the_first_sentence_and_in_the_terminal(measured, content, tmp_path, capsys):
+    assert 'role="note"' not in content
+    rows = pd.read_csv(measured / "environment.csv", dtype=str, keep_default_na=False)
+    rows = rows.assign(recorded="True", gpu_unused="another machine's").tail(1)
+    rows = pd.concat([rows, rows.assign(recorded="False", gpu_unused=UNUSED)])
+    rows.to_csv(tmp_path / "environment.csv", index=False)
+    built = {language: document.build(tmp_path, language=language) for language in ("en", "ko")}
+    for language, says in (("en", "none for this GPU"), ("ko", "이 GPU(compute capability 7.0)용 코드가 없습니다")):
+        note = built[language][built[language].index('role="note"') : built[language].index("<h1>")]
+        assert says in re.sub(r"\s", " ", note)
+        assert "pip uninstall -y torch &amp;&amp; pip install torch==2.13.0" in note
+        assert "another machine" not in note
+    summary.show(tmp_path, tmp_path / "report.html")
+    assert " ".join(capsys.readouterr().out.split()).startswith(f"The CPU was measured, not the GPU. {UNUSED}")
 
 
 def test_a_sweep_that_is_not_at_its_end_says_how_far_it_is_and_what_is_missing(tmp_path):

@@ -54,6 +54,8 @@ def test_two_times_differ_where_their_intervals_do_not_meet():
 
 
 def test_sound_rows_raise_no_doubt():
+    boosted = {"mfu_percent": 104.0, "mfu_max_clock_percent": 96.0}  # above its printed clock, as GeForce cards
+    assert trust.summary(tables(profile(0.1, 0.19, 0.36, **boosted))) == ("", [], "")
     assert trust.summary(tables(profile(0.1, 0.19, 0.36))) == ("", [], "")
 
 
@@ -64,6 +66,7 @@ def test_sound_rows_raise_no_doubt():
         ({"verdict_flags": '{"beside": {"share": 30.0}}'}, "beside"),
         ({"verdict_flags": '{"held_back": {"share": 30.0}}'}, "held_back"),
         ({"mfu_percent": 120.0}, "above_peak"),
+        ({"mfu_percent": 120.0, "mfu_max_clock_percent": 111.0}, "above_peak"),
         ({"phases_percent": 403.0}, "phases"),
         ({"forward_ms": 2.6, "backward_ms": 9.2, "optimiser_ms": 154.9}, "part"),
         ({"utilization_percent": 60.0, "sm_active_percent": 80.0, "tensor_active_percent": 10.0}, "rungs"),

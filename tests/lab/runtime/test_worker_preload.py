@@ -1,9 +1,11 @@
 """The modules that the worker imports once for all runs leave every GPU alone, so that each run may use one."""
 
+import ast
 import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -112,3 +114,21 @@ def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
     # The library does tell: this is what must not happen.
     subprocess.run([sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"], env=environment)
     assert told.read_text() == "cuInit\n"
+
+
+def test_the_worker_forks_without_the_warning_of_python_3_12_and_keeps_others(monkeypatch):
+    def forked() -> int:
+        warnings.warn("This process (pid=467) is multi-threaded, use of fork() may lead to deadlocks in the child.",
+                      DeprecationWarning, stacklevel=2)  # fmt: skip
+        warnings.warn("another", DeprecationWarning, stacklevel=2)
+        return 7
+
+    monkeypatch.setattr(os, "fork", forked)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        before = [*warnings.filters]
+        assert server.fork() == 7
+        assert warnings.filters == before, "runs find the filters as they were"
+    assert [str(each.message) for each in told] == ["another"]
+    tree = ast.parse(Path(server.__file__).read_text())
+    assert sum(isinstance(node, ast.Call) and ast.unparse(node.func) == "os.fork" for node in ast.walk(tree)) == 1

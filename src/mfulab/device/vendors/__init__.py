@@ -94,7 +94,13 @@ class Vendor(Protocol):
     def gpus(self, environment: Mapping[str, str]) -> list[Gpu]:
         """The GPUs that torch would see in this environment, in its order."""
 
-    def why_unusable(self) -> str:
+    def why_silent(self) -> str:
+        """Reason why a driver that is loaded shows no GPU; empty where none is, or the user hides them."""
+
+    def why_unfit(self, uuid: str) -> str:
+        """Reason why the installed torch cannot compute on a GPU; empty where none is known without importing it."""
+
+    def why_unusable(self, uuid: str) -> str:
         """Reason why torch cannot compute on a GPU that is there; empty where it can. Imports torch."""
 
     def visible(self, uuids: Sequence[str]) -> dict[str, str]:

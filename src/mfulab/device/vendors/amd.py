@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from mfulab.device import torch_build
 from mfulab.device.samplers.reading import Reading, Readings, Sampler, Watched, energy, largest, missing, sampler
 from mfulab.device.vendors import Gpu, GpuProperties, Memory, RefusedError, at_end, nvidia
 from mfulab.device.vendors.gpm import UNITS
@@ -48,6 +49,20 @@ def _opened() -> tuple[Any, str]:
 def why_absent() -> str:
     """Empty if AMD SMI can be used in this process, else the reason."""
     return _opened()[1]
+
+
+def why_silent() -> str:
+    """Empty: a driver is loaded for processors with graphics too, on which torch does not compute."""
+    return ""
+
+
+def why_unfit(uuid: str) -> str:
+    """Reason why the installed torch knows no GPU of AMD's."""
+    build = torch_build.installed()
+    if build is None or build.hip != "":
+        return ""
+    kind = "CPUs alone" if build.is_for_cpus else "NVIDIA's GPUs"
+    return f"torch {build.version} is built for {kind}. To measure the GPU: PyTorch's build for ROCm, pytorch.org"
 
 
 def ask(name: str, *arguments: Any, cell: str = "") -> Any:

@@ -41,7 +41,17 @@ def gpus(environment: Mapping[str, str]) -> list[Gpu]:
     return [] if why_absent() else [Gpu(f"{cpu.cpu().name} GPU", f"{PREFIX}0")]
 
 
-def why_unusable() -> str:
+def why_silent() -> str:
+    """Empty: a Mac shows its GPU."""
+    return ""
+
+
+def why_unfit(uuid: str) -> str:
+    """Empty: all of torch's builds for macOS know the GPU."""
+    return ""
+
+
+def why_unusable(uuid: str) -> str:
     """Reason why torch cannot compute on the GPU: a build without it."""
     import torch
 

@@ -24,6 +24,9 @@ FIELDS = {
     **{"DRAM_ACTIVE": "dram_active_percent", "PIPE_FP64_ACTIVE": "fp64_active_percent"},
     **{"PIPE_FP32_ACTIVE": "fp32_active_percent", "PIPE_FP16_ACTIVE": "fp16_active_percent"},
 }
+_DIRECT = urllib.request.build_opener(
+    urllib.request.ProxyHandler({})
+)  # a proxy of the environment sees another machine
 _LINE = re.compile(r'^DCGM_FI_PROF_(\w+)\{[^}]*\bUUID="([^"]+)"[^}]*\} (\S+)$', re.MULTILINE)
 
 
@@ -33,14 +36,15 @@ def address() -> str:
 
 
 def page(uuid: str) -> dict[str, float] | None:
-    """Columns of one GPU as the page shows them now, in percent; None where no exporter answers."""
+    """Columns of one GPU as the page shows them now, in percent; None where no exporter counts for it there."""
     try:
-        with urllib.request.urlopen(address(), timeout=PATIENCE_S) as answer:  # noqa: S310 - the user's own
+        with _DIRECT.open(address(), timeout=PATIENCE_S) as answer:
             text = answer.read(MOST_BYTES).decode(errors="replace")
     except (OSError, ValueError):
         return None
     lines = _LINE.findall(text)
-    return {FIELDS[name]: 100 * float(value) for name, known, value in lines if name in FIELDS and known == uuid}
+    shown = {FIELDS[name]: 100 * float(value) for name, known, value in lines if name in FIELDS and known == uuid}
+    return shown or None
 
 
 @sampler
@@ -49,7 +53,7 @@ def dcgm_sampler(uuid: str, without: str, interval_s: float = INTERVAL_S) -> Wat
     first = page(uuid)
     if first is None:
         yield
-        return missing(UNITS, "DCGM", f"{without}, and no dcgm-exporter answers at {address()}")
+        return missing(UNITS, "DCGM", f"{without}, and no dcgm-exporter shows this GPU's counters at {address()}")
     seen, over, began_s = [first], threading.Event(), time.perf_counter()
 
     def watch() -> None:

@@ -1,15 +1,31 @@
 """NVIDIA's GPUs, through NVML; a GPU is known by its UUID, with or without its prefix (GPU or MIG)."""
 
 import contextlib
+import functools
 import itertools
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pynvml
 
+from mfulab.device import system, torch_build
 from mfulab.device.samplers.reading import Sampler
-from mfulab.device.vendors import Gpu, GpuProperties, Memory, NoDeviceError, RefusedError, cupti, dcgm, gpm, nvml
+from mfulab.device.vendors import (
+    Gpu,
+    GpuProperties,
+    Memory,
+    NoDeviceError,
+    RefusedError,
+    cuda_driver,
+    cupti,
+    dcgm,
+    gpm,
+    nvml,
+)
 from mfulab.device.vendors.nvml_sampler import fields, nvml_at_end, nvml_sampler, other_processes
 
 SOURCE = "NVML"
@@ -17,6 +33,9 @@ SOURCE = "NVML"
 KIND, PREFIX, SLUG = "cuda", "", "nvidia|tesla|quadro|geforce|titan|grid"
 IS_AUTOMATIC, FORMATS, HAS_TF32 = True, (), True
 memory = Memory
+# What the default wheels run on: CUDA 13, and compute capabilities from Turing's on; those for CUDA 12.6 have older.
+NEW_CUDA, TURING, NEWEST, NEWEST_OF_OLD = 13000, (7, 5), (12, 1), (9, 0)
+OLD_WHEELS = " --index-url https://download.pytorch.org/whl/cu126"
 
 
 def why_absent() -> str | None:
@@ -34,15 +53,24 @@ def owns(device: Any) -> bool:
 def gpus(environment: Mapping[str, str]) -> list[Gpu]:
     """The devices that CUDA would see, in its order; empty if no driver answers or all are hidden. Makes no context.
 
-    Raises NoDeviceError if several different GPUs are numbered by CUDA's own "fastest first" order, which NVML does not
-    know.
+    Where NVML does not answer, CUDA is asked, as for its "fastest first" order of several different GPUs. Raises
+    NoDeviceError where it does not tell that.
     """
     if nvml.why_absent():
-        return []
+        return _listed_by_cuda(environment)
     whole = [_named(handle) for handle in nvml.handles()]
     instances = [[_named(instance) for instance in nvml.mig_instances(handle)] for handle in nvml.handles()]
     in_bus_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    return seen(whole, instances, environment.get("CUDA_VISIBLE_DEVICES"), in_bus_order)
+    try:
+        return seen(whole, instances, environment.get("CUDA_VISIBLE_DEVICES"), in_bus_order)
+    except NoDeviceError:
+        if listed := _listed_by_cuda(environment):
+            return listed
+        raise
+
+
+def _listed_by_cuda(environment: Mapping[str, str]) -> list[Gpu]:
+    return [Gpu(device["name"], device["uuid"]) for device in cuda_driver.devices(environment)]
 
 
 def seen(gpus: list[Gpu], instances: list[list[Gpu]], visible: str | None, in_bus_order: bool) -> list[Gpu]:
@@ -73,12 +101,64 @@ def _named(handle: object) -> Gpu:
     return Gpu(name, nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or "")
 
 
-def why_unusable() -> str:
+def why_silent() -> str:
+    """Reason why a loaded driver shows no GPU here, as in a container that was given none."""
+    if not (absent := nvml.why_absent()) or not system.text("proc/driver/nvidia/version"):
+        return ""
+    return f"an NVIDIA driver is loaded, and shows no GPU here ({absent}). In a container: docker run --gpus all"
+
+
+def why_unfit(uuid: str) -> str:
+    """Reason why the installed torch cannot compute on a GPU; empty where none is known without importing it."""
+    build, have = torch_build.installed(), capability(uuid)
+    if build is None or build.cuda is None:
+        return ""
+    runs = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2) or cuda_driver.version()
+    is_new = have is not None and have > NEWEST_OF_OLD
+    is_old = not is_new and ((runs or NEW_CUDA) < NEW_CUDA or (have or TURING) < TURING)
+    instead = f"To measure the GPU: {build.replaced('cuda126*' if is_old else 'cuda*', OLD_WHEELS if is_old else '')}"
+    if not build.cuda:
+        kind = "CPUs alone" if build.is_for_cpus else "AMD's GPUs"
+        return f"torch {build.version} is built for {kind}. {instead}"
+    if runs and runs // 1000 < int(build.cuda.split(".")[0]):
+        has = f"{runs // 1000}.{runs % 1000 // 10}"
+        instead = "To measure the GPU: a newer driver" if is_new else f"{instead}, or a newer driver"
+        return f"driver {driver() or ''} runs CUDA {has}, and torch {build.version} needs {build.cuda}. {instead}"
+    newest = NEWEST_OF_OLD if int(build.cuda.split(".")[0]) * 1000 < NEW_CUDA else NEWEST
+    if have is None or TURING <= have <= newest:  # which every build has code for
+        return ""
+    reason = why_unusable(uuid) if "torch" in sys.modules else _asked_of_torch(uuid)
+    return f"{reason}. {instead}" if reason else ""
+
+
+@functools.cache
+def _asked_of_torch(uuid: str) -> str:
+    """What `why_unusable` says in a process that imports torch; empty where that fails, as each run then says why."""
+    program = f"from mfulab.device.vendors import nvidia; print(nvidia.why_unusable({uuid!r}))"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    return answer.stdout.strip()
+
+
+def has_code(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
+    """True if one of torch's architectures runs on a GPU: machine code of its generation, or PTX of any before it."""
+    found = (re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", each) for each in architectures)
+    for kind, major, minor, suffix in (match.groups() for match in found if match):
+        of, is_ptx = (int(major), int(minor)), kind == "compute" and not suffix
+        if of == capability or (of < capability and suffix != "a" and (is_ptx or of[0] == capability[0])):
+            return True
+    return False
+
+
+def why_unusable(uuid: str) -> str:
     """Reason why torch cannot use the GPU that the driver shows; empty where it can."""
     import torch
 
     if torch.cuda.is_available():
-        return ""
+        have, architectures = capability(uuid), torch.cuda.get_arch_list()
+        if have is None or not architectures or has_code(architectures, have):
+            return ""
+        named = f"compute capability {have[0]}.{have[1]}"
+        return f"torch {torch.__version__} has code for {', '.join(architectures)}, none for this GPU ({named})"
     return (
         f"torch {torch.__version__} cannot use the GPU that the driver shows (is the driver "
         f"older than torch's CUDA {torch.version.cuda}?)"
@@ -117,13 +197,17 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
 
     Raises RefusedError where NVML does not know the GPU.
     """
+    if absent := nvml.why_absent():
+        hint = "in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        raise RefusedError(f"{absent}, though CUDA does ({hint})")
     handle = nvml.handle_by_uuid(uuid)
     named = nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid
     counters: Sampler
     if without := gpm.why_unsupported(handle):
         counters = dcgm.dcgm_sampler(named, without)
         if dcgm.page(named) is None:
-            counters = cupti.PmSampler(named, f"{without}, no dcgm-exporter answers at {dcgm.address()}", now)
+            absent = f"{without}, no dcgm-exporter shows this GPU's counters at {dcgm.address()}"
+            counters = cupti.PmSampler(named, absent, now)
     else:  # two that read the same counters disturb one another
         beside = f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
         counters = gpm.GpmSampler(handle, now, beside)
@@ -133,7 +217,8 @@ def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = t
 def clock_reader(uuid: str) -> Callable[[], float | None]:
     """A function that reads the SM clock in MHz now; None if it is not reported."""
     handle = _handle(uuid)
-    return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
+    whole = None if handle is None else nvml.parent(handle)  # NVML tells no clock of a MIG instance
+    return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, whole, pynvml.NVML_CLOCK_SM)
 
 
 def restriction(uuid: str) -> str:
@@ -163,6 +248,8 @@ def capability(uuid: str) -> tuple[int, int] | None:
     """Compute capability, of a MIG instance that of its GPU; None if NVML does not report it."""
     handle = _handle(uuid)
     found = None if handle is None else nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, nvml.parent(handle))
+    if found is None:
+        found = next((each["capability"] for each in cuda_driver.devices() if uuid in each["uuid"]), None)
     return None if found is None else (found[0], found[1])
 
 
@@ -188,6 +275,8 @@ def describe_all() -> list[dict[str, object]]:
                 "virtual": None if mode is None else mode in nvml.VIRTUAL,
             }
         )
+    for device in () if described else cuda_driver.devices():
+        described.append({**device, "compute_capability": ".".join(map(str, device["capability"]))})
     return described
 
 
@@ -204,7 +293,7 @@ def driver() -> str | None:
 def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
     """A function that reads what NVML reports now; what it refuses is empty. `own` is no "other process"."""
     handle = nvml.handle_by_uuid(uuid)
-    asked = _asker(handle)
+    asked, of_whole = _asker(handle), _asker(nvml.parent(handle))
 
     def now() -> dict[str, float | None]:
         rates, memory = asked(pynvml.nvmlDeviceGetUtilizationRates), asked(pynvml.nvmlDeviceGetMemoryInfo)
@@ -213,11 +302,11 @@ def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
         return {
             "utilization_percent": rates and rates.gpu,
             "memory_utilization_percent": rates and rates.memory,
-            "clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+            "clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
             "power_w": power and power / 1e3,
             "instant_power_w": instant.value and instant.value / 1e3,  # the other is a mean, on Hopper over 1 s
-            "temperature_c": asked(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+            "temperature_c": of_whole(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
             "device_memory_bytes": memory and memory.used,
             "other_processes": other_processes(handle, own)[0],
         }

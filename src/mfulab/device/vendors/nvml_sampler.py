@@ -96,7 +96,8 @@ def nvml_at_end(handle: Any) -> Watched:
         ("clock_mhz", "MHz", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
         ("temperature_c", "°C", pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
     ):
-        value, reason = _asked(call, handle, *which)
+        # A MIG instance has no clock or temperature but its GPU's.
+        value, reason = _asked(call, nvml.parent(handle) if which else handle, *which)
         value = getattr(value, "used", value)
         readings[name] = Reading(value, unit, f"{call.__name__} at the window's end", reason=reason)
     return readings
@@ -136,14 +137,16 @@ def throttling(before: Sequence[Counter], after: Sequence[Counter], window_s: fl
 
 
 def other_processes(handle: Any, own: int | None) -> tuple[int | None, str]:
-    """Processes besides `own` (all of them where that is None) that compute on the GPU.
+    """Processes besides `own` (all of them where that is None) that compute on the GPU, without those of a desktop.
 
+    A browser or an editor has a context of either kind, and only draws: what NVML names among both is left out.
     In a container NVML reports the host's process ids, or none at all: one of those it tells is then taken for `own`.
     """
     processes, reason = _asked(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     if processes is None:
         return None, reason
-    return count_others([process.pid for process in processes], own), ""
+    drawing = {process.pid for process in nvml.optional(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()}
+    return count_others([process.pid for process in processes if process.pid not in drawing], own), ""
 
 
 def count_others(pids: Sequence[int], own: int | None) -> int:

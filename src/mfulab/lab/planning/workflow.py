@@ -19,7 +19,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import duration
 from mfulab.core.measurement import Measurement
 from mfulab.core.replicates import previous, replicate_of, turn
-from mfulab.device import is_gpu, kind_of
+from mfulab.device import identity, is_gpu, kind_of
 from mfulab.lab.planning import lock, store
 from mfulab.lab.planning.costs import Sweep
 from mfulab.lab.planning.load import RESULTS, load
@@ -119,6 +119,8 @@ class Workflow:
         runs = [run for job in jobs if (run := _folder(job.rule.name, job.wildcards_dict)) in self._runs]
         if not runs:
             return
+        if not all(is_gpu(kind_of(plan.hardware)) for plan in self.plans) and (why := identity.unused()):
+            print(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
         seconds, most = self._sweep.estimate_s(runs, max(1, gpus * self.gpu)), 60 * self._sweep.budget_min
         goes_on = "ends it after" if seconds > most else "goes on measuring the least precise runs until"
         words = f"; budget_min={most / 60:g} {goes_on} {duration(most)}" if math.isfinite(most) else ""

@@ -102,6 +102,12 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     return pd.concat([profile, pd.DataFrame(kept)], ignore_index=True)
 
 
+def unused(tables: Tables) -> list[str]:
+    """GPUs of this machine that were not measured, each with its reason; of a machine without its own rows none."""
+    rows = tables["environment"]
+    return sorted({*rows.loc[~rows["recorded"], "gpu_unused"].dropna()} - {""}) if "gpu_unused" in rows else []
+
+
 def own(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that were measured here, or the recorded ones where none was."""
     return preferred(rows, ~rows["recorded"])

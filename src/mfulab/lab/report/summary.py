@@ -82,6 +82,8 @@ def show(tables: Path, page: Path, as_json: bool = False) -> int:
         return 0
     measured = table(found["profile"], found["matmul"], console.width)
     says, lines, again = trust.summary(found)
+    for line in frames.unused(found):
+        console.print(Text(wrapped(f"The CPU was measured, not the GPU. {line}", console.width), style="bold yellow"))
     for line in filter(None, [says, *lines]):
         console.print(Text(wrapped(line, console.width), style="yellow"), soft_wrap=True)
     if says:

@@ -13,7 +13,6 @@ from mfulab.lab.planning.naming import MEASURE, short
 from mfulab.lab.report import frames
 from mfulab.lab.tables import consistency
 from mfulab.measurements.registry import TABLES
-from mfulab.mfu.verdict import ABOVE_PEAK
 
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
 FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
@@ -79,7 +78,7 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
     if "steady" in rows:
         masks["unsteady"] = timed & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
     if "mfu_percent" in rows:
-        masks["above_peak"] = ok & (rows["mfu_percent"] > ABOVE_PEAK)
+        masks["above_peak"] = ok & consistency.above_peak(rows)
     if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
         masks["falling"] = ok & falling(rows)
     return masks | {key: ok & mask for key, mask in failed.items()}

@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
@@ -54,7 +55,7 @@ def serve(listener: socket.socket, work: str) -> None:
         if LIFELINE in ready:
             break
         connection, _ = listener.accept()
-        if os.fork() == 0:
+        if fork() == 0:
             listener.close()
             try:
                 _keep(connection)
@@ -67,6 +68,13 @@ def serve(listener: socket.socket, work: str) -> None:
     with suppress(BlockingIOError):
         while True:
             _tell(listener.accept()[0], WORKFLOW_ENDED)
+
+
+def fork() -> int:
+    """`os.fork()` without the warning of Python 3.12: the worker's other threads are idle ones of BLAS, made for it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"This process \(pid=\d+\) is multi-threaded", DeprecationWarning)
+        return os.fork()
 
 
 def modules_for(work: str) -> list[str]:

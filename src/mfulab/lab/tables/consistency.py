@@ -50,6 +50,12 @@ def any_failed(rows: pd.DataFrame) -> pd.Series:
     return pd.DataFrame(failed(rows), index=rows.index).any(axis=1)
 
 
+def above_peak(rows: pd.DataFrame) -> pd.Series:
+    """True for a row whose MFU is above 100 %, also of the peak at the highest clock that its device allows."""
+    highest = rows["mfu_max_clock_percent"] if "mfu_max_clock_percent" in rows else rows["mfu_percent"]
+    return (rows["mfu_percent"] > ABOVE_PEAK) & ~(highest <= ABOVE_PEAK)
+
+
 def unfit(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     """Yields what speaks against showing a machine's rows to everyone, a line for each reason and table."""
     text = Texts("en", "trust")
@@ -57,7 +63,7 @@ def unfit(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
         rows = pd.DataFrame([row for row in found if row["status"] == "ok"]).dropna(axis=1, how="all")
         masks = failed(rows)
         if "mfu_percent" in rows:
-            masks["above_peak"] = rows["mfu_percent"] > ABOVE_PEAK
+            masks["above_peak"] = above_peak(rows)
         if "precision_percent" in rows:
             masks["imprecise"] = rows["precision_percent"] > WIDEST
         for key, mask in masks.items():

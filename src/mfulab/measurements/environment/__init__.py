@@ -32,6 +32,7 @@ class EnvironmentRow(Row):
     virtual_machine: bool | None = column("True where a hypervisor reports itself.")
     blas_threads: str | None = column("JSON: library → threads of every BLAS or OpenMP pool.")
     gpus: str | None = column("JSON list: name, uuid, compute capability, SMs, clocks, memory, power limit of each.")
+    gpu_unused: str | None = column("GPU that is there and cannot be measured, with the reason and what to do.")
     driver: str | None = column("Version of the GPU's driver.")
     cuda: str | None = column("CUDA version that torch was built for.")
     cpu_governor: str | None = column("Frequency governor; a virtual machine reports none.")

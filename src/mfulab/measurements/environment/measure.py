@@ -12,7 +12,7 @@ import threadpoolctl
 import torch
 
 from mfulab.core.measurement import Measured
-from mfulab.device import GPU, cpu, gpu, is_gpu, vendors
+from mfulab.device import GPU, cpu, gpu, identity, is_gpu, vendors
 from mfulab.device.compute import prepare
 from mfulab.measurements.environment import EnvironmentConfig, EnvironmentRow
 from mfulab.timing.probe import best_now
@@ -61,6 +61,7 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
         thread_settings=json.dumps(thread_settings()),
     )
     if device.type == "cpu":  # a GPU's runs know their own: only to look at it must not wake CUDA up
+        row.gpu_unused = identity.unused() or None
         row.probe_product_s, row.probe_copy_s = best_now(device, PROBED_S)
     return Measured(row)
 

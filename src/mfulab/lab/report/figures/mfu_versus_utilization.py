@@ -10,8 +10,8 @@ from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import curves, kinds, runs, style
 from mfulab.lab.report.figures.headroom import COLORS
 from mfulab.lab.report.frames import READ, Tables, ok, own, preferred, with_machine, with_traces
+from mfulab.lab.tables.consistency import above_peak
 from mfulab.mfu import remedies
-from mfulab.mfu.verdict import ABOVE_PEAK
 
 TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "headline", 0
@@ -35,7 +35,7 @@ def of_all_machines(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """MFU of the busy runs; of those that `_sound` keeps."""
-    above = int((rows["mfu_percent"] > ABOVE_PEAK).sum())
+    above = int(above_peak(rows).sum())
     rows = _sound(rows)
     here = _told(rows)
     worst, best = here.loc[here["mfu_percent"].idxmin()], here.loc[here["mfu_percent"].idxmax()]

@@ -93,6 +93,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         duty_cycle=_duty_cycle(runs, text),
         precision=trust.precision(tables, language),
         rows_shown=_rows_shown(runs, text),
+        unused=list(map(text.said, frames.unused(tables))),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(told, text),
         problems=[*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, urgent)],
