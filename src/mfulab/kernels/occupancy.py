@@ -50,5 +50,7 @@ def occupancy_percent(resources: Resources, launch: Launch, sm: Multiprocessor |
     registers = ceil_div(max(1, resources.registers) * WARP, REGISTER_UNIT) * REGISTER_UNIT * warps
     needed = (resources.shared_memory_bytes or 0) + launch.shared_memory_bytes + sm.reserved_bytes
     shared = ceil_div(needed, SHARED_UNIT) * SHARED_UNIT
-    blocks = min(sm.threads // WARP // warps, sm.blocks, sm.registers // registers, sm.shared_memory_bytes // max(1, shared))
+    blocks = min(
+        sm.threads // WARP // warps, sm.blocks, sm.registers // registers, sm.shared_memory_bytes // max(1, shared)
+    )
     return 100 * blocks * warps / (sm.threads // WARP)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from mfulab.device import system, torch_build
+from mfulab.device import system
 from mfulab.device.samplers.reading import Sampler
 from mfulab.device.vendors import (
     Gpu,
@@ -25,6 +25,7 @@ from mfulab.device.vendors import (
     dcgm,
     gpm,
     nvml,
+    torch_build,
 )
 from mfulab.device.vendors.nvml_sampler import fields, nvml_at_end, nvml_sampler, other_processes
 
