@@ -36,7 +36,7 @@ def main() -> int:
 def found(swept: gpu_stand_in.Swept) -> dict[str, object]:
     """Seconds until the first page and the end, steps and matmuls measured within the budget, and the sentence."""
     return {
-        "first_page_s": next((seconds for seconds, words in swept.events if words.startswith("first_page")), None),
+        "first_page_s": next((round(seconds, 1) for seconds, words in swept.events if words == "page"), None),
         "steps": len(gpu_stand_in.rows(swept.folder, "profile_step")),
         "matmuls": len(gpu_stand_in.rows(swept.folder, "bench_matmul")),
         "sentence": gpu_stand_in.sentence(swept.folder),

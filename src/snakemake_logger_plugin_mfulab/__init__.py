@@ -1,6 +1,7 @@
-"""Snakemake's output for a long sweep: with `--logger mfulab`, one line when a job starts and one when it ends.
+"""Snakemake's output for a long sweep: with `--logger mfulab`, one line a run, at its end.
 
-It prints at events only. A display that redraws itself costs the machine cycles while the CPU is being measured.
+Nothing is redrawn, which would cost the machine cycles while the CPU is being measured; after ten seconds of silence a
+line names what runs.
 """
 
 import csv
@@ -9,9 +10,11 @@ import os
 import re
 import shlex
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +27,9 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from mfulab.core.language.quantities import duration
 from mfulab.core.replicates import base_name
+from mfulab.core.rows import NOT_MEASURED
 from mfulab.lab.planning import snakemake_workarounds
+from mfulab.lab.planning.naming import short
 from mfulab.lab.runtime import budget, lifetime
 
 __all__ = ["LogHandler"]
@@ -52,7 +57,11 @@ QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOUR
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 TAIL = 40  # lines of a failed run's log
 UNTOLD = "a rule that was not planned"
-AFTER_RUNS = ("refine", "tables", "rows")  # rules that come once every run had its turn
+# Rules that measure nothing: they have no number, and a checkpoint adds to them.
+UNCOUNTED = ("all", "figure", "figures", "first_page", "page", "refine", "report", "rows", "seminar", "tables", UNTOLD)
+SILENCE_S = 10.0  # after which a line says what runs
+BAR = 20  # letters
+LISTED = 60  # runs of a dry run that are named; of the others their number is said
 
 
 def _is_interrupted(message: str) -> bool:
@@ -100,34 +109,37 @@ _need_no_home()
 
 @dataclass
 class Run:
-    """A job that was started: `started` in seconds since the epoch; `number` counts starts from 1."""
+    """A job that was started: `started` in seconds since the epoch."""
 
     rule: str
     name: str
     started: float
     output: tuple[str, ...] = ()
-    number: int = 0
+    log: tuple[str, ...] = ()
 
 
 class Progress:
     """Counts starts and ends of jobs by rule; times are seconds since the epoch."""
 
     def __init__(self) -> None:
-        self.finished = 0
+        self.finished: Counter[str] = Counter()  # jobs by rule
         self.started = 0.0  # of the first job
+        self.running: dict[int, Run] = {}
         self._remaining: Counter[str] = Counter()
         self._took: dict[str, list[float]] = {}  # seconds of each job, by rule
-        self._runs: dict[int, Run] = {}
-        self._numbers: dict[int, int] = {}
 
     @property
     def total(self) -> int:
         """Jobs planned, finished ones included."""
-        return self.finished + self._remaining.total()
+        return self.finished.total() + self._remaining.total()
 
-    def of_total(self, number: int) -> str:
-        """` 7/12`: a number of all jobs that are planned."""
-        return f"{number:>{len(str(self.total))}}/{self.total}"
+    def place(self, rule: str) -> str:
+        """` 7/12 `: runs that were measured, of all that are planned; blank for a rule that measures nothing."""
+        done, left = (
+            sum(each.values()) - sum(each[name] for name in UNCOUNTED) for each in (self.finished, self._remaining)
+        )
+        width = len(str(done + left))
+        return " " * (2 * width + 2) if rule in UNCOUNTED else f"{done:>{width}}/{done + left} "
 
     def plan(self, jobs: Mapping[str, int]) -> None:
         """Notes that `jobs` of each rule are to be done."""
@@ -137,17 +149,15 @@ class Progress:
         """Notes that a checkpoint added jobs: there are `total` now, of rules that are not told."""
         self._remaining[UNTOLD] += max(0, total - self.total)
 
-    def start(self, job_id: int, run: Run) -> Run:
-        """Notes that a job starts; one that is tried again keeps its number."""
+    def start(self, job_id: int, run: Run) -> None:
+        """Notes that a job starts, perhaps again."""
         self.started = self.started or run.started
-        run.number = self._numbers.setdefault(job_id, len(self._numbers) + 1)
-        self._runs[job_id] = run
-        return run
+        self.running[job_id] = run
 
     def finish(self, job_id: int, now: float) -> Run | None:
         """Notes that a job ended well; None if its start is not known."""
-        self.finished += 1
-        run = self._runs.pop(job_id, None)
+        run = self.running.pop(job_id, None)
+        self.finished[run.rule if run else UNTOLD] += 1
         if run:
             rule = run.rule if self._remaining[run.rule] > 0 else UNTOLD
             self._remaining[rule] -= self._remaining[rule] > 0
@@ -156,7 +166,7 @@ class Progress:
 
     def fail(self, job_id: int) -> Run | None:
         """Notes that a job failed; Snakemake may start it again."""
-        return self._runs.pop(job_id, None)
+        return self.running.pop(job_id, None)
 
     def left_s(self, now: float) -> float | None:
         """Seconds left if every rule goes on as it went and as many jobs run at a time; None before the first end."""
@@ -179,20 +189,54 @@ class LogHandler(LogHandlerBase):
         self.stream: TextIO = sys.stdout if self.common_settings.stdout else sys.stderr
         self.progress = Progress()
         self.budget: budget.Budget | None = None
-        self.left_out = 0  # runs that did not fit into the budget: one line for all of them
         self.is_coloured = not self.common_settings.nocolor and self.stream.isatty() and not os.environ.get("NO_COLOR")
         self.planned: dict[tuple[str, str], tuple[int, str]] = {}  # of a dry run: rule and what it says → jobs, reason
         self.counts: dict[str, int] = {}
+        self.figures: list[float] = []  # seconds of each that was drawn, and not told yet
+        self.skipped: list[tuple[Run, str]] = []  # not measured, and not told yet, each with its message
+        self.told_at = time.monotonic()  # when something was printed
+        self.turn = threading.Lock()
+        if not self.common_settings.dryrun:
+            threading.Thread(target=self._break_silence, daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = self._would(record) if self.common_settings.dryrun else self._text(record)
-            if text:
-                print(text, file=self.stream, flush=True)
+            with self.turn:
+                text = self._would(record) if self.common_settings.dryrun else self._text(record)
+                if text:
+                    self._print(text)
         except BrokenPipeError:
             raise
         except Exception:
             self.handleError(record)
+
+    def _print(self, text: str) -> None:
+        print(text, file=self.stream, flush=True)
+        self.told_at = time.monotonic()
+
+    def _break_silence(self) -> None:
+        """Says what runs, whenever nothing was said for SILENCE_S."""
+        while True:
+            time.sleep(max(0.1, SILENCE_S - (time.monotonic() - self.told_at)))
+            with self.turn:
+                if self.progress.running and time.monotonic() - self.told_at >= SILENCE_S:
+                    run = list(self.progress.running.values())[-1]
+                    words = [
+                        f"{self.progress.place('all')}… {run.rule}  {run.name}",
+                        duration(time.time() - run.started),
+                    ]
+                    words += _last_line(run.log) if run.rule == "refine" else []
+                    self._print(self._colour(FAINT, " · ".join(words)))
+
+    def _left_out(self) -> list[str]:
+        """A line on the runs that were left out and not told yet."""
+        skipped, self.skipped = self.skipped, []
+        if not skipped:
+            return []
+        run, message = skipped[0]
+        names = ", ".join(f"{each.rule} {each.name}" for each, _ in skipped[:2]) + (", …" if len(skipped) > 2 else "")
+        why = message if len(skipped) == 1 else f"{message.split(':')[0]}. {message.partition('. ')[2]}"
+        return [self._colour(YELLOW, f"{self.progress.place(run.rule)}{len(skipped)} not measured: {names}: {why}")]
 
     def _would(self, record: logging.LogRecord) -> str:
         """A dry run: a line for each distinct run with its processes and its reason, then each rule's jobs."""
@@ -212,6 +256,7 @@ class LogHandler(LogHandlerBase):
                 for (_, what), (times, reason) in planned:
                     why = "" if reason.startswith(OBVIOUS) else f"  ({shorten(reason, 90, placeholder=' …')})"
                     lines.append(what + (f" × {times}" if times > 1 else "") + why)
+                lines = lines if len(lines) <= LISTED else [*lines[:LISTED], f"… and {len(lines) - LISTED} more"]
                 return "\n".join([*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())])
             return "" if message.startswith("Reasons:") else message
         return ""
@@ -227,15 +272,19 @@ class LogHandler(LogHandlerBase):
                 self.budget = budget.read()
                 jobs = {rule: count for rule, count in values["stats"].items() if rule != "total"}
                 self.progress.plan(jobs)
-                return f"{sum(jobs.values())} jobs: {', '.join(f'{count} {rule}' for rule, count in jobs.items())}"
+                runs = {rule: count for rule, count in jobs.items() if rule not in UNCOUNTED}
+                return (
+                    f"{sum(runs.values())} runs: {', '.join(f'{count} {rule}' for rule, count in runs.items())}"
+                    if runs
+                    else ""
+                )
             case LogEvent.JOB_INFO:
-                name = _name(values) or str(values["rule_msg"] or "")
-                run = Run(values["rule_name"], name, record.created, tuple(values["output"]))
-                number = self.progress.start(values["jobid"], run).number
-                if is_left_out(run.output):
-                    return ""
-                line = self._colour(FAINT, f"{self.progress.of_total(number)} start  {run.rule}  {run.name}")
-                return "\n".join([*self._left_out(), line]) if run.rule in AFTER_RUNS else line
+                name = short(_name(values)) or str(values["rule_msg"] or "")
+                run = Run(
+                    values["rule_name"], name, record.created, tuple(values["output"]), tuple(values["log"] or ())
+                )
+                self.progress.start(values["jobid"], run)
+                return ""
             case LogEvent.JOB_FINISHED:
                 return self._finished(values["job_id"], record.created)
             case LogEvent.PROGRESS:
@@ -253,30 +302,29 @@ class LogHandler(LogHandlerBase):
         run = self.progress.finish(job_id, now)
         if run is None:  # its start was not told: --quiet
             return ""
-        remark = row_remark(run.output)
-        if self.budget is not None and f": {budget.LEFT_OUT}" in remark:
-            self.left_out += 1
+        status, message = row_remark(run.output)
+        if status == NOT_MEASURED:
+            self.skipped.append((run, message))
             return ""
-        left, place = self.progress.left_s(now), self.progress.of_total(self.progress.finished)
-        words = [f"{place} done   {run.rule}  {run.name}", duration(now - run.started)]
-        if self.budget is None:
-            words += [f"{duration(now - self.progress.started)} so far"]
-        else:
-            left = left and min(left, max(0.0, self.budget.ends_at - now))
+        if run.rule == "figure":  # a line for all, before the page's
+            self.figures.append(now - run.started)
+            return ""
+        left = self.progress.left_s(now)
+        words = [f"{self.progress.place(run.rule)}{run.rule}  {run.name}".rstrip(), duration(now - run.started)]
+        if self.budget is not None:
             plan = self.budget.plan
-            words += [f"{duration(now - plan['begun'])} of {duration(60 * plan['budget_min'])}"]
-        words += [f"about {duration(left)} left"] if left else []
+            words += [_bar(now - plan["begun"], 60 * plan["budget_min"])]
+        elif left:
+            words += [
+                f"{_bar(now - self.progress.started, now - self.progress.started + left)}, about {duration(left)} left"
+            ]
         line = " · ".join(words)
-        return self._colour(YELLOW, f"{line}\n    {remark}") if remark else self._colour(GREEN, line)
-
-    def _left_out(self) -> list[str]:
-        """One line on all runs that the budget left out since the last one."""
-        count, self.left_out = self.left_out, 0
-        if self.budget is None or not count:
-            return []
-        plan, runs = self.budget.plan, "1 run" if count == 1 else f"{count} runs"
-        says = f"{runs} did not fit into budget_min={plan['budget_min']:g}. To measure them: {plan['command']}"
-        return [self._colour(YELLOW, says)]
+        lines = self._left_out() if run.rule in UNCOUNTED else []
+        if self.figures:
+            place, count = self.progress.place("figure"), len(self.figures)
+            lines.append(f"{place}{count} figures · {duration(sum(self.figures))}")
+        said = self._colour(YELLOW, f"{line}\n    {status}: {message}") if status else self._colour(GREEN, line)
+        return "\n".join([*lines, said])
 
     def _job_error(self, job: dict[str, Any]) -> str:
         run = self.progress.fail(job["jobid"])
@@ -318,21 +366,28 @@ def tail(path: str, is_shown: bool) -> list[str]:
     return [f"    log: {path}", *skipped, *(f"    | {line}" for line in lines[-TAIL:])]
 
 
-def is_left_out(outputs: Iterable[str]) -> bool:
-    """True where the client of a run that begins now will find no time for it."""
-    sweep = budget.read()
-    folders = [path.removeprefix("results/").removesuffix("/row.csv") for path in outputs if path.endswith("/row.csv")]
-    return sweep is not None and any(sweep.why_not(folder) for folder in folders)
-
-
-def row_remark(outputs: Iterable[str]) -> str:
-    """Status and message of the `row.csv` among a job's outputs where it is not ok, else nothing."""
+def row_remark(outputs: Iterable[str]) -> tuple[str, str]:
+    """Status and message of the `row.csv` among a job's outputs where it is not ok, else two empty texts."""
     for path in (output for output in outputs if output.endswith("row.csv")):
         try:
             with open(path, newline="", encoding="utf-8") as file:
                 row = next(csv.DictReader(file), {})
         except OSError:
-            return ""
+            break
         if row.get("status", "ok") != "ok":
-            return f"{row['status']}: {row.get('message', '')}"
-    return ""
+            return row["status"], row.get("message", "")
+    return "", ""
+
+
+def _bar(so_far_s: float, of_s: float) -> str:
+    """Time that went by of what there is, as a bar and in words."""
+    full = round(BAR * min(1.0, so_far_s / of_s)) if of_s > 0 else BAR
+    return f"{'█' * full}{'░' * (BAR - full)} {duration(so_far_s)} of {duration(of_s)}"
+
+
+def _last_line(logs: Iterable[str]) -> list[str]:
+    """The last line of a log; none where it has none yet."""
+    for path in logs:
+        with suppress(OSError):
+            return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
+    return []

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import yaml
@@ -75,6 +76,44 @@ def test_help_stands_alone(name):
     helps = [COMMANDS[name]["help"], *(each.get("help", "") for each in COMMANDS[name]["parameters"].values())]
     paragraphs = [" ".join(each.split()) for text in helps for each in text.split("\n\n")]
     assert {each: said for each in paragraphs if (said := faults(each))} == {}
+
+
+def test_help_lists_every_subcommand_whole_under_its_reader(capsys):
+    main([])
+    printed = " ".join(capsys.readouterr().out.split())
+    for name, declared in COMMANDS.items():
+        assert f"{declared['reader']}: " in printed
+        assert f" {name} {' '.join(declared['help'].partition(chr(10) * 2)[0].split())}" in printed
+    assert "..." not in printed
+
+
+def _typed(command: str, **more: str) -> subprocess.CompletedProcess[str]:
+    words = f"{sys.executable} -m mfulab {command}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | more
+    return subprocess.run(
+        ["bash", "-c", words], capture_output=True, text=True, errors="replace", env=environment, cwd="/"
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_an_output_that_cannot_be_written_is_one_sentence():
+    done = _typed("flops gpt2 > /dev/full")
+    assert (done.returncode, done.stderr) == (2, "mfulab: the output cannot be written: No space left on device\n")
+    assert _typed("flops gpt2 | head -c 10").stderr == ""
+
+
+def test_a_terminal_without_width_or_letters_is_no_error():
+    done = _typed("flops gpt2", COLUMNS="0", PYTHONIOENCODING="iso-8859-1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("GPT2")
+
+
+def test_outside_a_checkout_measuring_says_what_is_missing():
+    done = _typed("run bench_matmul")
+    assert done.returncode == 2
+    assert done.stderr.startswith("mfulab: config/: not in this folder.")
+    assert len(done.stderr.splitlines()) == 1
+    assert _typed("summary").returncode == 1
 
 
 def test_a_subcommand_runs():

@@ -225,3 +225,19 @@ def test_a_peak_is_a_number_with_a_source():
     assert found.source
     with pytest.raises(TypeError, match=r"no peak: .*choose one of fp64"):
         float(peak("NVIDIA H100 80GB HBM3", "fp5"))
+
+
+def test_a_virtual_function_is_the_device_whose_units_it_has():
+    whole, virtual = peak("AMD Instinct MI300X", "bf16"), peak("AMD Instinct MI300X VF", "bf16")
+    assert virtual.spec == whole.spec == pytest.approx(1307.4, rel=0.001)
+    assert peak("AMD Instinct MI300X VF", "bf16", units=38).spec == pytest.approx(whole.spec / 8)
+
+
+def test_a_format_without_a_figure_is_told_from_one_that_the_device_lacks():
+    unprinted, lacking = peak("NVIDIA GB10", "bf16").reason, peak("Tesla V100-SXM2-16GB", "bf16").reason
+    assert "prints no dense figure in bf16" in unprinted
+    assert "whether or not the device has the format; give its dense peak" in unprinted
+    assert lacking == "neither the datasheet of V100 SXM2 16GB nor its architecture has bf16"
+    for sheet in datasheets():  # of a product with figures alone none is said to lack a format
+        if sheet.rate == "printed":
+            assert not any("nor its architecture" in peak(sheet.device, precision).reason for precision in UNITS)

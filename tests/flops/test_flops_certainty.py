@@ -94,3 +94,38 @@ def test_only_what_takes_time_is_listed_with_its_share():
 class Traced:
     def __init__(self, events):
         self.profiler = SimpleNamespace(events=lambda: events)
+
+
+class TwoTowers(nn.Module):
+    """Text goes through one layer, an image, if there is one, through another; a third is multiplied by directly."""
+
+    def __init__(self):
+        super().__init__()
+        self.vision = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+        self.text, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, text, image=None):
+        seen = text if image is None else text + self.vision(image)
+        return nn.functional.linear(self.text(seen), self.head.weight)
+
+
+def test_modules_that_did_not_run_are_named():
+    model, text = TwoTowers(), torch.randn(3, 4)
+    without = count(model, lambda: model(text).sum(), fused=False)
+    assert without.unused == ("vision",)  # not the head, whose weight was read
+    assert str(without.certainty).endswith("every operator has a formula; did not run and cost nothing: vision")
+    whole = count(model, lambda: model(text, torch.randn(3, 8)).sum(), fused=False)
+    assert whole.unused == ()
+    assert "did not run" not in str(whole.certainty)
+    layers = nn.Module()
+    layers.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(12))
+    layers.forward = lambda x: layers.blocks[0](x)
+    assert count(layers, lambda: layers(text).sum(), fused=False).unused == ("blocks.*",)
+
+
+@pytest.mark.parametrize("kind", [nn.MultiheadAttention, nn.TransformerEncoderLayer])
+def test_weights_that_a_parent_multiplies_by_are_no_unused_modules(kind):
+    model, x = kind(8, 2, batch_first=True).eval(), torch.randn(2, 3, 8)
+    with torch.no_grad():
+        call = (lambda: model(x, x, x)[0].sum()) if kind is nn.MultiheadAttention else (lambda: model(x).sum())
+        assert count(model, call, backward=False, fused=False).unused == ()

@@ -14,7 +14,8 @@ import mfulab.flops.fused  # noqa: F401 (its operators)
 from mfulab.flops.attention import KEYWORDS, SIGNATURES, VARIABLE_SIGNATURES
 from mfulab.flops.cost import Cost
 from mfulab.flops.count import Count, count
-from mfulab.flops.counter import Totals
+from mfulab.flops.counter import OperatorCounter, Totals
+from mfulab.flops.layers import LayerTracker
 from mfulab.flops.operators import FORMULAS, register
 
 
@@ -119,8 +120,8 @@ PROJECTED = 2 * 2 * (2 * 6 + 2 * 9) * 16 * 16
         (lambda x, w: torch.fft.irfft2(torch.fft.rfft2(x) * torch.fft.rfft2(w)), [(2, 8, 8), (8, 8)], 0, 0),
         (lambda a, b: (torch.complex(a, a) @ torch.complex(b, b)).abs(), [(3, 4), (4, 5)], 4 * 2 * 60, 2),
         (lambda a, b: torch.func.vmap(torch.mv, (None, 0))(a, b), [(4, 5), (3, 5)], 2 * 60, 2),
-        # The value, its tangent, and the tangent that `a` has not, zeros that torch multiplies too.
-        (lambda a, x: torch.func.jvp(lambda x: x @ a, (x,), (x,))[1], [(5, 6), (4, 5)], 3 * 2 * 120, 1),
+        # The value and its tangent; the tangent that `a` has not is zeros, by which torch multiplies and nobody needs.
+        (lambda a, x: torch.func.jvp(lambda x: x @ a, (x,), (x,))[1], [(5, 6), (4, 5)], 2 * 2 * 120, None),
     ],
 )
 def test_what_others_wrote(function, shapes, forward, backward):
@@ -433,3 +434,38 @@ def test_attention_reads_its_arguments_where_torch_puts_them() -> None:
         for ours, argument in zip(signature.split(), arguments, strict=False):
             theirs = {"window_size": "window_sides"}.get(argument.name) if namespace == "torch_attn" else None
             assert ours in ("_", argument.name, theirs, KEYWORDS.get(argument.name))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layers", [1, 2])
+def test_an_encoder_that_drops_its_padding_costs_its_real_tokens(layers):
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), layers).eval()
+    padding = torch.zeros(2, 10, dtype=torch.bool)
+    padding[1, 6:] = True
+    with torch.inference_mode(), OperatorCounter(LayerTracker(encoder), memory=False) as counter:
+        encoder(torch.randn(2, 10, 64), src_key_padding_mask=padding)
+    by_hand = sum(2 * tokens * (4 * 64 * 64 + 2 * 64 * 128) + 4 * tokens**2 * 64 for tokens in (10, 6))
+    assert counter.operations.model_flops == layers * by_hand
+    assert not counter.operations.uncounted
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_products_of_sequences_of_different_lengths():
+    x = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)], layout=torch.strided)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    with torch.inference_mode(), OperatorCounter(LayerTracker(attention), memory=False) as counter:
+        torch.bmm(x, x.transpose(1, 2))
+        torch.bmm(x, torch.randn(2, 8, 4))
+        attention(x, x, x, need_weights=False)
+    projected, attended = 2 * 8 * 4 * 8 * 8, 4 * (9 + 25) * 8
+    assert counter.operations.model_flops == 2 * 8 * (9 + 25) + 2 * 8 * 8 * 4 + projected + attended
+
+
+def test_tangents_that_are_zeros_are_executed_and_not_needed():
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), torch.randn(3, 8)
+    one = 2 * 3 * 8 * 8
+    with torch.no_grad(), OperatorCounter(LayerTracker(model), memory=False) as counter:
+        torch.func.jvp(model, (x,), (x,))
+        torch.addmm(torch.zeros(()).expand(3, 8), x, model[0].weight)
+    assert counter.operations.model_flops == 2 * 2 * one + one
+    assert counter.operations.hardware_flops == 2 * 3 * one + one

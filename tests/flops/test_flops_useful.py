@@ -242,3 +242,15 @@ def test_a_loop_with_a_block_mask_has_its_useful_part():
     assert row["flops"] == whole
     useful = 24 * token + (16**2 + 8**2) * pairs
     assert row["useful_mfu_percent"] / row["mfu_percent"] == pytest.approx(useful / whole)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_empty_places_of_a_static_cache_are_of_no_use(device):
+    """Two queries at places 5 and 6 of a cache of 16, heads of 4: seven keys are there."""
+    with torch.device(device), KnownValues() if device == "meta" else nullcontext():
+        query, cache = torch.ones(1, 2, 2, 4), torch.ones(1, 2, 16, 4)
+        mask = torch.arange(16) <= torch.arange(5, 7)[:, None]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        found = count(torch.nn.Identity(), lambda: attend(query, cache, cache, mask).sum(), fused=device == "meta")
+    assert found.operations.model_flops == 4 * 2 * 4 * 2 * 16
+    assert found.useful_percent == pytest.approx(100 * 7 / 16)

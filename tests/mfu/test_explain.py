@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfulab.cli.explain import show
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.groups import ModelConfig
 from mfulab.flops.compare import transformer_shape
 from mfulab.flops.formulas import kaplan_flops, palm_flops
 from mfulab.mfu.conventions import CONVENTIONS, OURS, POSSIBLE, Choices, flops
 from mfulab.mfu.decoders import computed
-from mfulab.mfu.explain import denominators_of, explain, explained
+from mfulab.mfu.explain import covered_percent, denominators_of, explain, explained
 from mfulab.mfu.models import model_config
 from mfulab.mfu.work import _counted, work
 from mfulab.models.build import build
@@ -80,7 +81,7 @@ def test_named_conventions_are_their_formulas():
     assert flops(LLAMA, by_name["PaLM, torchtitan, nanoGPT"]) == palm_flops(shape, tokens, 128)
     assert flops(LLAMA, by_name["Kaplan, Hugging Face Trainer"]) == kaplan_flops(shape, tokens)
     every = replace(shape, parameters=int(LLAMA.parameters))
-    assert flops(LLAMA, by_name["llm-foundry MFU"]) == palm_flops(every, tokens, 128)
+    assert flops(LLAMA, by_name["llm-foundry MFU, MaxText's 2025 page"]) == palm_flops(every, tokens, 128)
     assert flops(LLAMA, by_name["llm-foundry HFU"]) == pytest.approx(4 / 3 * palm_flops(every, tokens, 128))
     assert flops(LLAMA, by_name["6N of all parameters"]) == 6 * LLAMA.parameters * tokens
 
@@ -206,3 +207,37 @@ def test_a_decoder_that_is_more_than_its_known_dimensions_is_not_computed(change
 def test_a_decoder_has_no_more_tokens_than_positions():
     with pytest.raises(ConfigurationError, match="positions for 1024 tokens"):
         computed(ModelConfig(**GPT), 1025)
+
+
+def test_a_match_among_many_is_said_to_be_chance_and_one_of_our_own_is_not(capsys):
+    run = {"device": "NVIDIA H100 80GB HBM3", "sequence_length": 8192, "tokens_per_s": 5762}
+    own = explain("llama_3_1_8b", **run, reported=33.7)
+    assert own.matches[0].changes == 0
+    assert own.chance_percent < 10
+    far = explain("llama_3_1_8b", **run, reported=39.2)
+    assert far.matches[0].changes > 1
+    assert far.tried > 100
+    assert far.chance_percent > 50
+    assert explain("llama_3_1_8b", **run).chance_percent is None
+    words = ["model=llama_3_1_8b", *(f"{key}={value}" for key, value in run.items())]
+    for reported, said in ((39.2, True), (33.7, False)):
+        show([*words, f"reported={reported}"], as_json=False)
+        assert ("This may be chance" in capsys.readouterr().out) == said
+
+
+def test_the_chance_of_a_match_is_the_part_of_the_numbers_near_it_that_bands_cover():
+    # Of 30 to 50: 39.7 to 40.3, 44.7 to 45.5 by two that overlap, 30 to 30.1 at the edge.
+    assert covered_percent([40.0, 45.0, 45.2, 29.8, 80.0], 40.0) == pytest.approx(100 * (0.6 + 0.8 + 0.1) / 20)
+
+
+def test_an_own_model_takes_the_length_that_is_asked_for():
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    own = {
+        "name": "own", "_target_": "mfulab.models.huggingface.build", "task": "language_modeling",
+        "vocabulary_size": 100, "arguments": {"architecture": "LlamaForCausalLM", "vocab_size": 100, **sizes},
+    }  # fmt: skip
+    found = explain(own, device="NVIDIA H200", sequence_length=128, tokens_per_s=1000)
+    # Of a token: four projections of 64 · 64, three of the MLP, pairs with 128 keys; the output layer.
+    assert found.ours.flops_per_token == 3 * 2 * (2 * (4 * 64**2 + 3 * 64 * 128 + 2 * 64 * 128) + 64 * 100)
+    with pytest.raises(ConfigurationError, match="token inputs need sequence_length"):
+        explain(own, device="NVIDIA H200", tokens_per_s=1000)

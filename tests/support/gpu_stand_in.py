@@ -237,7 +237,7 @@ EDITS = (
     ("src/mfulab/lab/runtime/client.py", r"(?m)^(from mfulab\.lab\.runtime import budget.*)$", rf"\1\n{IMPORT}"),
     ("src/snakemake_logger_plugin_mfulab/__init__.py", r"(?m)^import time$", IMPORT),
     ("src/snakemake_logger_plugin_mfulab/__init__.py", r"record\.created", "time.time()"),
-    ("src/mfulab/lab/report/processes.py", r"usable_cores\(\)\)", f"{CORES})"),
+    ("src/mfulab/lab/runtime/forked.py", r"usable_cores\(\)\)", f"{CORES})"),
     ("Snakefile", r"(?m)^from snakemake.utils", f"{INSTALLED}\nfrom snakemake.utils"),
 )
 RUN = """import sys
@@ -266,6 +266,14 @@ def main(step: str) -> None:
         module.measure = functools.partial(measure, step)  # type: ignore[attr-defined]
         sys.modules[module.__name__] = module
     run.main(step)
+    if "--failed" not in sys.argv:
+        _note(f"{step} {Path(sys.argv[-1]).parent.name}")
+
+
+def _note(words: str) -> None:
+    """Notes what was done, and when by the clock."""
+    with Path(f"{os.environ[stand_in_clock.CLOCK]}.events").open("a", encoding="utf-8") as file:
+        file.write(json.dumps([stand_in_clock.time(), words]) + "\n")
 
 
 def command() -> None:
@@ -285,6 +293,7 @@ def command() -> None:
     is_first = not Path("reports/report.html").exists() and sys.argv[1] == "page"
     if sys.argv[1] != "refine":  # which charges by its runs
         stand_in_clock.advance(JOB_S + HOST * (own + others / CORES) + FIRST_FONTS_S * is_first)
+    _note(sys.argv[1])
     sys.exit(status)
 
 
@@ -337,15 +346,8 @@ def sweep(folder: Path, name: str, *config: str, target: str = "report") -> Swep
     )
     assert done.returncode == 0, done.stdout
     ended = struct.unpack("d", clock.read_bytes())[0]
-    return Swept(folder, done.stdout, ended - before, told(done.stdout))
-
-
-DONE = re.compile(r"^ *\d+/\d+ done   (.*?) · .*? · (?:(\d+) min )?([\d.]+) s of ", re.MULTILINE)
-
-
-def told(output: str) -> list[tuple[float, str]]:
-    """When each job was done, in seconds of the sweep, and its words, as the terminal showed them."""
-    return [(60 * int(minutes or 0) + float(seconds), words) for words, minutes, seconds in DONE.findall(output)]
+    noted = map(json.loads, Path(f"{clock}.events").read_text(encoding="utf-8").splitlines())
+    return Swept(folder, done.stdout, ended - before, [(at - before, words) for at, words in noted if at >= before])
 
 
 def rows(folder: Path, step: str) -> list[dict[str, str]]:

@@ -195,6 +195,22 @@ def test_work_is_sustained_until_the_power_limit_has_lowered_the_clock(timer, de
     assert device.host_s - began_s == pytest.approx(chunks * device_timer.SUSTAINED_S, rel=0.2)
 
 
+def test_a_burst_follows_a_rest_and_is_watched_while_it_runs(timer, device, monkeypatch):
+    """A rested device has its highest clock; after sustained work it has not."""
+    slept, seen = [], []
+    monkeypatch.setattr(
+        device_timer.time, "sleep", lambda s: slept.append(s) or setattr(device, "host_s", device.host_s + s)
+    )
+    timer.during = lambda: seen.append(device.host_s < device.free_at_s)
+    call = lambda: device.launch(host_s=1e-6, device_s=1e-3)  # noqa: E731
+    busy_until_s = device.free_at_s
+    found = timer.burst(call, 20, rest_s=2.0)
+    assert (found.time_s, found.calls, found.held) == (pytest.approx(1e-3), 20, True)
+    assert slept == [2.0] * len(seen)
+    assert device.free_at_s - busy_until_s >= 2.0
+    assert seen[-1], "the work was still running"
+
+
 def test_a_clock_that_the_driver_refuses_costs_its_own_field_alone(device, monkeypatch):
     made_by = Gpu(refused={"nvmlDeviceGetClockInfo"})
     StandIn(made_by).install(monkeypatch)

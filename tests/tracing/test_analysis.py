@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.trace_events import H100, TRACE, event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
+from mfulab.core.language import verdicts
 from mfulab.core.said import Said
 from mfulab.measurements.read_trace.reader import read_file
 from mfulab.mfu import job as jobs
@@ -87,6 +88,51 @@ def test_a_product_whose_clock_fell_after_its_trace_is_no_idle_device(told):
     with torch.inference_mode():
         host = trace_steps(lambda: torch.ones(64, 64) @ torch.ones(64, 64), CPU, 2)
     assert trace_readings(host, CPU, 1.0)[0] == trace_readings(host, CPU)[0]
+
+
+HEAD = "void Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1>(Params)"
+NVJET = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"
+
+
+@pytest.mark.parametrize(("words", "kernel", "head_us"), [(50257, HEAD, 6664), (50304, NVJET, 878)])
+def test_a_head_of_an_odd_vocabulary_is_found_and_what_padding_it_saves_is_told(told, words, kernel, head_us):
+    """GPT-2's: instructions of half the rate, and 7.6 times the time, which half the rate alone does not explain."""
+    shapes = [[8192, 768], [words, 768]], [[8192, 768], [3072, 768]]
+    analysis = told(
+        trace(
+            steps((0, 7000)),
+            operator("aten::linear", 0, 5, shapes[0], "c10::BFloat16"),
+            launched(kernel, 1, 10, head_us, 1),
+            operator("aten::linear", 10, 5, shapes[1], "c10::BFloat16"),
+            launched(NVJET, 11, 10 + head_us, 53.5, 2),
+        )
+    )
+    head, linear = 2 * 8192 * 768 * words, 2 * 8192 * 768 * 3072
+    fits = 8256 / 8192  # tokens in tiles of 192
+    ratios, odd = analysis.ratios(), words == 50257
+    tiled = head * (50304 / 50257 if odd else fits) + linear * fits
+    assert ratios["executed_ratio"] == pytest.approx(tiled / (head + linear))
+    issued = tiled + (head * 50304 / 50257 if odd else 0)
+    assert ratios["issued_ratio"] == pytest.approx(issued / (head + linear))
+    if not odd:
+        assert analysis.misaligned() is None
+        return
+    found = json.loads(analysis.misaligned())
+    assert (found["side"], found["padded"], found["ms"], found["rate"]) == (50257, 50304, 6.664, 50)
+    assert found["best_ms"] == pytest.approx(0.0535 * 50304 / 3072, rel=1e-3)
+    row = {"time_s": 7e-3, "misaligned": analysis.misaligned()}
+    sentence = verdicts.misaligned(row)
+    assert "50,257 to 50,304" in sentence
+    assert "6.66 ms" in sentence
+    assert "0.88 ms" in sentence
+    assert "50,304" in verdicts.misaligned(row, "ko")
+
+
+def test_a_trace_without_kernels_tells_no_ratio(told):
+    assert told(trace(steps((0, 100)), operator("aten::mm", 0, 50, MM), deviceProperties=[])).ratios() == {
+        "executed_ratio": None,
+        "issued_ratio": None,
+    }
 
 
 def test_the_edges_of_the_window_count_as_idle(told):

@@ -51,7 +51,7 @@ rungs() {
     part testable 60 python3 -c 'import hypothesis, pytest, torch, xdist' || return 0 # what could not be tested is not wrong
     local name status
     rung() { part "$1" 40 python3 -m pytest -q -m gpu tests/gpu/test_cuda_kernels_gpu.py -k "every_shape and [$1-"; }
-    for name in cuda_hopper cuda_hopper_stores cuda_hopper_cluster cuda_hopper_hilbert cuda_hopper_pingpong cuda_hopper_fp8; do
+    for name in cuda_hopper cuda_hopper_stores cuda_hopper_cluster cuda_hopper_hilbert cuda_hopper_fp8; do
         rung "$name"
         status=$?
         case $status in 124 | 137) rung "$name"; status=$? ;; esac
@@ -65,10 +65,10 @@ facts() { # no GPM, NVML or trace: the reason stands beside the empty value, and
 headline() { rows headline 540 experiment=gpu_record; }
 # Our own rungs first: torch's product is their reference. Packages that are not there would be rows without a time.
 ladder() {
-    rows ladder 150 experiment=kernels "kernel=torch,$(best cuda_hopper_hilbert cuda_hopper_pingpong cuda_hopper_stores cuda_hopper cuda_hopper_cluster \
+    rows ladder 150 experiment=kernels "kernel=torch,$(best cuda_hopper_hilbert cuda_hopper_stores cuda_hopper cuda_hopper_cluster \
         cuda_wmma triton_plain triton_persistent)" precision=bf16
 }
-ladder_fp32() { rows ladder_fp32 100 experiment=kernels "kernel=torch,$(best cuda_grouped cuda_warp_tile numba_cuda_unrolled triton_plain)" precision=fp32; }
+ladder_fp32() { rows ladder_fp32 100 experiment=kernels "kernel=torch,$(best cuda_wide cuda_grouped cuda_warp_tile numba_cuda_unrolled triton_plain)" precision=fp32; }
 large() {
     local libraries=() name
     for name in cublas:nvmath cublaslt:nvmath triton_autotuned:triton cutile:cuda.tile; do
@@ -88,9 +88,9 @@ sanitizer() {
     # functions says so to whoever asks, which is no error here.
     local tool kernel
     for tool in memcheck racecheck; do
-        for kernel in $(best cuda_hopper_hilbert cuda_grouped | tr , ' '); do
+        for kernel in $(best cuda_hopper_hilbert cuda_wide cuda_grouped | tr , ' '); do
             part "${tool}_$kernel" 40 compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 9 --kernel-name kns=matmul \
-                python3 validation/one_product.py "$kernel" "$([ "$kernel" = cuda_grouped ] && echo fp32 || echo bf16)" 1664x3328x320
+                python3 validation/one_product.py "$kernel" "$([ "$kernel" != cuda_hopper_hilbert ] && echo fp32 || echo bf16)" 1664x3328x320
         done
     done
 }

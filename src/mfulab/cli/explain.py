@@ -14,7 +14,7 @@ from mfulab.core.errors import ConfigurationError, lacks, unknown
 from mfulab.core.groups import ModelConfig
 from mfulab.core.terminal import Terminal
 from mfulab.mfu.conventions import ORDER
-from mfulab.mfu.explain import TOLERANCE, Explanation, explain
+from mfulab.mfu.explain import BY_CHANCE, TOLERANCE, Explanation, explain
 from mfulab.mfu.models import model_config, read_yaml
 from mfulab.mfu.roofline import expect
 
@@ -31,7 +31,7 @@ def show(words: Sequence[str], as_json: bool) -> int:
     """Answers `key=value …`; the status is 1 where no convention gives the number that was reported."""
     given, changes = _read(words)
     console = Terminal(highlight=False, width=None if sys.stdout.isatty() else 200)
-    config = model_config(given.pop("model", ""), changes)
+    config = model_config(given.pop("model", ""), changes, given.get("sequence_length"))
     if "device" not in given:
         raise ConfigurationError('device: missing; give its name, such as device="NVIDIA H100 80GB HBM3"')
     if not SPEEDS & given.keys():
@@ -123,6 +123,11 @@ def _print(console: Terminal, explanation: Explanation) -> None:
             console.print(f"  {row.mfu_percent:.1f} %  {row.convention}, over {row.denominator}")
         if len(matches) > SHOWN:
             console.print(f"  and {len(matches) - SHOWN} more, further from ours")
+        if (explanation.chance_percent or 0) >= BY_CHANCE:
+            console.print(
+                f"This may be chance: {explanation.tried} combinations are as simple, and taken to ±{TOLERANCE} points "
+                f"they give {explanation.chance_percent:.0f} % of all numbers within a quarter of this one."
+            )
     rows = [*explanation.conventions, *explanation.denominators]
     points = {step: [row.steps[step] for row in rows] for step in (*ORDER, "peak")}
     used = {step: column for step, column in points.items() if any(abs(each) >= SEEN for each in column)}

@@ -3,6 +3,8 @@
 Completion in bash, which click makes from the tree: eval "$(_MFULAB_COMPLETE=bash_source mfulab)"
 """
 
+import errno
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -88,12 +90,25 @@ TYPES: Mapping[str, Any] = {
 }
 
 
+class Readers(click.Group):
+    """The command itself, whose help lists the subcommands by who needs them, each sentence whole."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        readers = dict.fromkeys(getattr(each, "reader", "") for each in self.commands.values())
+        for reader in sorted(readers, key=lambda name: name.startswith("For ")):  # maintainers come last
+            with formatter.section(reader):
+                own = {name: each for name, each in self.commands.items() if getattr(each, "reader", "") == reader}
+                formatter.write_dl([(name, (each.help or "").partition("\n\n")[0]) for name, each in own.items()])
+
+
 class Several(click.Option):
     """An option that takes every word up to the next option: `--only ceilings roofline`."""
 
 
 class Command(click.Command):
     """A subcommand as commands.yaml declares it; what its function returns is the exit status."""
+
+    reader = ""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         lacks_all = not args and any(each.required for each in self.params)
@@ -118,7 +133,7 @@ def _command(declared: Mapping[str, Any]) -> Command:
     def call(**given: Any) -> Any:
         return getattr(import_module(f"mfulab.{module}"), function)(**given)
 
-    return Command(
+    made = Command(
         None,
         callback=call,
         params=[_parameter(name, **settings) for name, settings in declared["parameters"].items()],
@@ -126,6 +141,8 @@ def _command(declared: Mapping[str, Any]) -> Command:
         epilog=f"\b\nExample:\n  mfulab {declared['example']}",
         context_settings=declared.get("settings"),
     )
+    made.reader = declared.get("reader", "Others")
+    return made
 
 
 def _parameter(name: str, type: Any = None, several: bool = False, **settings: Any) -> click.Parameter:
@@ -143,9 +160,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # one that lacks a letter shows `?`
         with suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    if not os.environ.get("COLUMNS", "80").isdecimal() or not int(os.environ.get("COLUMNS", "80")):
+        del os.environ["COLUMNS"]  # a width of zero shows nothing
     given = list(sys.argv[1:] if arguments is None else arguments) or HELP[:1]
     declared = data(Path(__file__).with_name("commands.yaml"))
-    tree = click.Group(
+    tree = Readers(
         commands={name: _command(each) for name, each in declared.items()},
         help="Model FLOPs utilization beside device utilization.",
         context_settings={"help_option_names": HELP, "show_default": True},
@@ -163,6 +182,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not (sentence := lacks("This", error.name or "")):
             raise
         print(f"mfulab: {sentence}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # as of `mfulab … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where the rest goes when Python ends
+        return 0
+    except OSError as error:
+        if error.filename or error.errno not in (errno.ENOSPC, errno.EIO):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        print(f"mfulab: the output cannot be written: {error.strerror}", file=sys.stderr)
         return 2
     except click.Abort:
         return 130

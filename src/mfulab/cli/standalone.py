@@ -20,6 +20,7 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language.quantities import duration, quantity
 from mfulab.core.terminal import Terminal
@@ -36,9 +37,14 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
     Raises ConfigurationError for a mistake in them.
     """
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
-    if {"-h", "--help"} & set(words):
+    if CONFIG.is_dir() and {"-h", "--help"} & set(words):
         print(click.get_current_context().get_help(), help_of(step), sep="\n\n")
         return
+    if not (CONFIG.is_dir() and Path("scripts/run.py").is_file()):
+        raise ConfigurationError(
+            "config/: not in this folder. `mfulab run` measures in a checkout of mfulab: clone it, or change into it. "
+            "mfulab.measure, around your own loop, needs none."
+        )
     compositions = compose_experiments(words, CONFIG, sweeps=multirun)
     if cfg:
         for composition in compositions:

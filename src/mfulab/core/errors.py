@@ -13,6 +13,7 @@ EXTRAS = {
     "transformers": "pipeline",
     "pandas": "pipeline",
     "seaborn": "pipeline",
+    "hydra": "pipeline",
 }
 
 

@@ -141,7 +141,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a JSON text says. Raises ValueError also for NaN and for a number that no float holds, which JSON lacks."""
+    """Parses a JSON text. Raises ValueError also for NaN and for a number that no float holds, which JSON lacks."""
     return json.loads(text, parse_float=_finite, parse_constant=_finite)
 
 

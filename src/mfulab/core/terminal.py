@@ -1,4 +1,4 @@
-"""What reaches a terminal: operators, processes, spans and models of others have names that must not command it."""
+"""Printing of foreign text: names of operators, processes, spans and models must not command a terminal."""
 
 import unicodedata
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""This device: its identity, peaks and samplers; and its kind, which is asked here and compared nowhere else.
+"""Kind of a device, which is asked here and compared nowhere else; beside it its identity, peaks and samplers.
 
 A kind is torch's name of a device. What differs between GPUs of several vendors stands in their modules, `vendors/`.
 Needs no torch.

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 
-# Words that some drivers put into a name and others leave out; no two products differ in them alone.
-_DECORATION = {"nvidia", "amd", "intel", "aws", "tesla", "geforce", "instinct", "r", "tm", "generation", "oam"}
+# Words that some drivers put into a name and others leave out; no two products differ in them alone. A virtual function
+# (VF) is a whole device where its units are the product's, else a part of it.
+_DECORATION = {"nvidia", "amd", "intel", "aws", "tesla", "geforce", "instinct", "r", "tm", "generation", "oam", "vf"}
 _PCI_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 _SLICE = re.compile(r"\s+MIG\s+\d+[cg].*$")
 

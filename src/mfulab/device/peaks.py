@@ -93,8 +93,7 @@ def peak(
         )
     unit = next((unit for unit in UNITS[precision] if computed(sheet, unit) or printed(sheet, unit)), None)
     if unit is None:
-        note = f" ({sheet.note})" if sheet.note and sheet.rate == "printed" else ""
-        return Peak(None, reason=f"neither the datasheet of {sheet.device} nor its architecture has {precision}{note}")
+        return Peak(None, reason=_missing(sheet, precision))
     product, figure, rate = computed(sheet, unit), printed(sheet, unit), _rates(sheet)
     share = units / sheet.units if units and sheet.units else 1.0
     by_formula = product is not None and agrees(sheet, unit)
@@ -118,6 +117,15 @@ def peak(
         note=sheet.note,
         checked=texts_read(sheet),
     )
+
+
+def _missing(sheet: Datasheet, precision: str) -> str:
+    """Tells a format that a device lacks from one whose figure nobody prints."""
+    if _rates(sheet):
+        return f"neither the datasheet of {sheet.device} nor its architecture has {precision}"
+    note = f" ({sheet.note})" if sheet.note else ""
+    prints = f"the datasheet of {sheet.device} prints no dense figure in {precision}, and none can be computed{note}"
+    return f"{prints}: the peak is unknown, whether or not the device has the format; {how_to_give(precision)}"
 
 
 def gpu_peak(gpu: "GpuProperties", precision: str) -> Peak:

@@ -40,7 +40,10 @@ def _cost(given: dict[str, Any], pairs: Pairs, backward: bool) -> Cost:
     full, attended, rectangle, padding = (
         int(widths * part * products) for part in (pairs.full, pairs.attended, pairs.rectangle, pairs.padding)
     )
-    return Cost(full, attended, int(widths * pairs.executed * executed), full, rectangle, padding, bool(pairs.bound))
+    # Where keys outnumber queries they are a cache's, and what no query sees is an empty slot.
+    unfilled = padding if given["key"].shape[-2] > given["query"].shape[-2] else 0
+    done = int(widths * pairs.executed * executed)
+    return Cost(full, attended, done, full, rectangle, padding, unfilled, bool(pairs.bound))
 
 
 def sdpa_cost(given: dict[str, Any], backward: bool) -> Cost:

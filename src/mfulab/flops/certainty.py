@@ -28,6 +28,7 @@ class Certainty:
     second_share: float  # part of the forward FLOPs that the second count knows as well
     deviation: float | None  # of the second count from the first, over layers that both know; None without one
     worst_layer: str  # where it is largest; empty if the two agree
+    unused: tuple[str, ...] = ()  # modules with weights that did not run, and so cost nothing
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {share:.1%}" for kind, share in self.shares.items() if share)
@@ -39,15 +40,18 @@ class Certainty:
             parts.append(f"{self.bound_share:.1%} an upper bound (a mask or lengths without values)")
         calls = ", ".join(f"{name} ({count} calls)" for name, count in self.uncounted.items())
         parts.append(f"without a formula: {calls}" if calls else "every operator has a formula")
+        if self.unused:
+            parts.append(f"did not run and cost nothing: {', '.join(self.unused)}")
         return "; ".join(parts)
 
 
-def certainty(operations: Operations, by_layers: dict[str, int]) -> Certainty:
+def certainty(operations: Operations, by_layers: dict[str, int], unused: tuple[str, ...] = ()) -> Certainty:
     """Weighs a count.
 
     Args:
         operations: the count.
         by_layers: the second count, `LayerCount.flops`.
+        unused: modules that did not run.
     """
     flops: dict[Kind, int] = dict.fromkeys(get_args(Kind), 0)
     known, bound = dict.fromkeys(by_layers, 0), 0
@@ -68,6 +72,7 @@ def certainty(operations: Operations, by_layers: dict[str, int]) -> Certainty:
         second_share=both / forward if forward else 0,
         deviation=sum(differences.values()) / both if both else None,
         worst_layer=worst if differences.get(worst) else "",
+        unused=unused,
     )
 
 

@@ -11,7 +11,10 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from operator import add
 
-FLOPS = ("flops", "causal_flops", "executed_flops", "attention_flops", "rectangle_flops", "padding_flops")
+FLOPS = (
+    *("flops", "causal_flops", "executed_flops"),
+    *("attention_flops", "rectangle_flops", "padding_flops", "unfilled_flops"),
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Cost:
     attention_flops: int = 0  # the part of `flops` that grows with pairs of tokens
     rectangle_flops: int = 0  # that part if every query met every key, padding and other documents' included
     padding_flops: int = 0  # of `attention_flops`, those that serve padding, as far as a mask shows it
+    unfilled_flops: int = 0  # of `attention_flops`, those with slots of a static cache that no query sees
     bound: bool = False  # whether the true numbers may be smaller: a mask or lengths had no data to look into
     side: int = 0  # of the square that a plain product makes or takes; pairs of tokens if it is as wide as a row
 
@@ -48,12 +52,12 @@ class Pairs:
         return Pairs(*map(add, astuple(self), astuple(other)))
 
     def times(self, factor: float) -> Pairs:
-        """Pairs multiplied by `factor`, the number of alike sequences or heads."""
+        """Cost of `factor` calls that are alike."""
         return Pairs(*(factor * part for part in astuple(self)))
 
 
 def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
-    """Pairs of one sequence without a mask of its own; causal is aligned at the upper left, as in torch."""
+    """One sequence without a mask of its own; causal is aligned at the upper left, as torch does it."""
     whole = queries * keys
     causal = queries**2 / 2 if queries <= keys else keys**2 / 2 + (queries - keys) * keys
     return Pairs(whole, causal if is_causal else whole, whole, whole)
@@ -62,7 +66,7 @@ def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
 def document_pairs(
     queries: int, keys: int, is_causal: bool, left: int | None = None, right: int | None = None
 ) -> Pairs:
-    """Pairs of one document for a kernel that takes lengths or windows; last query and last key are aligned.
+    """One document of a kernel that takes lengths or windows; the last query is aligned with the last key.
 
     A query sees `left` keys before its own place and `right` after it; None and -1 are without a limit, causal is
     `right` = 0.

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mfulab.flops.certainty import Certainty, LayerCount, certainty
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.fused import fused_operators
-from mfulab.flops.layers import LayerTracker
+from mfulab.flops.layers import LayerTracker, outermost
 from mfulab.flops.tensors import Held, LstmsOnCpu, SavedTensors
 from mfulab.flops.useful import RealTokens, real_tokens, useful_flops
 
@@ -30,18 +30,20 @@ class Count:
     by_layers: dict[str, int]  # forward FLOPs of the layers that have formulas of their own: a second count
     real: RealTokens | None = None  # documents, from the first layer's call that shows them; None if none does
     saved_in_part: bool = False  # whether torch.func's gradients saved tensors, which no hook sees and `saved` lacks
+    unused: tuple[str, ...] = ()  # modules with weights that did not run, and so cost nothing
     more_on_cpu: Held = field(default_factory=Held)  # what LSTMs save beyond `saved` on a CPU, from the meta device
 
     @property
     def useful_percent(self) -> float | None:
         """The share of forward and backward FLOPs that serves real tokens; None if no call shows which these are."""
         whole = self.operations.model_flops
-        return 100 * useful_flops(self.operations, self.real) / whole if self.real and whole else None
+        useful = useful_flops(self.operations, self.real)
+        return 100 * useful / whole if useful is not None and whole else None
 
     @property
     def certainty(self) -> Certainty:
         """Certainty of the count."""
-        return certainty(self.operations, self.by_layers)
+        return certainty(self.operations, self.by_layers, self.unused)
 
 
 def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True, fused: bool = True) -> Count:
@@ -71,9 +73,11 @@ def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True
     except Exception as error:
         where = f"layer {layers.failed}" if layers.failed else "its own forward"
         raise CountError(f"{type(model).__name__} failed in {where}: {error}") from error
+    unused = tuple(outermost(layers.unused or ()))
     return Count(
-        counter.operations, saved.total, counter.live.peak, second.flops, told.found, saved.interrupted, lstms.more
-    )
+        counter.operations, saved.total, counter.live.peak, second.flops, told.found, saved.interrupted, unused,
+        lstms.more,
+    )  # fmt: skip
 
 
 class _RealTokens(ExitStack):

@@ -1,13 +1,15 @@
 """A dispatch mode that gives each operator its formula, noting pass, layer, number format and bytes."""
 
+import importlib
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -18,17 +20,22 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
 
 from mfulab.flops.attention import ATTENTION
 from mfulab.flops.cost import FLOPS, Cost
 from mfulab.flops.elementwise import other_flops
 from mfulab.flops.experts import expert_numbers, unread_elements
 from mfulab.flops.flex import flex_attention_seen
+from mfulab.flops.higher_order import Body, bodies_seen, open_kernel, unknown
 from mfulab.flops.layers import LayerTracker, Opened, Pass
 from mfulab.flops.operators import FORMULAS, grouped_matmul, operator_name
 from mfulab.flops.tensors import LiveTensors
+from mfulab.flops.written import PRODUCTS, WrittenAttention
 
 PASSES: tuple[Pass, ...] = ("forward", "backward", "recomputed")  # the last is executed and not needed
+_ADDING = ("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", "aten::_addmm")  # their first operand
+_SAME_VALUES = frozenset({"aten::expand", "aten::alias", "aten::t", "aten::transpose", "aten::unsqueeze", "aten::view"})
 LOOK_UPS = frozenset({"aten::embedding", "aten::_embedding_bag", "aten::index", "aten::index_select", "aten::gather"})
 
 
@@ -60,10 +67,19 @@ class Totals:
     attention_flops: int = 0
     rectangle_flops: int = 0
     padding_flops: int = 0
+    unfilled_flops: int = 0
     bounds: int = 0
     other_flops: int = 0
     elements: int = 0
     other_elements: int = 0
+
+    @classmethod
+    def of(cls, cost: Cost, instead: Cost | None = None) -> "Totals":
+        """One call's cost; or what it adds where another was added for the same call before."""
+        values = [1, *(getattr(cost, each) for each in FLOPS), int(cost.bound)]
+        if instead is not None:
+            values = [value - old for value, old in zip(values, vars(cls.of(instead)).values(), strict=False)]
+        return cls(*values)
 
     def add(self, other: "Totals") -> None:
         """Adds another's sums to these."""
@@ -77,6 +93,12 @@ class Operations:
 
     totals: dict[Key, Totals] = field(default_factory=dict)
     uncounted: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: "Operations") -> None:
+        """Adds another's sums to these."""
+        for key, totals in other.totals.items():
+            self.totals.setdefault(key, Totals()).add(totals)
+        self.uncounted.update(other.uncounted)
 
     def sum(self, direction: Pass | None = None, layer: str | None = None, operator: str | None = None) -> Totals:
         """Sums over all that match; `layer` includes the layers inside it."""
@@ -128,18 +150,47 @@ class OperatorCounter(Opened):
 
     def __init__(self, layers: LayerTracker, memory: bool = True) -> None:
         super().__init__()
-        self.operations, self.live = Operations(), LiveTensors()
+        self.operations, self.live, self._written = Operations(), LiveTensors(), WrittenAttention()
+        self._zeros: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._layers, self._memory, self._experts = layers, memory, expert_numbers(layers.model)
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
         yield self._layers
         yield flex_attention_seen(self.add)
+        yield bodies_seen(self._listens, self._either)
         yield self._listening()
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
         with eager_stance(), Dispatch(self):
             yield
+
+    def _multiplies_zeros(self, name: str, args: tuple[Any, ...]) -> bool:
+        operands = tree_leaves(args[name.startswith(_ADDING) :])
+        return any(isinstance(each, torch.Tensor) and each in self._zeros for each in operands)
+
+    def _listens(self, arguments: Any) -> bool:
+        modes = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else []
+        own = next((mode for mode in modes if isinstance(mode, Dispatch) and mode.counter is self), None)
+        traced = any(mode.is_infra_mode() and not isinstance(mode, FakeTensorMode) for mode in modes)
+        return own is not None and not traced and not own.is_foreign(tree_leaves(arguments))
+
+    def _either(self, yes: Body, no: Body, operands: Sequence[Any]) -> Any:
+        """Counts a branch that no data chooses: possible where both cost the same."""
+        before, branches = self.operations, list[Operations]()
+        out = None
+        for body in (no, yes):
+            self.operations = Operations()
+            try:
+                out = body(*operands)
+                branches.append(self.operations)
+            finally:
+                self.operations = before
+        costs = [branch.model_flops for branch in branches]
+        if costs[0] != costs[1]:
+            unknown(f"cond: its branches cost {costs[1]} and {costs[0]} FLOPs, and without data neither is chosen")
+        before.add(branches[1])
+        return out
 
     def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Adds one call of an operator: a `torch.ops` overload packet, a higher-order operator or a Triton kernel."""
@@ -148,15 +199,36 @@ class OperatorCounter(Opened):
         written = [tensor for tensor in tree_leaves(out) if isinstance(tensor, torch.Tensor)]
         if self._memory:
             self.live.note(read, written)
+        self._layers.read(read)
         layer, direction = self._layers.place()
-        if cost := _cost(operator, name, out, args, kwargs):
+        try:
+            cost = _cost(operator, name, out, args, kwargs)
+        except RuntimeError:
+            if not any(tensor.is_nested for tensor in read):
+                raise
+            cost = None  # a nested tensor has no shape to ask for: the operator is named
+        if cost and self._zeros and self._multiplies_zeros(name, args):
+            cost = Cost(0, 0, cost.executed_flops)
+        if cost:
             key = Key(layer, name, direction, read[0].dtype if read else None, cost.side)
-            call = Totals(*[1, *(getattr(cost, each) for each in FLOPS), int(cost.bound)])
+            if name in PRODUCTS and not any(tensor.is_nested for tensor in read):
+                module = self._layers.module(layer)
+                cost = self._written.cost(module, cost, *args[-2:] if name == "aten::bmm" else args[1:3])
+                if direction != "backward":
+                    self._written.made(key, module, cost, out)
+            call = Totals.of(cost)
             call.elements = elements(read + written)
             if FORMULAS.get(name) is grouped_matmul and args[1].ndim == 3:
                 call.elements -= unread_elements(self._experts, args[0], args[1])
         else:
             key = Key(layer, name, direction)
+            # What has no tangent gets zeros of one element, by which torch multiplies: executed, and not needed.
+            is_zero = name == "aten::zeros" and not out.ndim
+            if is_zero or (name in _SAME_VALUES and args[0] in self._zeros):
+                self._zeros[out] = True
+            if scores := self._written.follow(name, out, args):
+                place, before, after = scores
+                self.operations.totals.setdefault(place, Totals()).add(Totals.of(after, before))
             other = other_flops(operator, read + written, args, kwargs)
             self.operations.uncounted.update([name] if other is None else [])
             call = Totals(1, other_flops=other or 0)
@@ -169,7 +241,24 @@ class OperatorCounter(Opened):
 
 def eager_stance() -> AbstractContextManager[Any]:
     """Keeps compiled code aside, from this call on: by itself it steps aside for a dispatch mode, but then for good."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else _LaterStance()
+
+
+class _LaterStance(AbstractContextManager[None]):
+    """Does the same from the first use of torch.compile on, which loads the compiler: torch.cond and scan use it."""
+
+    def __init__(self) -> None:
+        self._undo, self._compile = ExitStack(), torch.compile
+        self._undo.enter_context(patch.object(torch, "compile", self._first))
+
+    def _first(self, *args: Any, **kwargs: Any) -> Any:
+        importlib.import_module("torch._dynamo")
+        self._undo.close()
+        self._undo.enter_context(torch.compiler.set_stance("force_eager"))
+        return self._compile(*args, **kwargs)
+
+    def __exit__(self, *error: object) -> None:
+        self._undo.close()
 
 
 class Dispatch(TorchDispatchMode):
@@ -179,7 +268,7 @@ class Dispatch(TorchDispatchMode):
 
     def __init__(self, counter: OperatorCounter) -> None:
         super().__init__()
-        self._counter = counter
+        self.counter = counter
         self._fake_modes = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, FakeTensorMode)]
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -188,13 +277,10 @@ class Dispatch(TorchDispatchMode):
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             return NotImplemented
         # Fake tensors of something inside the step: DTensor asks so for global shapes.
-        leaves = tree_leaves((args, kwargs)) if FakeTensor in types else ()
-        if any(isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes for leaf in leaves):
+        if FakeTensor in types and self.is_foreign(tree_leaves((args, kwargs))):
             return operator(*args, **kwargs)
         if isinstance(operator, torch._ops.HigherOrderOperator):
-            out = operator(*args, **kwargs)
-            self._counter.add(operator, out, args, kwargs)
-            return out
+            return self._higher_order(operator, args, kwargs)
         # Operators on nested tensors cannot be taken apart.
         nested = any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in tree_leaves(args))
         if operator.namespace != "prim" and not nested:
@@ -203,7 +289,23 @@ class Dispatch(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         out = operator(*args, **kwargs)
-        self._counter.add(operator._overloadpacket, out, args, kwargs)
+        self.counter.add(operator._overloadpacket, out, args, kwargs)
+        return out
+
+    def is_foreign(self, leaves: Sequence[Any]) -> bool:
+        """Says whether arguments are fake tensors of something that traces inside the step, and computes nothing."""
+        return any(isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes for leaf in leaves)
+
+    def _higher_order(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        kernel = None if operator_name(operator) in FORMULAS else open_kernel(operator, tree_leaves((args, kwargs)))
+        if kernel is not None:
+            with self:
+                return kernel(*args, **kwargs)
+        out = operator(*args, **kwargs)
+        if operator.__name__ == "out_dtype":  # another operator, its result in a wider format
+            self.counter.add(args[0]._overloadpacket, out, args[2:], kwargs)
+        else:
+            self.counter.add(operator, out, args, kwargs)
         return out
 
 

@@ -1,16 +1,19 @@
 """Layer and pass that an operator belongs to: forward, backward, recomputed, or the optimiser's."""
 
+import re
 import sys
 import threading
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal, Self
 from unittest.mock import patch
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import Node
 from torch.nn.modules import module as global_hooks
 from torch.optim import optimizer as optimizer_hooks
@@ -77,8 +80,14 @@ class LayerTracker(Opened):
         self._frames: list[_Frame] = []
         self._numbers, self._layers = [-1], [ROOT]
         self._thread = threading.get_ident()
+        self._ran: set[str] = set()
+        self._unread: dict[int, set[str]] | None = None  # storages of weights → the modules that hold them
         self.failed = ROOT
         """Name of the innermost layer that was running when its forward failed."""
+
+    def module(self, layer: str) -> torch.nn.Module:
+        """The module of a layer's name."""
+        return self.model.get_submodule(layer)
 
     @property
     def current(self) -> str:
@@ -123,6 +132,22 @@ class LayerTracker(Opened):
         """True if neither a layer nor an optimiser nor autograd is running."""
         return not self._frames and torch._C._current_autograd_node() is None
 
+    def read(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Notes weights that an operator reads, which a module's parent may do without calling it."""
+        if self._unread and not self.is_idle:
+            for tensor in tensors:
+                if tensor.layout == torch.strided and not tensor.is_nested:
+                    self._ran |= self._unread.pop(tensor.untyped_storage()._cdata, set())
+
+    @property
+    def unused(self) -> set[str] | None:
+        """Names of modules with weights that no call of the model ran or read; None before a call."""
+        if not self._ran:
+            return None
+        used = {ROOT} | {prefix for name in self._ran for prefix in accumulate(name.split("."), "{}.{}".format)}
+        named = self.model.named_modules()
+        return {name for name, module in named if name not in used and next(module.parameters(), None) is not None}
+
     def begin(self, what: torch.nn.Module | torch.optim.Optimizer) -> None:
         """Notes that a module's forward or an optimiser's step runs, which began before the tracker was entered."""
         if isinstance(what, torch.optim.Optimizer):
@@ -155,7 +180,12 @@ class LayerTracker(Opened):
     def _enter_layer(self, module: torch.nn.Module, arguments: Any) -> None:
         if self._is_elsewhere():
             return
-        self._frames.append(_Frame("layer", self._names.get(id(module), self.current), id(module)))
+        name = self._names.get(id(module))
+        if name is not None:
+            self._ran.add(name)
+            if self._unread is None:  # now, since a functional call puts other weights in their places
+                self._unread = _holders(self.model)
+        self._frames.append(_Frame("layer", self.current if name is None else name, id(module)))
         self._mark()
 
     def _leave_layer(self, module: torch.nn.Module, arguments: Any, output: Any) -> None:
@@ -185,3 +215,22 @@ class LayerTracker(Opened):
         if threading.get_ident() == self._thread:
             self._numbers.append(torch._C._autograd._get_sequence_nr())
             self._layers.append(self.current)
+
+
+def _holders(model: torch.nn.Module) -> dict[int, set[str]]:
+    """Modules by the storage of each weight that they hold themselves."""
+    holders: dict[int, set[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        plain = type(weight) in (torch.Tensor, torch.nn.Parameter) or isinstance(weight, FakeTensor)
+        if plain and weight.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(weight):
+            holders.setdefault(weight.untyped_storage()._cdata, set()).add(name.rpartition(".")[0])
+    return holders
+
+
+def outermost(names: Iterable[str]) -> list[str]:
+    """Names of modules without those inside another of them, in order; numbered ones of a list as one, `blocks.*`."""
+    kept: list[str] = []
+    for name in sorted(names):
+        if not kept or not name.startswith(kept[-1] + "."):
+            kept.append(name)
+    return list(dict.fromkeys(re.sub(r"\b\d+\b", "*", name) for name in kept))

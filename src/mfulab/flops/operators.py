@@ -76,6 +76,8 @@ def batched_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int | Cost:
 
     Those of a chunk, or of a head's width in linear attention, look the same: `Cost.side` tells them apart.
     """
+    if getattr(b, "is_nested", False) or getattr(a, "is_nested", False):
+        return nested_matmul(a, b)
     flops = matmul(a, b)
     sizes = sorted((a.shape[-2], a.shape[-1], b.shape[-1]))
     if sizes[1] > 1 and sizes[1] in (sizes[0], sizes[2]):
@@ -113,9 +115,17 @@ def semi_structured_matmul(*args: Any, **__: Any) -> int:
 def nested_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
     """FLOPs of nested tensors, whose sequences differ in length; others are taken apart before."""
     if not b.is_nested:
-        return 2 * a.numel() * b.shape[-1]
-    sizes = (nested._nested_tensor_size().tolist() for nested in (a, b))
-    return sum(2 * prod(one) * other[-1] for one, other in zip(*sizes, strict=True))
+        return int(2 * a.numel() * b.shape[-1])
+    columns = [size[-1] for size in b._nested_tensor_size().tolist()]
+    rows = a._nested_tensor_size().tolist() if a.is_nested else a.shape[:1].numel() * [a.shape[1:]]
+    return sum(2 * prod(row) * column for row, column in zip(rows, columns, strict=True))
+
+
+def _lengths(x: Any) -> list[int]:
+    """Tokens of each sequence of [batch, tokens, width], nested or not."""
+    if getattr(x, "is_nested", False):
+        return [int(size[0]) for size in x._nested_tensor_size().tolist()]
+    return [x.shape[1]] * x.shape[0]
 
 
 def linear(inputs: Any, weight: Any, *_: Any, **__: Any) -> int:
@@ -151,14 +161,15 @@ def _matrix_elements(arguments: Sequence[Any]) -> int:
 
 def encoder_layer(src: Any, embed_dim: int, num_heads: int, *args: Any, **__: Any) -> int:
     """FLOPs of TransformerEncoderLayer's fused inference: every weight matrix for every token, and full attention."""
-    batch, tokens, width = src.shape
-    return 2 * batch * tokens * _matrix_elements(args) + 4 * batch * tokens**2 * width
+    lengths = _lengths(src)
+    return 2 * sum(lengths) * _matrix_elements(args) + 4 * sum(length**2 for length in lengths) * embed_dim
 
 
 def multi_head_attention(query: Any, key: Any, value: Any, embed_dim: int, *rest: Any, **__: Any) -> int:
     """FLOPs of MultiheadAttention's fused inference: projections of all inputs and the output, and attention."""
-    tokens = query.shape[0] * query.shape[1]
-    return 2 * tokens * _matrix_elements(rest[:5]) + 4 * tokens * key.shape[1] * embed_dim
+    queries, keys = _lengths(query), _lengths(key)
+    pairs = sum(rows * columns for rows, columns in zip(queries, keys, strict=True))
+    return 2 * sum(queries) * _matrix_elements(rest[:5]) + 4 * pairs * embed_dim
 
 
 def _attention(cost: Callable[[dict[str, Any], bool], Cost], signature: str, backward: bool) -> Formula:

@@ -122,13 +122,18 @@ _READERS: tuple[tuple[tuple[str, ...], Any], ...] = (
 )
 
 
-def useful_flops(operations: Operations, real: RealTokens) -> float:
-    """FLOPs of forward and backward that served real tokens.
+def useful_flops(operations: Operations, real: RealTokens | None) -> float | None:
+    """FLOPs of forward and backward that served real tokens; None if nothing says which they are.
+
+    Without documents the masks of a static cache say so: slots that no query sees served none.
 
     What is done token by token counts by the share of real tokens, attention by the pairs within documents. If no mask
     shows padding, a window's pairs count by the tokens. Kernels that take lengths leave nothing out. What is done once
     a row, a classifier's head say, is taken for token by token.
     """
+    if real is None:
+        unfilled = operations.sum("forward").unfilled_flops + operations.sum("backward").unfilled_flops
+        return operations.model_flops - unfilled if unfilled else None
     total = 0.0
     for key, sums in operations.totals.items():
         if key.direction not in ("forward", "backward"):

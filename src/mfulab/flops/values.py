@@ -19,7 +19,7 @@ LARGEST_INTEGERS = 2**20
 """The same for integers: distances between 1024 tokens, of which masks are made."""
 
 LARGEST_MASK = 2**26
-"""The same for tensors of true and false, which say who attends to whom: 64 MiB."""
+"""The same for tensors of true and false, which say who attends to whom (64 MiB), and for floats chosen by these."""
 
 _VALUES = WeakIdKeyDictionary()
 _aten = torch.ops.aten
@@ -47,7 +47,7 @@ class KnownValues(TorchDispatchMode):
             return operator(_VALUES[args[0]], **kwargs)
         out = operator(*args, **kwargs)
         results = [leaf for leaf in tree_flatten(out)[0] if isinstance(leaf, torch.Tensor)]
-        if results and all(map(_is_kept, results)):
+        if results and all(_is_kept(result, _is_mask(operator, args)) for result in results):
             on_cpu = {key: torch.device("cpu") if key == "device" and value else value for key, value in kwargs.items()}
             with suppress(_UnknownError, NotImplementedError, RuntimeError, IndexError, ValueError):
                 known = operator(*_known(args), **_known(on_cpu))
@@ -71,6 +71,15 @@ def _known(arguments: Any) -> Any:
     return tree_map_only(torch.Tensor, value, arguments)
 
 
-def _is_kept(tensor: torch.Tensor) -> bool:
+def _is_mask(operator: Any, args: Any) -> bool:
+    """Says whether floats are made of true and false, as scores' masks of two numbers are, or look at such."""
+    first, *others = args or (None,)
+    if not isinstance(first, torch.Tensor) or first not in _VALUES:
+        return False
+    chosen = operator._overloadpacket is _aten.where and all(getattr(each, "numel", int)() <= 1 for each in others)
+    return chosen or operator.is_view or operator is _aten._to_copy.default
+
+
+def _is_kept(tensor: torch.Tensor, is_mask: bool) -> bool:
     limit = LARGEST if tensor.is_floating_point() or tensor.is_complex() else LARGEST_INTEGERS
-    return tensor.is_meta and tensor.numel() <= (LARGEST_MASK if tensor.dtype == torch.bool else limit)
+    return tensor.is_meta and tensor.numel() <= (LARGEST_MASK if is_mask or tensor.dtype == torch.bool else limit)

@@ -8,4 +8,7 @@ class CudaCoalesced(ThreadAnElement, CudaC):
     """The naive kernel with its indices swapped. `block` is (columns, rows) of C."""
 
     after, adds = "cuda_naive", "indices swapped: a warp reads 32 neighbours of B in one access"
-    source = "coalesced.cu"
+    source = "naive.cu"
+
+    def defines(self) -> dict[str, str]:
+        return super().defines() | {"ROWS_FIRST": str(int(self.rows_first))}

@@ -1,11 +1,11 @@
 """CUDA C, 2-D register tile: each thread computes 8×8 elements."""
 
-from mfulab.kernels.cuda_tiled import Tiled
+from mfulab.kernels.cuda_register_1d import CudaRegister1D
 
 
-class CudaRegister2D(Tiled):
+class CudaRegister2D(CudaRegister1D):
     """Sixteen reads from shared memory for 64 multiply-adds."""
 
     after, adds = "cuda_register_1d", "8×8 elements a thread: 16 shared-memory reads for 64 multiply-adds"
-    source = "register_2d.cu"
     tile = (128, 128, 8)
+    run_n = 8

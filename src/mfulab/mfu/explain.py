@@ -27,6 +27,8 @@ MISTAKEN = {
 """Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls runs in them."""
 TOLERANCE = 0.3
 """Points of MFU within which a convention gives a reported number."""
+BY_CHANCE = 20.0
+"""Percent of `Explanation.chance_percent` from which a match says little."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Explanation:
     denominators: Sequence[Row]  # each other peak, under this project's FLOPs
     matches: Sequence[Row]  # those that give the reported number to 0.3 points, the simplest first
     reported: float | None = None  # that number, in percent
+    tried: int = 0  # combinations of choices and peaks that change ours no more often than the best match does
+    chance_percent: float | None = None  # of all numbers within a quarter of the reported one, those that they give
 
 
 def explain(
@@ -103,7 +107,7 @@ def explain(
     Raises ConfigurationError for an unknown model, device or precision, and for a length that the model does not take.
     It also raises it where there is not exactly one speed above 0.
     """
-    config = model_config(model)
+    config = model_config(model, sequence_length=sequence_length)
     sheet_name, denominators = denominators_of(device, precision, peak_tflop_s)
     if reported is not None and not math.isfinite(reported):
         raise ConfigurationError(f"reported={reported}: give an MFU in percent")
@@ -131,15 +135,32 @@ def explained(
         if _matters(each.choices, counted)
     ]
     matches: list[Row] = []
+    tried: list[float] = []
     if reported is not None:
-        rows = _everything(counted, samples_per_s, denominators)
+        rows = list(_everything(counted, samples_per_s, denominators))
         near = [row for row in rows if abs(row.mfu_percent - reported) <= TOLERANCE]
         named = {each.name for each in CONVENTIONS}
         near.sort(key=lambda row: (row.changes, row.convention not in named, abs(row.mfu_percent - reported)))
         alike = {(round(row.mfu_percent, 1), row.denominator, row.changes): row for row in reversed(near)}
         matches = [row for row in near if row in alike.values()]
+        tried = [row.mfu_percent for row in rows if matches and row.changes <= matches[0].changes]
     tflop_s = flops(counted, OURS) * samples_per_s / 1e12
-    return Explanation(model, device, ours, tflop_s, conventions, others, matches, reported)
+    chance = covered_percent(tried, reported) if tried and reported is not None else None
+    return Explanation(model, device, ours, tflop_s, conventions, others, matches, reported, len(tried), chance)
+
+
+def covered_percent(values: Sequence[float], reported: float) -> float:
+    """Part of the numbers within a quarter of `reported` that lie within `TOLERANCE` of a value, in percent.
+
+    It is the chance that a number near it, which follows from none of the values, matches one.
+    """
+    low, high = sorted((0.75 * reported, 1.25 * reported))
+    reached, covered = low, 0.0
+    for value in sorted(values):
+        begin, end = max(value - TOLERANCE, reached), min(value + TOLERANCE, high)
+        covered += max(0.0, end - begin)
+        reached = max(reached, end)
+    return 100 * covered / (high - low) if high > low else 100.0
 
 
 def denominators_of(device: str, precision: str, given: float | None = None) -> tuple[str, list[Denominator]]:

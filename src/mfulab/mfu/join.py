@@ -243,6 +243,7 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
     return {
         "tflop_s": speed,
         "cold_tflop_s": tflop_s(row.get("flops"), row.get("cold_time_s") if time else None),
+        "burst_tflop_s": tflop_s(row.get("flops"), row.get("burst_time_s") if time else None),
         "end_to_end_tflop_s": tflop_s(row.get("flops"), row.get("end_to_end_s") if time else None),
         "share_of_spec_percent": percent(speed, peak),
         "share_of_measured_percent": percent(speed, ceiling),

@@ -33,12 +33,17 @@ def read_yaml(text: str) -> Any:
         raise ConfigurationError(f"{text}: {' '.join(str(error).split())}") from error
 
 
-def model_config(model: str | Path | Mapping[str, Any] | ModelConfig, changes: Mapping[str, Any] = {}) -> ModelConfig:
+def model_config(
+    model: str | Path | Mapping[str, Any] | ModelConfig,
+    changes: Mapping[str, Any] = {},
+    sequence_length: int | None = None,
+) -> ModelConfig:
     """The config of a model by its name in `config/model/`, a YAML file, or what stands in one.
 
     Args:
         model: name, file or content; empty if `changes` say it all.
         changes: dotted keys and their values, such as `arguments.num_hidden_layers: 80`.
+        sequence_length: tokens a sample of a model that names none itself.
 
     Raises ConfigurationError for an unknown name and for content that is no model's.
     """
@@ -56,6 +61,8 @@ def model_config(model: str | Path | Mapping[str, Any] | ModelConfig, changes: M
             if not isinstance(node, dict):
                 raise ConfigurationError(f"model.{key}: model.{parent} is {node!r}, which holds no keys")
         node[last] = value
+    if content.get("vocabulary_size") and not content.get("sequence_length"):
+        content["sequence_length"] = sequence_length
     try:
         return ModelConfig(**content)
     except ValidationError as error:

@@ -60,7 +60,7 @@ def expect(
 
     Raises ConfigurationError for an unknown model, device, precision or bandwidth, and for a length it does not take.
     """
-    config = model_config(model)
+    config = model_config(model, sequence_length=sequence_length)
     if batch_size < 1:
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
     decodes = config.vocabulary_size is not None and config.task == "language_modeling"

@@ -22,8 +22,7 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     share of the step that the FLOPs would take at their own peaks. `measured` is as in `headroom.best_time`.
     """
     given: Values = json.loads(row.get("given_peaks") or "{}")
-    # A virtual function is taken for a whole device: its units say that it is one.
-    device, units, steps = (row.get("device") or "").removesuffix(" VF"), row.get("units"), row.get("steps") or 1
+    device, units, steps = row.get("device") or "", row.get("units"), row.get("steps") or 1
     time = row.get("time_s") if row.get("status") == "ok" else None
     flops, executed = (json.loads(row.get(f"{name}_by_format") or "{}") for name in ("flops", "executed"))
     peaks = {name: _trace_peak(device, name, units, given) for name in {**flops, **executed}}

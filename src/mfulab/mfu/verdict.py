@@ -25,6 +25,7 @@ OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
 SLOWER = 1.05  # × the time in fp32 from which emulating is worth naming
+MEASURING = 2.0  # % of a step that measuring may take on the host
 CROSS_CHECK = 1.15  # times as much as the issued instructions, or HFU, the tensor pipe may say, or as little
 LEAST_CHECKED = 1.0  # % of either, below which their ratio says nothing
 STOLEN = 5.0  # % of the CPU's time from which what the hypervisor took is named
@@ -157,6 +158,7 @@ def flags_of(facts: Facts, expected: float | None) -> tuple[Said, ...]:
         _reached("other_processes", facts, "other_processes", 1, "count"),
         _computed_beside(facts),
         _held_back(facts),
+        _reached("measuring", facts, "measuring_percent", MEASURING),
         _reached("stolen", facts, "steal_percent", STOLEN),
         _disturbed(facts),
     )

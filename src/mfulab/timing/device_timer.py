@@ -39,6 +39,7 @@ class DeviceTimer:
         self._scratch = torch.zeros(2 * max(cache_bytes, 32 << 20), dtype=torch.uint8, device=device)
         self._clock_mhz = clock_reader(device)
         self._spin_per_s = self._calibrate()
+        self.during: Callable[[], object] = lambda: None  # called once in each group, while it runs
         self._hold_s: dict[tuple[Call, int], float] = {}
         self._voids: dict[tuple[Call, int], int] = {}
 
@@ -55,6 +56,10 @@ class DeviceTimer:
 
     def time(self, call: Call, calls: int) -> Timed:
         return self._timed(call, calls, lambda: None)
+
+    def burst(self, call: Call, calls: int, rest_s: float) -> Timed:
+        """Times calls that follow `rest_s` of rest: no power limit acts yet."""
+        return self._timed(call, calls, lambda: time.sleep(rest_s))
 
     def cold(self, call: Call) -> Timed:
         return self._timed(call, 1, self._scratch.zero_)
@@ -119,6 +124,7 @@ class DeviceTimer:
         start.synchronize()
         clock_mhz = self._clock_mhz()
         during = not end.query()
+        self.during()
         end.synchronize()
         if not was_held:
             queued_s = max(queued_s, 2 / 1.5 * hold_s)

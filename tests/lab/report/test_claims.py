@@ -312,6 +312,10 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         .between(busy(rows, said["low_run"]).min(), busy(rows, said["high_run"]).max())
         .all()
     ),
+    ("mfu_versus_utilization", "useless"): lambda rows, said: useless(rows, said),
+    ("mfu_versus_utilization", "useless_and_low"): lambda rows, said: (
+        useless(rows, said) and said["least"]["mfu_percent"] >= 1 and said["least"]["utilization_percent"] >= 90
+    ),
     ("number_formats", "finding"): lambda rows, said: said["worst"]["naive_sum_error"] == rows["naive_sum_error"].max(),
     ("pruning", "finding"): lambda _, said: said["best"]["apart"],
     ("pruning", "finding_alike"): lambda _, said: not said["best"]["apart"],
@@ -403,6 +407,7 @@ def extremes(rows: pd.DataFrame, said: dict[str, Any]) -> bool:
     """The best and the worst are those of the rows, in the words for a factor above one or below."""
     within = re.search(r"([\d.,]+)×", said["best"]), re.search(r"([\d.,]+)×", said["worst"])
     told = [float(found[1].replace(",", "")) for found in within if found]
+    rows = frames.preferred(rows, frames.comparable(rows) & frames.comparable(rows, "_base"))
     ends = [rows["speedup"].max(), rows["speedup"].min()]
     return len(told) == 2 and all(
         np.isclose(number, max(end, 1 / end), rtol=0.006) for number, end in zip(told, ends, strict=True)
@@ -417,6 +422,12 @@ def busy(rows: pd.DataFrame, model: str | None = None) -> pd.Series:
     """MFU of the runs, or of one model's, that kept their device 90 % busy."""
     kept = rows[(rows["utilization_percent"] >= 90) & (rows["model"] == model if model else True)]
     return kept["mfu_percent"]
+
+
+def useless(rows: pd.DataFrame, said: dict[str, Any]) -> bool:
+    """The highest MFU told is that of the busy sound runs, and both ends are of busy runs."""
+    sound = rows[~trust.doubtful(rows) & ~frames.emulated(rows) & (rows["mfu_percent"] > 0)]
+    return said["low_busy"] >= 90 and said["high_busy"] >= 90 and in_words(said["high"], busy(sound).max())
 
 
 def shares(rows: pd.DataFrame, kernel: str) -> pd.Series:

@@ -1,8 +1,12 @@
 """Figures by content: what is drawn and said comes from the rows, and no text covers another, few models or twenty."""
 
 import itertools
+import os
 import random
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,6 +19,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from support import report_rows, slow
 from support.drawn import overlaps, texts
+from support.workflow_copy import ROOT
 
 from mfulab.cli.main import main
 from mfulab.core.language import Texts
@@ -26,6 +31,7 @@ from mfulab.lab.report.figures import (
     kernel_ladder,
     matmul_precision,
     matmul_shapes,
+    mfu_by_utilization,
     mfu_versus_utilization,
     precision_speed,
     published_mfu,
@@ -291,14 +297,62 @@ def test_rows_without_numbers_draw_nothing_wrong(few, name):
     assert drawn is None or "nan" not in drawn.finding
 
 
-def test_the_headline_draws_every_run_with_both_measures(few, render):
-    drawn = render("mfu_versus_utilization")
-    points = sum(len(scatter.get_offsets()) for axes in drawn.figure.axes for scatter in axes.collections)
-    both = few["profile"].dropna(subset=["mfu_percent", "utilization_percent"])
-    assert points == len(both) == 80
-    told = sound(both)
-    assert 1 < len(told) < len(both), "some are doubtful"
+def test_the_headline_draws_a_line_a_run_and_says_of_all(few, render):
+    drawn, text = render("mfu_versus_utilization"), Texts("en", "mfu_versus_utilization")
+    rows = mfu_versus_utilization.rows(few)
+    assert len(rows) == len(few["profile"].dropna(subset=["mfu_percent", "utilization_percent"])) == 80
+    shown = mfu_versus_utilization.shown(rows, text)
+    ticks = [label.get_text() for axes in drawn.figure.axes for label in axes.get_yticklabels()]
+    assert len(ticks) == len(shown) <= mfu_versus_utilization.MOST
+    assert all(any(tick.startswith(name) for tick in ticks) for name in shown["name"])
+    told = sound(rows)
+    assert 1 < len(told) < len(rows), "some are doubtful"
     assert f"{(told['utilization_percent'] >= 90).sum()} of {len(told)} runs" in drawn.finding
+    assert mfu_versus_utilization.lowest(rows).name in shown.index
+
+
+@given(st.integers(1, 60), st.booleans())
+def test_lines_are_few_sorted_and_hold_the_runs_that_are_named(count, alike):
+    rows = pd.DataFrame(
+        {
+            "model": [f"net_{number % 30}" for number in range(count)], "mode": "training", "precision": "fp32",
+            "batch_size": 1.0, "workload": "training", "execution": "eager", "machine": "here", "recorded": False,
+            "hardware": "here", "run": [str(number) for number in range(count)], "matmul_percent": 50.0,
+            "mfu_percent": [7.0 if alike else float(number) for number in range(count)],
+            "utilization_percent": 99.0, "samples_per_s": 1.0, "doubtful": False, "time_s": 0.1,
+        }
+    )  # fmt: skip
+    shown = mfu_versus_utilization.shown(rows, Texts("en", "mfu_versus_utilization"))
+    assert len(shown) == min(count, len(shown)) <= mfu_versus_utilization.MOST
+    assert (shown["mfu_percent"].diff().dropna() <= 0).all()
+    sounder = rows[rows["mfu_percent"] > 0] if (rows["mfu_percent"] > 0).any() else rows
+    assert {sounder["mfu_percent"].idxmin(), sounder["mfu_percent"].idxmax()} <= set(shown.index)
+
+
+def test_many_runs_are_points_of_all_machines_and_few_have_no_such_figure(many, few):
+    drawn = figures.render("mfu_by_utilization", many)
+    points = sum(len(each.get_offsets()) for axes in drawn.figure.axes for each in axes.collections)
+    rows = mfu_by_utilization.rows(many)
+    assert points == len(rows[rows["machine"].isin([axes.get_title(loc="left") for axes in drawn.figure.axes])])
+    assert mfu_by_utilization.rows({**few, "profile": few["profile"].head(20)}).empty
+
+
+@pytest.mark.parametrize(
+    ("busy", "mfu", "says"),
+    [
+        (
+            [99.0, 97.0, 20.0],
+            [1.0, 30.0, 90.0],
+            "2 of 3 runs read at least 95 % busy; half of these have an MFU of 16 %",
+        ),
+        ([99.0, 99.0], [8.0, 8.0], "an MFU of 8.0 % or less, the highest 8.0 %"),
+        ([99.0, 10.0], [8.0, 8.0], "1 of 2 runs reads at least 95 % busy."),
+        ([3.0], [8.0], "0 of 1 run"),
+    ],
+)
+def test_the_sentence_on_all_runs(busy, mfu, says):
+    rows = pd.DataFrame({"utilization_percent": busy, "mfu_percent": mfu})
+    assert says in mfu_by_utilization.finding(rows, Texts("en", "mfu_by_utilization"))
 
 
 def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
@@ -328,15 +382,15 @@ def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
     environment = few["environment"].assign(recorded=few["environment"]["hardware"] == report_rows.GPU)
     drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile, "environment": environment})
     assert f"of {len(sound(profile[~profile['recorded']]))} runs" in drawn.finding
-    assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
-        "Invented Xeon",
-        "Invented GPU 80GB (recorded)",
-    ]
+    assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == ["Invented Xeon"]
+    others = figures.render("mfu_by_utilization", {**few, "profile": profile, "environment": environment})
+    titles = [axes.get_title(loc="left") for axes in others.figure.axes]
+    assert titles == ["Invented Xeon", "Invented GPU 80GB (recorded)"]
 
 
 @pytest.mark.parametrize(
     "name",
-    ["time_by_batch_size", "precision_speed", "flops_versus_time", "mfu_versus_utilization"],
+    ["time_by_batch_size", "precision_speed", "flops_versus_time", "mfu_by_utilization"],
 )
 @pytest.mark.parametrize("order", [1, -1])
 def test_modes_stand_in_one_order_everywhere(few, name, order):
@@ -344,7 +398,7 @@ def test_modes_stand_in_one_order_everywhere(few, name, order):
     drawn = figures.render(name, {**few, "profile": few["profile"].iloc[::order]})
     titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
     entries = [entry.get_text() for legend in drawn.figure.legends for entry in legend.get_texts()]
-    words = " ".join(entries if name == "mfu_versus_utilization" else titles)
+    words = " ".join(entries if name == "mfu_by_utilization" else titles)
     modes = list(dict.fromkeys(re.findall("training|inference|decoding", words)))
     assert modes == [mode for mode in ("training", "inference", "decoding") if mode in modes]
     assert len(modes) > 1
@@ -360,16 +414,15 @@ def test_more_flops_are_told_of_first(few):
         assert told.startswith(f"large needs 3.00× the FLOPs of small a sample and takes {times[0] / times[1]:.3g}")
 
 
-def test_many_ladders_are_cells_that_say_their_numbers(many):
-    drawn = figures.render("utilization_ladder", many)
-    for axes in drawn.figure.axes:
-        rows = utilization_ladder.rows(many)
-        rows = rows[rows["machine"] == axes.get_title(loc="left")]
-        named = [label.get_text() for label in axes.get_yticklabels()]
-        assert named == list(rows["model"] + " " + rows["precision"])
-        written = [cell.get_text() for cell in axes.texts]
-        rungs = len(written) // len(rows)
-        assert written[rungs - 1 :: rungs] == [percent(mfu) for mfu in rows["mfu_percent"]]
+def test_ladders_are_bars_of_three_runs_that_say_their_numbers(many):
+    drawn, rows = figures.render("utilization_ladder", many), utilization_ladder.rows(many)
+    assert len(drawn.figure.axes) == len(rows) == 3
+    assert rows["mfu_percent"].is_monotonic_decreasing
+    for axes, mfu in zip(drawn.figure.axes, rows["mfu_percent"], strict=True):
+        assert f"{percent(mfu)} %" in [each.get_text() for each in axes.texts]
+        lengths = [bar.get_width() for bar in axes.patches]
+        assert lengths, "a bar a rung"
+    assert figures.finding(utilization_ladder, rows, Texts("en", "utilization_ladder"))
 
 
 def test_uncertainty_is_drawn(render):
@@ -446,7 +499,7 @@ def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few
 
 def test_a_hundred_thousand_points_are_one_picture(few):
     profile = pd.concat([few["profile"]] * 100, ignore_index=True)
-    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
+    drawn = figures.render("mfu_by_utilization", {**few, "profile": profile})
     assert all(scatter.get_rasterized() for axes in drawn.figure.axes for scatter in axes.collections)
 
 
@@ -509,3 +562,86 @@ def test_one_s_own_star_is_of_16_bits_and_stands_at_all_its_devices():
     ]
     found = published_mfu.rows({"published": public, "profile": pd.DataFrame(mine)})
     assert sorted(found.loc[found["family"] == published_mfu.OWN, "accelerators"]) == [1, 1, 2, 4]
+
+
+def pair(**more):
+    """A run in bf16, 3 times as fast as in fp32, beside another one, 1.5 times as fast."""
+    shared = {"machine": "here", "recorded": False, "mode": "training", "precision": "bf16", "time_s": 0.1}
+    shared |= {"mfu_percent": 20.0, "mfu_percent_base": 20.0, "time_s_base": 0.3, "possible": 4.0}
+    rows = pd.DataFrame(
+        [shared | {"model": "faulty", "speedup": 3.0} | more, shared | {"model": "sound", "speedup": 1.5}]
+    )
+    return rows
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"page_faults_ms_base": 100.0},  # a third of the slow step
+        {"kept_memory_time_s_base": 0.15},
+        {"page_faults_ms": 50.0},
+        {"matmul_percent": 0.1},  # a loop that spins for a fixed time
+    ],
+)
+def test_steps_in_another_state_of_the_allocator_are_counted_and_not_ranked(state):
+    said = relative.finding(pair(**state), Texts("en", "precision_speed"), "precision")
+    assert "faulty" not in said
+    assert "sound (training, bf16) has 1.50× the speed" in said
+    assert "1 pair is not ranked" in said
+    assert "faulty" in relative.finding(pair(), Texts("en", "precision_speed"), "precision")
+    alone = relative.finding(pair(**state).head(1), Texts("en", "precision_speed"), "precision")
+    assert "3.00×" in alone
+    assert "with memory kept the ratio is another" in alone
+
+
+def test_a_recorded_machine_is_named_by_a_sentence_about_it_alone(few):
+    profile = few["profile"].assign(recorded=True)
+    environment = few["environment"].assign(recorded=True)
+    tables = trust.judged({**few, "profile": profile, "environment": environment})
+    for name in ("energy_efficiency", "mfu_versus_utilization"):
+        module, text = figures.modules()[name], Texts("en", name)
+        rows = module.rows(tables)
+        one = rows[rows["machine"] == rows["machine"].iloc[0]]
+        assert figures.finding(module, one, text).startswith(f"{one['machine'].iloc[0]}: ")
+        own = one.assign(recorded=False)
+        assert not figures.finding(module, own, text).startswith(own["machine"].iloc[0])
+
+
+A_FIGURE = """
+from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.frames import ok
+
+TABLES = ("profile",)
+TOPIC = "memory"
+
+
+def rows(tables):
+    return ok(tables["profile"], "memory_bytes").head(5)
+
+
+def finding(rows, text):
+    return text("finding", most=rows["memory_bytes"].max())
+
+
+def draw(rows, figure, text):
+    axes = style.panels(figure, [""], [""])[0, 0]
+    kinds.bars(axes, rows, "memory_bytes", "model", "memory_bytes")
+    style.legend(figure, runs.key(rows, text))
+"""
+
+
+def test_a_figure_is_its_module_and_its_words(page, tmp_path):
+    """Added to a copy, it is drawn and named by the command; no other file knows it."""
+    source = tmp_path / "mfulab"
+    shutil.copytree(ROOT / "src/mfulab", source, ignore=shutil.ignore_patterns("__pycache__"))
+    (source / "lab/report/figures/most_memory.py").write_text(A_FIGURE)
+    for language in ("en", "ko"):
+        with (source / f"core/language/catalogue/{language}.yaml").open("a", encoding="utf-8") as file:
+            words = "{title: Invented, finding: 'At most {most:quantity B}.', reading: A bar is a run.}"
+            file.write(f"\nmost_memory: {words}\n")
+    options = ["--tables", str(page / "results/tables"), "--out", str(tmp_path), "--only", "most_memory"]
+    command = [sys.executable, "-m", "mfulab", "figures", *options, "--formats", "svg"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "most_memory.svg").read_text().count("data-run") == 5

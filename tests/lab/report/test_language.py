@@ -31,6 +31,7 @@ SAYING = [
     PACKAGE / "measurements/read_trace/reader.py",
     PACKAGE / "mfu/verdict.py",
     PACKAGE / "mfu/trace_join.py",
+    PACKAGE / "measurements/read_trace/reader.py",
     PACKAGE / "flops/recorded.py",
     PACKAGE / "flops/traffic.py",
 ]

@@ -12,9 +12,11 @@ import pandas as pd
 import pytest
 from support.report_rows import EVIL, EVIL_NAME
 from support.slow import few
+from support.workflow_copy import ROOT
 
-from mfulab.lab.report import figures, frames, processes, summary
-from mfulab.lab.report.page import document
+from mfulab.lab.report import figures, frames, summary
+from mfulab.lab.report.page import document, why
+from mfulab.lab.runtime import forked
 from mfulab.lab.tables.columns import columns
 from mfulab.measurements.registry import TABLES
 
@@ -228,7 +230,7 @@ def test_a_number_reads_as_a_reader_writes_it_and_breaks_nowhere(words, shown):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely with the libraries loaded")
 def test_figures_are_made_in_processes_and_those_of_a_killed_one_here(monkeypatch):
-    monkeypatch.setattr(processes, "usable_cores", lambda: 3)
+    monkeypatch.setattr(forked, "usable_cores", lambda: 3)
     here = os.getpid()
     names = list("abcdefgh")
 
@@ -237,9 +239,43 @@ def test_figures_are_made_in_processes_and_those_of_a_killed_one_here(monkeypatc
             os.kill(os.getpid(), signal.SIGKILL)
         return name, os.getpid()
 
-    made = processes.in_processes(work, names)
+    made = forked.in_processes(work, names)
     assert [name for name, _ in made] == names
     assert ("e", here) in made
     assert any(process != here for _, process in made), "the others' work is not done twice"
-    monkeypatch.setattr(processes, "usable_cores", lambda: 1)
-    assert processes.in_processes(work, names) == [(name, here) for name in names]
+    monkeypatch.setattr(forked, "usable_cores", lambda: 1)
+    assert forked.in_processes(work, names) == [(name, here) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        (
+            "model=resnet18 execution=eager,compile",
+            "model=gpt2 workload=training_clipped batch_size=4 execution=eager,compile",
+        ),
+        ("model=resnet18 batch_size=1,2,4", "model=gpt2 workload=training_clipped batch_size=1,2,4"),
+        ("experiment=matmul_sizes", "experiment=matmul_sizes"),
+    ],
+)
+def test_advice_measures_the_run_that_it_stands_beside(config, wanted, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    row = {"model": "gpt2", "workload": "training_clipped", "batch_size": 4.0}
+    assert why._of_run(config, row) == wanted
+    own = {**row, "model": "my_own_net"}  # a model that no name builds
+    assert why._of_run(config, own) == config
+    without = why._of_run("model=resnet18 execution=eager,compile", {**row, "batch_size": float("nan")})
+    assert without == "model=gpt2 workload=training_clipped execution=eager,compile"
+
+
+def test_what_only_keepers_of_recordings_mend_is_no_first_box(measured, drawn, tmp_path):
+    tables = tmp_path / "tables"
+    shutil.copytree(measured, tables)
+    mine, theirs = (
+        "odd.csv: cannot be read",
+        "results/reference/x: code has changed. `mfulab record --replace` renews it.",
+    )
+    (tables / "problems.csv").write_text(f'problem\n"{mine}"\n"{theirs}"\n')
+    page = document.build(tables, drawn)
+    assert page.index(mine) < page.index('<section id="why"') < page.index("code has changed")
+    assert "<code>mfulab record --replace</code>" in page

@@ -221,3 +221,29 @@ def test_who_holds_a_device_for_ever_is_named_and_costs_rows_not_the_sweep(
         assert "is held by " in wrote[0]
         other.communicate()
     assert devices.holder(path) == ""
+
+
+CLAIM = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from mfulab.lab.runtime import client, devices
+environment = json.loads(sys.argv[2])
+with devices.claim("cuda", "results/a-gpu/bench_matmul/a/config.json", environment, 2) as claimed:
+    print(json.dumps({name: claimed[name] for name in claimed if name not in environment}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "gets"),
+    [
+        ({}, {VISIBLE: "GPU-p,GPU-q"}),
+        ({f"GPU-{name}": {"HIP_VISIBLE_DEVICES": name} for name in "pq"}, {"HIP_VISIBLE_DEVICES": "p,q"}),
+        ({"GPU-p": {}, "GPU-q": {}}, {}),
+    ],
+)
+def test_a_client_shows_a_run_its_gpus_with_the_standard_library_alone(shown, gets, tmp_path):
+    environment = {GPUS: "a-gpu:GPU-p,a-gpu:GPU-q", LOCKS: str(tmp_path), devices.SHOWN: json.dumps(shown)}
+    source = Path(devices.__file__).parents[3]
+    command = [sys.executable, "-S", "-E", "-c", CLAIM, str(source), json.dumps(environment)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert json.loads(done.stdout or "null") == gets, done.stderr

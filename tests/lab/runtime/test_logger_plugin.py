@@ -31,7 +31,8 @@ run, row = sys.argv[1:]
 if run == "bad":
     print("\\n".join(f"line {n}" for n in range(100)))
     sys.exit("the reason of it")
-status = "out_of_memory,needs 90 GB" if run == "large" else "ok,"
+left_out = 'not_measured,"budget_min=1: about 9 s did not fit. To measure it: snakemake"'
+status = "out_of_memory,needs 90 GB" if run == "large" else left_out if run.startswith("late") else "ok,"
 open(row, "w").write(f"status,message\\n{status}\\n")
 """
 
@@ -55,21 +56,30 @@ def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.workflow
-def test_a_sweep_tells_each_start_and_end_once_and_nothing_of_snakemake(toy: Path) -> None:
-    done = snakemake(toy, "--config", "runs=a,b,large")
+def test_a_sweep_tells_each_run_in_one_line_and_nothing_of_snakemake(toy: Path) -> None:
+    done = snakemake(toy, "--config", "runs=a,b,large,late,later")
     assert done.returncode == 0
     assert done.stdout == ""
     lines = done.stderr.splitlines()
-    assert lines[0] == "4 jobs: 3 measure, 1 all"
-    assert len([line for line in lines if re.match(r"[1-4]/4 start ", line)]) == 4
-    assert len([line for line in lines if re.match(r"[1-4]/4 done ", line)]) == 4
-    first = next(line for line in lines if line.startswith("1/4 done"))
-    assert re.search(r"measure  (a|b|large) · [\d.]+ s · [\d.]+ s so far · about [\d.]+ s left$", first)
-    assert lines[lines.index(next(line for line in lines if "done   measure  large" in line)) + 1] == (
+    assert lines[0] == "5 runs: 5 measure"
+    assert len(lines) == 1 + 3 + 1 + 1 + 1, lines  # runs, a remark, what was left out, the end
+    first = next(line for line in lines if "left" in line and "large" not in line)
+    assert re.search(r"^[1-5]/5 measure  (a|b) · [\d.]+ s · [█░]{20} [\d.]+ s of [\d.]+ s, about [\d.]+ s left$", first)
+    assert lines[lines.index(next(line for line in lines if "measure  large" in line)) + 1] == (
         "    out_of_memory: needs 90 GB"
     )
-    assert len(lines) == 1 + 8 + 1
+    left_out = next(line for line in lines if "not measured" in line)
+    assert "2 not measured: measure late" in left_out or "2 not measured: measure later" in left_out
+    assert left_out.endswith("budget_min=1. To measure it: snakemake")
     assert "left" not in lines[-1]  # nothing is
+
+
+@pytest.mark.workflow
+def test_silence_is_broken_by_what_runs(toy: Path) -> None:
+    (toy / "measure.py").write_text(MEASURE.replace("run, row =", "import time; time.sleep(11)\nrun, row ="))
+    lines = snakemake(toy, "--config", "runs=a").stderr.splitlines()
+    assert re.fullmatch(r" +… measure  a · (9\.\d|1\d) s", lines[1])
+    assert len([line for line in lines if "…" in line]) == 1
 
 
 @pytest.mark.workflow
@@ -81,7 +91,7 @@ def test_a_failed_job_shows_its_command_and_the_end_of_its_log(toy: Path) -> Non
     assert "    | the reason of it" in done.stderr
     assert "    | line 99" in done.stderr
     assert "    | line 0\n" not in done.stderr
-    assert "done   measure  a" in done.stderr
+    assert re.search("^1/2 measure  a", done.stderr, flags=re.MULTILINE)
 
 
 @pytest.mark.workflow
@@ -91,6 +101,14 @@ def test_a_dry_run_shows_what_would_run_and_why(toy: Path) -> None:
     assert re.findall(r"a$", done.stdout, flags=re.MULTILINE)
     assert len(done.stdout.splitlines()) < 12
     assert not (toy / "out").exists()
+
+
+@pytest.mark.workflow
+def test_a_dry_run_of_many_names_some_and_counts_all(toy: Path) -> None:
+    done = snakemake(toy, "-n", "--config", f"runs={','.join(f'run{number}' for number in range(100))}")
+    assert re.findall(r"^measure +100$", done.stdout, flags=re.MULTILINE)
+    assert f"… and {101 - plugin.LISTED} more" in done.stdout
+    assert len(done.stdout.splitlines()) < plugin.LISTED + 12
 
 
 @pytest.mark.workflow
@@ -177,17 +195,33 @@ def test_a_job_that_no_plan_announced_counts_once() -> None:
     progress = Progress()
     progress.start(1, Run("measure", "a", started=0.0))
     progress.finish(1, now=1.0)
-    assert (progress.finished, progress.total) == (1, 1)
+    assert (progress.finished.total(), progress.total) == (1, 1)
+    assert progress.place("measure") == "1/1 "
 
 
-def test_a_job_that_is_tried_again_keeps_its_number() -> None:
+def test_figures_that_a_checkpoint_adds_are_no_runs() -> None:
     progress = Progress()
-    progress.plan({"measure": 2})
-    assert progress.start(7, Run("measure", "a", 0.0)).number == 1
-    progress.fail(7)
-    assert progress.start(8, Run("measure", "b", 1.0)).number == 2
-    assert progress.start(7, Run("measure", "a", 2.0)).number == 1
+    progress.plan({"measure": 2, "tables": 1, "page": 1})
+    progress.start(1, Run("measure", "a", 0.0))
+    progress.finish(1, 1.0)
+    progress.grow(30)
+    assert progress.place("measure") == "1/2 "
+    assert progress.place("figure") == "    "
     assert progress.finish(99, 3.0) is None
+
+
+def test_runs_that_were_left_out_for_other_reasons_are_told_apart() -> None:
+    """One alone says its whole message; several of one reason say it once."""
+    handler = plugin.LogHandler.__new__(plugin.LogHandler)
+    handler.progress, handler.is_coloured = Progress(), False
+    message = "budget_min=1: about 9 s did not fit into 0 s. To measure it: snakemake"
+    handler.skipped = [(Run("measure", "a", 0.0), message)]
+    assert handler._left_out() == [f"0/0 1 not measured: measure a: {message}"]
+    handler.skipped = [(Run("measure", name, 0.0), message) for name in "abc"]
+    assert handler._left_out() == [
+        "0/0 3 not measured: measure a, measure b, …: budget_min=1. To measure it: snakemake"
+    ]
+    assert handler._left_out() == []
 
 
 @pytest.mark.parametrize(
@@ -201,7 +235,7 @@ def test_durations_read_well(seconds: float, text: str) -> None:
 def test_logs_and_rows_that_are_not_there_are_no_error(tmp_path: Path) -> None:
     missing = str(tmp_path / "row.csv")
     assert tail(missing, True) == [f"    log: {missing} (not there)"]
-    assert row_remark([missing]) == ""
+    assert row_remark([missing]) == ("", "")
     (tmp_path / "log").write_text("x\n" * (TAIL + 5))
     shown = tail(str(tmp_path / "log"), True)
     assert shown[1] == "    | … 5 lines before"

@@ -143,7 +143,7 @@ def test_the_page_is_told_of_a_recording_whose_code_has_changed(results, recordi
     about["code"][name] = "0" * 16
     (recording / "recording.json").write_text(json.dumps(about))
     (problem,) = build.collect(reference=results / "reference").problems
-    assert f"1 of {len(about['code'])} steps" in problem
+    assert f"1 of {len(about['code'])} measurements" in problem
     assert name in problem
 
 

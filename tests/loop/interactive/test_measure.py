@@ -175,7 +175,8 @@ def test_a_compiled_model_is_counted_by_what_is_inside(linear):
 
 def test_steps_by_hand():
     def cut(*marks):
-        return stretches([Mark(*mark) for mark in marks], [1.0, 2.0, 4.0, 8.0, 16.0][: len(marks) - 1])
+        found = stretches([Mark(*mark) for mark in marks], [1.0, 2.0, 4.0, 8.0, 16.0][: len(marks) - 1])
+        return [(seconds, slice(before.phases, after.phases)) for seconds, before, after in found]
 
     assert cut(("begin", 0), ("forward", 1), ("forward", 2), ("end", 3)) == [(2, slice(1, 2)), (4, slice(2, 3))]
     explicit = cut(("begin", 0), ("forward", 1), ("step", 2), ("forward", 3), ("step", 4), ("end", 5))
@@ -254,7 +255,7 @@ def test_a_block_that_ended_halfway_leaves_no_half_a_cost(linear):
 
 
 def test_an_error_of_measuring_ends_the_window_and_not_the_loop(linear, monkeypatch):
-    monkeypatch.setattr(measure.Published, "note_step", lambda *_: 1 // 0)
+    monkeypatch.setattr(measure.Published, "note_steps", lambda *_: 1 // 0)
     done = []
 
     def body(window):

@@ -76,7 +76,7 @@ class Memory:
 
 
 class Vendor(Protocol):
-    """What a vendor's module answers. A function takes the identifier that `gpus` gives a GPU, or a torch.device."""
+    """Questions that a vendor's module answers: of the identifier that `gpus` gives a GPU, or of a torch.device."""
 
     KIND: str  # torch's name of the vendor's devices
     PREFIX: str  # how identifiers begin; empty for the vendor of all others

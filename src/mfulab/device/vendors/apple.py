@@ -37,7 +37,7 @@ def why_absent() -> str:
 
 
 def gpus(environment: Mapping[str, str]) -> list[Gpu]:
-    """This machine's GPU of Apple's; empty elsewhere than on an Apple silicon Mac."""
+    """The GPU of Apple's in this machine; empty elsewhere than on an Apple silicon Mac."""
     return [] if why_absent() else [Gpu(f"{cpu.cpu().name} GPU", f"{PREFIX}0")]
 
 

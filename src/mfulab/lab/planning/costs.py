@@ -17,8 +17,8 @@ from mfulab.core.groups import TimingConfig
 from mfulab.core.replicates import replicate_of
 from mfulab.device import ByKind, kind_of
 from mfulab.lab.planning.runs import Plan, Run
-from mfulab.lab.report.processes import drawing_cores
 from mfulab.lab.runtime import budget
+from mfulab.lab.runtime.forked import drawing_cores
 from mfulab.timing.pace import is_short, pace_for
 
 # The warm worker's imports, for which the first run waits. A disk that has read nothing yet doubles it.
@@ -45,7 +45,8 @@ COMPILE_S = {
 }
 FIGURES = {"profile_step": 16, "bench_matmul": 5}
 # PAGE_S: with Snakemake's starts and its end. A figure that a process drew ahead is put into place by its job.
-OTHER_FIGURES, FIGURE_S, PLACED_S, PAGE_S, FIRST_PAGE_S = 2, 1.1, 0.3, 9.0, 6.0
+OTHER_FIGURES, FIGURE_S, PLACED_S, FIRST_PAGE_S = 2, 1.1, 0.3, 6.0
+PAGE_S = ByKind(cpu=9.0, gpu=13.0)  # a GPU's host has many cores, each of them slower
 
 
 class Sweep:
@@ -138,11 +139,12 @@ def worker_s(plans: Iterable[Plan]) -> float:
     return max((WORKER_S[kind_of(plan.hardware)] for plan in plans if plan.runs), default=0.0)
 
 
-def finish_s(plans: Iterable[Plan]) -> float:
+def finish_s(plans: Sequence[Plan]) -> float:
     """Seconds that tables, figures and page of these plans will take, with as many processes as draw figures."""
     steps = {run.step for plan in plans for run in plan.runs if run.needs}
     each = FIGURE_S if (cores := drawing_cores()) == 1 else FIGURE_S / cores + PLACED_S
-    return PAGE_S + each * sum(FIGURES.get(step, OTHER_FIGURES) for step in steps)
+    page_s = max((PAGE_S[kind_of(plan.hardware)] for plan in plans if plan.runs), default=PAGE_S["cpu"])
+    return page_s + each * sum(FIGURES.get(step, OTHER_FIGURES) for step in steps)
 
 
 def headline(plan: Plan) -> list[str]:

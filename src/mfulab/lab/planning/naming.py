@@ -2,7 +2,9 @@
 
 import hashlib
 import re
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,6 +19,10 @@ TUNABLE = ("search", "timing", "profile", "parallel", "device", "seed", "sum_len
 SHORT_TIMES = [
     {f"timing.{key}": value for key, value in each.items()} for by_step in SHORT.values() for each in by_step.values()
 ]
+# As it is typed where `make` installed it and nothing was activated.
+OF_MAKE = Path(".venv/bin/snakemake")
+SNAKEMAKE = str(OF_MAKE) if OF_MAKE.exists() and not shutil.which("snakemake") else "snakemake"
+MEASURE = f"{SNAKEMAKE} --cores 1 report"
 UNNAMED = ("device.name", "device.type", "device.peak_tflop_s", "model._target_", "model.name", "kernel._target_")
 
 

@@ -1,6 +1,7 @@
 """The planned sweep as the rules see it: paths, and functions of wildcards; imports neither torch nor pandas."""
 
 import atexit
+import math
 import os
 import re
 import shlex
@@ -121,7 +122,8 @@ class Workflow:
         if not all(is_gpu(kind_of(plan.hardware)) for plan in self.plans) and (why := identity.unused()):
             print(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
         seconds, most = self._sweep.estimate_s(runs, max(1, gpus * self.gpu)), 60 * self._sweep.budget_min
-        words = f"; budget_min={most / 60:g} ends it after {duration(most)}" if seconds > most else ""
+        goes_on = "ends it after" if seconds > most else "goes on measuring the least precise runs until"
+        words = f"; budget_min={most / 60:g} {goes_on} {duration(most)}" if math.isfinite(most) else ""
         print(f"about {duration(seconds)}{words}", file=sys.stderr)
 
     def last_page(self, jobs: Iterable[Any]) -> str:

@@ -90,10 +90,14 @@ def bytes_a_sample(predicted: Sequence[tuple[float, float]]) -> float | None:
 
 
 def bf16(rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs in bf16 beside the same run in fp32, with `speedup` and `worth`: bf16_yes, _no, _unclear or _once."""
+    """Runs in bf16 beside the same run in fp32, with `speedup` and `worth`: bf16_yes, _no, _unclear, _once or _faults.
+
+    The last are pairs of which one is in another state of the allocator.
+    """
     pairs = relative.against(frames.ok(rows, "samples_per_s"), "precision", "fp32")
     pairs = pairs[pairs["precision"].isin(["bf16", "amp_bf16"])]
     once = pairs["speedup_low"].isna()  # of a single process, which has no interval
     worth = pd.Series("bf16_unclear", index=pairs.index).mask(once, "bf16_once")
     worth = worth.mask(pairs["speedup_low"] >= WORTH, "bf16_yes").mask(pairs["speedup_high"] < WORTH, "bf16_no")
+    worth = worth.where(frames.comparable(pairs) & frames.comparable(pairs, "_base"), "bf16_faults")
     return pairs.assign(worth=worth, emulated=frames.emulated(pairs))

@@ -26,6 +26,8 @@ TEXTS = {
 ABSENT = {str: "", bool: False, float: float("nan")}
 MANY = 10_000  # rows of a frame whose copy is worth some care
 EMPTY = {str: ("", "str"), bool: (pd.NA, "boolean"), float: (float("nan"), "float64")}  # cells of a file, and dtypes
+OF_RECORDINGS = "results/reference/"  # how a problem begins that only who keeps recordings can mend
+FAULTY, MATMULS = 0.1, 1.0  # a share of a step, and percent of its time: see `comparable`
 JUDGED = ("doubtful", "impossible", "doubts")  # columns that `trust.judged` adds
 
 
@@ -156,6 +158,19 @@ def emulated(rows: pd.DataFrame) -> pd.Series:
         return pd.Series(False, index=rows.index)
     peak = rows["peak_precision"].fillna("")
     return (peak != "") & (peak != rows["effective_precision"])
+
+
+def comparable(rows: pd.DataFrame, suffix: str = "") -> pd.Series:
+    """True for each step that a sentence may hold against another.
+
+    Steps with a share FAULTY or more in page faults are left out: the allocator may or may not be in that state. So are
+    steps that multiply for less than MATMULS percent of the time, as a loop that spins for a fixed time.
+    """
+    names = ("page_faults_ms", "kept_memory_time_s", "matmul_percent")
+    faults_ms, kept_s, matmuls = (rows.get(f"{name}{suffix}", pd.Series(float("nan"), rows.index)) for name in names)
+    time_s = rows[f"time_s{suffix}"]
+    faulty = (faults_ms / 1e3 > FAULTY * time_s) | (kept_s < (1 - FAULTY) * time_s)
+    return ~(faulty | (matmuls < MATMULS))
 
 
 def in_words(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:

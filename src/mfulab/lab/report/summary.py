@@ -1,5 +1,6 @@
 """Summary for the terminal: run, time, MFU, utilization, and the path of the page."""
 
+import json
 import re
 import textwrap
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from mfulab.core.language.quantities import quantity
 from mfulab.core.terminal import Terminal
-from mfulab.lab.planning.naming import short
+from mfulab.lab.planning.naming import MEASURE, short
 from mfulab.lab.report import frames, trust
 
 NUMBERS = {"time": 8, "FLOP/s": 6, "MFU": 6, "utilization": 11}  # characters that a narrow terminal leaves them
@@ -61,13 +62,24 @@ def left_out(tables: Path) -> int:
     return sum(row.stat().st_mtime > since for row in tables.parent.glob("*/*/*/row.csv"))
 
 
-def show(tables: Path, page: Path) -> None:
-    """Prints the rows of the folder `tables`, what to doubt of them, and where the `page` is."""
-    console = Terminal()
+def show(tables: Path, page: Path, as_json: bool = False) -> int:
+    """Prints the rows of the folder `tables`, what to doubt of them, and where the `page` is; 1 without tables.
+
+    With `as_json` the rows alone are printed, a line of JSON each, without empty columns.
+    """
+    console = Terminal(stderr=as_json)
+    if not tables.is_dir():
+        console.print(f"{tables}: nothing was measured here. To measure: {MEASURE}", soft_wrap=True)
+        return 1
     if runs := left_out(tables):
-        console.print(f"measured runs that no table shows yet: {runs} (to show them: snakemake --cores 1 report)")
-        return
+        console.print(f"measured runs that no table shows yet: {runs} (to show them: {MEASURE})")
+        return 0
     found, problems = frames.read(tables)
+    if as_json:
+        for rows in (found["profile"], found["matmul"]):
+            for row in rows[~rows["recorded"]].to_dict("records"):
+                print(json.dumps({name: value for name, value in row.items() if pd.notna(value) and value != ""}))
+        return 0
     measured = table(found["profile"], found["matmul"], console.width)
     says, lines, again = trust.summary(found)
     for line in frames.unused(found):
@@ -79,7 +91,8 @@ def show(tables: Path, page: Path) -> None:
     if measured.row_count:
         console.print(measured)
         console.print(Text(trust.precision(found)), soft_wrap=True)
-    for problem in problems:
+    for problem in (each for each in problems if not each.startswith(frames.OF_RECORDINGS)):
         console.print(Text(problem, style="yellow"))
     if page.exists():  # after one figure alone there may be none
         console.print(Text(f"\n{page.resolve()}"), soft_wrap=True)
+    return 0

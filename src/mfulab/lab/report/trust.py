@@ -9,7 +9,7 @@ import pandas as pd
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
-from mfulab.lab.planning.naming import short
+from mfulab.lab.planning.naming import MEASURE, short
 from mfulab.lab.report import frames
 from mfulab.lab.tables import consistency
 from mfulab.measurements.registry import TABLES
@@ -155,7 +155,7 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     rows = pd.concat([tables[table][["experiment", "recorded"]] for table in STEPS])
     experiments = ",".join(filter(None, rows.loc[~rows["recorded"], "experiment"].unique()))
     chosen = f" --config experiment={experiments}" if experiments else ""
-    command = f"snakemake --cores 1 report --forcerun {' '.join(steps)}{chosen}"
+    command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
     says = text("ceilings_only") if found else ""
     says = text("headline", count=int(timed.sum()), total=len(timed)) if timed.any() else says
     return says or lines.pop(0), lines, command

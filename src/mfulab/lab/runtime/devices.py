@@ -7,15 +7,17 @@ cluster that holds several GPUs.
 
 import errno
 import fcntl
+import json
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from mfulab.device import is_gpu, visible
+from mfulab.device import is_gpu
 from mfulab.lab.runtime.processes import check_workflow
 
+SHOWN = "MFULAB_SHOWN"  # JSON: of each of these UUIDs the variable that shows it alone; a client imports no vendor
 GPUS = "MFULAB_GPUS"  # SLUG:UUID,…: the devices of this machine, where the workflow runs on it
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # A scheduler's jobs have devices of their own, which may bear the same numbers as another job's.
@@ -61,7 +63,7 @@ def claim(
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     held.append(candidate)
                 if len(held) == count:
-                    yield environment | visible(held) if is_gpu(device) else environment
+                    yield environment | _shown(held, environment) if is_gpu(device) else environment
                     return
         if time.monotonic() > end:
             told = "; ".join(holder(path) or path for path in paths)
@@ -72,6 +74,16 @@ def claim(
             is_told = True
         time.sleep(POLL_S * (1 + os.getpid() % 97 / 97))  # two that wait for several must not keep step
         check_workflow(environment)
+
+
+def _shown(held: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that show a run the devices that it holds: CUDA's, where the workflow did not name another."""
+    named = json.loads(environment.get(SHOWN) or "{}")
+    found: dict[str, str] = {}
+    for uuid in held:
+        for variable, value in named.get(uuid, {VISIBLE: uuid}).items():
+            found[variable] = f"{found[variable]},{value}" if variable in found else value
+    return found
 
 
 def lock_path(device: str, environment: Mapping[str, str]) -> str:

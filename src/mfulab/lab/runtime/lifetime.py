@@ -1,5 +1,6 @@
 """Starts the warm worker for the length of a workflow on this machine, and gives the runs the list of its GPUs."""
 
+import json
 import os
 import socket
 import subprocess
@@ -8,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from mfulab.core.files import scratch
-from mfulab.device import system, vendors
+from mfulab.device import system, vendors, visible
 from mfulab.device.identity import NoDeviceError, gpus, slug
 from mfulab.lab.runtime import devices
 from mfulab.lab.runtime.client import SOCKET, THREADS
-from mfulab.lab.runtime.devices import GPUS
+from mfulab.lab.runtime.devices import GPUS, SHOWN
 from mfulab.lab.runtime.processes import WORKFLOW
 
 _running = ExitStack()  # of the worker
@@ -32,6 +33,7 @@ def start(is_local: bool = True, work: str = "both") -> None:
     with suppress(NoDeviceError):  # planning has told the user, unless no run needs a GPU
         if found := [gpu for kind in vendors.kinds() for gpu in gpus(kind)]:
             os.environ[GPUS] = ",".join(f"{slug(device.name)}:{device.uuid}" for device in found)
+            os.environ[SHOWN] = json.dumps({device.uuid: visible([device.uuid]) for device in found})
     for device in [*(each.uuid for each in found), "cpu"]:
         with suppress(RuntimeError):  # which its runs tell
             if told := devices.holder(devices.lock_path(device, os.environ)):

@@ -40,7 +40,7 @@ class _Member:
 
 
 class _Stream(io.BufferedReader):
-    """What was decompressed; a tar's header of any length would be read whole."""
+    """Decompressed bytes, of which no header may claim more than READ_AT_ONCE: tarfile reads headers whole."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= READ_AT_ONCE:
@@ -61,8 +61,8 @@ def room(folder: Path) -> Iterator[Path]:
 def unpack(archive: Path, folder: Path, is_wanted: Callable[[Sequence[str]], bool]) -> None:
     """Writes those files of a tar or zip whose path `is_wanted` into the new `folder`; nothing else is touched.
 
-    Raises ConfigurationError, naming the member, for one that leads elsewhere, a link or a device in a wanted place, a
-    path that is there twice, and sizes beyond LARGEST.
+    Raises ConfigurationError, naming the member: it leads elsewhere, is a link or a device, stands there twice, or is
+    larger than LARGEST allows.
     """
     folder.mkdir(parents=True)
     left, number, name, links = LARGEST, 0, "", dict[PurePosixPath, str]()

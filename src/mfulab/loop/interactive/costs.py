@@ -1,9 +1,10 @@
 """Costs of kinds of phases: what a phase was called with, which kinds were counted, and which follow from these."""
 
+import bisect
 import math
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_flatten
 
 from mfulab.flops.counter import Operations
 from mfulab.flops.useful import RealTokens, useful_flops
+from mfulab.loop.interactive.structure import sizes_of
 
 # A quadratic needs three points; the fourth checks it.
 ENOUGH_POINTS = 4
@@ -71,18 +73,43 @@ class Cost:
         moved, uncounted = self.moved_bytes + other.moved_bytes, self.uncounted | other.uncounted
         return Cost(needed, executed, moved, uncounted, useful)
 
+    def times(self, count: int) -> "Cost":
+        """Cost of as many phases that all cost this."""
+        formats = {key: count * flops for key, flops in self.formats.items()}
+        executed = {key: count * flops for key, flops in self.executed_formats.items()}
+        useful = None if self.useful is None else count * self.useful
+        return Cost(formats, executed, count * self.moved_bytes, self.uncounted, useful)
+
     def same_flops(self, other: "Cost | None") -> bool:
         """True if another cost has the same FLOPs; which of them are useful is a matter of data."""
         return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
+
+
+@dataclass(slots=True)
+class Phase:
+    """One phase: the kind that it began as, what it turned out to be, and the samples that went forward in it.
+
+    `began` is autograd's number at its beginning, `left` as its model's forward ended; a `tentative` one awaits a count
+    of a longer one.
+    """
+
+    entry: Kind
+    kind: Kind
+    batch: tuple[int, ...] = ()
+    counted: bool = False
+    tentative: bool = False
+    began: int = 0
+    left: int | None = None
+    samples: int | None = None
 
 
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
     """The cost of what was counted, its useful part if `real` tokens are known; the optimiser is no part of it."""
     parts = [(key, totals) for key, totals in operations.totals.items() if key.direction in ("forward", "backward")]
     moved = sum(key.dtype.itemsize * totals.elements for key, totals in parts if key.dtype is not None)
-    useful = useful_flops(operations, real) if real else None
+    needed, executed = operations.by_format(), operations.by_format(executed=True)
     names = frozenset(operations.uncounted)
-    return Cost(operations.by_format(), operations.by_format(executed=True), moved, names, useful)
+    return Cost(needed, executed, moved, names, useful_flops(operations, real))
 
 
 def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
@@ -98,7 +125,7 @@ def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
 def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[tuple[int, ...]]) -> None:
     """Notes a value, and what it holds; pytrees would take several times as long."""
     if isinstance(value, torch.Tensor):
-        shape = value.shape
+        shape = sizes_of(value)
         words.append((value.dtype, len(shape), value.requires_grad, type(value), value.device))
         sizes.extend(shape)
         if not batch and (mapped := _mapped(value)):
@@ -143,6 +170,38 @@ def _mapped(tensor: torch.Tensor) -> int:
     return found
 
 
+class Filling:
+    """Useful FLOPs of equal calls that fill a static cache: sampled at places of a run of calls, straight in between.
+
+    A run is calls one after another without another kind between them, as a prompt's is; places count from 1.
+    """
+
+    def __init__(self) -> None:
+        self.calls: Counter[int] = Counter()
+        self.useful: dict[int, float] = {}
+        self._mean = (0, 0.0)
+
+    def wants(self, place: int) -> bool:
+        """Says whether a call at this place is to be counted: at powers of two, once."""
+        return bool(self.useful) and place & (place - 1) == 0 and place not in self.useful
+
+    @property
+    def mean(self) -> float:
+        """Mean over all calls so far."""
+        whole = self.calls.total()
+        if self._mean[0] != whole:
+            self._mean = whole, sum(calls * self._at(place) for place, calls in self.calls.items()) / whole
+        return self._mean[1]
+
+    def _at(self, place: int) -> float:
+        places = sorted(self.useful)
+        if len(places) == 1:
+            return self.useful[places[0]]
+        after = min(max(bisect.bisect_left(places, place), 1), len(places) - 1)
+        (first, low), (last, high) = ((each, self.useful[each]) for each in places[after - 1 : after + 1])
+        return low + (high - low) * (place - first) / (last - first)
+
+
 class KnownCosts:
     """Costs of kinds, by what a phase began as (`entry`) and by what it turned out to be.
 
@@ -156,10 +215,15 @@ class KnownCosts:
         self._begun: dict[Kind, int] = {}
         self._missing: dict[Kind, set[Kind]] = {}
         self._tries: dict[Kind, int] = {}
+        self._due: set[Kind] = set()
         self._irregular: set[tuple[object, ...]] = set()
         self._largest: dict[tuple[object, ...], int] = {}
         self._found: dict[tuple[Kind, int], Cost | None] = {}
         self._counts = 0
+        self._forward: Kind | None = None
+        self._place = 0
+        self._fillings: defaultdict[Kind, Filling] = defaultdict(Filling)
+        self._filling_of: dict[Kind, Filling] = {}
         self.differing = ""
 
     @property
@@ -169,7 +233,10 @@ class KnownCosts:
 
     def cost(self, kind: Kind) -> Cost | None:
         """Cost of a kind; None if it was neither counted nor follows from others."""
-        return self._costs[kind] if kind in self._costs else self._follows(kind, 0)
+        cost = self._costs[kind] if kind in self._costs else self._follows(kind, 0)
+        if cost is not None and kind in self._filling_of:
+            return replace(cost, useful=min(self._filling_of[kind].mean, cost.model))
+        return cost
 
     def has(self, kind: Kind) -> bool:
         """True if a kind was counted, or follows from others."""
@@ -178,9 +245,15 @@ class KnownCosts:
     def wants(self, entry: Kind) -> tuple[bool, bool]:
         """Says whether to count a phase that begins so; if not, whether it lies beyond all counted ones as yet."""
         begun = self._begun[entry] = self._begun.get(entry, 0) + 1
+        filling = self._fillings[entry]
+        if entry.words[0] == "forward":
+            self._place = self._place + 1 if entry == self._forward else 1
+            self._forward = entry
+            filling.calls[self._place] += 1
         if self._counts >= MOST_COUNTED:
             return False, False
-        if entry in self._missing or begun in CHECKED:
+        if entry in self._missing or begun in CHECKED or entry in self._due or filling.wants(self._place):
+            self._due.discard(entry)
             return True, False
         if entry in self._entries or (entry.words not in self._irregular and self._follows(entry, 1)):
             return False, False
@@ -190,6 +263,14 @@ class KnownCosts:
         largest = self._largest[entry.words] = max(size, self._largest.get(entry.words, 0))
         wait = begun == 1 or size < largest
         return not wait, wait
+
+    def passed(self, entries: Iterable[Kind], steps: int) -> None:
+        """Notes phases of steps that nothing watched: the next of a kind is counted again where one of them was due."""
+        for entry in entries:
+            before, begun = self._begun.get(entry, 0), self._begun.get(entry, 0) + steps
+            self._begun[entry] = begun
+            if any(before < due <= begun for due in CHECKED):
+                self._due.add(entry)
 
     def doubt(self, entry: Kind, kind: Kind) -> None:
         """Notes a phase that began as a known one and was of an unknown kind: such are counted until it is found."""
@@ -206,6 +287,9 @@ class KnownCosts:
                 known[key] = None
                 if key is kind:
                     self.differing = f"two equal {kind.words[0]} phases cost differently: their FLOPs depend on data"
+        if real is None and cost.useful is not None and entry == self._forward:
+            filling = self._filling_of[kind] = self._fillings[entry]
+            filling.useful[self._place] = cost.useful
         self._counts += 1
         self._found.clear()
         missing = self._missing.pop(entry, set()) - {kind}

@@ -3,7 +3,7 @@
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -39,17 +39,22 @@ class LoopCounter(OperatorCounter):
     def _listening(self) -> Iterator[None]:
         self._begin()
         try:
-            yield
+            with states_kept_apart(self):
+                yield
         finally:
             self._end()
 
     def _begin(self) -> None:
         self._stance = eager_stance()
-        self._mode = Dispatch(self)
+        self._mode = _LoopDispatch(self)
+        self._undo = ExitStack()
+        if hasattr(self._stance, "stance"):
+            self._undo.enter_context(higher_order_operators_compiled(self._stance))
         _replace_modes(lambda modes: [self._mode, *modes])
 
     def _end(self) -> None:
         _replace_modes(lambda modes: [mode for mode in modes if mode is not self._mode])
+        self._undo.close()
         if self._holds_stance:  # else an older one of the loop has ended meanwhile, and stands
             self._stance.__exit__(None, None, None)
 
@@ -101,6 +106,9 @@ class LoopCounter(OperatorCounter):
         self._gradients |= {place: each for place, each in kept.items() if place not in self._weights}
 
     def _optimises(self, operator: Any, out: Any, args: Any) -> bool:
+        node = torch._C._current_autograd_node()
+        if node is not None and node.name() == "torch::autograd::AccumulateGrad":
+            return True  # a hook on a gradient that is complete: the model's own part of it is a sum
         if not self._gradients or torch.is_grad_enabled() or not self.layers.is_idle:
             return False
         if all(kept is None or kept.cdata not in self._gradients for kept in map(_storage, tree_leaves(args))):
@@ -108,6 +116,49 @@ class LoopCounter(OperatorCounter):
         in_place = args[0] if args and str(operator).endswith("_") else None
         self._note_gradients(tree_leaves((out, in_place)))
         return True
+
+
+class _LoopDispatch(Dispatch):
+    """A mode under which torch still compiles: what a higher-order operator needs before it runs."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+
+@contextmanager
+def higher_order_operators_compiled(stance: Any) -> Iterator[None]:
+    """Inside it `torch.cond`, `scan` and their like trace their bodies, whatever `stance` keeps compiled code aside.
+
+    Without that they can't be trained: weights of their bodies are no arguments until they are traced.
+    """
+    from torch._dynamo.eval_frame import _set_stance
+    from torch._higher_order_ops import utils
+
+    prepared = utils.setup_compilation_env
+
+    @contextmanager
+    def allowed() -> Iterator[Any]:
+        _set_stance(stance.prev)
+        try:
+            with prepared() as backend:
+                yield backend
+        finally:
+            _set_stance(stance.stance)
+
+    with patch.object(utils, "setup_compilation_env", allowed):
+        yield
+
+
+def in_compiled_code() -> bool:
+    """Says whether compiled code calls this: as it ends, it brings back the dispatch state that it began with."""
+    frame_of_caller = sys._getframe(1) if "torch._dynamo.eval_frame" in sys.modules else None
+    while frame_of_caller is not None:
+        code = frame_of_caller.f_code
+        if code.co_name == "compile_wrapper" and code.co_filename.endswith("eval_frame.py"):
+            return True
+        frame_of_caller = frame_of_caller.f_back
+    return False
 
 
 def _storage(value: Any) -> StorageWeakRef | None:
@@ -135,8 +186,8 @@ def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatc
 
 
 @contextmanager
-def states_kept_apart(counter: Callable[[], LoopCounter | None]) -> Iterator[None]:
-    """Pauses the counter, inside it, while a context begins or ends that keeps what the counter changes.
+def states_kept_apart(counter: LoopCounter) -> Iterator[None]:
+    """Pauses a counter inside it while a context begins or ends that keeps, or brings back, what the counter changes.
 
     `torch.inference_mode` keeps the thread's whole dispatch state, `torch.compiler.set_stance` the stance. One that
     begins under the counter and ends after it would bring the counter's state back, with no counter to serve it.
@@ -150,7 +201,7 @@ def states_kept_apart(counter: Callable[[], LoopCounter | None]) -> Iterator[Non
     def apart(change: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(change)
         def changed(*args: Any, **kwargs: Any) -> Any:
-            with running.paused() if (running := counter()) else nullcontext():
+            with counter.paused():
                 return change(*args, **kwargs)
 
         return changed

@@ -1,6 +1,7 @@
 """The ladder of whatever runs in a `with` block: for your own training loop, with no pipeline around it."""
 
 import functools
+import gc
 import json
 import math
 import warnings
@@ -22,11 +23,11 @@ from mfulab.device.samplers.selection import per_step, samplers_for
 from mfulab.device.samplers.series import Series
 from mfulab.loop.goodput.journal import Journal, journal_of
 from mfulab.loop.interactive import row
-from mfulab.loop.interactive.costs import Cost, describe
+from mfulab.loop.interactive.costs import Cost
+from mfulab.loop.interactive.loop import Loop
 from mfulab.loop.interactive.peaks import peaks_of
-from mfulab.loop.interactive.phases import Phases
 from mfulab.loop.interactive.published import Published
-from mfulab.loop.interactive.row import Mark, Step, What, Work
+from mfulab.loop.interactive.row import Step, Work
 from mfulab.loop.interactive.show import show
 from mfulab.mfu import headroom
 from mfulab.mfu.utilization import product, ratio
@@ -137,14 +138,10 @@ class Measurement:
         self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
         self._series_path, self._trace_path = series, trace
         self._clock = clock_for(self.device)
-        self._phases = Phases(
-            self.models,
-            lambda: self._mark("forward"),
-            lambda: self._mark("optimizer"),
-            counting=flops_per_step is None and batch is None,
-        )
+        counting = flops_per_step is None and batch is None
+        self._loop = Loop(self.models, self.device, self._clock, counting, self._settle, self._publish)
+        self._phases = self._loop.phases
         self.journal = journal_of(job)
-        self._marks: list[Mark] = []
         self._steps: list[Step] = []
         self._laps: list[tuple[float, Readings]] = []
         self._open: ExitStack | None = None
@@ -183,23 +180,20 @@ class Measurement:
         undo.callback(series.close)
         self._samplers = samplers_for(self.device, [series])
         self._clock.synchronise()
-        self._marks = []
         self._watching = undo.enter_context(ExitStack())
         self._watch()
         self._memory = PeakMemory(self.device)
-        self._phases.open()
-        undo.callback(self._phases.close)
-        self._published = Published(self.device)
+        self._published, self._settled = Published(self.device), False
         undo.callback(self._published.close)
-        self._settled = False
-        self._settle()
-        self._mark("begin")
+        undo.callback(self._phases.close)
+        self._loop.open()
 
     def _settle(self) -> None:
         """Begins to watch anew once nothing is being counted: what the counter slowed is in no reading."""
         if self._settled or self._phases.counting:
             return
         self._settled = True
+        gc.collect()  # what counting imported and made would else be collected in a timed step
         self._clock.synchronise()
         if self._phases.done:
             self._watching.close()
@@ -208,35 +202,39 @@ class Measurement:
             self._trace = BlockTrace(self.device, Path(self._trace_path))
             self._trace.start()
 
+    def _publish(self, cost: Cost | None, steps: int) -> None:
+        self._published.note_steps(cost, self._dtype, steps)
+
     def _watch(self) -> None:
         self._sampled = self._watching.enter_context(sampling(self._samplers))
 
-    @_while_open
     def step(self) -> None:
         """Marks the end of a step; then steps are counted by these calls alone."""
+        rest = self._loop.rest
+        if rest is None or not rest.tick():
+            self._step()
+        if self.journal:
+            self._note_step()
+
+    @_while_open
+    def _note_step(self) -> None:
         if self.journal:
             self.journal.step()
-        self._phases.begin()
-        self._mark("step")
-        self._published.note_step(self._phases, self._dtype)
+
+    @_while_open
+    def _step(self) -> None:
+        self._loop.step()
 
     @_while_open
     def note(self, batch: Any) -> None:
         """Distinguishes steps with other shapes, before a step that calls no model given to the window with `batch`."""
-        kind, leading = describe(batch)
-        self._phases.begin(kind._replace(words=("forward", *kind.words)), leading)
+        self._loop.note(batch)
 
     @_while_open
     def skip(self, span: str = "other") -> None:
         """Leaves out what ran since the last step: `span` names it in the journal, `checkpoint` or `evaluation`."""
         self._note(span)
-        self._phases.begin()
-        self._mark("skip")
-
-    def _mark(self, what: What) -> None:
-        self._settle()
-        self._clock.mark()
-        self._marks.append(Mark(what, len(self._phases.done)))
+        self._loop.skip()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -268,12 +266,13 @@ class Measurement:
 
     @_while_open
     def _lap(self) -> dict[str, float]:
+        self._loop.wake()
         steps = self._cut()
         if steps:
             self._fill(self._laps[-1][1], steps, last=False)
             self._note("measuring", **facts_of(self.row))
         self._watch()
-        self._mark("begin")
+        self._loop.mark("begin")
         return self.metrics() if steps else {}
 
     def metrics(self) -> dict[str, float]:
@@ -313,16 +312,7 @@ class Measurement:
 
     def _cut(self) -> list[Step]:
         """Ends a lap: its steps, which are kept with what the samplers read over it."""
-        self._mark("end")
-        self._clock.synchronise()
-        self._watching.close()
-        phases, self._phases.done = self._phases.done, []
-        marks, self._marks = self._marks, []
-        steps = []
-        for seconds, part in row.stretches(marks, self._clock.intervals()):
-            inside = phases[part]
-            counted = any(phase.counted for phase in inside)
-            steps.append(Step(seconds, self._phases.cost(inside), row.samples_of(inside), counted))
+        steps = self._loop.cut(self._watching.close)
         self._steps += steps
         if steps:
             readings = first_available(self._sampled) | {"memory_bytes": self._memory.read()}
@@ -330,13 +320,12 @@ class Measurement:
         return steps
 
     def _fill(self, readings: Readings, steps: Sequence[Step], last: bool = True) -> None:
-        # Counting slows a step down, so that its time is no measure beside others.
-        chosen = [step for step in steps if not step.counted] or steps
+        chosen = row.steady(steps, self._loop.watch_s)
         self.readings = per_step(readings, len(chosen))
         self.row = {name: reading.value for name, reading in self.readings.items()}
         self.row |= row.times(chosen, self.readings, self.device)
-        self.row["counted_steps"] = sum(step.counted for step in steps)
-        self.row["only_counted"] = all(step.counted for step in steps)
+        self.row |= row.left_out(steps, chosen)
+        self.row["measuring_percent"] = row.measuring_percent(chosen, self._loop.watch_s, self._loop.tick_s)
         peaks = functools.partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
         work, clock_mhz = self._work(chosen), self.row.get("clock_mhz")
         columns, reasons = row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)

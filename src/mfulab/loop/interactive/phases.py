@@ -9,46 +9,28 @@ import itertools
 import operator
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from torch.optim import optimizer as optimizer_hooks
 
 from mfulab.flops.counter import Operations
-from mfulab.flops.layers import LayerTracker
+from mfulab.flops.layers import LayerTracker, outermost
 from mfulab.flops.useful import RealTokens
 from mfulab.loop.interactive import structure
-from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, describe
-from mfulab.loop.interactive.counting import LoopCounter, state, states_kept_apart
-from mfulab.loop.interactive.structure import Inside, Structure
+from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, Phase, describe
+from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code, state
+from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
+from mfulab.loop.interactive.structure import GraphsSeen, Inside, Structure
 
 MOST_PENDING = 4096  # forward passes that one backward pass can go through and still be told apart
+MOST_OWED = 8  # phases that are counted so that one inside compiled code is
+HOOK_S = 3e-6  # that a hook itself costs a call
 MOST_RUNS = 8  # backward passes in a row after which what follows is told apart
 _IS_TRAINED = operator.attrgetter("requires_grad")
 _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
-
-
-@dataclass(slots=True)
-class Phase:
-    """One phase: the kind that it began as, what it turned out to be, and the samples that went forward in it.
-
-    `began` is autograd's number at its beginning, `left` as its model's forward ended; a `tentative` one awaits a count
-    of a longer one.
-    """
-
-    entry: Kind
-    kind: Kind
-    batch: tuple[int, ...] = ()
-    counted: bool = False
-    tentative: bool = False
-    began: int = 0
-    left: int | None = None
-    samples: int | None = None
 
 
 class Phases:
@@ -58,6 +40,7 @@ class Phases:
         models: the modules whose outermost calls are forward passes; may be empty.
         on_forward: called before each forward pass that is part of no other.
         on_optimizer: called after each optimiser's step.
+        on_compilation: called as torch begins to compile, in whatever thread.
         counting: whether to count at all.
     """
 
@@ -66,52 +49,44 @@ class Phases:
         models: Sequence[torch.nn.Module],
         on_forward: Callable[[], None],
         on_optimizer: Callable[[], None],
+        on_compilation: Callable[[], None],
         counting: bool,
     ) -> None:
         self._models, self._on_forward, self._on_optimizer, self._counting = models, on_forward, on_optimizer, counting
         self._trainable = [list(model.parameters()) for model in models]
         self._compiled = any(structure.is_compiled(module) for model in models for module in model.modules())
         self._of_compiled: set[tuple[Any, ...]] = set()
-        self._of_operators: set[tuple[Any, ...]] = set()
+        self._graphs = GraphsSeen()
         self._time_first: set[tuple[Any, ...]] = set()
         self._names: dict[tuple[Any, ...], int] = {}
         self._enders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        self._graphs_seen: dict[tuple[Any, ...], int] = {}
         self.known = KnownCosts()
         self.done: list[Phase] = []
         self.failure = ""
         """Reason why counting was given up; empty if it was not."""
         self.forwards = 0
+        self._unused: set[str] | None = None
         self._counter: LoopCounter | None = None
+        self._sums: dict[tuple[int, ...], tuple[list[Cost | None], Cost | None]] = {}
         self._real: dict[Kind, RealTokens] = {}
         self._leaves: list[weakref.ref[torch.Tensor]] = []
-        self._current = _DONE
+        self._current, self._owed = _DONE, 0
+        self.hooks = Hooks(models, self._failed, on_compilation)
+        self.calls: list[Kind] = []
+        """What forward passes were called with; the caller clears it."""
+        self.look_s = 0.0
+        """Host seconds that describing the last forward pass took, inside a hook of its own."""
+        self.nested = False
+        """Whether a call of a model was part of another."""
 
     def open(self) -> None:
         """Begins to listen, and to count unless what lies before the first forward pass is known."""
-        self._thread, self._depth, self._running = threading.get_ident(), 0, False
-        self._pending: list[Phase] = []
-        self._passed: list[Phase] = []
-        self._optimizers: list[torch.optim.Optimizer] = []
+        self._thread = threading.get_ident()
         self._handled: BaseException | None = None
+        self._optimizers: list[torch.optim.Optimizer] = []
         self._structure = Structure(self._models)
-        self.done, self.forwards, self._runs = [], 0, 0
-        with ExitStack() as undo:
-            for place, model in enumerate(self._models):
-                if isinstance(model, torch.jit.ScriptModule) or getattr(model, "_compiled_call_impl", None) is not None:
-                    continue  # a script takes no hooks; compiled in place, they are compiled with it
-                before = self._guarded(lambda *given, place=place: self._before(place, *given))
-                undo.callback(model.register_forward_pre_hook(before, with_kwargs=True).remove)
-                undo.callback(model.register_forward_hook(self._guarded(self._after), always_call=True).remove)
-            before, after = self._guarded(self._before_optimizer), self._guarded(self._after_optimizer)
-            undo.callback(optimizer_hooks.register_optimizer_step_pre_hook(before).remove)
-            undo.callback(optimizer_hooks.register_optimizer_step_post_hook(after).remove)
-            undo.enter_context(patch.object(torch.autograd, "_engine_run_backward", self._engine()))
-            undo.enter_context(states_kept_apart(lambda: self._counter))
-            if self._counting:
-                undo.enter_context(self._structure.noted())
-            self._open = undo.pop_all()
-        self.begin()
+        self.done, self.forwards, self._current = [], 0, _DONE
+        self.listen()
 
     def close(self) -> None:
         """Stops listening; every hook is removed, also after an error in the loop."""
@@ -119,7 +94,33 @@ class Phases:
             self._end()
             self._stop_counting()
         finally:
-            self._open.close()
+            self.hooks.close()
+
+    def listen(self) -> None:
+        """Puts all hooks on, between two steps, and begins a phase."""
+        self._depth, self._running, self._hidden, self._runs = 0, False, False, 0
+        self._pending: list[Phase] = []
+        self._passed: list[Phase] = []
+        every = self._structure.called if self._counting and not self._compiled else None
+        # Compiled optimisers keep a guard on hooks; only without models may their steps bound those of the loop.
+        spared = self._models and structure.graphs_compiled()
+        optimizer = () if spared else (self._before_optimizer, self._after_optimizer)
+        self.hooks.put_on(self.before, self._after, every, optimizer, self._engine())
+        self.begin()
+
+    def rest(self, look: Callable[[Call], None] | None) -> bool:
+        """Takes all hooks off, between two steps, but one that only looks at forward passes where there is one.
+
+        Returns whether it did: a graph that waits for its backward pass reaches from one step into the next.
+        """
+        waits = self._pending[:-1] if self._depth else self._pending
+        if self._running or self._counter is not None or waits or self.nested:
+            return False
+        self._current = _DONE
+        self.hooks.take_off()
+        if look:
+            self.hooks.put_on(look)
+        return True
 
     def begin(self, kind: Kind = _OUTSIDE, batch: tuple[int, ...] = ()) -> None:
         """Begins a phase, the one before being over."""
@@ -141,45 +142,72 @@ class Phases:
             self._current.entry = self._current.kind = _FAILED
 
     @property
+    def counts(self) -> bool:
+        """Says whether FLOPs are counted, and were not given up."""
+        return self._counting and not self.failure
+
+    @property
     def counting(self) -> bool:
         """True if the counter is on, so that time is no measure now."""
         return self._counter is not None
 
+    @property
+    def unused(self) -> list[str]:
+        """Modules with weights that ran in no counted phase; of several models behind the model's place."""
+        names = (name.replace("_orig_mod.", "") for name in self._unused or ())
+        return outermost(names if len(self._models) > 1 else (name.partition(".")[2] for name in names))
+
     def cost(self, phases: Sequence[Phase]) -> Cost | None:
         """Cost of phases together; None if one is of a kind that was neither counted nor follows from others."""
-        total = Cost()
-        for phase in phases:
-            cost = Cost() if phase.entry is _FAILED else self.known.cost(phase.kind)
-            if cost is None:
-                return None
-            total += cost
-        return total
+        costs = [_NO_COST if phase.entry is _FAILED else self.known.cost(phase.kind) for phase in phases]
+        key = tuple(map(id, costs))
+        if key not in self._sums:
+            if len(self._sums) > MOST_PENDING:
+                self._sums.clear()
+            known = [cost for cost in costs if cost is not None]
+            self._sums[key] = costs, sum(known, Cost()) if len(known) == len(costs) else None
+        return self._sums[key][1]
 
-    def _before(self, place: int, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: Any) -> None:
+    def describe(self, call: Call) -> tuple[Kind, tuple[int, ...]]:
+        """Gives what a forward pass begins as, and its batch."""
+        given, batch = describe((call.arguments, call.keywords))
+        weights = self._trainable[call.place]
+        device = next((each.device.type for each in weights), "cpu")
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        words = ("forward", call.place, call.module.training, autocast, sum(map(_IS_TRAINED, weights)), *given.words)
+        return Kind(words, (*given.sizes, *structure.vmapped())), batch
+
+    def before(self, call: Call) -> None:
+        """Begins a forward pass, unless it is a part of another phase."""
         if not self._own_thread():
             if torch._C._current_autograd_node() is None:
                 self.failure = "a model was called in a thread other than the window's"
             return
         self._depth += 1
-        if self._depth > 1 or self._running:  # a part of another, or recomputed by the backward pass
-            self._structure.note(module, arguments)
+        self.nested = self.nested or self._depth > 1
+        if self._depth == 1:
+            self._hidden = (
+                in_compiled_code()
+            )  # which shows its calls while it runs uncompiled, under the counter, alone
+        if self._depth > 1 or self._running or self._hidden:  # a part of another, or recomputed by the backward pass
+            self._structure.note(call.module, call.arguments)
             return
         self.forwards, self._runs = self.forwards + 1, 0
         self._handled = sys.exc_info()[1]  # the loop may be in an except clause of its own
         try:
-            given, batch = describe((arguments, keywords))
             before = self._counter
-            device = next((each.device.type for each in self._trainable[place]), "cpu")
-            autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-            trained = sum(map(_IS_TRAINED, self._trainable[place]))
-            words = ("forward", place, module.training, autocast, trained, *given.words)
-            self.begin(Kind(words, (*given.sizes, *structure.vmapped())), batch)
-            self._structure.note(module, arguments)
+            began = time.perf_counter()
+            kind, batch = self.describe(call)
+            self.look_s = time.perf_counter() - began + HOOK_S
+            self.calls.append(kind)
+            self.begin(kind, batch)
+            self._structure.note(call.module, call.arguments)
             if torch.is_grad_enabled():
                 self._pending.append(self._current)
             if self._counter not in (None, before):
-                self._counter.layers.begin(module)
-            if self._counter is not None and (real := structure.real_tokens_of(arguments, keywords)) is not None:
+                self._counter.layers.begin(call.module)
+            real = structure.real_tokens_of(call.arguments, call.keywords) if self._counter is not None else None
+            if real is not None:
                 self._real[self._current.entry] = real
         finally:
             self._on_forward()
@@ -188,6 +216,8 @@ class Phases:
         if not self._own_thread():
             return
         self._depth = max(0, self._depth - 1)
+        if self._hidden:
+            return
         if not self._depth and not self._running:
             self._current.left = structure.sequence_number()
         # Hooks are also called for a forward pass that failed.
@@ -208,12 +238,13 @@ class Phases:
 
     def _engine(self) -> Callable[..., Any]:
         run = torch.autograd._engine_run_backward
+        begins, ended = self.hooks.guarded(self._backward), self.hooks.guarded(self._after_backward)
 
         def noted(outputs: Any, *rest: Any, **options: Any) -> Any:
             if not self._own_thread() or self._running or self._depth:  # not the outermost
                 return run(outputs, *rest, **options)
             before, found = self._counter, None
-            self._guarded(self._backward)(outputs)
+            begins(outputs)
             # A counter that begins here has put its own on top, which ends here again.
             engine = run if self._counter in (None, before) else torch.autograd._engine_run_backward
             self._running = True
@@ -222,8 +253,9 @@ class Phases:
                 return found
             finally:
                 self._running = False
-                self._guarded(self._after_backward)(found)
+                ended(found)
 
+        skip_frame(noted)
         return noted
 
     def _backward(self, outputs: Any) -> None:
@@ -234,7 +266,12 @@ class Phases:
         if compiled := self._of_compiled_code(passed, nodes, outputs):
             nodes = 0  # under the counter the same forward pass makes a graph of its own operators
         inside = self._structure.take()
-        self._end(("backward",), 0 if compiled else self._made(nodes, outputs, inside), inside)
+        made = 0
+        if not compiled:
+            ended = [*self._pending, self._current]
+            spans = [(phase.began, phase.left) for phase in ended if phase.left is not None]
+            made = self._graphs.made(self._current.entry, inside, nodes, outputs, ended[0].began, spans)
+        self._end(("backward",), made, inside)
         words: list[Any] = ["backward"]
         sizes: list[int] = []
         shapes = 0
@@ -253,18 +290,6 @@ class Phases:
             leaves = (getattr(node, "variable", None) for node in structure.nodes_of(outputs))
             self._leaves = [weakref.ref(leaf) for leaf in leaves if leaf is not None]
 
-    def _made(self, nodes: int, outputs: Any, inside: Inside) -> int:
-        """The part of the graph that costs FLOPs and that no model's forward made, in short.
-
-        It is looked through once for as many nodes made by as many modules, and each time where no module tells.
-        """
-        ended = [*self._pending, self._current]
-        seen = self._current.entry, inside.modules, nodes, len(ended)
-        if not (inside.modules and seen in self._graphs_seen):
-            spans = [(phase.began, phase.left) for phase in ended if phase.left is not None]
-            self._graphs_seen[seen] = structure.graph_hash(outputs, ended[0].began, spans)
-        return self._graphs_seen[seen]
-
     def _after_backward(self, found: Any) -> None:
         # What follows may be the next forward pass, of which no model tells.
         self._runs = min(self._runs + 1, MOST_RUNS)
@@ -277,18 +302,14 @@ class Phases:
             self._counter.follow(gradients, leaves)
 
     def _of_compiled_code(self, passed: Sequence[Phase], nodes: int, outputs: Any) -> bool:
-        """True if the forward passes of a graph were compiled; a graph is looked through once."""
+        """True if the forward passes of a graph were compiled."""
         words = {phase.entry.words for phase in passed}
         if self._compiled or words <= self._of_compiled:
             return True
-        graph = (frozenset(words), nodes)
-        if not structure.graphs_compiled() or graph in self._of_operators:
+        if not self._graphs.holds_compiled((frozenset(words), nodes), outputs):
             return False
-        if structure.holds_compiled(outputs):
-            self._of_compiled |= words
-            return True
-        self._of_operators.add(graph)
-        return False
+        self._of_compiled |= words
+        return True
 
     def _name(self, words: tuple[Any, ...]) -> int:
         return self._names.setdefault(words, len(self._names))
@@ -304,12 +325,19 @@ class Phases:
         wanted, starts = self._counting and not self.failure, self._counter is None
         if wanted:
             wanted, phase.tentative = self.known.wants(phase.entry)
+            wanted = wanted or self._owed > 0
         if wanted and starts and phase.entry.words[0] == "backward" and self._is_of_compiled(phase.entry):
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
             for passed in self._passed:
                 self.known.doubt(passed.entry, passed.entry)
             wanted = False
-        if self._counter is not None and not (wanted and self._counter.sees_all):
+        self._owed = max(0, self._owed - 1)
+        stops = self._counter is not None and not (wanted and self._counter.sees_all)
+        if (stops or (wanted and starts)) and in_compiled_code():
+            # Neither can happen here: it waits for a phase that begins elsewhere, and the count covers those between.
+            self._owed = 0 if stops else MOST_OWED
+            wanted = stops
+        elif stops:
             self._stop_counting()
         if wanted and self._counter is None:
             models = torch.nn.ModuleDict({str(place): model for place, model in enumerate(self._models)})
@@ -319,7 +347,7 @@ class Phases:
                 counter.layers.begin(optimizer)
             self._counter = counter
         phase.counted = wanted
-        self._graphs = structure.graphs_compiled()
+        self._compiled_before = structure.graphs_compiled()
 
     def _end(self, ender: tuple[Any, ...] = (), graph: int | None = None, inside: Inside | None = None) -> None:
         # `ender` is what begins instead, and the state then; empty at the end of all. A count up to there is none of a
@@ -348,7 +376,7 @@ class Phases:
             counter = self._counter if phase.counted else None
             if counter is not None and counter.error:
                 self.failure = counter.error
-            elif counter is not None and counter.sees_all and self._graphs == structure.graphs_compiled():
+            elif counter is not None and counter.sees_all and self._compiled_before == structure.graphs_compiled():
                 of_forward = self._passed[-1].entry if entry.words[0] == "backward" else entry
                 self.known.note(entry, phase.kind, counter.operations, self._real.get(of_forward))
             elif not phase.tentative and not self.known.has(phase.kind):
@@ -365,21 +393,15 @@ class Phases:
         counter, self._counter = self._counter, None
         if counter is not None:
             counter.__exit__(None, None, None)
+            unused = counter.layers.unused
+            if unused is not None:
+                self._unused = unused if self._unused is None else self._unused & unused
 
-    def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
-        """The hook, after whose own errors the loop goes on, uncounted; the loop's function modes do not see it."""
-
-        def safe(*given: Any) -> None:
-            if torch.compiler.is_compiling():
-                return
-            try:
-                with torch._C.DisableTorchFunction():
-                    hook(*given)
-            except Exception as error:
-                self.failure = f"{type(error).__name__}: {error}"
-                self._stop_counting()
-
-        return safe
+    def _failed(self, error: Exception) -> None:
+        self.failure = f"{type(error).__name__}: {error}"
+        if not in_compiled_code():
+            self._stop_counting()
 
 
+_NO_COST = Cost()
 _DONE = Phase(_OUTSIDE, _OUTSIDE)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from mfulab.core.formats import FORMATS
 from mfulab.device import is_gpu
 
 if TYPE_CHECKING:
-    from mfulab.loop.interactive.phases import Phases
+    from mfulab.loop.interactive.costs import Cost, Format
 
 INTERVAL_S = 1.0
 # A rate older than this is of a process that waits, or whose steps are long: it is not shown as now.
@@ -106,37 +107,42 @@ class Published:
     def __init__(self, device: Any) -> None:
         self._device = device
         self._file = folder() / f"{os.getpid()}.json"
-        self._seen, self._steps, self._last = 0, 0, time.perf_counter()
+        self._begin()
         with suppress(OSError):
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
         if reason := why_unsafe(self._file.parent):
             with suppress(Warning):  # where each is made an error
                 warnings.warn(f"mfulab publishes no rate for `mfulab watch`: {reason}", stacklevel=2)
 
+    def _begin(self) -> None:
+        self._flops: Counter[Format] = Counter()
+        self._steps, self._known, self._last = 0, True, time.perf_counter()
+
     def close(self) -> None:
         """Removes what was published."""
         with suppress(OSError):
             self._file.unlink()
 
-    def note_step(self, phases: "Phases", dtype: Any) -> None:
-        """Publishes what ran since the last time, where a second has passed, no step was counted and all are known."""
-        self._steps += 1
+    def note_steps(self, cost: "Cost | None", dtype: Any, steps: int = 1) -> None:
+        """Adds steps that each cost so much, None if it is not known; publishes those of a second, if all are."""
+        self._steps += steps
+        self._known = self._known and cost is not None
+        for key, flops in cost.formats.items() if cost is not None else ():
+            self._flops[key] += steps * flops
         passed = time.perf_counter() - self._last
         if passed < INTERVAL_S:
             return
-        inside = phases.done[self._seen :] if self._seen <= len(phases.done) else phases.done
-        cost = None if any(phase.counted for phase in inside) else phases.cost(inside)
-        steps = self._steps
-        self._seen, self._steps, self._last = len(phases.done), 0, time.perf_counter()
-        if cost is None:
+        done, known, flops_by_format = self._steps, self._known, self._flops
+        self._begin()
+        if not known:
             return
         from mfulab.device.gpu import uuid_of
         from mfulab.loop.interactive.peaks import by_precision
 
-        formats = by_precision(self._device, cost.formats or {(dtype(), False): 0})
+        formats = by_precision(self._device, flops_by_format or {(dtype(), False): 0})
         device = uuid_of(self._device) if is_gpu(self._device) else str(self._device.type)
         a_second = {name: flops / passed for name, flops in formats.items()}
-        rate = Rate(os.getpid(), Path(sys.argv[0]).name, device, a_second, passed / steps, time.time())
+        rate = Rate(os.getpid(), Path(sys.argv[0]).name, device, a_second, passed / done, time.time())
         if why_unsafe(self._file.parent):
             return
         with suppress(OSError):  # a full disk is no reason to stop a training

@@ -1,6 +1,7 @@
 """Row of a window: its steps from marks, their work, times and shares of the peak, and several laps or ranks as one."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -11,14 +12,19 @@ from mfulab.device.compute import allowed_precision
 from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import sources_answered
-from mfulab.loop.interactive.costs import Cost, Format
+from mfulab.loop.interactive.costs import Cost, Format, Phase
 from mfulab.loop.interactive.peaks import WeightedPeaks
-from mfulab.loop.interactive.phases import Phase, Phases
+from mfulab.loop.interactive.phases import Phases
+from mfulab.loop.interactive.rest import Rest
 from mfulab.mfu.utilization import of_peak, product, ratio, tflop_s, total, utilization
-from mfulab.timing.statistics import Stats, median_interval
+from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
 
 # Steps are cut into as many stretches for the confidence interval.
 _STRETCHES = 5
+# Hooks that take more than this share of a step have its time left out, where steps without them are enough.
+HEAVY = 0.002
+# A mean this much beside the median is explained: by steps so many times as slow, of which as many are named.
+MEAN_APART, SLOW, SHOWN = 0.05, 1.5, 8
 # Totals of a lap; everything else is a mean over it, and the peak of memory the largest.
 _SUMMED, _LARGEST = frozenset({"window_energy_j"}), frozenset({"memory_bytes", "other_processes"})
 HOW_TO_GIVE = (
@@ -26,7 +32,7 @@ HOW_TO_GIVE = (
     " (or batch=, the model's arguments, for a replayed CUDA graph)"
 )
 
-What = Literal["begin", "forward", "optimizer", "step", "skip", "end"]
+What = Literal["begin", "forward", "optimizer", "step", "skip", "rest", "end"]
 # What bounds steps: the loop's own word, else forward passes, else the optimiser's steps.
 _BOUNDS: tuple[tuple[What, tuple[What, ...]], ...] = (
     ("step", ("begin", "step", "skip")),
@@ -36,20 +42,27 @@ _BOUNDS: tuple[tuple[What, tuple[What, ...]], ...] = (
 
 
 class Mark(NamedTuple):
-    """A moment, and how many phases were over by then."""
+    """A moment: how many phases and compilations were over by then; of a rest, the moments of its own steps."""
 
     what: What
     phases: int
+    compiled: int = 0
+    rest: Rest | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One step: seconds, its FLOPs where they are known, samples that went forward, and whether it was counted."""
+    """One step: seconds, its FLOPs where they are known, samples that went forward, and what slowed it down.
+
+    It `counted` operators, was `compiled` in part, or was `watched` by hooks.
+    """
 
     seconds: float
     cost: Cost | None
     samples: int | None
     counted: bool
+    compiled: bool = False
+    watched: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,16 +75,96 @@ class Work:
     reading: Reading
 
 
-def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, slice]]:
-    """Seconds and phases of each step, from marks and the seconds between consecutive ones; `skip` ends no step."""
-    wanted = next((bounds for what, bounds in _BOUNDS if any(mark.what == what for mark in marks)), ())
-    moments = itertools.accumulate(intervals, initial=0.0)
-    chosen = [(mark, moment) for mark, moment in zip(marks, moments, strict=True) if mark.what in wanted]
-    return [
-        (end - begin, slice(before.phases, after.phases))
-        for (before, begin), (after, end) in itertools.pairwise(chosen)
-        if after.what != "skip"
-    ]
+def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, Mark, Mark]]:
+    """Seconds of each step and the marks around it, from the seconds between moments; `skip` ends no step.
+
+    Steps of a rest have its mark on both sides.
+    """
+    kinds = {mark.what if mark.rest is None else "forward" if mark.rest.of_forwards else "step" for mark in marks}
+    wanted = next((bounds for what, bounds in _BOUNDS if what in kinds), ())
+    moments, found = itertools.accumulate(intervals, initial=0.0), []
+    before: tuple[Mark, float] | None = None
+    for mark in marks:
+        if mark.rest is not None:
+            is_bound = mark.rest.of_forwards == ("forward" in wanted)
+            for size, moment in zip(mark.rest.sizes(), moments, strict=False):
+                if is_bound and before is not None:
+                    found += [((moment - before[1]) / size, mark, mark)] * size
+                before = (mark, moment) if is_bound else None
+            continue
+        moment = next(moments)
+        if mark.what in wanted:
+            # What follows the last forward pass that nothing watched is of no known kind.
+            if before is not None and mark.what != "skip" and not (before[0].rest and mark.what == "end"):
+                found.append((moment - before[1], before[0], mark))
+            before = mark, moment
+    return found
+
+
+def steps_of(marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]) -> list[Step]:
+    """Steps from their marks and the phases that are `done`."""
+    steps: list[Step] = []
+    for mark, cut in itertools.groupby(
+        stretches(marks, intervals), lambda each: each[1] if each[1] is each[2] else None
+    ):
+        if mark is not None and mark.rest is not None:
+            steps += _rested(mark.rest, [seconds for seconds, _, _ in cut])
+            continue
+        for seconds, before, after in cut:
+            inside = done[before.phases : after.phases]
+            counted, compiled = any(phase.counted for phase in inside), before.compiled != after.compiled
+            steps.append(Step(seconds, phases.cost(inside), samples_of(inside), counted, compiled))
+    return steps
+
+
+def _rested(rest: Rest, seconds: Sequence[float]) -> list[Step]:
+    cost = None if rest.doubtful else rest.cost
+    steps = [Step(each, cost, rest.samples, counted=False, watched=False) for each in seconds]
+    last = rest.sizes()[-1]
+    if rest.odd:  # which of those that share a mark is not known
+        steps[-last:] = [replace(step, cost=None, samples=None) for step in steps[-last:]]
+    first = rest.ticks - len(steps)
+    for place in rest.compiled:
+        begin = place // rest.group * rest.group
+        for number in range(max(0, begin - first), min(len(steps), begin - first + rest.group)):
+            steps[number] = replace(steps[number], compiled=True)
+    return steps
+
+
+def steady(steps: Sequence[Step], watch_s: float) -> Sequence[Step]:
+    """Steps whose time is a measure: not counted, not compiled, nor slowed by hooks, which take `watch_s` of a step."""
+    whole = [step for step in steps if not step.counted and not step.compiled]
+    alone = [step for step in whole if not step.watched]
+    if len(alone) >= FEWEST_WINDOWS and watch_s > HEAVY * Stats([step.seconds for step in alone]).median:
+        return alone
+    return whole or [step for step in steps if not step.counted] or steps
+
+
+def measuring_percent(steps: Sequence[Step], watch_s: float, tick_s: float) -> float:
+    """Share of the host's time in these steps that went to measuring: hooks where they were on, else the mark alone."""
+    spent = sum(watch_s if step.watched else tick_s for step in steps)
+    return 100 * spent / (sum(step.seconds for step in steps) or 1.0)
+
+
+def left_out(steps: Sequence[Step], chosen: Sequence[Step]) -> dict[str, Any]:
+    """Columns of the steps that are not timed, and why; and of those that are, which ones were slow."""
+    compiled = [place for place, step in enumerate(steps, 1) if step.compiled and not step.counted]
+    kept, middle = set(map(id, chosen)), Stats([step.seconds for step in chosen]).median
+    mean = sum(step.seconds for step in chosen) / len(chosen)
+    slow = [place for place, step in enumerate(steps, 1) if id(step) in kept and step.seconds > SLOW * middle]
+    return {
+        "counted_steps": sum(step.counted for step in steps),
+        "only_counted": all(step.counted for step in steps),
+        "compiled_steps": len(compiled),
+        "compiled_places": _places(compiled),
+        "slow_places": _places(slow) if abs(mean - middle) > MEAN_APART * middle else None,
+        "watched_steps": len(steps) - len(chosen) - sum(step.counted or step.compiled for step in steps),
+        "mean_of_all_s": sum(step.seconds for step in steps) / len(steps),
+    }
+
+
+def _places(numbers: Sequence[int]) -> str | None:
+    return ", ".join([*map(str, numbers[:SHOWN]), *["…"] * (len(numbers) > SHOWN)]) or None
 
 
 def samples_of(phases: Sequence[Phase]) -> int | None:
@@ -96,27 +189,31 @@ def work_of_batch(steps: Sequence[Step], models: Sequence[torch.nn.Module], batc
 
 def same_work(steps: Sequence[Step], cost: Cost, reading: Reading) -> Work:
     """Work of steps that all cost the same."""
-    return Work(sum((cost for _ in steps), Cost()), len(steps), sum(step.seconds for step in steps), reading)
+    return Work(cost.times(len(steps)), len(steps), sum(step.seconds for step in steps), reading)
 
 
 def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
     """Work of steps as a counter saw it."""
     if phases.failure:
         return _unknown(f"the counter gave up ({phases.failure}); {HOW_TO_GIVE}")
-    costs = [(step.seconds, step.cost) for step in steps if step.cost is not None]
-    if not costs:
+    known = [step for step in steps if step.cost is not None]
+    if not known:
         return _unknown(f"{phases.known.differing or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
-    total = sum((cost for _, cost in costs), Cost())
+    counts = Counter(id(step.cost) for step in known)
+    costs = {id(cost): cost for step in known if (cost := step.cost) is not None}
+    total = sum((cost.times(counts[place]) for place, cost in costs.items()), Cost())
     if not total.model:
         return _unknown(f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}")
     counted, derived = phases.known.numbers
     parts = [f"operators of {counted} kinds of phases, each counted once"]
     if derived:
         parts.append(f"{derived} kinds follow from counted ones of other lengths")
-    if left := len(steps) - len(costs):
+    if phases.unused:
+        parts.append(f"did not run and cost nothing: {', '.join(phases.unused)}")
+    if left := len(steps) - len(known):
         parts.append(f"{left} of {len(steps)} steps are of kinds that were not counted and left out of MFU")
-    reading = Reading(total.model / len(costs), "", "; ".join(parts))
-    return Work(total, len(costs), sum(seconds for seconds, _ in costs), reading)
+    reading = Reading(total.model / len(known), "", "; ".join(parts))
+    return Work(total, len(known), sum(step.seconds for step in known), reading)
 
 
 def _unknown(reason: str) -> Work:

@@ -18,8 +18,10 @@ from mfulab.timing.statistics import FEWEST_WINDOWS
 BAR = 24
 # A mean step this much longer or shorter than the median is shown too.
 MEAN_APART = 0.02
+# A mean of all steps this much beside that of those that are timed is shown too.
+ALL_APART = 0.05
 # Flags that say that something else was measured too.
-DISTURBING = frozenset({"other_processes", "beside", "held_back", "stolen"})
+DISTURBING = frozenset({"other_processes", "beside", "held_back", "measuring", "stolen"})
 # What MFU is divided by, as the catalogues name it.
 WORDS = ("of_spec", "of_max_clock", "of_actual_clock", "of_measured")
 
@@ -55,6 +57,9 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
         mean = ratio(values.get("window_s"), values.get("steps")) or values["time_s"]
         if abs(mean - values["time_s"]) > MEAN_APART * values["time_s"]:
             parts.append(text("mean", ms=f"{1e3 * mean:.3f}"))
+        of_all = values.get("mean_of_all_s") or mean
+        if abs(of_all - mean) > ALL_APART * mean:
+            parts.append(text("mean_of_all", ms=f"{1e3 * of_all:.3f}"))
     rest: dict[str, Callable[[float], str]] = {
         "samples_per_s": lambda rate: text("samples", rate=f"{rate:.1f}"),
         "tflop_s": lambda rate: text("rate", tflops=f"{rate:.3g}", precision=values.get("effective_precision")),
@@ -65,6 +70,12 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
     parts += [shown(value) for name, shown in rest.items() if (value := values.get(name)) is not None]
     if values.get("counted_steps") and not values.get("only_counted"):
         parts.append(text("counted", count=values["counted_steps"]))
+    if values.get("compiled_steps"):
+        parts.append(text("compiled", count=values["compiled_steps"], places=values.get("compiled_places")))
+    if values.get("watched_steps"):
+        parts.append(text("watched", count=values["watched_steps"]))
+    if values.get("slow_places"):
+        parts.append(text("slow", places=values["slow_places"]))
     return " · ".join(parts)
 
 

@@ -5,9 +5,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
@@ -15,7 +13,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mfulab.flops.useful import RealTokens, real_tokens
 
-_function_modes, _AS_IT_IS = torch._C._len_torch_function_stack, nullcontext()
 MOST_NOTED = 4096  # calls of modules after which what was noted is made a hash
 # Autograd's names of operators that cost no FLOPs of a model: elementwise ones, sums, views, losses.
 CHEAP = frozenset(
@@ -47,23 +44,15 @@ class Structure:
     """
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
-        self._roots = frozenset(map(id, models))
+        self._roots, self._thread = frozenset(map(id, models)), threading.get_ident()
         self._noted: list[Any] = []
-        self._given: list[torch.Size] = []
+        self._given: list[tuple[int, ...]] = []
         self._leading: tuple[int, ...] = ()
 
-    def noted(self) -> "AbstractContextManager[Any]":
-        """Notes module calls inside it. Hooks would take torch through its slow path, some 1 µs a module."""
-        call, is_compiling, here = torch.nn.Module.__call__, torch.compiler.is_dynamo_compiling, threading.get_ident
-        thread, roots, note = here(), self._roots, self.note
-
-        def called(module: torch.nn.Module, *arguments: Any, **keywords: Any) -> Any:
-            # First, since nothing else may be traced into compiled code.
-            if not is_compiling() and here() == thread and id(module) not in roots:
-                note(module, arguments)
-            return call(module, *arguments, **keywords)
-
-        return patch.object(torch.nn.Module, "__call__", called)
+    def called(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        """Notes a call of any module, from whatever calls it."""
+        if threading.get_ident() == self._thread and id(module) not in self._roots:
+            self.note(module, arguments)
 
     def take(self) -> Inside:
         """Gives what ran since the last call, and begins anew."""
@@ -83,17 +72,14 @@ class Structure:
     def note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         """Notes a call."""
         held, noted = module.__dict__, self._noted
-        if "_graph" in held:
+        if "_graph" in held or "_parameters" not in held:
             return  # a traced one: torch runs such under its own operators too, in whatever order
         if len(noted) > MOST_NOTED:
             noted[:] = [self._modules()]
         if not (own := held["_parameters"]):
             noted.append(type(module))
             return
-        with torch._C.DisableTorchFunction() if _function_modes() else _AS_IT_IS:
-            self._note_weights(type(module), held, own, arguments)
-
-    def _note_weights(self, kind: type, held: dict[str, Any], own: dict[str, Any], arguments: tuple[Any, ...]) -> None:
+        kind = type(module)
         try:
             for weight in own.values():  # the first that is not None; a generator would take longer
                 if weight is not None:
@@ -106,15 +92,27 @@ class Structure:
             if type(given) is PackedSequence:
                 given = given.data
             if isinstance(given, torch.Tensor):
-                size = given.shape
+                size = sizes_of(given)
                 self._given.append(size)
-                if len(size) == 3 and not self._leading and held.get("batch_first") is False:
+                if len(size) == 3 and not given.is_nested and not self._leading and held.get("batch_first") is False:
                     self._leading = tuple(size[:2])
         except Exception:  # weights that are made in this very call
             self._noted += (kind, "unknown")
 
 
 _NOTHING = Inside()
+
+
+def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """A tensor's shape; of a nested one its number of sequences, those of its rows together and, on a CPU, of each."""
+    if not tensor.is_nested:
+        return tensor.shape
+    if tensor.layout != torch.jagged:
+        return tuple(tensor._nested_tensor_size().flatten().tolist())  # which lies on the host
+    jagged: Any = tensor
+    values, offsets = jagged._values, jagged._offsets  # `values()` would make a node of the graph
+    lengths = offsets.diff().tolist() if offsets.device.type == "cpu" else ()
+    return (offsets.numel() - 1, *values.shape, *sorted(lengths))
 
 
 def vmapped() -> tuple[int, ...]:
@@ -198,3 +196,32 @@ def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> in
             weights = tuple(tuple(leaf.shape) for leaf in leaves if leaf is not None)
             code = hash((code, name, weights, *(tuple(each.shape) for each in node._input_metadata)))
     return code
+
+
+class GraphsSeen:
+    """Nodes that graphs of backward passes are made of; each graph is looked through once."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], int] = {}
+        self._of_operators: set[Any] = set()
+
+    def made(
+        self, entry: Any, inside: Inside, nodes: int, outputs: Any, begin: int, spans: Sequence[tuple[int, int]]
+    ) -> int:
+        """Hash of the part of a graph that costs FLOPs and that no model's forward made.
+
+        It is looked through once for as many `nodes` made by as many modules, and each time where no module tells.
+        """
+        seen = entry, inside.modules, nodes, len(spans)
+        if not (inside.modules and seen in self._made):
+            self._made[seen] = graph_hash(outputs, begin, spans)
+        return self._made[seen]
+
+    def holds_compiled(self, graph: Any, outputs: Any) -> bool:
+        """Says whether compiled code made a part of a graph, which `graph` stands for."""
+        if not graphs_compiled() or graph in self._of_operators:
+            return False
+        if holds_compiled(outputs):
+            return True
+        self._of_operators.add(graph)
+        return False

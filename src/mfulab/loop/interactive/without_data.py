@@ -1,19 +1,21 @@
 """FLOPs of a call that cannot be seen, from the shapes of its arguments: on the meta device, else with fake tensors."""
 
+import warnings
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from mfulab.flops.count import CountError, count
+from mfulab.flops.count import Count, CountError, count
 from mfulab.loop.interactive.costs import Cost, cost_of
 
 
 def flops_of(model: torch.nn.Module, batch: Any, backward: bool | None = None) -> int:
     """FLOPs that one call of `model` needs, and those of its backward pass: for `measure(flops_per_step=)`.
 
-    They are counted from shapes: before a model is sharded, or where a wrapper cannot be counted.
+    They are counted from shapes: before a model is sharded, or where a wrapper cannot be counted. A warning names
+    modules that this batch does not run, such as the tower of a model that reads images.
 
     Args:
         batch: a tensor, a tuple or a dict of arguments, as one rank gets them.
@@ -22,13 +24,21 @@ def flops_of(model: torch.nn.Module, batch: Any, backward: bool | None = None) -
     Raises:
         CountError: its forward needs data; the message names the layer.
     """
-    return count_call(model, batch, model.training if backward is None else backward).model
+    counted = _count(model, batch, model.training if backward is None else backward)
+    if counted.unused:
+        warnings.warn(f"mfulab: did not run and cost nothing: {', '.join(counted.unused)}", stacklevel=2)
+    return counted.operations.model_flops
 
 
 def count_call(model: torch.nn.Module, batch: Any, backward: bool) -> Cost:
+    """Cost of what `flops_of` counts. Raises CountError as it does."""
+    return cost_of(_count(model, batch, backward).operations)
+
+
+def _count(model: torch.nn.Module, batch: Any, backward: bool) -> Count:
     """One call of `model` with a batch as of `flops_of`, and its backward pass from every output that has a gradient.
 
-    Neither the model nor its state is touched. Raises CountError as `flops_of`.
+    Neither the model nor its state is touched.
     """
     arguments, keywords = ((), batch) if isinstance(batch, dict) else (batch, {})
     if not isinstance(arguments, tuple):
@@ -52,7 +62,7 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
         model = inner
 
 
-def _counted(model: torch.nn.Module, arguments: Any, keywords: Any, backward: bool, without_data: Any) -> Cost:
+def _counted(model: torch.nn.Module, arguments: Any, keywords: Any, backward: bool, without_data: Any) -> Count:
     def emptied(tensor: torch.Tensor) -> torch.Tensor:
         return without_data(tensor.detach()).requires_grad_(tensor.requires_grad)
 
@@ -67,4 +77,4 @@ def _counted(model: torch.nn.Module, arguments: Any, keywords: Any, backward: bo
         return sum(traced[1:], traced[0]) if traced else tensors[0].sum()
 
     with torch.set_grad_enabled(backward):
-        return cost_of(count(model, step, backward=backward).operations)
+        return count(model, step, backward=backward)

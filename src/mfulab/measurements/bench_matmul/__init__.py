@@ -86,6 +86,12 @@ class MatmulRow(TimedRow):
     spill_bytes: int | None = column("Registers spilled to local memory, per thread.")
     occupancy_percent: Percent | None = column("Theoretical occupancy, from registers and shared memory.")
     clock_mhz: float | None = column("Mean SM clock while measuring.")
+    power_w: float | None = column("Power of the GPU at a moment of sustained calls.")
+    burst_time_s: float | None = column(
+        "Launch on a GPU in 0.02 s of calls after 2 s of rest, before a power limit acts."
+    )
+    burst_clock_mhz: float | None = column("SM clock in the burst of burst_time_s.")
+    burst_power_w: float | None = column("Power of the GPU in the burst of burst_time_s.")
     threads: int | None = column("CPU threads used.")
     other_processes_percent: Percent | None = column("Share of the allowed logical CPUs that others took while timing.")
 

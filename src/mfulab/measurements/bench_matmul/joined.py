@@ -10,6 +10,7 @@ class Joined(columns.Work, columns.Joined):
 
     ceiling: str | None = of_link("The ceiling of its precision, with its conditions.")
     cold_tflop_s: float | None = column("FLOPs ÷ time with caches flushed.")
+    burst_tflop_s: float | None = column("FLOPs ÷ burst_time_s.")
     end_to_end_tflop_s: float | None = column("FLOPs ÷ end_to_end_s.")
     share_of_spec_percent: float | None = column("Speed ÷ computed peak.")
     share_of_measured_percent: float | None = column("Speed ÷ best matmul measured on the device.")

@@ -4,6 +4,8 @@ import contextlib
 import importlib
 import itertools
 import json
+import math
+import os
 import re
 import statistics
 import time
@@ -20,9 +22,10 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import KernelConfig
 from mfulab.core.measurement import Measured
-from mfulab.device import GPU, ByKind, is_gpu, require_cuda
+from mfulab.device import GPU, ByKind, is_gpu, require_cuda, vendors
 from mfulab.device.allocator import settle
 from mfulab.device.cpu import cpu, usable_cores
+from mfulab.device.gpu import uuid_of
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
 from mfulab.device.samplers.reading import sampling
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
@@ -44,6 +47,8 @@ WARM_UP_S = ByKind(cpu=0.4, gpu=0.3)
 PATIENCE_S = ByKind(cpu=1.0, gpu=1.0)
 # What goes around the matmul is repeated for so long: most of it after other libraries' threads have ceased to spin.
 AROUND_S = ByKind(cpu=LONGEST_SPIN_S, gpu=0.0)
+
+BURST_S, REST_S = 0.02, 2.0  # of calls before any power limit acts, and of the rest before them
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,8 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     _fill_times(row, repetitions, config.kernel.name)
     if bench.is_around:
         _fill_around(row, bench, operands)
+        if is_gpu(bench.device) and row.time_s:
+            _fill_burst(row, call, operands.c.device, row.time_s)
     return Measured(row, samples)
 
 
@@ -184,6 +191,22 @@ def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
     if is_gpu(bench.device):
         for name, value in time_transfers((operands.a, operands.b), operands.c).items():
             setattr(row, name, value)
+
+
+def _fill_burst(row: MatmulRow, call: Call, device: torch.device, time_s: float) -> None:
+    """Times a short group behind a rest, and reads the power of this and of sustained work."""
+    timer, calls = DeviceTimer(device), math.ceil(BURST_S / time_s)
+    read, seen = vendors.of(uuid := uuid_of(device)).probe(uuid, os.getpid()), dict[str, float | None]()
+    timer.during = lambda: seen.update(read())
+    burst = timer.burst(call, calls, REST_S)
+    row.burst_time_s, row.burst_clock_mhz, row.burst_power_w = (
+        burst.time_s,
+        burst.clock_mhz,
+        seen.get("instant_power_w"),
+    )
+    timer.settle(call, calls, time_s)
+    timer.time(call, calls)
+    row.power_w = seen.get("instant_power_w")
 
 
 @contextlib.contextmanager

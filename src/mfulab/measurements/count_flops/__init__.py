@@ -41,6 +41,7 @@ class FlopsRow(Row):
     other_flops: int | None = column("FLOPs of norms, activations, softmax and loss in the forward pass.")
     other_backward_flops: int | None = column("FLOPs of norms, activations, softmax and loss in the backward pass.")
     uncounted_operators: str | None = column("JSON: operator without a formula → calls.")
+    unused_modules: str | None = column("Modules with weights that did not run and cost nothing.")
     forward_bytes: int | None = column("Bytes that counted operators read and write, forward, 4 an element.")
     backward_bytes: int | None = column("Bytes that counted operators read and write, backward, 4 an element.")
     other_bytes: int | None = column("Bytes that all other operators read and write, forward, 4 an element.")

@@ -78,6 +78,7 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         other_flops=forward.other_flops,
         other_backward_flops=backward.other_flops,
         uncounted_operators=json.dumps(dict(operations.uncounted)) if operations.uncounted else None,
+        unused_modules=", ".join(counted.count.unused) or None,
         forward_bytes=BYTES * forward.elements,
         backward_bytes=BYTES * backward.elements,
         other_bytes=BYTES * forward.other_elements,

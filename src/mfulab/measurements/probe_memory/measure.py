@@ -13,7 +13,7 @@ from mfulab.device import is_gpu, require_cuda
 from mfulab.device.compute import prepare
 from mfulab.device.cpu import caches, cpu
 from mfulab.measurements.probe_memory import MemoryRow, ProbeMemoryConfig
-from mfulab.timing.memory_access import FILES, Walk, device_walk, file_walk, host_walk
+from mfulab.measurements.probe_memory.memory_access import FILES, Walk, device_walk, file_walk, host_walk
 from mfulab.timing.repetitions import HostTimer
 
 REPETITIONS, REPETITION_S = 7, 0.05

@@ -36,3 +36,14 @@ def variant(row: Mapping[str, Any] | pd.Series, text: Texts) -> list[str]:
     """Workload and execution of a run, each where it is not the plain one."""
     known = [row["workload"]] if row["workload"] not in ("", row["mode"]) else []
     return known + ([text.name("execution", row["execution"])] if row["execution"] not in ("", "eager") else [])
+
+
+def apart(rows: pd.DataFrame, text: Texts) -> list[str]:
+    """A name a row: its model, and each of mode, precision, batch, variant and length in which rows differ."""
+    batches = rows["batch_size"].map(
+        lambda size: "" if size != size else text.within("why")("batch", batch_size=int(size))
+    )
+    parts = [rows[kind].map(lambda value, kind=kind: text.name(kind, value)) for kind in ("mode", "precision")]
+    parts += [batches, pd.Series([", ".join(variant(row, text)) for row in rows.to_dict("records")], rows.index)]
+    told = [part for part in parts if part.nunique() > 1]
+    return [", ".join(filter(None, words)) for words in zip(rows["model"], *told, strict=True)]

@@ -4,10 +4,8 @@ import re
 import zlib
 from io import BytesIO
 
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator
 
 from mfulab.lab.report.drawing import style
 
@@ -20,16 +18,6 @@ def link(recorded: object, hardware: object, run: object, says: str) -> str:
     """The URL of a mark: its run, under the checksum that the page links it by, and what it says."""
     name = f"{'recorded/' if recorded else ''}{hardware}/{run}"
     return f"{MARK}{zlib.crc32(name.encode(errors='replace')):08x}:{says}"
-
-
-def panel(axes: Axes) -> str:
-    """The id of a panel for the page's script: its column, then scale and limits of x and y (`names`: not zoomed)."""
-    place = axes.get_subplotspec()
-    said = ["" if place is None else place.colspan.start]
-    for axis, ends in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        named = isinstance(axis.get_major_locator(), FixedLocator) and axis.get_scale() == "linear"
-        said += ["names" if named else axis.get_scale(), *(f"{end:.6g}" for end in ends)]
-    return ":".join(str(part) for part in ("panel", *said))
 
 
 def svg(figure: Figure) -> str:

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from mfulab.core.language import Texts
 from mfulab.lab.report.drawing import kinds, labels, runs, style
 
-NAMED = 24  # models a panel
+NAMED = 12  # models a panel
 KEPT_CLEAR = 400  # points that labels keep off; among more there is no free place
 
 
@@ -35,14 +35,13 @@ def draw(
     finish: Callable[[Axes, pd.DataFrame], Sequence[tuple[float, float]]],
     shapes: Mapping[str, str] | None = None,
     entries: Sequence[Line2D] = (),
-    also: Sequence[object] = (),
     **shared: Any,
 ) -> None:
     """A panel a machine; `finish` sets scales and limits and returns points of lines that the models' names avoid."""
     colors = style.precision_colors(rows["precision"])
     for axes, here in style.by_machine(figure, rows, **shared):
         scatter(axes, here, *place, colors, shapes)
-        name_highest(axes, here, *place, finish(axes, here), also)
+        name_highest(axes, here, *place, finish(axes, here))
         axes.set_xlabel(words[0])
     style.label(figure, y=words[1])
     sizes = [style.dot(style.MUTED, text("dot_size"))] if rows["batch_size"].nunique() > 1 else []
@@ -55,15 +54,9 @@ def name_highest(
     x: str,
     y: str,
     lines: Sequence[tuple[float, float]] = (),
-    also: Sequence[object] = (),
 ) -> None:
-    """Names the highest point of each model, off the others and, where there is room, off `lines`.
-
-    `also` are rows, by their index, that are named before all.
-    """
+    """Names the highest point of each model, off the others and, where there is room, off `lines`."""
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)
-    first = rows.loc[[index for index in also if index in rows.index and index not in highest.index]]
-    highest = pd.concat([first, highest])
     named = highest[[x, y, "model"]].itertuples(index=False, name=None)
     others = rows[[x, y]].head(KEPT_CLEAR).itertuples(index=False, name=None)
     labels.later(labels.beside_points, axes, list(named), list(others), lines)

@@ -12,10 +12,12 @@ from mfulab.lab.report.drawing import curves, kinds, runs, style, ticks
 from mfulab.mfu.utilization import quotient_interval
 
 KEYS = (*curves.KEYS, "batch_size")
-READ = ("samples_per_s", "mfu_percent", "ceiling_tflop_s", "effective_precision", "page_faults_ms")
+READ = (
+    *("samples_per_s", "mfu_percent", "ceiling_tflop_s", "effective_precision"),
+    *("page_faults_ms", "kept_memory_time_s", "matmul_percent"),  # of `frames.comparable`
+)
 MOST = 24  # models a panel
 MARGIN = 1.1  # by which two measured ceilings may err
-FAULTS = 0.2  # of a step in page faults, which a format of half the bytes may not have: then nobody disturbed it
 
 
 def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
@@ -44,19 +46,25 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
-    """The largest gain and the largest loss, or the smallest gain where nothing loses; a gain that cannot be."""
+    """The largest gain and the largest loss, or the smallest gain where nothing loses; a gain that cannot be.
+
+    Pairs of which one is in another state of the allocator are counted and not ranked, where any other is left.
+    """
+    sound = frames.comparable(rows) & frames.comparable(rows, "_base")
+    left_out = int((~sound).sum()) if sound.any() else 0
+    rows = frames.preferred(rows, sound)
     ends = {"best": rows.loc[rows["speedup"].idxmax()], "worst": rows.loc[rows["speedup"].idxmin()]}
     values = {f"{which}_run": _named(row, rows, axis, text) for which, row in ends.items()}
     values |= {which: times(row["speedup"], text) for which, row in ends.items()}
     said = text("finding_one" if ends["best"]["speedup"] == ends["worst"]["speedup"] else "finding", **values)
+    said = f"{said} {text('left_out', count=left_out)}" if left_out else said
+    said = f"{said} {text('faulty')}" if not sound.any() else said
     beyond = rows["speedup"] / rows["possible"]
     if axis != "precision" or not (beyond > MARGIN).any():
         return said
     row = rows.loc[beyond.idxmax()]
-    step = 1e3 * row["time_s_base"]
     key = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
-    key = "faults" if row["page_faults_ms_base"] > FAULTS * step else key
-    return f"{said} {text(key, run=_named(row, rows, axis, text), row=row, step=step)}"
+    return f"{said} {text(key, run=_named(row, rows, axis, text), row=row)}"
 
 
 def times(speedup: float, text: Texts) -> str:
@@ -76,9 +84,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     Prefill and decoding of a model are lines of their own in the panel of inference.
     """
     phase = ~rows["mode"].isin(("training", "inference"))
+    pairs = rows[["machine", "mode"]][~phase].drop_duplicates()
+    if len(pairs) < pairs["machine"].nunique() * pairs["mode"].nunique():  # a panel would be empty
+        phase = pd.Series(True, rows.index)
     named = rows["model"] + ", " + rows["mode"].map(lambda mode: text.name("mode", mode))
     rows = rows.assign(model=rows["model"].mask(phase, named), mode=rows["mode"].mask(phase, "inference"))
     titles, machines = style.modes(rows, text), style.machines(rows)
+    titles = dict.fromkeys(titles, "") if phase.all() else titles
     panels = style.facets(figure, rows, "mode", titles, sharey="row", sharex=True)
     if len(machines) == 1:
         style.fit(figure, min(MOST, rows["model"].nunique()))
@@ -99,8 +111,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
         kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
         axes.set_xlim(low, high)
-        if here.empty:
-            said = {"transform": axes.transAxes, "ha": "center", "color": style.MUTED}
-            axes.text(0.5, 0.5, text.name("status", "not_measured"), **said)
     style.label(figure, style.wrapped(text("speedup"), 78 // len(titles)))
     style.legend(figure, style.dots(colors, text, axis, shapes) + runs.key(rows, text))

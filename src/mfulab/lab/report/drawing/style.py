@@ -129,13 +129,6 @@ def shapes(values: Iterable[str]) -> dict[str, str]:
     return {value: MARKERS[index // len(PALETTE) % len(MARKERS)] for index, value in enumerate(dict.fromkeys(values))}
 
 
-def dashes(values: Iterable[str]) -> dict[str, Dash]:
-    """A line style for each distinct value, in the order given, as seaborn takes it."""
-    patterns: tuple[Dash, ...] = ("", (5, 2), (1, 1.5), (6, 2, 1, 2), (3, 1, 1, 1, 1, 1))
-    patterns += ((10, 3), (1, 4), (10, 2, 3, 2), (3, 3, 1, 3), (6, 2, 1, 1, 1, 1, 1, 2))
-    return {value: patterns[index % len(patterns)] for index, value in enumerate(dict.fromkeys(values))}
-
-
 def blank(title: str, footer: str) -> Figure:
     """A figure with its title above and its provenance below; panels go between them."""
     figure = Figure(figsize=SIZE, dpi=100, layout="constrained")

@@ -42,8 +42,7 @@ def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
     body = GLYPH.sub("", body).replace("<defs></defs>", "")
     body = LETTER.sub(lambda found: f'<use href="#{names[found[1]]}" x="{found[2] or 0}"/>', body)
     body = CIRCLE.sub(_circle, body)
-    body = re.sub(r' id="panel:([^"]*)"', r' class="panel" data-panel="\1"', body)
-    classes = r' id="(axis|heading|leader|legend|provenance|text|title|value)(?:_\d+)?"'
+    classes = r' id="(axis|heading|leader|legend|panel|provenance|text|title|value)(?:_\d+)?"'
     body = re.sub(classes, r' class="\1"', body.replace("matplotlib.", ""))
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body)) - set(glyphs)
     body = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body)

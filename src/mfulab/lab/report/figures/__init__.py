@@ -29,10 +29,11 @@ from matplotlib.transforms import Bbox
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts
+from mfulab.lab.planning.naming import SNAKEMAKE
 from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import hover, kinds, labels, runs, style
-from mfulab.lab.report.processes import drawing_cores, in_processes
 from mfulab.lab.runtime.client import SOCKET
+from mfulab.lab.runtime.forked import drawing_cores, in_processes
 
 TOPICS = (
     *("headline", "why", "ladder", "batch_size", "training", "precision", "execution", "roofline", "kernels"),
@@ -83,7 +84,7 @@ def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.Data
         for axes in figure.axes:  # the layout's solver is not exact: the same data would give other last digits
             if axes.get_axes_locator() is None:
                 axes.set_position(Bbox(axes.get_position().get_points().round(6)))
-            axes.set_gid(hover.panel(axes))
+            axes.set_gid("panel")
             kinds.leave_hidden(axes)
             for words in (each for each in axes.get_children() if isinstance(each, Text)):
                 beside = "value" if VALUE.match(words.get_text()) else "text"
@@ -120,10 +121,12 @@ def has_data(name: str, tables: frames.Tables) -> bool:
 def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
     """A figure's sentence: about what was measured here, and about recorded machines only where nothing was.
 
-    A row that cannot be right carries no sentence while another can.
+    A row that cannot be right carries no sentence while another can. A recorded machine is named.
     """
     own = frames.own(rows)
-    return module.finding(frames.preferred(own, ~trust.impossible(own)), text)
+    said = module.finding(frames.preferred(own, ~trust.impossible(own)), text)
+    machine = own["machine"].iloc[0] if "machine" in own and own["machine"].nunique() == 1 else ""
+    return f"{machine}: {said}" if own["recorded"].all() and machine and machine not in said else said
 
 
 def save(drawn: Drawn, path: Path) -> None:
@@ -138,7 +141,7 @@ def command(name: str, experiments: Sequence[str] = (), language: str = "en") ->
     """Command that makes the figure anew, in the project's folder."""
     chosen = [f"experiment={','.join(experiments)}"] if experiments else []
     chosen += [f"overrides=report.language={language}"] if language != "en" else []
-    return " ".join([f"snakemake --cores 1 reports/figures/{name}.svg", *(["--config"] if chosen else []), *chosen])
+    return " ".join([f"{SNAKEMAKE} --cores 1 reports/figures/{name}.svg", *(["--config"] if chosen else []), *chosen])
 
 
 def draw(

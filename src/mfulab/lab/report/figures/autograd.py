@@ -29,6 +29,12 @@ def rows(tables: Tables) -> pd.DataFrame:
     found = one_each(found, [*CASE, "autograd"])
     found = trust.against(found, found[found["autograd"] == "no_grad"], CASE, "_no_grad")
     found = found[found.groupby(CASE, dropna=False)["autograd"].transform("nunique") >= FEWEST]
+    if found.empty:
+        return found.assign(relative=[], graph_bytes=[])
+    found = found[found["machine"].isin(style.machines(found, 2))]
+    # The cases that are drawn, and spoken of: those in which the ways differ most.
+    largest = (found["factor"] - 1).abs().groupby([found["model"], found["batch_size"]]).max().nlargest(MOST)
+    found = found[pd.MultiIndex.from_frame(found[["model", "batch_size"]]).isin(largest.index)]
     once = found.assign(once=found["memory_bytes"].where(found["autograd"] == "recorded"))
     once = once.groupby(CASE, dropna=False)["once"].transform("first")
     return found.assign(
@@ -56,17 +62,16 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine, a line a case: time relative to no_grad on the left, peak memory on the right."""
-    shown = rows[rows["machine"].isin(style.machines(rows, 2))].assign(memory_mib=rows["memory_bytes"] / 2**20)
+    shown = rows.assign(memory_mib=rows["memory_bytes"] / 2**20)
     shown["case"] = [text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()]
     order = shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates()
-    cases = list(order.iloc[:MOST])[::-1]
+    cases = list(order)[::-1]
     panels = style.in_rows(figure, shown, [text("times"), text("memory")], sharey=True)
     if len(panels) == 1:
         style.fit(figure, len(cases))
     colors = {way: color for way, color in COLORS.items() if (shown["autograd"] == way).any()}
     look: style.Look = {"hue": "autograd", "palette": colors}
     for (left, right), here in panels:
-        here = here[here["case"].isin(cases)]
         here = here.assign(place=kinds.lanes(left, here, "case", cases, hue="autograd", hues=[*colors], apart=0.18))
         kinds.points(left, here, "relative", "place", "relative", "time_s", **look)
         kinds.points(right, here, "memory_mib", "place", "memory_bytes", **look)

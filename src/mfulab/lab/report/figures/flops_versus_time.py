@@ -21,9 +21,9 @@ def rows(tables: Tables) -> pd.DataFrame:
     found = found.drop_duplicates([*ALIKE, "model"])
     models = found.groupby(ALIKE)["model"].transform("nunique")
     found = found.assign(models=models)[models >= 2].sort_values(["models", "batch_size"])
-    # Of the batch sizes, the one that most models share: one point a model and precision says it.
-    chosen = found.groupby(["machine", "mode"])["batch_size"].transform("last")
-    found = found[found["batch_size"] == chosen].sort_index()
+    # One point a model and precision: of its batch sizes, the one that most models share.
+    keys = [key for key in ALIKE if key != "batch_size"]
+    found = found.drop_duplicates([*keys, "model"], keep="last").sort_index()
     return found.assign(
         flops_per_sample=found["flops"] / found["batch_size"],
         time_per_sample=found["time_s"] / found["batch_size"],

@@ -14,6 +14,7 @@ from mfulab.lab.report.frames import Tables, most, ok, own, with_machine
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 2
 SHARE, MOST_SHAPES, MOST_KERNELS = "share_of_measured_percent", 16, 16
+NO_MATMUL = "elementwise"  # how the names of kernels end that multiply element by element
 FITS = 32  # what tiles and vectors divide
 FLAT_NAMES = 4  # so many names of implementations stand beside one another
 BESIDE = 0.1  # an odd cube is compared with those that fit and are so near in size
@@ -26,6 +27,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     shapes, those stay that most implementations were given, the largest first.
     """
     timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], SHARE, "m", "n", "k")))
+    timed = timed[~timed["kernel"].str.endswith(NO_MATMUL)]
     # Measured or recorded machines, whichever have odd shapes; their cubes too.
     timed = timed[timed["recorded"].isin(own(timed[odd(timed)])["recorded"])]
     here = most(timed, ["machine", "precision"], "size")

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.lab.report.drawing import kinds, labels, matmuls, runs, style, ticks
-from mfulab.lab.report.frames import Tables, most, ok, with_machine
+from mfulab.lab.report.frames import Tables, most, ok, preferred, with_machine
 
 TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 0
@@ -14,7 +14,9 @@ TOPIC, ORDER = "kernels", 0
 def rows(tables: Tables) -> pd.DataFrame:
     """Square matmuls of the precision that most implementations share."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
-    return most(square, ["precision"], "kernel").sort_values("n")
+    found = most(square, ["precision"], "kernel").sort_values("n")
+    # A machine of one or two sizes has no curve: `kernel_ladder` has its implementations.
+    return preferred(found, found.groupby("machine")["n"].transform("nunique") > 2)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

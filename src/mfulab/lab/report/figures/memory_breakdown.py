@@ -152,9 +152,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.points(axes, here, *peaks, color=style.INK, marker="D", s=25)
         axes.set(xlim=(0, 1.1 * most / unit), xlabel=letter)
         axes.tick_params(axis="y", labelsize=9)
+        axes.set_ylim(len(order) + 2.2, -0.6)  # room for the names of cards, below the bars
         # A line at the memory of each card that lies in view, named along it, none closer to another than is read.
         end, last = axes.get_xlim()[1], 0.0
         words = {"rotation": 90, "fontsize": 7, "ha": "right", "va": "bottom", "color": style.MUTED}
+        words["bbox"] = {"facecolor": style.PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
         for place, card in ((capacity * 1e9 / unit, card) for capacity, card in CAPACITIES):
             if last + 0.06 * end < place < end:
                 axes.axvline(place, **style.LIMIT)

@@ -1,30 +1,36 @@
-"""MFU against device utilization: one point a run, the diagonal where being busy would mean being useful."""
+"""MFU beside device utilization: a line a run from the one to the other, whose colour is what takes the gap."""
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
 from mfulab.lab.report import frames, trust
-from mfulab.lab.report.drawing import points, style, ticks
-from mfulab.lab.report.frames import Tables, ok, own, preferred, with_machine, with_traces
+from mfulab.lab.report.drawing import curves, kinds, runs, style
+from mfulab.lab.report.figures.headroom import COLORS
+from mfulab.lab.report.frames import READ, Tables, ok, own, preferred, with_machine, with_traces
 from mfulab.lab.tables.consistency import above_peak
 from mfulab.mfu import remedies
 
 TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "headline", 0
-PLACE = ("utilization_percent", "mfu_percent")
+TALLEST = 4.6  # inches: sentence, figure and cause are one screen
 BUSY = 90  # percent of the time
 USELESS = 1  # percent of MFU: a busy run below it does next to nothing that a model needs
-LEAST = 0.01  # percent that is told; a smaller MFU is below it
-WIDE = 20  # ratio of the highest to the lowest MFU from which a linear axis hides the low ones
+LEAST = 0.05  # percent
+MOST = 18  # lines of all panels; `mfu_by_utilization` draws all runs of a larger sweep
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs with both measures."""
-    return with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
+    """Runs of this machine with both measures, or of the recorded ones where none was measured here."""
+    return own(of_all_machines(tables))
+
+
+def of_all_machines(tables: Tables) -> pd.DataFrame:
+    """Runs with both measures; steps that were read from recorded traces only where nothing was measured."""
+    found = with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
+    return preferred(found, ~(found["recorded"] & found["hardware"].str.endswith(READ)))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -50,12 +56,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def lowest(rows: pd.DataFrame) -> pd.Series:
     """The run of lowest MFU that the sentence is about, of several useful ones: there is something to try for it."""
-    told = _told(_sound(own(rows)))
+    told = _told(_sound(rows))
     return rows.loc[(useful if len(useful := _useful(told)) > 1 else told)["mfu_percent"].idxmin()]
 
 
 def _useful(told: pd.DataFrame) -> pd.DataFrame:
-    return told[told["mfu_percent"] >= USELESS]
+    """The runs that a remedy can be about: a loop that spins, or one with next to no matmuls, is slow by design."""
+    return preferred(told, (told["mfu_percent"] >= USELESS) & ~(told["matmul_percent"] < frames.MATMULS))
 
 
 def _told(sound: pd.DataFrame) -> pd.DataFrame:
@@ -81,27 +88,65 @@ def because(row: pd.Series, text: Texts) -> str:
     return text("because_useful" if row["mfu_percent"] >= USELESS else "because", run=run, because=said)
 
 
+def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
+    """The runs that have a line, by falling MFU: at most MOST, each with its `name`, `cause` and `color`.
+
+    Of more, those with arithmetic and not doubtful: the fastest run of each model and mode, evenly over MFU, and
+    those that the sentences name.
+    """
+    machines, told = style.machines(rows), _told(_sound(rows))["mfu_percent"]
+    named = {told.idxmin(), told.idxmax(), lowest(rows).name}
+    most, found = MOST // len(machines), []
+    for machine in machines:
+        here = rows[rows["machine"] == machine].sort_values("mfu_percent", ascending=False)
+        if len(here) > most:
+            here = preferred(here, (here["mfu_percent"] > 0) & ~trust.doubtful(here))
+            fastest = here.sort_values("samples_per_s", ascending=False).drop_duplicates(["model", "mode"])
+            kept = here[here.index.isin(named)]
+            others = here[here.index.isin(fastest.index.difference(kept.index))]
+            places = np.linspace(0, len(others) - 1, min(len(others), most - len(kept))).round().astype(int)
+            here = here[here.index.isin([*kept.index, *others.index[places]])]
+        found.append(here.assign(name=curves.apart(here, text)))
+    rows = pd.concat(found)
+    causes = [_gap(row) for row in rows.to_dict("records")]
+    return rows.assign(cause=causes, color=[COLORS.get(cause, style.MUTED) for cause in causes])
+
+
+def share(mfu: float, text: Texts) -> str:
+    """MFU in words; what is too small to be seen is no longer told apart."""
+    return text("least") if 0 < mfu < LEAST else text("share_of", share=mfu)
+
+
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """One panel a machine; colour is the precision, shape the mode, size the batch."""
-    modes = style.modes(rows, text)
-    shapes = dict(zip(modes, style.MARKERS, strict=False))
-    top = max(105.0, 1.05 * rows["mfu_percent"].max())
-    # Most runs read nearly 100 % busy: a logarithmic axis tells their MFU apart, and the other begins where they do.
-    low, left = rows["mfu_percent"].min(), max(0.0, 10 * (rows["utilization_percent"].min() // 10) - 10)
+    """A panel a machine, one below the other, a line a run."""
+    rows = shown(rows, text)
+    machines = style.machines(rows)
+    counts = [int((rows["machine"] == machine).sum()) for machine in machines]
+    grid = style.panels(figure, machines, [""], sharex=True, height_ratios=[count + 1 for count in counts])
+    style.resize(figure, min(TALLEST, 1.5 + 0.45 * len(machines) + 0.36 * sum(counts)))
+    for machine, axes in zip(machines, grid.flat, strict=True):
+        here = rows[rows["machine"] == machine].assign(place=np.arange(counts[machines.index(machine)]))
+        ends, busy = here[["mfu_percent", "utilization_percent"]], here["utilization_percent"]
+        axes.hlines(here["place"], ends.min(axis=1), ends.max(axis=1), colors=here["color"], linewidth=3, zorder=2)
+        look: style.Look = {"hue": "color", "palette": {color: color for color in here["color"]}}
+        kinds.points(axes, here, "mfu_percent", "place", "mfu_percent", "utilization_percent", s=70, **look)
+        axes.scatter(busy, here["place"], marker="|", s=150, linewidth=2.5, color=here["color"], zorder=3)
+        for place, percent_busy in zip(here["place"], busy, strict=True):
+            said = text("share_of", share=percent_busy)
+            axes.annotate(said, (percent_busy, place), (7, 0), textcoords="offset points", va="center", fontsize=9)
+        names = here["name"] + "   " + here["mfu_percent"].map(lambda mfu: share(mfu, text))
+        axes.set_yticks(here["place"], names, fontsize=10 if sum(counts) < MOST - 6 else 9)
+        axes.tick_params(axis="y", length=0)
+        axes.set(ylim=(len(here) - 0.4, -0.6), xlim=(-1.5, max(107.0, 1.05 * ends.max(axis=None))))
+        axes.grid(axis="y", visible=False)
+    style.label(figure, x=text("share"))
+    entries = [style.dot(style.MUTED, text("mfu")), style.dot(style.MUTED, text("utilization"), "|")]
+    entries += [style.line(COLORS[part], text.within("trace")(part)) for part in COLORS if part in set(rows["cause"])]
+    entries += [style.line(style.MUTED, text("untold"))] if "" in set(rows["cause"]) else []
+    style.legend(figure, entries + runs.key(rows, text), 4 if len(entries) > 4 else 0)
 
-    def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
-        same = np.linspace(max(left, 0.1), 108, 60)
-        axes.plot(same, same, zorder=1, **style.LIMIT)
-        if 0 < low < top / WIDE:
-            axes.set(ylim=(low / 2, 1.6 * top), xlim=(left, 108))
-            ticks.decades(axes.yaxis)
-        else:
-            axes.set(ylim=(0, top), xlim=(left, 108))
-        # Of the diagonal and of what stands above it.
-        return [(share, share * above) for share in np.arange(max(left, 1), 108, 2) for above in (1, 1.06)]
 
-    entries = [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()]
-    entries += [style.line(style.MUTED, text("diagonal"), (4, 3))]
-    words = (text("utilization"), text("mfu"))
-    also = _told(_sound(own(rows)))["mfu_percent"].agg(["idxmin", "idxmax"]).tolist()
-    points.draw(rows, figure, text, PLACE, words, finish, shapes, entries, also, sharex=True, sharey=True)
+def _gap(row: dict[str, object]) -> str:
+    """The part of the step that takes most of what MFU lacks; empty where no trace says it."""
+    lost = {part: cost.ms for part, cost in remedies.budget(row).items() if part != "useful"}
+    return max(lost, key=lambda part: lost[part], default="")

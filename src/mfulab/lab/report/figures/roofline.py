@@ -12,7 +12,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
 from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import points, style, ticks
-from mfulab.lab.report.frames import Tables, ok, with_machine, with_traces
+from mfulab.lab.report.frames import READ, Tables, ok, preferred, with_machine, with_traces
 
 TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "roofline", 0
@@ -26,7 +26,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     read = ok(traces, *needed, "peak_tflop_s", "peak_gb_s", "mfu_percent")
     known = pd.concat([known, read], ignore_index=True) if len(read) else known
     roofs = {f"roof_{unit}": known[f"ceiling_{unit}"].fillna(known[f"peak_{unit}"]) for unit in ("tflop_s", "gb_s")}
-    return with_machine(tables, known.assign(**roofs))
+    found = with_machine(tables, known.assign(**roofs))
+    return preferred(found, ~(found["recorded"] & found["hardware"].str.endswith(READ)))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

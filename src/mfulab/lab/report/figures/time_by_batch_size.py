@@ -1,31 +1,36 @@
 """Time of one step against batch size, one line a model and precision."""
 
-from functools import partial
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.lab.report import trust
+from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import curves, kinds, labels, runs, style, ticks
-from mfulab.lab.report.frames import Tables, ok, those, with_machine
+from mfulab.lab.report.frames import Tables, ok, preferred, those, with_machine
 
 TABLES = ("profile", "environment")
 TOPIC, ORDER = "batch_size", 0
 MODES = ("training", "inference")  # of the others the figure `decoding` has the series
-MOST_NAMED = 12  # lines of a panel that all have a label
+MOST_NAMED = 8  # lines of a panel that have a label
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs of series with at least two batch sizes."""
+    """Runs of series with at least two batch sizes; of plain eager steps, where there are any."""
     known = ok(tables["profile"], "time_s", "samples_per_s")
-    return curves.series(with_machine(tables, those(known, known["mode"].isin(MODES))))
+    found = curves.series(with_machine(tables, those(known, known["mode"].isin(MODES))))
+    return preferred(found, (found["execution"] == "eager") & (found["workload"] == found["mode"]))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The series whose samples per second gain most from a larger batch, and the one that gains least or loses."""
+    """The series whose samples per second gain most from a larger batch, and the one that gains least or loses.
+
+    Series that begin and end in different states of the allocator are counted and not ranked, where any other is left.
+    """
     first, last = curves.ends(rows)
+    sound = frames.comparable(first) & frames.comparable(last)
+    left_out = int((~sound).sum()) if sound.any() else 0
+    first, last = frames.preferred(first, sound), frames.preferred(last, sound)
     gain = last["samples_per_s"] / first["samples_per_s"]
     best, least = (
         {"run": curves.named(last.loc[at], text), "small": first.loc[at], "large": last.loc[at], "gain": gain[at]}
@@ -35,6 +40,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     if gain.max() > gain.min():
         key = "least_gains" if gain.min() > 1 else "least_same" if gain.min() == 1 else "least_loses"
         said.append(text(key, **least, loss=1 / gain.min()))
+    said += [text("left_out", count=left_out)] if left_out else [] if sound.any() else [text("faulty")]
     if falling := int(trust.falling(rows).sum()):
         said.append(text("falling", count=falling))
     return " ".join(said)
@@ -43,14 +49,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and mode, on logarithmic axes; bars are the 95 % confidence interval.
 
-    Colour is the precision, dashes tell executions apart, names stand at line ends.
+    Colour is the precision, names stand at line ends.
     """
     colors, modes = style.precision_colors(rows["precision"]), style.modes(rows, text)
-    several = rows.groupby("mode")["workload"].transform("nunique") > 1
-    names = {key: rows[key].map(partial(text.name, key)) for key in ("workload", "execution")}
-    rows = rows.assign(variant=(names["workload"] + ", ").where(several, "") + names["execution"])
-    dashes, keys = style.dashes(rows["variant"]), ["model", "precision", "variant", "sequence_length"]
-    look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "dash": "variant", "dashes": dashes, "s": 25}
+    keys = ["model", "precision", "workload", "execution", "sequence_length"]
+    look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "s": 25}
     panels, ranges = style.facets(figure, rows, "mode", modes, sharex=True), rows.groupby("machine")["time_s"]
     for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(modes)), strict=True):
         kinds.lines(axes, here, "batch_size", "time_s", interval=trust.INTERVAL[1:], **look)
@@ -62,11 +65,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ends = here.groupby(keys, sort=False, dropna=False).tail(1)
         if len(ends) > MOST_NAMED:  # one a model, at its highest
             ends = ends.sort_values("time_s").drop_duplicates("model", keep="last")
+            ends = ends.iloc[np.linspace(0, len(ends) - 1, min(len(ends), MOST_NAMED)).round().astype(int)]
         said = [f" {text.name('precision', name)}" if len(colors) > 1 else "" for name in ends["precision"]]
         named = ends["model"] + said, ends["precision"].map(colors)
         labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["time_s"], *named)
     style.label(figure, text("batch_size"), text("time"))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
-    if len(dashes) > 1:
-        entries += [style.line(style.MUTED, name, dash) for name, dash in dashes.items()]
     style.legend(figure, [*entries, *runs.key(rows, text)])

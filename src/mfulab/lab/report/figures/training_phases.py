@@ -18,8 +18,8 @@ PLAIN = "training"  # the workload that others are held against, in fp32 where t
 WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
 COLORS = dict(zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True))
 CASE = ["machine", "model", "batch_size"]
-MOST = 4  # cases that get a panel each
-MOST_BARS = 18
+MOST = 2  # cases that get a panel each
+MOST_BARS = 14
 WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 
 
@@ -84,28 +84,25 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and case, a bar a technique; one panel with a bar a case if no case has two techniques."""
-    shown = rows[rows["machine"].isin(style.machines(rows, 2))]
+    shown = style.one_machine(rows)
     shown = shown.assign(
         case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()],
         name=[technique(row, text) for row in shown[["workload", "precision", "precision_differs"]].to_dict("records")],
         differs=shown["apart"] | shown["is_plain"],
     )
     counts = shown.groupby("case", sort=False)["name"].nunique().sort_values(ascending=False, kind="stable")
-    cases = list(counts[counts >= max(2, counts.max() / 4)].index[:MOST])
+    cases = list(counts[counts >= max(2, counts.max() / 2)].index[:MOST])
     if not cases:
         shown, cases = shown.assign(name=shown["case"], case=""), [""]
     shown = shown[shown["case"].isin(cases)].sort_values(["is_plain", "relative"], ascending=[False, True])
-    each = dict(sorted(shown.groupby(["machine", "case"]), key=lambda item: (item[0][0], cases.index(item[0][1]))))
-    named = {key: list(dict.fromkeys(here["name"]))[:MOST_BARS] for key, here in each.items()}
-    titles = [" · ".join(filter(None, key[shown["machine"].nunique() < 2 :])) for key in each]
-    heights = [1 + len(names) for names in named.values()]
-    grid = style.panels(figure, titles, [""], height_ratios=heights, sharex=True)
-    style.resize(figure, max(style.SIZE[1], 1.8 + 0.26 * sum(heights) + 0.3 * len(heights)))
+    names = list(dict.fromkeys(shown.loc[shown["case"] == cases[0], "name"]))[:MOST_BARS]
+    grid = style.panels(figure, [""], cases, sharex=True, sharey=True)
+    style.fit(figure, len(names))
     parts = {f"{phase} %": color for phase, color in COLORS.items()}
     longest = min(WIDEST, max(100.0, shown["relative"].max()))
-    for axes, (key, names) in zip(grid.flat, named.items(), strict=True):
+    for axes, case in zip(grid.flat, cases, strict=True):
         # What is longer is cut off at the end.
-        here = each[key][each[key]["name"].isin(names)]
+        here = shown[(shown["case"] == case) & shown["name"].isin(names)]
         ends = here[[*WORDS]].cumsum(axis=1).mul(here["relative"] / here[[*WORDS]].sum(axis=1), axis=0)
         ends = ends.clip(upper=longest).add_suffix(" %")
         here = here.join(ends.sub(ends.shift(axis=1).fillna(0)))

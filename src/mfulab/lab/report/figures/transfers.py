@@ -11,6 +11,7 @@ TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 4
 PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
 COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (3, 0, 2, 1)), strict=True))
+WHOLE = 32  # sides of other sizes are measured for alignment, and their kernels are slower
 MOST_LEVEL = 16  # bars whose words fit beside one another
 
 
@@ -21,6 +22,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     """
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
     timed = most(timed, ["precision"])
+    timed = preferred(timed, timed["n"] % WHOLE == 0)
     best = timed.loc[timed.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
     on_host = timed[timed["host_to_device_s"].isna()].assign(host_s=lambda row: row["allocation_s"] + row["time_s"])
     best = best.merge(on_host.groupby(["recorded", "n"], as_index=False)["host_s"].min(), "left", on=["recorded", "n"])

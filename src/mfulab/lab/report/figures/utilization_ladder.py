@@ -1,39 +1,42 @@
-"""The ladder from busy to useful: a falling line or a row of cells a run, from the loosest measure to the strictest."""
-
-import textwrap
+"""The ladder from busy to useful: a panel a run, a bar a rung, from the loosest measure to the strictest."""
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report.drawing import kinds, labels, runs, style
-from mfulab.lab.report.frames import Tables, ok, those, with_machine, with_traces
+from mfulab.lab.report.drawing import curves, kinds, runs, style
+from mfulab.lab.report.frames import Tables, ok, own, those, with_machine, with_traces
 from mfulab.mfu import ladder
 
 TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "ladder", 0
 RUNGS = [rung.column for rung in ladder.RUNGS]
 PLAIN = [rung.column for rung in ladder.RUNGS if rung == ladder.Rung(rung.column)]  # fall, whatever else a row has
-WRAPPED = 11  # letters of a rung's name in one line
-MOST = 20  # runs a panel
-SMALLEST = 0.1  # percent: with more digits a number is wider than its cell
-MOST_LINES = 8  # of which more lie on one another
-MOST_LEVEL = 8  # names below cells that have room side by side
+SMALL = 1.0  # percent below which, in all panels, a rung beside the order has no bar
+INKS = {True: style.PALETTE[0], False: "#b4c3d0"}  # of rungs that fall, and of those beside the order
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The busiest run of each model on each machine, with at least three rungs of the falling order."""
-    known = with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
+    """Three runs of one machine or fewer, by falling MFU: the most useful, one between, and the one that loses most.
+
+    They are of the busiest runs of its models with at least three rungs of the falling order.
+    """
+    known = own(with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent")))
     rungs = known.filter(ladder.COLUMNS)
     # Most rows have three rungs that belong to any row's order: only the others are looked at one by one.
     sure = np.isfinite(rungs[PLAIN]).sum(axis=1) >= 3
     others = rungs[~sure].to_dict("index").items()
     few = [index for index, row in others if sum(rung.falls for rung in ladder.measured(row)) < 3]
     known = those(known, ~known.index.isin(few))
-    busiest = known.loc[known.groupby(["machine", "model"])["utilization_percent"].idxmax()]
-    return busiest.sort_values("mfu_percent", ascending=False).groupby("machine", sort=False).head(MOST)
+    if known.empty:
+        return known
+    counts = known[RUNGS].notna().groupby(known["machine"]).any().sum(axis=1)
+    here = known[known["machine"] == counts.idxmax()]
+    here = here.loc[here.groupby("model")["utilization_percent"].idxmax()].sort_values("mfu_percent", ascending=False)
+    lost = here["utilization_percent"] - here["mfu_percent"]
+    chosen = dict.fromkeys([here.index[0], here.index[len(here) // 2], lost.idxmax()])
+    return here.loc[here.index.isin(chosen)]
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -48,50 +51,27 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine; the rungs that it measured from left to right: falling lines, or cells if runs are many."""
-    machines = style.machines(rows)
-    lines = rows.groupby("machine").size().max() <= MOST_LINES
-    if lines:
-        grid = style.panels(figure, [""], machines)
-    else:  # one below the other, each as high as its runs need: side by side their names would leave no room
-        counts = [int((rows["machine"] == machine).sum()) for machine in machines]
-        grid = style.panels(figure, machines, [""], height_ratios=[count + 1 for count in counts])
-        style.resize(figure, max(style.SIZE[1], 0.8 + sum(1.1 + 0.3 * count for count in counts)))
-    colors = style.precision_colors(rows["precision"])
-    for machine, axes in zip(machines, grid.flat, strict=True):
-        here = rows[rows["machine"] == machine]
-        each = pd.DataFrame(  # a row for each rung that a run measured, in order
-            row | {"number": number, "rung": rung.column, "percent": rung.percent, "falls": rung.falls}
-            for number, row in enumerate(here.to_dict("records"))
-            for rung in ladder.measured(row)
-        )
-        rungs = [name for name in RUNGS if name in set(each["rung"])]
-        slanted = len(machines) > 1 if lines else len(rungs) > MOST_LEVEL
-        turned: style.Look = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
-        if lines:
-            each = each.assign(place=each["rung"].map(rungs.index))
-            look: style.Look = {"hue": "precision", "palette": colors, "alpha": 0.85}
-            kinds.lines(axes, each[each["falls"]], "place", "percent", *rungs, by=["number"], **look)
-            # What stands next to that order is a ring on no line.
-            aside = each[~each["falls"]]
-            kinds.points(axes, aside.assign(doubtful=True), "place", "percent", *rungs, **look)
-            axes.set_ylim(0, max(105.0, 1.05 * rows[list(RUNGS)].max(axis=None)))
-            axes.grid(axis="x", visible=False)
-            last = each.groupby("number").tail(1)
-            inks = last["precision"].map(colors)
-            labels.later(labels.at_line_ends, axes, last["place"], last["percent"], last["model"], inks)
-        else:
-            # Lines would lie on one another and none could be followed: a line of cells a run, the highest MFU above.
-            shares = here[rungs].astype(float).reset_index(drop=True)
-            said = shares.map(lambda x: f"<{SMALLEST}" if 0 < x < SMALLEST else percent(x), na_action="ignore")
-            cells: style.Look = {"vmin": 0, "vmax": 100, "cbar": False, "xticklabels": False, "small": 8}
-            cells["yticklabels"] = list(here["model"] + " " + here["precision"])
-            kinds.cells(axes, shares, said.fillna(""), each, "rung", "number", *rungs, **cells)
-            axes.tick_params(axis="y", labelsize=8)
-        words, falling = text.within("rungs"), set(each.loc[each["falls"], "rung"])
-        names = [words(name) if name in falling else f"({words(name)})" for name in rungs]
-        names = [textwrap.fill(name, 40 if slanted else WRAPPED) for name in names]
-        axes.set_xticks(np.arange(len(rungs)) + (0 if lines else 0.5), names, fontsize=10 if lines else 9, **turned)
-    entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()] if lines else []
-    style.label(figure, **{"y" if lines else "x": text("percent")})
-    style.legend(figure, entries + runs.key(rows, text))
+    """A panel a run, side by side; bars of rungs that stand beside the falling order are pale."""
+    each = pd.DataFrame(
+        row | {"number": number, "rung": rung.column, "percent": rung.percent, "falls": rung.falls}
+        for number, row in enumerate(rows.to_dict("records"))
+        for rung in ladder.measured(row)
+    )
+    each = each[each["falls"] | (each.groupby("rung")["percent"].transform("max") >= SMALL)]
+    words, falling = text.within("rungs"), set(each.loc[each["falls"], "rung"])
+    names = {
+        name: words(name) if name in falling else f"({words(name)})" for name in RUNGS if name in set(each["rung"])
+    }
+    grid = style.panels(figure, [""], curves.apart(rows, text), sharex=True, sharey=True)
+    style.fit(figure, len(names))
+    each["name"] = each["rung"].map(names)
+    each["said"] = [text("share_of", share=share) for share in each["percent"]]
+    look: style.Look = {"order": list(names.values()), "words": "said", "hue": "falls", "palette": INKS, "dodge": False}
+    for (_, here), axes in zip(each.groupby("number"), grid.flat, strict=True):
+        kinds.bars(axes, here, "percent", "name", "percent", **look)
+        axes.set_xlim(0, max(118.0, 1.2 * each["percent"].max()))
+        axes.set_xticks([0, 50, 100])
+        axes.tick_params(axis="y", length=0, labelsize=10)
+    style.label(figure, x=text("percent"))
+    aside = [style.dot(INKS[False], text("aside"), "s")] if not each["falls"].all() else []
+    style.legend(figure, aside + runs.key(rows, text))

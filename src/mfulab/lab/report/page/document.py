@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Environment
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts, catalogue, verdicts
@@ -20,8 +20,9 @@ from mfulab.lab.planning.naming import short
 from mfulab.lab.report import figures, frames, trust
 from mfulab.lab.report.drawing import fonts, hover, style, vector
 from mfulab.lab.report.duty_cycle import duty_cycle
+from mfulab.lab.report.figures import headroom as headroom_figure
 from mfulab.lab.report.page import payload, why
-from mfulab.lab.report.processes import in_processes
+from mfulab.lab.runtime.forked import in_processes
 from mfulab.lab.tables import compare
 from mfulab.lab.tables.records import PROGRESS
 from mfulab.measurements.registry import TABLES
@@ -38,10 +39,11 @@ UNIT = re.compile(r"(?<=\d) (?=%|[kMGTPmnµ]?(?:s|B|J|W|Hz|FLOP|MAC)(?![A-Za-z])
 POWER = re.compile(r"(?<![\w=.:/-])(\d[\d.]*)e([+-]\d+)\b")  # not that of a command's key=1e-05
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 PARTICLE = re.compile(r"(?<=[%)])(?=[가-힣])")
+CODE = re.compile(r"`([^`]+)`")
 LISTED = 5  # reasons of one status that are told; runs with others are counted
 WORDS = (
     *("copied", "count", "no_column", "no_number", "row", "config", "log", "folder", "operators", "ranks", "samples"),
-    *("series", "selected", "select", "zoom", "reset"),
+    *("series", "selected", "select", "open"),
     *("difference", "apart", "meet", "budget", "ladder", "times", "settings"),
     *("same_settings", "phases", "kernels", "timeline", "drill", "drill_help", "step", "rest"),
     *("side_by_side", "verdict"),
@@ -76,11 +78,14 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     names = {figure["name"] for figure in _all(sections)}
     doubts, doubt_lines, again = trust.summary(tables, language)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["unbroken"] = _unbroken
+    environment.filters |= {"unbroken": _unbroken, "marked": _marked}
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the ladder and the budget keep their order
     template = environment.from_string(_file("report.html"))
     drawn_rows = {each["name"]: each.pop("rows") for each in _all(sections)}
     data, letters = payload.packed(payload.read(told, folder, drawn_rows, text))
-    words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text)}
+    inks = {f"{part}_ms": color for part, color in headroom_figure.COLORS.items()}
+    urgent = [problem for problem in problems if not problem.startswith(frames.OF_RECORDINGS)]
+    words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text), "colors": inks}
     content = template.render(
         text=text,
         headline=_headline(sections, tables, text),
@@ -91,13 +96,15 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         unused=list(map(text.said, frames.unused(tables))),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(told, text),
-        problems=[*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, problems)],
+        problems=[*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, urgent)],
+        upkeep=[text.said(problem) for problem in problems if problem not in urgent],
         excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
         comparison=_comparison(folder, text),
         seminar=seminar.to_dict("records"),
         wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
         glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
+        lanes=why.lanes(tables, language),
         first=why.first(tables, names, language),
         why=why.section(tables, names, language),
         doubts={"says": doubts, "lines": doubt_lines, "again": again},
@@ -305,6 +312,11 @@ def _unbroken(words: str) -> str:
     return POWER.sub(
         lambda found: f"{found[1]}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{str(int(found[2])).translate(RAISED)}", words
     )
+
+
+def _marked(words: str) -> Markup:
+    """The words with what stands between backticks set as code."""
+    return Markup(CODE.sub(r"<code>\1</code>", str(escape(words))))
 
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:

@@ -4,7 +4,8 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mfulab.measurements.registry import TABLES
 
 DRAWN = 500  # rows of a figure's CSV; the table's export has all
 KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", "time_ci_high_s"}
+SETTINGS = "settings"  # the column of what else sets a run apart
 # Columns that tables do not show at first, without those that name a run and its time's interval.
 BEHIND = {name for table in TABLES for name in fields(table)} - KEPT
 BEHIND -= {name for each in TABLES.values() for name in each.shown.split()}
@@ -57,8 +59,11 @@ def packed(pieces: Iterable[str]) -> tuple[str, str]:
 
 def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
     """Yields JSON of a table by column, texts that repeat as numbers into a dictionary; empty columns are left out."""
-    measurement, kinds, declared = TABLES[name], frames.kinds(name), fields(name)
+    measurement, kinds, declared = TABLES[name], frames.kinds(name) | {SETTINGS: str}, fields(name)
     main, columns = measurement.shown.split(), list[dict[str, Any]]()
+    if "run" in table and (others := settings(table, main)).any():
+        table = table.assign(settings=others)
+        main.insert(next((place for place, column in enumerate(main) if column in ("hardware", "status")), 1), SETTINGS)
     yield '{"values":['
     for column in [*main, *(column for column in table.columns if column not in main)]:
         cells = table[column]
@@ -76,6 +81,26 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
         named = {"name": column, "title": text.name("column", column), "description": meaning}
         columns.append({**named, "main": column in main, **more})
     yield f'],"length":{len(table)},"columns":{as_json(columns)}}}'
+
+
+def settings(table: pd.DataFrame, told: Collection[str]) -> pd.Series:
+    """Parts of runs' names, `key=value`, in which rows differ and that no column in `told` shows."""
+    modes = table.get("mode", pd.Series("", table.index))
+    parts = {
+        run: [
+            part
+            for part in run.split(",")
+            if "=" in part and not part.startswith((*(f"{key}=" for key in told), "timing"))
+        ]
+        for run in table["run"].unique()
+    }
+    counts = Counter(part for run in table["run"] for part in parts[run])
+    differing = {part for part, count in counts.items() if count < len(table)}
+    cells = [
+        " ".join(part for part in parts[run] if part in differing and part != f"workload={mode}")
+        for run, mode in zip(table["run"], modes, strict=True)
+    ]
+    return pd.Series(cells, table.index, dtype="str")
 
 
 def drawn(rows: pd.DataFrame) -> dict[str, Any]:

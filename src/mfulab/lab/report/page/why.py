@@ -7,11 +7,14 @@ import pandas as pd
 
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.lab.planning.naming import MEASURE
 from mfulab.lab.report import answers, frames
 from mfulab.lab.report.drawing import curves
 from mfulab.lab.report.figures import headroom, mfu_versus_utilization
+from mfulab.lab.report.figures import input as input_figure
 from mfulab.mfu import remedies
 from mfulab.mfu.ladder import number
+from mfulab.mfu.models import FOLDERS
 from mfulab.mfu.verdict import COLUMNS as VERDICT
 
 NAMED = 5.0  # points from which a part of the step is named below its bar
@@ -19,10 +22,10 @@ SLOWER = 1.1  # times as slow as measured: from there on the allocator's other s
 SHOWN = 6  # cases in view; the others unfold
 LISTED = 30  # lines of the table of batch sizes
 WORDS = (
-    *("forward", "backward", "optimiser", "other", "bf16_yes", "bf16_no", "bf16_unclear", "bf16_once"),
+    *("forward", "backward", "optimiser", "other", "bf16_yes", "bf16_no", "bf16_unclear", "bf16_once", "bf16_faults"),
     *("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share"),
 )
-PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:8], WORDS[8:]
+PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:9], WORDS[9:]
 TOLD = ("mode", "precision")  # columns of the table of batch sizes, beside the model
 CAUSE = VERDICT[0]
 
@@ -35,19 +38,28 @@ def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str
     measured = frames.ok(rows, "time_s")
     if measured.empty:
         return {}
-    cases = [_case(row, figures, text) for row in chosen(measured).to_dict("records")]
+    shown = chosen(measured)
+    lowest = _lowest(tables)
+    if lowest is not None and lowest.name in measured.index:  # the run that the page's first sentences are about
+        shown = pd.concat([measured.loc[[lowest.name]], shown.drop(index=lowest.name, errors="ignore")])
+    cases = [_case(row, figures, text) for row in shown.to_dict("records")]
     verdicts_here = pd.Series([case["verdict"] for case in cases]).value_counts()
     says = text("says", verdict=verdicts_here.index[0], count=int(verdicts_here.iloc[0]), total=len(cases))
-    return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": _answers(rows, text)}
+    return {
+        "says": says,
+        "cases": cases[:SHOWN],
+        "rest": cases[SHOWN:],
+        "answers": _answers(rows, input_figure.rows(tables), text),
+    }
 
 
 def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
     """Case of the lowest run of the page's first figure, with its sentence `because`; empty where it draws nothing."""
     text = Texts(language, "mfu_versus_utilization")
-    rows = mfu_versus_utilization.rows(tables)
-    if rows.empty:
+    lowest = _lowest(tables)
+    if lowest is None:
         return {}
-    row = mfu_versus_utilization.lowest(frames.in_words(rows, text))
+    row = frames.in_words(lowest.to_frame().T, text).iloc[0]
     return _case(row.to_dict(), figures, text.within("why")) | {"because": mfu_versus_utilization.because(row, text)}
 
 
@@ -63,7 +75,28 @@ def of_traces(tables: frames.Tables, text: Texts) -> str | None:
     row: dict[str, Any] = told.iloc[0].to_dict()
     words = verdicts.columns(row, language=text.language)
     said = {"verdict": words["verdict"], "because": words["verdict_reason"]}
-    return text.within("page")("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), **said)
+    return text("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), **said)
+
+
+def lanes(tables: frames.Tables, language: str) -> dict[str, list[dict[str, Any]]]:
+    """The lines of the page's first figure by machine, for a screen that is too narrow for a drawing."""
+    text = Texts(language, "mfu_versus_utilization")
+    rows = mfu_versus_utilization.rows(tables)
+    found: dict[str, list[dict[str, Any]]] = {}
+    if rows.empty:
+        return found
+    for row in mfu_versus_utilization.shown(frames.in_words(rows, text), text).to_dict("records"):
+        mfu, busy = row["mfu_percent"], row["utilization_percent"]
+        ends = sorted(min(100.0, end) for end in (mfu, busy))
+        said = {"mfu": mfu_versus_utilization.share(mfu, text), "busy": text("share_of", share=busy)}
+        place = {"left": f"{ends[0]:.2f}", "width": f"{ends[1] - ends[0]:.2f}", "dot": f"{min(100.0, mfu):.2f}"}
+        found.setdefault(row["machine"], []).append({"name": row["name"], "color": row["color"]} | said | place)
+    return found
+
+
+def _lowest(tables: frames.Tables) -> pd.Series | None:
+    rows = mfu_versus_utilization.rows(tables)
+    return None if rows.empty else mfu_versus_utilization.lowest(rows)
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
@@ -84,7 +117,7 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
     step = significant(1e3 * row["time_s"])
     cost = {"ms": significant(lost.ms), "step": step, "points": percent(lost.points)} if lost else {}
     remedy = remedies.REMEDIES.get(cause)
-    experiment = f"snakemake --cores 1 report --config {remedy.config}" if remedy else ""
+    experiment = f"{MEASURE} --config {_of_run(remedy.config, row)}" if remedy else ""
     return {
         "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
@@ -108,6 +141,20 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
         "experiment": experiment,
         "figure": remedy.figure if remedy and remedy.figure in figures else "",
     }
+
+
+def _of_run(config: str, row: Mapping[str, Any]) -> str:
+    """A remedy's config with the run's own model, workload and batch size in place of an example's.
+
+    Kept are experiments, what is swept, and the example where the model is not one that can be named.
+    """
+    keys = dict(part.partition("=")[::2] for part in config.split(" "))
+    if "model" not in keys or not any((folder / f"{row['model']}.yaml").exists() for folder in FOLDERS):
+        return config
+    own = {"model": row["model"], "workload": row["workload"]}
+    own |= {"batch_size": f"{row['batch_size']:.0f}"} if row["batch_size"] == row["batch_size"] else {}
+    swept = {key: value for key, value in keys.items() if key not in own or "," in value}
+    return " ".join(f"{key}={value}" for key, value in (own | swept).items())
 
 
 def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
@@ -144,16 +191,16 @@ def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
     return said
 
 
-def _answers(rows: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
+def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
     recommended = answers.batches(rows)
     cases, fed = pd.DataFrame([each.case for each in recommended]), frames.ok(rows, "input_wait_percent")
     lines = [_line(each, cases, text) for each in recommended[:LISTED]]
     head = [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)]
-    code = "" if len(fed) else f"snakemake --cores 1 report --config {remedies.REMEDIES['input_bound'].config}"
+    code = "" if len(fed) else f"{MEASURE} --config {remedies.REMEDIES['input_bound'].config}"
     return [
         {"question": text("batch_question"), "says": _batch_says(recommended, text), "head": head, "lines": lines},
         {"question": text("fits_question"), "says": _fits_says(recommended, text)},
-        {"question": text("loader_question"), "says": _loader_says(fed, text), "code": code},
+        {"question": text("loader_question"), "says": _loader_says(fed, beside, text), "code": code},
         {"question": text("bf16_question"), "says": _bf16_says(answers.bf16(rows), text)},
     ]
 
@@ -171,7 +218,7 @@ def _line(each: answers.Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     fits = [
         "–" if batch is None else text("none_fits") if batch == 0 else f"{sign}{_size(batch)}" for batch in each.fits
     ]
-    speed = [quantity(each.samples_per_s, ""), f"{percent(each.share_percent)} %"]
+    speed = [significant(each.samples_per_s), f"{percent(each.share_percent)} %"]
     case = each.case
     named = [_with(case["model"], _apart(case, cases, text)), *(text.name(key, case[key]) for key in TOLD)]
     return [*named, size, *speed, *fits]
@@ -216,13 +263,21 @@ def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
     return says
 
 
-def _loader_says(fed: pd.DataFrame, text: Texts) -> str:
+def _loader_says(fed: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> str:
+    """The longest wait, and the most that a loader costs: one with many workers takes time from the step unseen."""
     if fed.empty:
         return text("loader_unknown")
     share = fed["input_wait_percent"].max()
     model = fed.loc[fed["input_wait_percent"] == share, "model"].iloc[0]
-    said = {"model": model, "share": percent(share), "count": len(fed)}
-    return text("loader_yes" if share >= answers.WAITING else "loader_no", **said)
+    said = [
+        text(
+            "loader_yes" if share >= answers.WAITING else "loader_no", model=model, share=percent(share), count=len(fed)
+        )
+    ]
+    beside = frames.own(beside)
+    if len(beside) and beside["kept"].min() < 100 - answers.WAITING:
+        said.append(text("loader_costs", row=beside.loc[beside["kept"].idxmin()]))
+    return " ".join(said)
 
 
 def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:

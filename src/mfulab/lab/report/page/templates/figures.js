@@ -22,7 +22,7 @@ function choose(ids, add = false, seen = ids[0]) {
 }
 byId("clear").addEventListener("click", () => choose([]));
 
-// ---- figures: marks choose rows; a dragged box is chosen, and zoomed into; panels are stacked on a narrow screen
+// ---- figures: marks choose rows and say their values; a dragged box is chosen; panels are stacked on a narrow screen
 
 const SVG = "http://www.w3.org/2000/svg";
 const narrow = matchMedia("(max-width: 40rem)");
@@ -36,98 +36,30 @@ function shape(tag, attributes, text = "") {
 const inside = ({ x, y, width, height }, { x: left, y: top, width: wide, height: high }) =>
   x + width / 2 >= left && x + width / 2 <= left + wide && y + height / 2 >= top && y + height / 2 <= top + high;
 
-// Ticks between two values: at 1, 2 and 5 of each decade of a logarithm, otherwise at round steps.
-function ticks(low, high, scale) {
-  if (scale === "log" && high / low > 5) {
-    const found = [];
-    for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++) {
-      for (const times of high / low > 500 ? [1] : [1, 2, 5]) found.push(times * 10 ** decade);
-    }
-    return found.filter((value) => value >= low && value <= high);
-  }
-  const size = 10 ** Math.floor(Math.log10((high - low) / 4));
-  const step = size * [1, 2, 5, 10].find((times) => (high - low) / (size * times) <= 6);
-  return Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, index) => (Math.ceil(low / step) + index) * step);
-}
-
 class Panel {
   constructor(group) {
     this.group = group;
-    const [column, x, left, right, y, bottom, top] = group.dataset.panel.split(":");
-    this.column = column;
-    this.axes = [{ scale: x, ends: [Number(left), Number(right)] }, { scale: y, ends: [Number(bottom), Number(top)] }];
     this.frame = group.querySelector("path").getBBox(); // the background, which comes first
     this.labels = group.querySelectorAll(":scope > .axis");
   }
-
-  get zoomable() { return this.axes.some(({ scale }) => scale !== "names"); }
-
-  // What moves: data, which is clipped by the frame, and names beside it. The clip stays where it is.
-  moved() {
-    if (this.movable) return this.movable;
-    const names = [...this.group.querySelectorAll(":scope > g:not(.axis)")].filter((each) => {
-      const box = each.getBBox();
-      const lettered = each.querySelector("use[href^='#L']") || !each.querySelector("[clip-path]");
-      return lettered && box.width && box.height && box.height < 40 && !each.querySelector("[data-run]") && inside(box, this.frame);
-    });
-    const marks = [...this.group.querySelectorAll("[clip-path]")].filter((each) => !each.closest(".axis") && !names.some((name) => name.contains(each)));
-    const nodes = new Set(marks.map((each) => {
-      const node = each.closest("[data-run]") ?? each;
-      const clip = shape("g", { "clip-path": each.getAttribute("clip-path") });
-      if (!node.parentNode.matches("[clip-path]")) { node.before(clip); clip.append(node); }
-      if (each !== node || each.tagName !== "g") each.removeAttribute("clip-path");
-      return node;
-    }));
-    for (const each of names) nodes.add(each);
-    this.movable = [...nodes].map((node) => ({ node, box: node.getBBox(), isName: names.includes(node) }));
-    return this.movable;
-  }
-
-  zoom(box) {
-    const { x, y, width, height } = this.frame;
-    const [wide, high] = [this.axes[0].scale !== "names", this.axes[1].scale !== "names"];
-    const [k, m] = [wide ? width / Math.max(box.width, 1) : 1, high ? height / Math.max(box.height, 1) : 1];
-    const [left, top] = [wide ? box.x : x, high ? box.y : y];
-    for (const { node, box: old, isName } of this.moved()) {
-      const [cx, cy] = [old.x + old.width / 2, old.y + old.height / 2];
-      const [tx, ty] = [x + (cx - left) * k, y + (cy - top) * m];
-      const small = isName || (old.width < 30 && old.height < 30);
-      node.setAttribute("transform", small ? `translate(${tx - cx} ${ty - cy})` : `matrix(${k} 0 0 ${m} ${x - left * k} ${y - top * m})`);
-      for (const line of small ? [] : node.matches("path") ? [node] : node.querySelectorAll("path")) line.setAttribute("vector-effect", "non-scaling-stroke");
-      const leads = isName && node.querySelector("path[style*='fill: none']"); // to a point that has moved away
-      if (isName) node.style.display = leads || tx < x || tx > x + width || ty < y || ty > y + height ? "none" : "";
-    }
-    this.scale({ x: left, y: top, width: width / k, height: height / m });
-  }
-
-  // Axes of the part that is in view.
-  scale(view) {
-    const { x, y, width, height } = this.frame;
-    this.drawn?.remove();
-    this.drawn = shape("g", { "class": "zoomed", "font-size": 11, fill: "var(--ink)" });
-    this.axes.forEach(({ scale, ends: [low, high] }, index) => {
-      if (scale === "names") return;
-      const value = (share) => (scale === "log" ? low * (high / low) ** share : low + (high - low) * share);
-      const place = (at) => (scale === "log" ? Math.log(at / low) / Math.log(high / low) : (at - low) / (high - low));
-      const [from, to] = index ? [(y + height - view.y - view.height) / height, (y + height - view.y) / height] : [(view.x - x) / width, (view.x + view.width - x) / width];
-      for (const at of ticks(value(from), value(to), scale)) {
-        const share = (place(at) - from) / (to - from);
-        const [tx, ty] = index ? [x, y + height * (1 - share)] : [x + width * share, y + height];
-        this.drawn.append(
-          shape("path", { d: index ? `M${tx} ${ty}h${width}` : `M${tx} ${ty}v${-height}`, stroke: "var(--grid)" }),
-          shape("text", index ? { x: tx - 5, y: ty + 4, "text-anchor": "end" } : { x: tx, y: ty + 15, "text-anchor": "middle" }, shown(Number(at.toPrecision(6)))));
-      }
-      for (const each of this.labels[index]?.querySelectorAll(":scope > g") ?? []) if (each.querySelector("path[clip-path], path[style*=grid]") || each.children.length > 1) each.style.display = "none";
-    });
-    this.group.querySelector("path").parentNode.after(this.drawn);
-  }
-
-  reset() {
-    this.drawn?.remove();
-    for (const { node } of this.movable ?? []) { node.removeAttribute("transform"); node.style.display = ""; }
-    for (const each of this.group.querySelectorAll(".axis > g")) each.style.display = "";
-  }
 }
+
+// What a mark says, beside it, with a button that opens its run.
+const tip = byId("tip");
+function say(mark, id) {
+  const [name, values = ""] = (mark.querySelector("title")?.textContent ?? "").split(/: (.*)/s);
+  const open = element("button", { type: "button", textContent: words.open });
+  open.addEventListener("click", () => grid.then((table) => table?.openRun(id)));
+  const lines = values.split(", ").filter(Boolean).map((line) => line.split(/ (?=\S*$)/)).map(([column, value]) => element("div", { textContent: `${column.replace(/_(percent|s)$/, "")}: ${shown(Number(value), column)}` }));
+  tip.replaceChildren(element("strong", { textContent: name }), ...lines, open);
+  tip.hidden = false;
+  const [at, size] = [mark.getBoundingClientRect(), tip.getBoundingClientRect()];
+  tip.style.left = `${Math.max(4, Math.min(at.right + 8, innerWidth - size.width - 4))}px`;
+  tip.style.top = `${Math.max(4, at.top - size.height - 8 < 0 ? at.bottom + 8 : at.top - size.height - 8)}px`;
+}
+addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
+addEventListener("keydown", ({ key }) => { if (key === "Escape") tip.hidden = true; });
+addEventListener("pointerdown", ({ target }) => { if (!tip.contains(target)) tip.hidden = true; });
 
 class Drawing {
   constructor(box) {
@@ -136,14 +68,12 @@ class Drawing {
     this.view = this.svg.getAttribute("viewBox");
     box.addEventListener("click", (event) => this.clicked(event));
     box.addEventListener("keydown", (event) => this.pressed(event));
+    this.entries = this.entriesOf();
+    for (const { nodes, color } of this.entries) for (const node of color ? nodes : []) node.addEventListener("click", (event) => { event.stopPropagation(); this.filter(nodes, color); });
     if (!this.marks.length) return;
     box.setAttribute("role", "application"); // its marks take the arrow keys
     this.live = element("span", { role: "status" });
-    this.zoom = element("button", { type: "button", textContent: words.zoom, hidden: true });
-    this.reset = element("button", { type: "button", textContent: words.reset, hidden: true });
-    box.after(element("div", { className: "tools" }, this.zoom, this.reset, this.live));
-    this.zoom.addEventListener("click", () => this.enlarge());
-    this.reset.addEventListener("click", () => this.restore());
+    box.after(element("div", { className: "tools" }, this.live));
     this.svg.addEventListener("pointerdown", (event) => this.drag(event));
     watchers.push(() => this.show());
   }
@@ -154,13 +84,14 @@ class Drawing {
     let any = false;
     for (const mark of this.marks) any = mark.classList.toggle("on", chosen.has(mark.dataset.run)) || any;
     this.svg.classList.toggle("choosing", any);
-    this.zoom.hidden = !any || this.svg.classList.contains("stack") || !this.svg.getBoundingClientRect().width || !this.panels.some((panel) => panel.zoomable);
   }
 
   clicked(event) {
     const mark = event.target.closest?.("[data-run]");
-    if (mark) choose([mark.dataset.run], event.shiftKey || event.ctrlKey || event.metaKey);
-    else if (!this.dragged) this.large((event.clientX - this.box.getBoundingClientRect().left) / this.box.clientWidth);
+    if (mark) {
+      choose([mark.dataset.run], event.shiftKey || event.ctrlKey || event.metaKey);
+      say(mark, mark.dataset.run);
+    } else if (!this.dragged) this.large((event.clientX - this.box.getBoundingClientRect().left) / this.box.clientWidth);
     this.dragged = false;
   }
 
@@ -179,8 +110,10 @@ class Drawing {
       this.live.textContent = this.marks[this.at].querySelector("title")?.textContent ?? "";
     } else if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
-      if (this.at >= 0) choose([this.marks[this.at].dataset.run], true);
-      else this.large(0.5);
+      const mark = this.marks[this.at];
+      if (!mark) return this.large(0.5);
+      choose([mark.dataset.run], true);
+      say(mark, mark.dataset.run);
     }
   }
 
@@ -201,34 +134,31 @@ class Drawing {
       removeEventListener("pointermove", move);
       removeEventListener("pointerup", end);
       if (!box) return;
-      const [seen, held] = [box.getBoundingClientRect(), box.getBBox()];
+      const seen = box.getBoundingClientRect();
       box.remove();
       this.dragged = true;
-      this.held = held;
       choose([...new Set(this.marks.filter((mark) => inside(mark.getBoundingClientRect(), seen)).map((mark) => mark.dataset.run))], event.shiftKey);
-      this.zoom.hidden = !this.panels.some((panel) => panel.zoomable);
     };
     addEventListener("pointermove", move);
     addEventListener("pointerup", end);
   }
 
-  enlarge() {
-    for (const panel of this.panels.filter((each) => each.zoomable)) {
-      const marks = this.marks.filter((mark) => mark.classList.contains("on") && panel.group.contains(mark)).map((mark) => mark.getBBox());
-      if (this.held ? !inside(this.held, panel.frame) : !marks.length) continue;
-      const [left, top] = ["x", "y"].map((side) => Math.min(...marks.map((mark) => mark[side])) - 12);
-      const [right, bottom] = [["x", "width"], ["y", "height"]].map(([side, size]) => Math.max(...marks.map((mark) => mark[side] + mark[size])) + 12);
-      panel.reset();
-      panel.zoom(this.held ?? { x: left, y: top, width: right - left, height: bottom - top });
-      this.reset.hidden = false;
-    }
-    this.held = null;
+  // The legend's entries: their nodes, and the colour of their handle where it is that of marks.
+  entriesOf() {
+    let entry = [];
+    return [...this.svg.querySelectorAll(".legend > g")].flatMap((node) => {
+      entry.push(node);
+      if (!node.querySelector("use[href^='#L']")) return [];
+      const nodes = entry.splice(0);
+      const style = nodes.map((each) => each.innerHTML.match(/(?:fill|stroke): (var\(--c\d\)|#[0-9a-f]{6})/)).find(Boolean);
+      return [{ nodes, color: style?.[1] }];
+    });
   }
 
-  restore() {
-    for (const panel of this.panels) panel.reset();
-    this.reset.hidden = true;
-    this.held = null;
+  // Hides what is drawn in an entry's colour, or shows it again.
+  filter(nodes, color) {
+    const off = nodes.map((node) => node.classList.toggle("off"))[0];
+    for (const drawn of this.svg.querySelectorAll(".panel > :not(.axis) [style], .panel > :not(.axis)[style]")) if (drawn.getAttribute("style").includes(color)) drawn.classList.toggle("hidden", off);
   }
 
   // Fewer texts: values go first, all of them, since some alone would seem chosen; then names, spread over all.
@@ -253,7 +183,6 @@ class Drawing {
     }
     if (places.size < 2 || this.wide) return;
     if (!narrow.matches) return this.unstack();
-    if (this.reset && !this.reset.hidden) this.restore();
     const stacked = [...places.values()];
     const boxes = stacked.map((group) => this.whole(group, stacked));
     const width = Math.max(...boxes.map((box) => box.width), 240) + 8;
@@ -291,12 +220,8 @@ class Drawing {
   }
 
   legend(width) {
-    let [x, y, entry] = [4, 4, []];
-    const entries = [...this.svg.querySelectorAll(".legend > g")].flatMap((node) => {
-      entry.push(node);
-      return node.querySelector("use[href^='#L']") ? [entry.splice(0)] : [];
-    });
-    for (const nodes of entries) {
+    let [x, y] = [4, 4];
+    for (const { nodes } of this.entries) {
       const boxes = nodes.map((node) => node.getBBox());
       const left = Math.min(...boxes.map((box) => box.x));
       const size = Math.max(...boxes.map((box) => box.x + box.width)) - left;
@@ -304,7 +229,7 @@ class Drawing {
       for (const node of nodes) node.setAttribute("transform", `translate(${x - left} ${y + 8 - (boxes.at(-1).y + boxes.at(-1).height / 2)})`);
       x += size + 12;
     }
-    return entries.length ? y + 26 : 6;
+    return this.entries.length ? y + 26 : 6;
   }
 
   unstack() {
@@ -330,8 +255,14 @@ function reveal() {
 }
 addEventListener("hashchange", reveal);
 reveal();
+const topics = [...document.querySelectorAll("section > details.topic")];
+byId("contents").prepend(...topics.map((each) => element("a", { href: `#${each.parentNode.id}`, textContent: each.querySelector("h2").textContent })));
+byId("unfold").addEventListener("click", () => {
+  const open = topics.some((each) => !each.open);
+  for (const each of topics) each.open = open;
+});
 let opened = [];
-addEventListener("beforeprint", () => { opened = [...document.querySelectorAll("details.topic:not([open])")]; for (const each of opened) each.open = true; });
+addEventListener("beforeprint", () => { opened = topics.filter((each) => !each.open); for (const each of opened) each.open = true; });
 addEventListener("afterprint", () => { for (const each of opened) each.open = false; });
 byId("refresh")?.addEventListener("click", () => location.reload());
 

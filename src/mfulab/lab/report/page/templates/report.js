@@ -1,7 +1,7 @@
 // The page's behaviour: theme, copying commands, and a table that sorts, filters, exports and opens runs. No library, no network.
 "use strict";
 const byId = (id) => document.getElementById(id);
-const { words, groups } = JSON.parse(byId("words").textContent);
+const { words, groups, colors } = JSON.parse(byId("words").textContent);
 const ROW_HEIGHT = 32;
 
 function element(tag, properties = {}, ...children) {

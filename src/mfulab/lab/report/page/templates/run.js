@@ -1,11 +1,19 @@
 // ---- a run's dialog: its row, config, samples, operators and log
 
-function shown(value) {
+const SI = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
+const UNIT_OF = [[/percent$/, "%"], [/tflop_s$/, "FLOP/s", 1e12], [/samples_per_s$/, ""], [/gb_s$/, "B/s", 1e9], [/_ms$/, "s", 1e-3], [/_s$/, "s"], [/bytes$/, "B"], [/_j$/, "J"], [/flops$/, "FLOP"]];
+
+// A number as a person reads it: by its column's unit with a prefix, otherwise as it stands unless it is huge or tiny.
+function shown(value, column = "") {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return String(value);
-  if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
-  const size = Math.abs(value);
-  return size >= 1e6 || size < 1e-3 ? value.toExponential(3) : String(Number(value.toPrecision(4)));
+  const digits = (number) => String(Number(number.toPrecision(4)));
+  const [, unit, times = 1] = UNIT_OF.find(([ending]) => ending.test(column)) ?? [];
+  const size = Math.abs(value * times);
+  if (unit === "%") return `${size && size < 1e-3 ? "< 0.001" : digits(value)} %`;
+  if (unit === undefined && (size < 1e6 && (size >= 1e-3 || !size))) return Number.isInteger(value) ? String(value) : digits(value);
+  const [factor, prefix] = size ? SI.find(([each]) => size >= each * 0.9999) ?? SI.at(-1) : [1, ""];
+  return `${digits((value * times) / factor)} ${prefix}${unit ?? ""}`.trim();
 }
 
 function describe(detail) {
@@ -17,9 +25,20 @@ function describe(detail) {
       if (name !== "time_s" || kind === "samples") parts.push(element("h3", { textContent: `${words[kind]}: ${name}` }), spark(points));
     }
   }
-  if (detail.config) parts.push(element("h3", { textContent: words.config }), element("pre", { textContent: JSON.stringify(detail.config, null, 1) }));
+  if (detail.config) parts.push(element("h3", { textContent: words.config }), facts(flat(detail.config)));
   if (detail.log) parts.push(element("h3", { textContent: words.log }), element("pre", { textContent: detail.log }));
   return parts;
+}
+
+// Values of a nested config by their dotted keys.
+function flat(config, before = "") {
+  return Object.assign({}, ...Object.entries(config).map(([key, value]) => (value && typeof value === "object" && !Array.isArray(value) ? flat(value, `${before}${key}.`) : { [before + key]: Array.isArray(value) ? value.join(", ") : value })));
+}
+
+function facts(record) {
+  const list = element("dl", { className: "facts" });
+  for (const [name, value] of Object.entries(record)) if (value !== null && value !== "" && !/^[[{]/.test(value)) list.append(element("dt", { textContent: name }), element("dd", { textContent: shown(value, name) }));
+  return list;
 }
 
 // ---- a run's time, part by part: each line divides the step anew
@@ -27,13 +46,13 @@ function describe(detail) {
 function icicle(record, detail) {
   const whole = 1e3 * Number(record.time_s);
   if (!(whole > 0)) return [];
-  const named = (columns) => Object.entries(columns).map(([column, name]) => ({ name, ms: Number(record[column]) })).filter(({ ms }) => ms > 0);
+  const named = (columns) => Object.entries(columns).map(([column, name]) => ({ name, ms: Number(record[column]), color: colors[column] })).filter(({ ms }) => ms > 0);
   const roofs = JSON.parse(record.operator_roofline || "[]");
   const shares = (text) => Object.entries(text ? JSON.parse(text) : {}).map(([name, percent]) => ({ name, ms: (whole * percent) / 100 }));
   const timeline = JSON.parse(record.timeline || "[]");
   const [bins, kinds] = [timeline.reduce((sum, [, count]) => sum + count, 0), [...new Set(timeline.map(([kind]) => kind))]];
   const levels = [
-    [words.timeline, timeline.map(([kind, count]) => ({ name: said(kind), ms: (whole * count) / bins, hue: kinds.indexOf(kind), rest: kind === "idle" }))],
+    [words.timeline, timeline.map(([kind, count]) => ({ name: said(kind), ms: (whole * count) / bins, hue: kinds.indexOf(kind), color: colors[`${SAME[kind] ?? kind}_ms`], rest: kind === "idle" }))],
     [words.budget, named(groups.budget)],
     [words.phases, named(groups.phases)],
     [words.operators, roofs.length ? roofs.map((each) => ({ name: said(each.operator ?? each.kind), ms: each.time_ms })) : detail?.operators ? detail.operators.map((each) => ({ name: each.operator, ms: (whole * Number(each.share_percent)) / 100 })) : shares(record.top_other_operators)],
@@ -43,38 +62,47 @@ function icicle(record, detail) {
   const line = (parts) => {
     const left = whole - parts.reduce((sum, { ms }) => sum + ms, 0);
     const all = left > whole / 1e3 ? [...parts, { name: words.rest, ms: left, rest: true }] : parts;
-    const says = all.map(({ name, ms }) => `${name} ${shown(ms)} ms, ${shown((100 * ms) / whole)} %`);
-    return element("div", { className: "icicle", role: "img", ariaLabel: says.join("; ") }, ...all.map(({ name, ms, rest, hue }, index) => {
-      const part = element("span", { title: says[index], textContent: ms > whole / 20 ? `${name} ${shown(ms)}` : "", className: `${rest ? "rest" : ""} ${hue === undefined ? "" : "thin"}`.trim() });
-      part.style.flexGrow = ms;
-      if (!rest) Object.assign(part.style, { background: `color-mix(in srgb, var(--c${(hue ?? index) % 8}) 35%, var(--paper))` });
-      return part;
+    const says = all.map(({ name, ms }) => `${name} ${shown(ms, "_ms")}, ${shown((100 * ms) / whole, "percent")}`);
+    const ink = ({ color, hue, rest }, index) => color ?? (rest ? "var(--grid)" : `color-mix(in srgb, var(--c${(hue ?? index) % 8}) 35%, var(--paper))`);
+    const bar = element("div", { className: "icicle", role: "img", ariaLabel: says.join("; ") }, ...all.map((part, index) => {
+      const drawn = element("span", { title: says[index], className: part.hue === undefined ? "" : "thin" });
+      Object.assign(drawn.style, { flexGrow: part.ms, background: ink(part, index) });
+      return drawn;
     }));
+    const named = new Map(all.map((part, index) => [part.name, [part, index]])); // a part that comes again is named once
+    const key = [...named.values()].filter(([{ ms, hue }]) => hue !== undefined || ms >= whole / 50).map(([part, index]) => {
+      const square = element("i", {});
+      square.style.background = ink(part, index);
+      return element("span", {}, square, part.hue === undefined ? says[index] : part.name);
+    });
+    return [bar, element("p", { className: "key" }, ...key)];
   };
   return [
     element("h3", { textContent: words.drill }), element("p", { className: "provenance", textContent: words.drill_help }),
-    line([{ name: words.step, ms: whole }]),
-    ...levels.flatMap(([title, parts]) => [element("p", { className: "provenance", textContent: title }), line(parts)]),
+    ...line([{ name: words.step, ms: whole }]),
+    ...levels.flatMap(([title, parts]) => [element("p", { className: "provenance", textContent: title }), ...line(parts)]),
     ...modules(JSON.parse(record.module_times || "[]"), whole),
     ...(roofs.length ? roofline(roofs) : []),
   ];
 }
 
+// Kinds of a timeline that the budget calls otherwise.
+const SAME = { others: "other_operators", products: "useful", recomputed: "recomputation" };
 const said = (key) => groups.trace[key] ?? key;
 
 // A step's operators by what is to gain: the best time that the device's peaks allow each, and what bounds it.
 function roofline(roofs) {
   const lines = roofs.map((each) => [said(each.operator ?? each.kind), each.shapes ?? "", each.bound ? said(each.bound) + (each.doubtful ? said("doubtful") : "") : "", ...[each.time_ms, each.best_ms, each.headroom_ms].map(shown)]);
-  return grid("operators", ["operator", "shapes", "bound", "ms", "best", "headroom"], lines, 3);
+  return lined("operators", ["operator", "shapes", "bound", "ms", "best", "headroom"], lines, 3);
 }
 
 // A step by the model's modules, or by marked ranges: each with all that lies in it, under what it lies in.
 function modules(found, whole) {
   const lines = found.filter(({ depth }) => depth).map((each) => ["\u2003".repeat(each.depth - 1) + each.name, each.calls, ...[each.ms, (100 * each.ms) / whole, each.flops / 1e9, each.mfu_percent].map(shown)]);
-  return lines.length ? grid("modules", ["module", "calls", "ms", "share", "gflop", "mfu"], lines, 1) : [];
+  return lines.length ? lined("modules", ["module", "calls", "ms", "share", "gflop", "mfu"], lines, 1) : [];
 }
 
-function grid(title, heads, lines, texts) {
+function lined(title, heads, lines, texts) {
   const row = (kind, cells) => element("tr", {}, ...cells.map((textContent, place) => element(kind, { textContent, className: place >= texts ? "number" : "" })));
   const table = element("table", { className: "beside parts" }, row("th", heads.map(said)), ...lines.map((cells) => row("td", cells)));
   return [element("h3", { textContent: said(title) }), element("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: said(title) }, table)];
@@ -86,26 +114,30 @@ function besides(one, two) {
   const config = (record) => Object.fromEntries([["hardware", record.hardware], ...record.run.split(/,(?=[\w.]+=)/).map((part) => part.split(/=(.*)/s).slice(0, 2))]);
   const [a, b] = [config(one), config(two)];
   const keys = Object.keys({ ...a, ...b }).filter((key) => a[key] !== b[key]);
-  const change = (x, y) => (x > 0 && y > 0 ? `${shown(y - x)} (×${shown(y / x)})` : x === null || y === null || x === undefined || y === undefined ? "" : shown(y - x));
-  const between = (record) => (record.time_ci_low_s ? `${shown(record.time_s)} (${shown(record.time_ci_low_s)} … ${shown(record.time_ci_high_s)})` : shown(record.time_s));
+  const change = (x, y, column) => (x > 0 && y > 0 ? `${shown(y - x, column)} (×${shown(y / x)})` : x === null || y === null || x === undefined || y === undefined ? "" : shown(y - x, column));
+  const time = (seconds) => shown(seconds, "time_s");
+  const between = (record) => (record.time_ci_low_s ? `${time(record.time_s)} (${time(record.time_ci_low_s)} … ${time(record.time_ci_high_s)})` : time(record.time_s));
   const meet = one.time_ci_low_s && two.time_ci_low_s && (one.time_ci_low_s <= two.time_ci_high_s && two.time_ci_low_s <= one.time_ci_high_s ? words.meet : words.apart);
-  const numbers = (names) => Object.entries(names).filter(([column]) => [one, two].some((record) => typeof record[column] === "number")).map(([column, name]) => [name, shown(one[column]), shown(two[column]), change(one[column], two[column])]);
+  const numbers = (names) => Object.entries(names).filter(([column]) => [one, two].some((record) => record[column])).map(([column, name]) => [name, shown(one[column], column), shown(two[column], column), change(one[column], two[column], column)]);
   const part = (title, lines) => (lines.length ? [element("tr", {}, element("th", { colSpan: 4, scope: "colgroup", textContent: title })), ...lines.map((cells) => element("tr", {}, ...cells.map((textContent, index) => element(index ? "td" : "th", { textContent: textContent ?? "", className: index ? "number" : "" }))))] : []);
-  const head = element("tr", {}, ...["", one.run, two.run, words.difference].map((textContent) => element(textContent ? "th" : "td", { textContent })));
+  const head = element("tr", {}, ...["", one.run, two.run, words.difference].map((name) => element(name ? "th" : "td", {}, ...broken(name))));
   return [element("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: words.side_by_side }, element("table", { className: "beside" }, head,
     ...(keys.length ? part(words.settings, keys.map((key) => [key, a[key], b[key], ""])) : part(words.same_settings, [["", "", "", ""]])),
-    ...part(words.times, [["time_s", between(one), between(two), [change(one.time_s, two.time_s), meet].filter(Boolean).join(", ")]]),
+    ...part(words.times, [["time_s", between(one), between(two), [change(one.time_s, two.time_s, "time_s"), meet].filter(Boolean).join(", ")], ...numbers({ samples_per_s: "samples_per_s" })]),
     ...part(words.ladder, numbers(groups.ladder)),
     ...part(words.budget, numbers(groups.budget)),
     ...part(words.phases, numbers(groups.phases)),
     ...(one.verdict || two.verdict ? part(words.verdict, [["", one.verdict, two.verdict, ""]]) : [])))];
 }
 
+// A run's name, which breaks behind its commas alone.
+const broken = (name) => name.split(/(?<=,)/).flatMap((part) => [part, element("wbr")]);
+
 // A rank a line, under the names of their values.
 function ranks(records) {
   const names = Object.keys(records[0]).filter((name) => records.some((record) => record[name] !== null));
   const cells = (kind, texts) => element("tr", {}, ...texts.map((textContent) => element(kind, { textContent })));
-  return element("table", {}, cells("th", names), ...records.map((record) => cells("td", names.map((name) => shown(record[name])))));
+  return element("table", {}, cells("th", names), ...records.map((record) => cells("td", names.map((name) => shown(record[name], name)))));
 }
 
 // An operator a line: its name, shapes and calls, its time, and its share of the traced time as a bar.
@@ -118,7 +150,7 @@ function list(records) {
     const calls = record.calls ? ` × ${record.calls}` : "";
     return element("li", {},
       element("span", {}, element("strong", { textContent: record.operator ?? "" }), calls),
-      element("span", { className: "number", textContent: `${shown(1e3 * Number(record.time_s || 0))} ms, ${shown(share)} %` }),
+      element("span", { className: "number", textContent: `${shown(Number(record.time_s || 0), "time_s")}, ${shown(share, "percent")}` }),
       bar,
       element("small", { textContent: record.input_shapes ?? "" }));
   }));
@@ -141,4 +173,4 @@ function spark(points) {
   return element("div", {}, canvas, element("p", { className: "provenance", textContent: `${shown(low)} … ${shown(high)}` }));
 }
 
-if (byId("grid")) data.then(({ tables, details }) => new Grid(tables, details));
+const grid = data.then(({ tables, details }) => (byId("grid") ? new Grid(tables, details) : null));

@@ -253,7 +253,7 @@ class Grid {
   cell(column, row) {
     const value = this.value(column.index, row);
     const bad = column.name === "status" && value !== "ok";
-    return element("td", { className: bad ? "bad" : column.number ? "number" : "", textContent: shown(value) });
+    return element("td", { className: bad ? "bad" : column.number ? "number" : "", textContent: shown(value, column.name) });
   }
 
   // What is shown: the chosen columns of the filtered rows, in their order.
@@ -276,14 +276,22 @@ class Grid {
   }
 
   open(line) {
-    if (!line) return;
-    const row = Number(line.dataset.row);
+    if (line) this.openRow(Number(line.dataset.row));
+  }
+
+  // A run by the checksum that a figure's mark carries, from the first table that has it.
+  openRun(id) {
+    const name = [this.name, ...Object.keys(this.tables)].find((each) => this.rowOf(id, each) >= 0);
+    if (!name) return;
+    if (name !== this.name) this.choose(name);
+    this.openRow(this.rowOf(id, name));
+  }
+
+  openRow(row) {
     const record = this.record(row);
-    const facts = element("dl", { className: "facts" });
-    for (const [name, value] of Object.entries(record)) if (value !== null && value !== "") facts.append(element("dt", { textContent: name }), element("dd", { textContent: shown(value) }));
     const detail = this.details[`${record.recorded ? "recorded/" : ""}${record.hardware}/${this.name}/${record.run}`];
-    byId("run-title").replaceChildren(...record.run.split(/(?<=,)/).flatMap((part) => [part, element("wbr")]));
-    byId("run-body").replaceChildren(...(record.verdict ? [element("p", {}, element("strong", { textContent: record.verdict }), `: ${record.verdict_reason}`)] : []), ...icicle(record, detail), ...(detail ? describe(detail) : []), element("h3", { textContent: words.row }), facts);
+    byId("run-title").replaceChildren(...broken(record.run));
+    byId("run-body").replaceChildren(...(record.verdict ? [element("p", {}, element("strong", { textContent: record.verdict }), `: ${record.verdict_reason}`)] : []), ...icicle(record, detail), ...(detail ? describe(detail) : []), element("h3", { textContent: words.row }), facts(record));
     byId("run").showModal();
   }
 }

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from mfulab.core.errors import UnsupportedError
 from mfulab.measurements.probe_memory import ProbeMemoryConfig
 from mfulab.measurements.probe_memory.measure import level_of, measure, rates
-from mfulab.timing.memory_access import FILES, LINE, Walk, by_rows, chase, cycle, file_walk, host_walk, in_order
+from mfulab.measurements.probe_memory.memory_access import (
+    FILES,
+    LINE,
+    Walk,
+    by_rows,
+    chase,
+    cycle,
+    file_walk,
+    host_walk,
+    in_order,
+)
 
 
 @given(st.integers(1, 300), st.integers(1, 16), st.integers(0, 5))
@@ -85,7 +95,7 @@ def test_the_gpu_s_chase_ends_where_the_cpu_s_does():
     code = """
 import numpy as np
 from numba import cuda
-from mfulab.timing.memory_access import chase, cycle
+from mfulab.measurements.probe_memory.memory_access import chase, cycle
 following, here, there = cycle(50, 8, 1), np.zeros(1, np.int64), np.zeros(1, np.int64)
 for steps in (37, 12):
     cuda.jit(chase.py_func)[1, 1](following, here, steps)

@@ -1,0 +1,102 @@
+"""Higher-order operators inside a counter: branches and loops run as what they mean, so that their bodies are counted.
+
+torch traces a body's backward pass, and runs body and trace where no dispatch mode sees them. Run as plain branches
+and loops the values are the same, and every operator has its place in forward and backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._higher_order_ops.associative_scan import associative_scan_op
+from torch._higher_order_ops.map import map_impl
+from torch._ops import HigherOrderOperator
+
+Body = Callable[..., Any]
+
+
+@contextmanager
+def bodies_seen(listens: Callable[[Any], bool], branches: Callable[[Body, Body, Sequence[Any]], Any]) -> Iterator[None]:
+    """Inside it `cond`, `scan`, `map` and `while_loop` run their bodies in the open.
+
+    Args:
+        listens: whether a call with these arguments is the counter's to see.
+        branches: gives the result of a `cond` that has no data to choose by, from both bodies and their operands.
+    """
+    dispatch = HigherOrderOperator.dispatch
+
+    def cond(pred: Any, yes: Body, no: Body, operands: Sequence[Any] = ()) -> Any:
+        try:
+            chosen = yes if pred else no
+        except RuntimeError:
+            return branches(yes, no, operands)
+        return chosen(*operands)
+
+    loops: dict[str, Body] = {"cond": cond, "scan": _scan, "while_loop": _while_loop}
+    loops |= {each.name(): _plain(each) for each in (map_impl, associative_scan_op)}
+
+    def seen(operator: Any, key: Any, /, *args: Any, **kwargs: Any) -> Any:
+        run = loops.get(operator.__name__)
+        transformed = key == torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode  # a function transform is peeled first
+        if run is None or transformed or not listens((args, kwargs)):
+            return dispatch(operator, key, *args, **kwargs)
+        return run(*args, **kwargs)
+
+    with patch.object(HigherOrderOperator, "dispatch", seen):
+        yield
+
+
+def _plain(operator: HigherOrderOperator) -> Any:
+    """The implementation that calls an operator's body on tensors with data."""
+    return operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+
+
+def _scan(combine: Body, init: Sequence[Any], xs: Sequence[Tensor], additional: Sequence[Any] = ()) -> Any:
+    carried, rows = tuple(init), list[Sequence[Any]]()
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (*xs, *additional) if isinstance(each, Tensor)):
+        # torch's one backward body serves all steps: the first carry gets a gradient, whether or not it is used.
+        carried = tuple(each.detach().requires_grad_() if _is_constant(each) else each for each in init)
+    for row in zip(*(each.unbind() for each in xs), strict=True):
+        results = tuple(combine(*carried, *row, *additional))
+        carried, kept = results[: len(init)], results[len(init) :]
+        rows.append(kept)
+    columns = zip(*rows, strict=True)
+    stacked = (torch.stack(column) if isinstance(column[0], Tensor) else column[0] for column in columns)
+    return *carried, *stacked
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and not value.requires_grad
+
+
+def _while_loop(
+    condition: Body, body: Body, carried: Sequence[Any], additional: Sequence[Any] = (), *_: Any, **__: Any
+) -> Any:
+    def goes_on() -> bool:
+        try:
+            return bool(condition(*carried, *additional))
+        except RuntimeError as error:
+            unknown("while_loop: without data nothing says how often its body runs", error)
+
+    if not goes_on():
+        return tuple(each.clone() if isinstance(each, Tensor) else each for each in carried)
+    while True:
+        carried = tuple(body(*carried, *additional))
+        if not goes_on():
+            return carried
+
+
+def unknown(reason: str, cause: Exception | None = None) -> NoReturn:
+    """Raises the error of a body whose cost depends on data that is not there."""
+    raise RuntimeError(f"{reason}; count a step on real tensors") from cause
+
+
+def open_kernel(operator: HigherOrderOperator, arguments: Iterable[Any]) -> Body | None:
+    """The plain implementation of an operator that calls a Python body; None for one that is closed to a counter."""
+    bodies = (each for each in arguments if callable(each) and not isinstance(each, Tensor | torch._ops.OperatorBase))
+    return _plain(operator) if any(bodies) else None

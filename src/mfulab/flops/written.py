@@ -1,0 +1,143 @@
+"""Attention written as matmuls: two products with a softmax between them, and the mask that lies on the scores.
+
+The mask says which pairs the model needs, as it does for a fused operator: windows, documents and the causal half. It
+lies on the scores only after the first product ran, whose cost is then corrected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
+
+from mfulab.flops.cost import Cost, Pairs
+from mfulab.flops.masks import MASKED, mask_pairs, with_values
+
+PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
+_SOFTMAX = frozenset({"aten::_softmax", "aten::_safe_softmax"})
+# What lies between the first product and the softmax, and leaves each score in its place.
+_PLACES = ("view", "_unsafe_view", "reshape", "clone", "_to_copy", "expand", "unsqueeze", "squeeze", "cat", "slice")
+_VALUES = ("mul", "mul_", "div", "div_", "add", "add_", "sub", "sub_", "tanh", "masked_fill", "masked_fill_", "where")
+_KEEPING = frozenset(f"aten::{name}" for name in (*_PLACES, *_VALUES, "alias", "detach"))
+_KEPT = 4  # masks whose pairs are remembered: every layer asks again
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A product that may be attention's scores, and what lies on it."""
+
+    place: Any  # where its cost was added
+    module: torch.nn.Module  # that ran it
+    cost: Cost
+    queries: int
+    keys: int
+    masks: tuple[tuple[Tensor, bool], ...] = ()  # each with whether true is what is hidden
+
+
+class WrittenAttention:
+    """Follows products to their softmax, and remembers the pairs that each module's masks leave."""
+
+    # Of a module its pairs by queries and keys: its backward pass may be counted by another counter.
+    _pairs_of: ClassVar[WeakKeyDictionary[torch.nn.Module, dict[tuple[int, int], Pairs]]] = WeakKeyDictionary()
+
+    def __init__(self) -> None:
+        self._scores: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._known: list[tuple[tuple[Any, ...], list[Tensor], Pairs]] = []
+
+    def cost(self, module: torch.nn.Module, cost: Cost, a: Tensor, b: Tensor) -> Cost:
+        """The cost of a product, by the pairs of its module's attention where its sides are queries and keys.
+
+        A backward pass whose forward pass was not seen belongs to no layer, but to the model: the mean of all layers.
+        """
+        rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
+        sides = (rows, inner), (rows, columns), (inner, columns)
+        held = [self._pairs_of[module]] if module in self._pairs_of else [
+            self._pairs_of[each] for each in module.modules() if each in self._pairs_of
+        ]  # fmt: skip
+        for queries, keys in (*sides, *(side[::-1] for side in sides)):
+            if alike := [pairs[queries, keys] for pairs in held if (queries, keys) in pairs]:
+                mean = sum(alike[1:], alike[0]).times(1 / len(alike))
+                return _by_pairs(cost, mean, queries * keys, queries < keys)
+        return cost
+
+    def made(self, place: Any, module: torch.nn.Module, cost: Cost, out: Tensor) -> None:
+        """Notes a product's result."""
+        if out.ndim == 3 and out.shape[-1] > 1:
+            self._scores[out] = Scores(place, module, cost, out.shape[-2], out.shape[-1])
+
+    def follow(self, name: str, out: Any, args: tuple[Any, ...]) -> tuple[Any, Cost, Cost] | None:
+        """Follows scores through an operator; at a softmax gives their place, cost, and cost by what masks leave."""
+        flat = [each for part in args for each in (part if isinstance(part, list | tuple) else (part,))]
+        at = next((place for place, each in enumerate(flat) if isinstance(each, Tensor) and each in self._scores), None)
+        if at is None:
+            return None
+        scores: Scores = self._scores[flat[at]]
+        if name in _SOFTMAX:
+            return self._corrected(scores) if scores.masks else None
+        if name in _KEEPING and isinstance(out, Tensor):
+            if mask := _mask_of(name, flat, at, scores):
+                scores = replace(scores, masks=(*scores.masks, mask))
+            self._scores[out] = scores
+        return None
+
+    def _corrected(self, scores: Scores) -> tuple[Any, Cost, Cost]:
+        pairs = self._pairs(scores)
+        self._pairs_of.setdefault(scores.module, {})[scores.queries, scores.keys] = pairs
+        whole = scores.queries * scores.keys
+        return scores.place, scores.cost, _by_pairs(scores.cost, pairs, whole, scores.queries < scores.keys)
+
+    def _pairs(self, scores: Scores) -> Pairs:
+        sides = scores.queries, scores.keys
+        values = [with_values(mask) for mask, _ in scores.masks]
+        hides = [hidden for _, hidden in scores.masks]
+        if any(value is None for value in values):
+            return replace(mask_pairs(None, *sides), bound=True)
+        key = (*sides, *((*_identity(value), hidden) for value, hidden in zip(values, hides, strict=True)))
+        for known, _, pairs in self._known:
+            if known == key:
+                return pairs
+        with _disable_current_modes():
+            sees = [_seen(value, hidden) for value, hidden in zip(values, hides, strict=True)]
+            for other in sees[1:]:
+                sees[0] = sees[0] & other
+            pairs = mask_pairs(sees[0], *sides)
+        self._known = [*self._known[1 - _KEPT :], (key, values, pairs)]
+        return pairs
+
+
+def _identity(tensor: Tensor) -> tuple[Any, ...]:
+    storage = tensor.untyped_storage()._cdata
+    return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor._version
+
+
+def _seen(mask: Tensor, hidden: bool) -> Tensor:
+    mask = mask.detach()
+    return ~mask if hidden else mask if mask.dtype == torch.bool else mask > MASKED
+
+
+def _mask_of(name: str, flat: list[Any], at: int, scores: Scores) -> tuple[Tensor, bool] | None:
+    """Mask that an operator lays on scores: an addend, or which of them are filled; None for any other operator."""
+    kind = name.removeprefix("aten::").rstrip("_")
+    place = {"add": 1 - at, "masked_fill": 1, "where": 0}.get(kind)
+    mask = flat[place] if place is not None and 0 <= place < len(flat) and place != at else None
+    if not isinstance(mask, Tensor) or mask.ndim < 2 or mask.shape[-1] != scores.keys:
+        return None
+    if mask.shape[-2] not in (1, scores.queries) or (kind != "add" and mask.dtype != torch.bool):
+        return None
+    return mask, kind == "masked_fill" or (kind == "where" and at == 2)
+
+
+def _by_pairs(cost: Cost, pairs: Pairs, whole: int, in_cache: bool) -> Cost:
+    """The cost of a product of which `whole` pairs of a head and sequence were executed."""
+    full, attended, padding = (
+        int(cost.executed_flops * part / whole) for part in (pairs.full, pairs.attended, pairs.padding)
+    )
+    return replace(
+        cost, flops=full, causal_flops=attended, attention_flops=full, rectangle_flops=cost.executed_flops,
+        padding_flops=padding, unfilled_flops=padding if in_cache else 0, bound=bool(pairs.bound),
+    )  # fmt: skip

@@ -1,0 +1,161 @@
+"""Hooks that measuring puts on torch: harmless to the loop, apart from its compiler, and timed."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from types import FunctionType
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim import optimizer as of_optimizers
+
+from mfulab.flops.layers import compiled_models_unwarned
+
+
+class Call(NamedTuple):
+    """A call of a model: its place among the models, the module called, and what it was given."""
+
+    place: int
+    module: torch.nn.Module
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+class Hooks:
+    """Hooks on models, optimisers and autograd's engine, whose errors, time and code stay out of the loop's way.
+
+    No hook is on a module while torch compiles, else compiled code would keep it and be compiled anew without it.
+
+    Args:
+        models: modules whose calls are followed.
+        failed: called with an error of a hook's own; the loop goes on.
+        compiles: called as a compilation begins.
+
+    Attributes:
+        spent_s: host seconds inside hooks so far.
+        compiled: number of compilations so far, in all threads.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[torch.nn.Module],
+        failed: Callable[[Exception], None],
+        compiles: Callable[[], None],
+    ) -> None:
+        # A script takes no hooks. A model compiled in place would be compiled with them.
+        self._models = [
+            (place, model)
+            for place, model in enumerate(models)
+            if not isinstance(model, torch.jit.ScriptModule) and getattr(model, "_compiled_call_impl", None) is None
+        ]
+        self._failed, self._began, self.spent_s, self.compiled = failed, compiles, 0.0, 0
+        self._on_modules, self._elsewhere = ExitStack(), ExitStack()
+        self._put: Callable[[ExitStack], None] | None = None
+        self._compiler: Any = None
+
+    def put_on(
+        self,
+        before: Callable[[Call], None],
+        after: Callable[..., None] | None = None,
+        called: Callable[..., None] | None = None,
+        optimizer: Sequence[Callable[..., None]] = (),
+        engine: Callable[..., Any] | None = None,
+    ) -> None:
+        """Puts hooks on, none being there.
+
+        Args:
+            before: called before each call of a model.
+            after: called after each call of a model, also one that failed.
+            called: called before each call of any module.
+            optimizer: called before and after the step of any optimiser.
+            engine: runs backward passes instead of autograd's engine.
+        """
+        self.take_off()
+        befores = [
+            (model, self.guarded(lambda *given, place=place: before(Call(place, *given))))
+            for place, model in self._models
+        ]
+        ends, every = after and self.guarded(after), called and self.guarded(called)
+
+        def put(undo: ExitStack) -> None:
+            for model, begins in befores:
+                undo.callback(model.register_forward_pre_hook(begins, with_kwargs=True).remove)
+                if ends:
+                    undo.callback(model.register_forward_hook(ends, always_call=True).remove)
+            if every:
+                if "torch._dynamo" in sys.modules:
+                    undo.enter_context(compiled_models_unwarned())
+                undo.callback(register_module_forward_pre_hook(every).remove)
+
+        self._put = put
+        self._hook_modules()
+        registers = of_optimizers.register_optimizer_step_pre_hook, of_optimizers.register_optimizer_step_post_hook
+        for register, hook in zip(registers, optimizer, strict=False):
+            self._elsewhere.callback(register(self.guarded(hook)).remove)
+        if engine is not None:
+            self._elsewhere.enter_context(patch.object(torch.autograd, "_engine_run_backward", engine))
+        self._follow_compiler()
+
+    def take_off(self) -> None:
+        """Takes all hooks off; compilations are still followed."""
+        self._put = None
+        self._on_modules.close()
+        self._elsewhere.close()
+
+    def close(self) -> None:
+        """Takes all hooks off, and follows nothing any more."""
+        self.take_off()
+        handler, self._compiler = self._compiler, None
+        if handler is not None:
+            with suppress(ValueError):  # `torch._dynamo.reset` has removed them
+                handler.remove_start_callback(self._compiles)
+                handler.remove_end_callback(self._hook_modules)
+
+    def guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
+        """Wraps a hook: nothing of it is compiled, and the loop's function modes do not see it."""
+        compiler, is_compiling, now = torch._C._dynamo.eval_frame, torch.compiler.is_compiling, time.perf_counter
+
+        def safe(*given: Any) -> None:
+            if is_compiling():  # first, since nothing else may be traced into compiled code
+                return
+            began, active = now(), compiler.set_eval_frame(None)
+            try:
+                with torch._C.DisableTorchFunction():
+                    hook(*given)
+            except Exception as error:
+                self._failed(error)
+            finally:
+                compiler.set_eval_frame(active)
+                self.spent_s += now() - began
+
+        skip_frame(safe)
+        return safe
+
+    def _follow_compiler(self) -> None:
+        module = sys.modules.get("torch._dynamo.callback")  # which is imported with the first compiled code
+        if self._compiler is None and module is not None:
+            self._compiler = module.callback_handler
+            self._compiler.register_start_callback(self._compiles)
+            self._compiler.register_end_callback(self._hook_modules)
+
+    def _compiles(self, *_: object) -> None:
+        self.compiled += 1
+        with suppress(Exception):
+            self._began()
+            self._on_modules.close()
+
+    def _hook_modules(self, *_: object) -> None:
+        if self._put is not None:
+            with suppress(Exception), ExitStack() as undo:
+                self._put(undo)
+                self._on_modules = undo.pop_all()
+
+
+def skip_frame(function: Callable[..., Any]) -> None:
+    """Keeps torch's compiler from a function that it meets in code that it runs; those called inside are met next."""
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is not None and isinstance(function, FunctionType):
+        compiler.skip_code(function.__code__)

@@ -1,0 +1,213 @@
+"""A loop as measuring follows it: watched by hooks until its steps are alike, then timed by its own marks alone."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from mfulab.loop.interactive import row, structure
+from mfulab.loop.interactive.costs import Cost, describe
+from mfulab.loop.interactive.counting import in_compiled_code
+from mfulab.loop.interactive.hooks import Call
+from mfulab.loop.interactive.phases import Phase, Phases
+from mfulab.loop.interactive.rest import CALL_S, LOOK, MARK_RARELY, TICKS, Rest, Steadiness
+from mfulab.loop.interactive.row import Mark, Step, What
+from mfulab.timing.clocks import Clock, HostClock, clock_for
+
+
+class Loop:
+    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check.
+
+    Args:
+        models: modules whose outermost calls are forward passes; may be empty.
+        device: the device that `clock` is of.
+        counting: whether to count operators at all.
+        settle: called before each moment is marked.
+        publish: called with the cost of some steps, None if it is not known, and their number.
+
+    Attributes:
+        phases: phases of the steps that are watched.
+        rest: steps that nothing watches now; None while hooks are on.
+        tick_s: host seconds that the end of a step takes where nothing is watched; 0 before the first one.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[torch.nn.Module],
+        device: torch.device,
+        clock: Clock,
+        counting: bool,
+        settle: Callable[[], None],
+        publish: Callable[[Cost | None, int], None],
+    ) -> None:
+        self.phases = Phases(models, self._forward, lambda: self.mark("optimizer"), self._compiles, counting)
+        self._device, self._clock, self._settle, self._publish = device, clock, settle, publish
+        self._marks: list[Mark] = []
+        self.rest: Rest | None = None
+        self._woken: Rest | None = None
+        self._unproven: Rest | None = None
+        self._entries: list[Any] = []
+        self.tick_s = 0.0
+
+    def open(self) -> None:
+        """Begins to watch."""
+        self._marks, self.rest, self._woken, self._unproven = [], None, None, None
+        self._steadiness, self._explicit = Steadiness(), False
+        self._watched, self._spent_s = 0, 0.0
+        self._thread = threading.get_ident()
+        self.phases.open()
+        self._reach()
+        self._settle()
+        self.mark("begin")
+
+    @property
+    def watch_s(self) -> float:
+        """Host seconds that hooks take of a step that is watched."""
+        return self._spent_s / max(1, self._watched)
+
+    def mark(self, what: What) -> None:
+        """Marks a moment."""
+        self._settle()
+        self._clock.mark()
+        self._marks.append(Mark(what, len(self.phases.done), self.phases.hooks.compiled))
+
+    def step(self) -> None:
+        """Ends a step, of which the rest has said that the next one is to be watched where there is one."""
+        self._explicit = True
+        if self.rest is not None:
+            self.wake()
+            return
+        began = time.perf_counter()
+        self.phases.begin()
+        self.mark("step")
+        self._judge(of_forwards=False)
+        self._spent_s += time.perf_counter() - began
+
+    def note(self, batch: Any) -> None:
+        """Distinguishes a step by the batch that it begins with."""
+        kind, leading = describe(batch)
+        if self.rest is not None:
+            self.rest.call(kind)
+            return
+        self.phases.calls.append(kind)
+        self.phases.begin(kind._replace(words=("forward", *kind.words)), leading)
+
+    def skip(self) -> None:
+        """Leaves out what ran since the last step."""
+        self.wake()
+        self.phases.begin()
+        self.mark("skip")
+
+    def cut(self, ended: Callable[[], None]) -> list[Step]:
+        """Gives the steps since the last cut; `ended` is called once the device is done with them."""
+        rest, self.rest = self.rest, None
+        if rest is not None:
+            self._note_rest(rest)
+        self.mark("end")
+        self._clock.synchronise()
+        ended()
+        done, self.phases.done = self.phases.done, []
+        marks, self._marks = self._marks, []
+        self._reach()
+        return row.steps_of(marks, self._clock.intervals(), self.phases, done)
+
+    def _reach(self) -> None:
+        phases = self.phases
+        self._reached = len(phases.done), structure.sequence_number(), phases.hooks.compiled, phases.hooks.spent_s
+
+    def _compiles(self) -> None:
+        if self.rest is not None:
+            self.rest.compiled.append(self.rest.ticks)
+
+    def _forward(self) -> None:
+        rest, self._woken = self._woken, None
+        if rest is not None:
+            self._note_rest(rest)
+            return
+        self.mark("forward")
+        if not self._explicit:
+            self._judge(of_forwards=True)
+
+    def _judge(self, of_forwards: bool) -> None:
+        """Judges the step that a mark has just ended, and takes the hooks off if enough were alike."""
+        phases = self.phases
+        since, number, compiled, spent_s = self._reached
+        self._reach()
+        inside, calls = phases.done[since:], phases.calls
+        phases.calls = calls[-1:] if of_forwards else []
+        cost, counted = phases.cost(inside), any(phase.counted for phase in inside)
+        if not counted:
+            self._watched, self._spent_s = self._watched + 1, self._spent_s + phases.hooks.spent_s - spent_s
+        if not of_forwards:
+            self._publish(None if counted else cost, 1)
+        nodes = self._reached[1] - number
+        shown = None
+        if not counted and phases.hooks.compiled == compiled and (cost is not None or not phases.counts):
+            shown = [(phase.entry, phase.kind, phase.samples) for phase in inside], calls, nodes
+        if self._unproven is not None and shown is not None:
+            self._unproven.doubtful = shown != self._steadiness.last
+            self._unproven = None
+        if self._steadiness.note(shown, of_forwards) and not phases.counting:
+            self._rest_from(inside, calls, cost, nodes, of_forwards)
+
+    def _rest_from(
+        self, inside: Sequence[Phase], calls: list[Any], cost: Cost | None, nodes: int, of_forwards: bool
+    ) -> None:
+        resolution_s = self._clock.resolution_s * (1 if isinstance(self._clock, HostClock) else MARK_RARELY)
+        most, group = self._steadiness.between_checks(resolution_s)
+        looks = self.phases.look_s * len(calls) <= LOOK * self._steadiness.step_s
+        look = self._look if looks or of_forwards else None
+        if not self.phases.rest(look):
+            return
+        if not self.tick_s:
+            self.tick_s = self._cost_of_tick(group)
+        expected = (calls[-1:] if of_forwards else calls) if looks else None
+        samples = row.samples_of(inside)
+        self._entries = [phase.entry for phase in inside]
+        self.rest = Rest(self._clock, nodes, most, group, expected, cost, samples, of_forwards)
+
+    def _look(self, call: Call) -> None:
+        rest = self.rest
+        # Another thread, the backward pass and compiled code call for themselves.
+        if rest is None or threading.get_ident() != self._thread or in_compiled_code():
+            return
+        if torch._C._current_autograd_node() is not None:
+            return
+        described = None if rest.calls is None else self.phases.describe(call)[0]
+        if not rest.of_forwards:
+            rest.call(described)
+        elif not rest.tick() or (rest.calls is not None and rest.calls[0] != described):
+            self.wake(call)
+
+    def wake(self, call: Call | None = None) -> None:
+        """Puts the hooks on again, if they are off, at a step's end; `call` is the forward pass that begins there."""
+        rest, self.rest = self.rest, None
+        if rest is None:
+            return
+        self.phases.known.passed(self._entries, rest.ticks)
+        if not rest.of_forwards:
+            self._publish(None if rest.odd else rest.cost, rest.ticks)
+        if rest.odd:
+            self._steadiness.doubt()
+        self._unproven = None if rest.odd else rest
+        self.phases.calls = []
+        self.phases.listen()
+        if call is None:
+            self._note_rest(rest)
+        else:
+            self._woken = rest
+            self.phases.before(call)
+
+    def _note_rest(self, rest: Rest) -> None:
+        self._marks.append(Mark("rest", len(self.phases.done), self.phases.hooks.compiled, rest))
+        self._reach()
+
+    def _cost_of_tick(self, group: int) -> float:
+        """Host seconds that the end of a step costs where nothing is watched."""
+        rest = Rest(clock_for(self._device), 0, 2 * TICKS, group)
+        began = time.perf_counter()
+        for _ in range(TICKS):
+            rest.tick()
+        return (time.perf_counter() - began) / TICKS + CALL_S

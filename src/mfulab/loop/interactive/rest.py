@@ -1,0 +1,135 @@
+"""Steps that nothing watches: once enough were alike, hooks come off, and each step is timed by its end alone."""
+
+import math
+import time
+from typing import Any
+
+from mfulab.loop.interactive.costs import Cost
+from mfulab.loop.interactive.structure import sequence_number
+from mfulab.timing.clocks import Clock
+
+# Steps alike, one after another, after which hooks come off; twice as many after each step that turned out otherwise.
+ENOUGH, MOST_WANTED = 8, 1024
+# Without `window.step()` a step is a forward pass, until the first such call shows that it is not.
+ENOUGH_FORWARDS = 24
+# Hooks return for one step after so much time, and so many steps at least and at most.
+CHECK_S, FEWEST, MOST = 1.0, 16, 65536
+# What looking at each call's arguments may cost, as a share of a step.
+LOOK = 1e-3
+# An event costs a GPU's host some microseconds: of the shortest time between two, this many times is one in a thousand.
+MARK_RARELY = 5
+# Ends of steps that are timed to know what one costs.
+TICKS = 200
+CALL_S = 1e-7  # of the loop's own call, around it
+
+
+class Rest:
+    """Steps like those before, from one watched step to the next; autograd's numbers show others cheaply.
+
+    Args:
+        clock: marks the end of each `group` of steps.
+        nodes: nodes that autograd makes in a step.
+        most: steps after which one is watched.
+        calls: what forward passes and notes of a step are called with; None where looking costs too much.
+        cost: a step's, None if it is not known.
+        samples: a step's, None if they are not known.
+
+    Attributes:
+        ticks: steps so far.
+        compiled: numbers of the steps in which torch compiled.
+        odd: whether the last step was another one.
+        doubtful: whether the next watched step was another one, so that nothing is known of these.
+    """
+
+    __slots__ = (
+        "_clock", "_most", "_nodes", "_number", "_wanted", "calls", "compiled", "cost", "doubtful", "group", "marks",
+        "odd", "of_forwards", "samples", "seen", "ticks",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        clock: Clock,
+        nodes: int,
+        most: int,
+        group: int = 1,
+        calls: list[Any] | None = None,
+        cost: Cost | None = None,
+        samples: int | None = None,
+        of_forwards: bool = False,
+    ) -> None:
+        self._clock, self._nodes, self._most, self.group = clock, nodes, most, group
+        self.calls, self.cost, self.samples, self.of_forwards = calls, cost, samples, of_forwards
+        self._number, self._wanted = sequence_number(), 0 if calls is None or of_forwards else len(calls)
+        self.ticks = self.marks = self.seen = 0
+        self.compiled: list[int] = []
+        self.odd = self.doubtful = False
+
+    def tick(self) -> bool:
+        """Ends a step; False if the next one is to be watched."""
+        number = sequence_number()
+        self.ticks = ticks = self.ticks + 1
+        if number - self._number != self._nodes or self.seen != self._wanted:
+            self.odd = True
+            self._clock.mark()
+            self.marks += 1
+            return False
+        self._number, self.seen = number, 0
+        if not ticks % self.group:
+            self._clock.mark()
+            self.marks += 1
+        return ticks < self._most
+
+    def call(self, described: Any) -> bool:
+        """Looks at a call's arguments; False if they are not those expected."""
+        if self.calls is None:
+            return True
+        place, self.seen = self.seen, self.seen + 1
+        if place < len(self.calls) and self.calls[place] == described:
+            return True
+        self.seen = -MOST  # equal to no number of calls
+        return False
+
+    def sizes(self) -> list[int]:
+        """Numbers of steps between its marks of the clock."""
+        found = [self.group] * self.marks
+        if self.odd:
+            found[-1] = self.ticks - self.group * (self.marks - 1)
+        return found
+
+
+class Steadiness:
+    """Judges from watched steps whether the next ones need to be watched.
+
+    Attributes:
+        last: what showed of the last one; None if that says nothing.
+        step_s: host seconds of a step, of those that were alike.
+    """
+
+    def __init__(self) -> None:
+        self._wanted, self._alike, self._began = ENOUGH, 0, 0.0
+        self.last: Any = None
+        self.step_s = 0.0
+
+    def note(self, shown: Any, of_forwards: bool) -> bool:
+        """Notes a watched step by what shows of it, None if that says nothing; True if the next need no watching."""
+        now = time.perf_counter()
+        if shown is None or shown != self.last:
+            if self._alike >= self._wanted:
+                self.doubt()
+            self._alike, self.last, self._began = 0, shown, now
+            return False
+        self._alike += 1
+        if self._alike <= self._wanted or not self.step_s:
+            self.step_s = (now - self._began) / self._alike
+        return self._alike >= max(self._wanted, ENOUGH_FORWARDS if of_forwards else 0)
+
+    def doubt(self) -> None:
+        """Wants more steps alike, after one that turned out otherwise."""
+        self._wanted, self._alike = min(MOST_WANTED, 2 * self._wanted), 0
+
+    def between_checks(self, resolution_s: float) -> tuple[int, int]:
+        """Gives steps from one check to the next, and how many of them share a mark of a clock."""
+        step_s = max(self.step_s, 1e-9)
+        group = max(1, math.ceil(resolution_s / step_s))
+        most = min(MOST, max(FEWEST, int(CHECK_S / step_s)))
+        return group * math.ceil(most / group), group
