@@ -9,6 +9,8 @@ import pytest
 import torch
 from support.nvml_stand_in import Gpu, StandIn
 
+from mfulab.cli import watch
+from mfulab.core.errors import ConfigurationError
 from mfulab.device import identity, local_peak, system
 from mfulab.device.samplers import selection
 from mfulab.device.vendors import NoDeviceError, RefusedError, amd, cuda_driver, nvidia, nvml, torch_build
@@ -219,6 +221,8 @@ def test_without_nvml_cuda_itself_is_asked_and_what_nvml_knows_is_empty_with_the
     assert nvidia.clock_reader(UUID)() is None
     with pytest.raises(RefusedError, match=r"though CUDA does .*NVIDIA_DRIVER_CAPABILITIES=compute,utility"):
         nvidia.samplers(UUID, ())
+    with pytest.raises(ConfigurationError, match=rf"{UUID} cannot be watched: no NVIDIA driver"):
+        next(watch.frames("cuda", UUID, lambda: None))
     monkeypatch.setattr(selection.gpu, "uuid_of", lambda device: UUID)
     absent, _ = selection.samplers_for(torch.device("cuda"))
     absent.start()
