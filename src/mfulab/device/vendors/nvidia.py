@@ -250,7 +250,9 @@ def capability(uuid: str) -> tuple[int, int] | None:
     handle = _handle(uuid)
     found = None if handle is None else nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, nvml.parent(handle))
     if found is None:
-        found = next((each["capability"] for each in cuda_driver.devices() if uuid in each["uuid"]), None)
+        found = next(
+            (each["capability"] for each in cuda_driver.devices() if uuid and each["uuid"].endswith(uuid)), None
+        )
     return None if found is None else (found[0], found[1])
 
 
