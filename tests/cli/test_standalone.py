@@ -1,6 +1,7 @@
 """`mfulab run MEASUREMENT`: its help, what it composes, units, and one table of a sweep."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -9,6 +10,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.cli import standalone
 from mfulab.cli.main import main
+from mfulab.device import identity
 from mfulab.lab.planning.overrides import complete
 
 
@@ -88,3 +90,12 @@ def test_columns_that_do_not_fit_are_named_not_squeezed():
     assert heads.split() == ["kernel"]
     assert "in row.csv of each run: time_s, tflop_s" in " ".join(line.strip() for line in rest)
     assert len(printed(rows[:1], 200)) == 2
+
+
+@pytest.mark.parametrize(("device", "says"), [("auto", True), ("cpu", False)])
+def test_a_gpu_that_auto_leaves_is_told_before_the_run(device, says, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(identity, "unused", lambda: "Tesla T4: torch 2.13.0+cpu is built for CPUs alone")
+    monkeypatch.setattr(standalone.runs, "plan", lambda *_: SimpleNamespace(excluded=[], runs=[]))
+    main(["run", "profile_step", f"device.type={device}"])
+    assert ("mfulab: the CPU is measured, not the GPU. Tesla T4: torch" in capsys.readouterr().err) is says

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from mfulab.device import identity, torch_build
+from mfulab.device import identity
 from mfulab.device.identity import NoDeviceError
-from mfulab.device.torch_build import Build
-from mfulab.device.vendors import Gpu, nvidia, nvml
+from mfulab.device.vendors import Gpu, nvidia, nvml, torch_build
+from mfulab.device.vendors.torch_build import Build
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", "GPU-aaaa-1")
 OTHER_H100 = Gpu("NVIDIA H100 80GB HBM3", "GPU-bbbb-2")

@@ -9,10 +9,12 @@ import pytest
 import torch
 from support.nvml_stand_in import Gpu, StandIn
 
-from mfulab.device import identity, local_peak, system, torch_build
+from mfulab.cli import watch
+from mfulab.core.errors import ConfigurationError
+from mfulab.device import identity, local_peak, system
 from mfulab.device.samplers import selection
-from mfulab.device.torch_build import Build
-from mfulab.device.vendors import NoDeviceError, RefusedError, amd, cuda_driver, nvidia, nvml
+from mfulab.device.vendors import NoDeviceError, RefusedError, amd, cuda_driver, nvidia, nvml, torch_build
+from mfulab.device.vendors.torch_build import Build
 from mfulab.lab.planning.workflow import Workflow
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
@@ -81,12 +83,12 @@ def test_this_torch_is_read_as_it_says_of_itself():
         (CPU, T4, 13000, f"torch 2.13.0+cpu is built for CPUs alone. To measure the GPU: {PIP}"),
         (CPU, T4, 12020, f"torch 2.13.0+cpu is built for CPUs alone. To measure the GPU: {OLD}"),
         (CPU, V100, 13000, f"torch 2.13.0+cpu is built for CPUs alone. To measure the GPU: {OLD}"),
-        (CONDA, T4, 13000, "built for CPUs alone. To measure the GPU: conda install -c conda-forge 'pytorch=2.13.0=cuda*'"),
+        (CONDA, T4, 13000, "CPUs alone. To measure the GPU: conda install -c conda-forge 'pytorch=2.13.0=cuda*'"),
         (WHEEL, T4, 12020, "535.104.05 runs CUDA 12.2, and torch 2.13.0+cu130 needs 13.0. "
          f"To measure the GPU: {OLD}, or a newer driver"),
         (WHEEL, B200, 12080, "535.104.05 runs CUDA 12.8, and torch 2.13.0+cu130 needs 13.0. "
          "To measure the GPU: a newer driver"),
-        (Build("2.9.0+rocm6.4", "", "6.4"), T4, 13000, f"built for AMD's GPUs. To measure the GPU: {PIP.replace('13', '9')}"),
+        (Build("2.9.0+rocm6.4", "", "6.4"), T4, 13000, f"for AMD's GPUs. To measure the GPU: {PIP[:-4]}9.0"),
         (WHEEL, T4, 13000, ""),
         (WHEEL, B200, 13010, ""),
         (Build("2.13.0+cu126", "12.6", ""), V100, 12020, ""),
@@ -217,8 +219,10 @@ def test_without_nvml_cuda_itself_is_asked_and_what_nvml_knows_is_empty_with_the
     assert nvidia.capability(UUID) == (8, 7)
     assert nvidia.describe_all()[0]["compute_capability"] == "8.7"
     assert nvidia.clock_reader(UUID)() is None
-    with pytest.raises(RefusedError, match="though CUDA does .*NVIDIA_DRIVER_CAPABILITIES=compute,utility"):
+    with pytest.raises(RefusedError, match=r"though CUDA does .*NVIDIA_DRIVER_CAPABILITIES=compute,utility"):
         nvidia.samplers(UUID, ())
+    with pytest.raises(ConfigurationError, match=rf"{UUID} cannot be watched: no NVIDIA driver"):
+        next(watch.frames("cuda", UUID, lambda: None))
     monkeypatch.setattr(selection.gpu, "uuid_of", lambda device: UUID)
     absent, _ = selection.samplers_for(torch.device("cuda"))
     absent.start()

@@ -75,7 +75,7 @@ def device() -> Device:
 
 def install() -> None:
     """Puts the device under NVML, where planning and runs ask for it."""
-    from mfulab.device import torch_build
+    from mfulab.device.vendors import torch_build
 
     here = device()
     gpu = Gpu(name=here.name, capability=here.capability, gpm=here.gpm, memory_bytes=here.memory_bytes)

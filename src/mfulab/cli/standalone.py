@@ -24,6 +24,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language.quantities import duration, quantity
 from mfulab.core.terminal import Terminal
+from mfulab.device import identity
 from mfulab.lab.planning import keys, lock, runs, store
 from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.load import CONFIG, RESULTS, place
@@ -58,6 +59,8 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
     for composition in compositions:
         base = {**composition.base, **alone}
         plan = runs.plan(replace(composition, base=base), *place(base))
+        if base["device"]["type"] == "auto" and not base["hardware"] and (why := identity.unused()):
+            print(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
         for excluded in plan.excluded:
             say(f"left out: {excluded['run']}: {excluded['because']}")
         wanted = [

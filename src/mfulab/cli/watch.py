@@ -38,7 +38,10 @@ def frames(
     """The readings over each `wait`, and a line of further facts, for ever."""
     if is_gpu(device):
         vendor = vendors.of(uuid)
-        probe, counters = vendor.probe(uuid, None), vendor.samplers(uuid, (), now)[0]
+        try:
+            counters, probe = vendor.samplers(uuid, (), now)[0], vendor.probe(uuid, None)
+        except vendors.RefusedError as refusal:
+            raise ConfigurationError(f"{uuid} cannot be watched: {refusal}") from refusal
         while True:
             counters.start()
             wait()

@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 
-from mfulab.device import GPU, cpu, is_gpu, torch_build, vendors
-from mfulab.device.vendors import Gpu, NoDeviceError
+from mfulab.device import GPU, cpu, is_gpu, vendors
+from mfulab.device.vendors import Gpu, NoDeviceError, torch_build
 
 
 def resolve(device_type: str) -> str:

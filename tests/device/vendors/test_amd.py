@@ -6,11 +6,11 @@ import pytest
 import torch
 from support.amd_stand_in import NOT_REPORTED, Gpu, StandIn
 
-from mfulab.device import gpu, identity, local_peak, torch_build, vendors, visible
+from mfulab.device import gpu, identity, local_peak, vendors, visible
 from mfulab.device.emulation import emulated_here
 from mfulab.device.samplers import selection
 from mfulab.device.samplers.reading import first_available
-from mfulab.device.vendors import RefusedError, amd
+from mfulab.device.vendors import RefusedError, amd, torch_build
 from mfulab.measurements.environment import EnvironmentConfig
 from mfulab.measurements.environment.measure import measure as environment
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from mfulab.device import torch_build
 from mfulab.device.samplers.reading import Reading, Readings, Sampler, Watched, energy, largest, missing, sampler
-from mfulab.device.vendors import Gpu, GpuProperties, Memory, RefusedError, at_end, nvidia
+from mfulab.device.vendors import Gpu, GpuProperties, Memory, RefusedError, at_end, nvidia, torch_build
 from mfulab.device.vendors.gpm import UNITS
 from mfulab.device.vendors.nvml_sampler import ENERGY_WINDOW_S, count_others
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from mfulab.device import system, torch_build
+from mfulab.device import system
 from mfulab.device.samplers.reading import Sampler
 from mfulab.device.vendors import (
     Gpu,
@@ -25,6 +25,7 @@ from mfulab.device.vendors import (
     dcgm,
     gpm,
     nvml,
+    torch_build,
 )
 from mfulab.device.vendors.nvml_sampler import fields, nvml_at_end, nvml_sampler, other_processes
 
@@ -249,7 +250,9 @@ def capability(uuid: str) -> tuple[int, int] | None:
     handle = _handle(uuid)
     found = None if handle is None else nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, nvml.parent(handle))
     if found is None:
-        found = next((each["capability"] for each in cuda_driver.devices() if uuid in each["uuid"]), None)
+        found = next(
+            (each["capability"] for each in cuda_driver.devices() if uuid and each["uuid"].endswith(uuid)), None
+        )
     return None if found is None else (found[0], found[1])
 
 
