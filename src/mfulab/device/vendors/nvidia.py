@@ -134,7 +134,7 @@ def why_unfit(uuid: str) -> str:
 
 @functools.cache
 def _asked_of_torch(uuid: str) -> str:
-    """What `why_unusable` says in a process that imports torch; empty where that fails, as each run then says why."""
+    """Reason of `why_unusable` from a process that imports torch; empty where that fails, as each run then says why."""
     program = f"from mfulab.device.vendors import nvidia; print(nvidia.why_unusable({uuid!r}))"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     return answer.stdout.strip()
