@@ -15,7 +15,7 @@ LISTED = (ROOT / "docs" / "seminar.md").read_text(encoding="utf-8").partition("\
 TOPICS = LISTED.partition("What PyCUDA's calls become")[0]  # these are of other packages
 EXPERIMENTS = {path.stem for path in (ROOT / "config" / "experiment").glob("*.yaml")}
 # Of this project itself: what is first tried, what needs hours or a card, and whether numbers repeat.
-OWN = {"quickstart", "miniature", "recorded", "gpu_record", "validity", "utilization"}
+OWN = {"quickstart", "quickstart_gpu", "miniature", "recorded", "gpu_record", "validity", "utilization"}
 OWN |= {"traces", "repeat"}
 
 
