@@ -208,6 +208,11 @@ def test_a_separable_network_saves_less_time_than_flops():
         of_convolutions = (27 * 64 + 9 * 64 + 64 * 128 + 9 * 128 + 128**2) / (27 * 64 + 9 * 64 * 128 + 9 * 128**2)
         assert separable.flops / plain.flops == pytest.approx(of_convolutions, rel=0.02)
         assert separable.time_s / plain.time_s > 1.5 * separable.flops / plain.flops
+    plain, separable = (rows.loc[("inference", "fp32", f"{name}_cnn")] for name in ("plain", "separable"))
+    told = (ROOT / "docs/flops.md").read_text(encoding="utf-8").partition("### Separable convolutions")[2]
+    assert f"{separable.flops / plain.flops:.3f} of the FLOPs of inference" in told
+    assert f"{separable.time_s / plain.time_s:.2f} of the time" in told
+    assert " ".join(told.split()).count(f"from {plain.mfu_percent:.0f} % to {separable.mfu_percent:.0f} %") == 1
 
 
 def test_numpy_s_printed_time_is_of_no_thousand_but_of_2_700_at_this_project_s_speed():
