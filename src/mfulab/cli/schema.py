@@ -21,12 +21,7 @@ README = CONFIG / "README.md"
 KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"  # in config.yaml, up to its end
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}"}
 TOPICS, SEMINAR = Path("docs/seminar.yaml"), Path("docs/seminar.md")
-STATES = {
-    "works": "works",
-    "gpu": "†",
-    "partly": "partly",
-    "missing": "missing",
-}  # of a topic, and as seminar.md says it
+STATES = {"works": "works", "gpu": "†", "partly": "partly", "missing": "missing"}  # of a topic, each with its sign
 EXPERIMENTS = "## Experiments, by question\n"  # in config/README.md, up to the next heading: tables of experiments
 
 
