@@ -55,7 +55,7 @@ TRUE = {
     "np.transpose of a 1024×1024 float32 matrix, distance of neighbours in a row": 4096,
     "first step that makes half of the mean of 50 at 0.0231 s": 0.5775,
     "NumPy's 0.194 s as FLOP/s, if n were 1,000": 2e9 / 0.194,
-    "NumPy's, PyTorch's and Numba's times as foretold, ÷ 0.194, 0.017 and 0.540 s": 10 / 0.194,
+    "NumPy's, PyTorch's and Numba's times as predicted, ÷ 0.194, 0.017 and 0.540 s": 10 / 0.194,
     "a parameter updated in place outside torch.no_grad()": 1,
     "a statically quantised model without QuantStub and DeQuantStub, given float32": 1,
     "operators of a layer norm by hand": 6,  # mean, difference, variance, sum, root, quotient
@@ -92,7 +92,7 @@ WRONG = {
     "failing calls of cuda-python that raise",
     "np.transpose of a 1024×1024 float32 matrix, distance of neighbours in a row",
     "NumPy's 0.194 s as FLOP/s, if n were 1,000",
-    "NumPy's, PyTorch's and Numba's times as foretold, ÷ 0.194, 0.017 and 0.540 s",
+    "NumPy's, PyTorch's and Numba's times as predicted, ÷ 0.194, 0.017 and 0.540 s",
     "self_cuda_time_total of the profiler's operators",
     "first step that makes half of the mean of 50 at 0.0231 s",
     "a parameter updated in place outside torch.no_grad()",

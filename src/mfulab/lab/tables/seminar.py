@@ -127,7 +127,7 @@ def _hardware() -> Values:
     yield from (("padding_1536", -1536 % 128), ("padding_1537", -1537 % 128))
     yield "transposed_stride", np.transpose(np.zeros((1024, 1024), np.float32)).strides[1]
     yield from (("numpy_rate", 2e9 / 0.194), ("numpy_gflop_s", 2 / 0.194), ("numpy_large_gflop_s", 2 * 2.7**3 / 0.194))
-    yield from (("foretold_numpy", 10 / 0.194), ("foretold_torch", 1 / 0.017), ("foretold_numba", 0.5 / 0.540))
+    yield from (("predicted_numpy", 10 / 0.194), ("predicted_torch", 1 / 0.017), ("predicted_numba", 0.5 / 0.540))
     yield "apart_sectors", len({thread * 1024 * 4 // 32 for thread in range(32)})
     yield "close_sectors", len({thread * 4 // 32 for thread in range(32)})
 
