@@ -73,7 +73,7 @@ def test_bf16_in_disguise_is_seen():
 
 
 def test_a_format_that_was_added_shows_its_own_rounding(monkeypatch):
-    added = Format("fp8_e5m2", "float8_e5m2", "bfloat16", 8, 1, 1.7e-3)
+    added = Format("fp8_e5m2", "float8_e5m2", "bfloat16", 8, 1, 5, 1.7e-3)
     monkeypatch.setitem(FORMATS, added.name, added)
     assert effective_precision(added, 1.7e-3, 1024) == "fp8_e5m2"
     assert effective_precision(added, 1.7e-1, 1024) is None

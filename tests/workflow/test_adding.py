@@ -30,7 +30,7 @@ def test_a_number_format_is_a_line_of_the_table_and_its_config(make_project):
     project = make_project(with_source=True)
     table = project.folder / "src/mfulab/core/formats.py"
     line = '        Format("int8", "int8"'
-    replace(table, line, f'        Format("fp8_e5m2", "float8_e5m2", "bfloat16", 8, 1, 3.4e-3),\n{line}')
+    replace(table, line, f'        Format("fp8_e5m2", "float8_e5m2", "bfloat16", 8, 1, 5, 3.4e-3),\n{line}')
     with (project.folder / "config/precision.yaml").open("a", encoding="utf-8") as file:
         file.write("fp8_e5m2: { dtype: float8_e5m2 }\n")
     project.snakemake("rows", "--config", "experiment=number_formats", "precision=fp8_e5m2")

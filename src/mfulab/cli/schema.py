@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import click
+import yaml
 from pydantic import BaseModel
 
 from mfulab.core.files import write_text
@@ -19,6 +20,8 @@ CONFIG = Path("config")
 README = CONFIG / "README.md"
 KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"  # in config.yaml, up to its end
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}"}
+TOPICS, SEMINAR = Path("docs/seminar.yaml"), Path("docs/seminar.md")
+STATES = {"works": "works", "gpu": "†", "partly": "partly", "missing": "missing"}  # of a topic, each with its sign
 EXPERIMENTS = "## Experiments, by question\n"  # in config/README.md, up to the next heading: tables of experiments
 
 
@@ -62,12 +65,28 @@ def generated() -> dict[Path, str]:
     """Text of each file of this folder that is generated, wholly or in part."""
     config = (CONFIG / "config.yaml").read_text(encoding="utf-8")
     readme = README.read_text(encoding="utf-8")
-    return {
+    seminar = SEMINAR.read_text(encoding="utf-8") if TOPICS.exists() else ""
+    topics = {SEMINAR: _put(seminar, "## State\n", "\n## Examples", _topics())} if seminar else {}
+    return topics | {
         CONFIG / "config.yaml": _put(config, KEYS, "", "".join(_yaml(Experiment, defaults()))),
         CONFIG / "KEYS.md": table_of_keys() + "\n",
         CONFIG / "schema.json": json.dumps(_of_experiments(), indent=1) + "\n",
         README: _put(readme, EXPERIMENTS, "\n## ", "".join(f"{line}\n" for line in _experiments(readme))),
     }
+
+
+def _topics() -> str:
+    """Tables of the seminar's topics, a row an item of docs/seminar.yaml, below the count of each state."""
+    texts = yaml.safe_load(TOPICS.read_text(encoding="utf-8"))
+    states = [item["state"].partition(":")[0] for items in texts.values() for item in items]
+    counts = ", ".join(f"{sign} {states.count(state)}" for state, sign in STATES.items())
+    lines = [f"\nOf {len(states)} items: {counts}."]
+    for text, items in texts.items():
+        lines += [f"\n## {text}\n", "| topic | where | state |", "|---|---|---|"]
+        for item in items:
+            state, colon, reason = item["state"].partition(":")
+            lines.append(f"| {item['topic']} | {item['where']} | {STATES[state]}{colon}{reason} |")
+    return "\n".join(lines) + "\n"
 
 
 def _put(text: str, after: str, before: str, made: str) -> str:

@@ -19,6 +19,7 @@ class Format:
     output: str  # torch's name of the result's dtype
     bits: int  # of a number that carry information; tf32 is stored in 32
     bytes: int  # that a number takes in memory
+    exponent_bits: int  # the rest but the sign is the fraction
     error: float  # relative Frobenius error that rounding gives at K = 1024
     grows_with_k: bool = False  # whether that error grows like √K
     margin: float = 6.0  # accepted multiple of that error
@@ -34,17 +35,52 @@ class Format:
         return self.margin * self.expected_error(k)
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """Parts of a bit pattern as stored, its value, and the unit in the last place at that value."""
+
+    sign: int
+    exponent: int
+    fraction: int
+    value: float
+    kind: str
+    ulp: float | None = None  # None of infinities and NaN
+
+
+def decode(pattern: int, form: Format) -> Decoded:
+    """Reads a bit pattern of a floating-point format: IEEE 754-2019, 3.4, and fp8 (E4M3) by OCP, 2023, section 5.
+
+    Raises ValueError for a pattern that is negative or has more bits than the format.
+    """
+    if not 0 <= pattern < 1 << form.bits:
+        raise ValueError(f"{pattern:#x}: not a pattern of {form.bits} bits, which {form.name} has")
+    fraction_bits = form.bits - 1 - form.exponent_bits
+    ones, above = (1 << form.exponent_bits) - 1, 1 << fraction_bits
+    sign, exponent, fraction = pattern >> form.bits - 1, pattern >> fraction_bits & ones, pattern & above - 1
+    signed = math.copysign(1.0, -sign)
+    if exponent == ones and form.name == "fp8":
+        if fraction == above - 1:
+            return Decoded(sign, exponent, fraction, math.nan, "NaN")
+    elif exponent == ones:
+        if not fraction:
+            return Decoded(sign, exponent, fraction, signed * math.inf, "infinity")
+        return Decoded(sign, exponent, fraction, math.nan, "quiet NaN" if 2 * fraction >= above else "signalling NaN")
+    ulp = math.ldexp(1.0, max(exponent, 1) - ones // 2 - fraction_bits)
+    value = signed * (fraction + above * (exponent > 0)) * ulp
+    return Decoded(sign, exponent, fraction, value, "normal" if exponent else "subnormal" if fraction else "zero", ulp)
+
+
 FORMATS = {
     form.name: form
     for form in (
-        Format("fp64", "float64", "float64", 64, 8, 1.1e-15, grows_with_k=True, on_tensor_cores=False),
-        Format("fp32", "float32", "float32", 32, 4, 5.7e-7, grows_with_k=True, on_tensor_cores=False),
-        Format("tf32", "float32", "float32", 19, 4, 2.9e-4),
-        Format("fp16", "float16", "float16", 16, 2, 2.1e-4),
-        Format("bf16", "bfloat16", "bfloat16", 16, 2, 1.7e-3),
+        Format("fp64", "float64", "float64", 64, 8, 11, 1.1e-15, grows_with_k=True, on_tensor_cores=False),
+        Format("fp32", "float32", "float32", 32, 4, 8, 5.7e-7, grows_with_k=True, on_tensor_cores=False),
+        Format("tf32", "float32", "float32", 19, 4, 8, 2.9e-4),
+        Format("fp16", "float16", "float16", 16, 2, 5, 2.1e-4),
+        Format("bf16", "bfloat16", "bfloat16", 16, 2, 8, 1.7e-3),
         # Hopper accumulates fp8 matmuls with about 14 bits: looser.
-        Format("fp8", "float8_e4m3fn", "bfloat16", 8, 1, 1.7e-3, margin=10.0),
-        Format("int8", "int8", "int32", 8, 1, 0.0, is_floating=False),
+        Format("fp8", "float8_e4m3fn", "bfloat16", 8, 1, 4, 1.7e-3, margin=10.0),
+        Format("int8", "int8", "int32", 8, 1, 0, 0.0, is_floating=False),
     )
 }
 # Bytes of a number by format; fp4, which no matmul here is measured in, is one of devices and traces.

@@ -322,6 +322,8 @@ def test_that_code_has_changed_since_a_recording_is_korean_in_korean(tmp_path):
             "NVML: refused by the driver; trace: the trace estimates none",
             "NVML: 드라이버가 거부함; trace: 트레이스에 추정값이 없음",
         ),
+        ("32 sectors; 4 if the threads lie in one row", "섹터 32개; 스레드가 한 행에 있으면 4개"),
+        ("one thing; 8 rows", "one thing; 8행"),
         ("words of nobody", "words of nobody"),
     ],
 )

@@ -1,6 +1,12 @@
 """The seminar's table, every row against the number that was worked out beforehand."""
 
+import dataclasses
+from pathlib import Path
+
+import pandas as pd
 import pytest
+import yaml
+from support.workflow_copy import ROOT
 
 from mfulab.cli.main import main
 from mfulab.lab.report import frames
@@ -44,31 +50,25 @@ TRUE = {
     * (1_387_266_048 / 156e12 + 770_703_360 / 19.5e12)
     / 0.0231,
     "sides that a tile of 128 takes without padding": 0,
-    "results of a call of cuda-python": 2,
+    "failing calls of cuda-python that raise": 0,
     "the four projections of the same attention": 8 * 1024 * 768**2,
-    "training a model that is in .eval()": 0,
+    "np.transpose of a 1024×1024 float32 matrix, distance of neighbours in a row": 4096,
+    "first step that makes half of the mean of 50 at 0.0231 s": 0.5775,
+    "NumPy's 0.194 s as FLOP/s, if n were 1,000": 2e9 / 0.194,
+    "NumPy's, PyTorch's and Numba's times as predicted, ÷ 0.194, 0.017 and 0.540 s": 10 / 0.194,
+    "a parameter updated in place outside torch.no_grad()": 1,
+    "a statically quantised model without QuantStub and DeQuantStub, given float32": 1,
+    "operators of a layer norm by hand": 6,  # mean, difference, variance, sum, root, quotient
+    "activations of 12 layers for the backward pass (GPT-2 small, 1024 tokens)": 12
+    * (34 * 1024 * 768 + 5 * 12 * 1024**2),
+    "a depthwise-separable convolution's share of the plain one's MACs, 128→128 channels, 3×3": 1 / 128 + 1 / 9,
     "the profiler's times in seconds": 1e6,
     "machine epsilon of binary128": 2.0**-112,
     "decimal32, decimal64, decimal128: 0.1 + 0.2 − 0.3": 0,
     "unit in the last place of 1 and of 2²⁴ in fp32": 2,
 }
-# Which part of the material prints the number; the rest is said in it somewhere, or is ours.
-SOURCES = {
-    "linear 4→3": "lab",
-    "convolution 3×3, 3→1 channels, 2×2 out": "lab",
-    "convolution 3→16, 3×3, 32×32 out": "lab",
-    "linear 4096→1000": "lab",
-    "convolution, 6 kernels 3×3×3, 3×3 out": "optimise",
-    "linear 5→3": "optimise",
-    "digit CNN, total": "optimise",
-    "SimpleCNN, one image, forward": "lab",
-    "product of two 1024×1024 matrices": "accounting",
-    "peak of a Turing card with 72 SMs at 1.77 GHz, fp32": "ours",
-    "peak of a Turing card with 72 SMs at 1.77 GHz, tensor cores, fp16": "ours",
-    "KV cache of 32 layers": "accounting",
-    "from cuda.bindings import cublas": "kernels",
-    "GPT-2 small, parameters": "material",
-}
+QUOTATIONS = yaml.safe_load(Path(__file__).with_name("seminar_quotations.yaml").read_text(encoding="utf-8"))
+IN_SUBSTANCE = "in substance: "
 # Printed wrong by the source.
 WRONG = {
     "digit CNN, total",
@@ -88,13 +88,20 @@ WRONG = {
     "linear 4→3, operation by operation",
     "the same step, each operation by the peak of its format",
     "sides that a tile of 128 takes without padding",
-    "elements of a 1024×1024 result written by an index of threadIdx alone, blocks of 16×16",
     "memory sectors that a warp of the naive kernel reads, its threads in different rows of 1,024 float32",
-    "results of a call of cuda-python",
+    "failing calls of cuda-python that raise",
+    "np.transpose of a 1024×1024 float32 matrix, distance of neighbours in a row",
+    "NumPy's 0.194 s as FLOP/s, if n were 1,000",
+    "NumPy's, PyTorch's and Numba's times as predicted, ÷ 0.194, 0.017 and 0.540 s",
+    "self_cuda_time_total of the profiler's operators",
+    "first step that makes half of the mean of 50 at 0.0231 s",
+    "a parameter updated in place outside torch.no_grad()",
+    "a statically quantised model without QuantStub and DeQuantStub, given float32",
+    "operators of a layer norm by hand",
+    "activations of 12 layers for the backward pass (GPT-2 small, 1024 tokens)",
     "gradient of distillation at T = 4, with KL alone",
-    "training a model that is in .eval()",
     "torch.cuda.amp.autocast and GradScaler, torch.quantization.quantize_dynamic, torch.jit.script",
-    "the model with more FLOPs",
+    "a model with fewer MACs",
 }
 
 
@@ -108,9 +115,41 @@ def test_value(table, case):
     assert table[case].value == pytest.approx(TRUE[case], rel=1e-12)
 
 
-@pytest.mark.parametrize("case", SOURCES)
-def test_source(table, case):
-    assert table[case].source == SOURCES[case]
+def misquoted(row):
+    """Why a row does not stand in the fixture: another text or topic, or words that its text does not have there."""
+    if row.source in ("ours", "material"):
+        is_placed = bool(row.place)
+        return ["names a topic of no text"] * is_placed + ["quotes no text"] * is_verbatim(row)
+    topics = QUOTATIONS[row.source]
+    if row.place not in topics:
+        return [f"{row.source} has no {row.place!r}"]
+    said = [words for words in topics[row.place] if row.printed.strip("“”") in words]
+    return [f"{row.printed!r} is not in {topics[row.place]}"] * (is_verbatim(row) and not said)
+
+
+def is_verbatim(row):
+    return bool(row.printed) and not row.printed.startswith(IN_SUBSTANCE)
+
+
+def test_each_statement_has_its_text_and_topic_and_its_words_are_quoted_or_said_to_be_the_substance(table):
+    assert {case: faults for case, row in table.items() if (faults := misquoted(row))} == {}
+    assert sum(is_verbatim(row) for row in table.values()) > 25
+    assert {row.source for case, row in table.items() if case in WRONG} == {*QUOTATIONS, "material"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"printed": "1,060,401"},
+        {"source": "lab"},
+        {"place": "pruning"},
+        {"place": ""},
+        {"source": "material"},
+        {"source": "material", "place": ""},
+    ],
+)
+def test_a_misquotation_is_found(table, change):
+    assert misquoted(dataclasses.replace(table["digit CNN, total"], **change))
 
 
 def test_a_number_of_ours_is_not_said_to_be_printed(table):
@@ -155,3 +194,28 @@ def test_without_the_table_the_page_has_no_section(tmp_path, content):
     if content is not None:
         (tmp_path / "seminar.csv").write_text(content)
     assert 'id="seminar"' not in document.build(tmp_path)
+
+
+def recorded(table):
+    return pd.read_csv(ROOT / f"results/reference/amd-epyc-2c/{table}.csv", low_memory=False)
+
+
+def test_a_separable_network_saves_less_time_than_flops():
+    rows = recorded("profile").query("experiment == 'fewer_flops'").set_index(["mode", "precision", "model"])
+    for mode, precision in {key[:2] for key in rows.index}:
+        plain, separable = (rows.loc[(mode, precision, f"{name}_cnn")] for name in ("plain", "separable"))
+        # Two of three convolutions are separable, 64→128 and 128→128; the first, 3→64, has 27 products a place.
+        of_convolutions = (27 * 64 + 9 * 64 + 64 * 128 + 9 * 128 + 128**2) / (27 * 64 + 9 * 64 * 128 + 9 * 128**2)
+        assert separable.flops / plain.flops == pytest.approx(of_convolutions, rel=0.02)
+        assert separable.time_s / plain.time_s > 1.5 * separable.flops / plain.flops
+    plain, separable = (rows.loc[("inference", "fp32", f"{name}_cnn")] for name in ("plain", "separable"))
+    told = (ROOT / "docs/flops.md").read_text(encoding="utf-8").partition("### Separable convolutions")[2]
+    assert f"{separable.flops / plain.flops:.3f} of the FLOPs of inference" in told
+    assert f"{separable.time_s / plain.time_s:.2f} of the time" in told
+    assert " ".join(told.split()).count(f"from {plain.mfu_percent:.0f} % to {separable.mfu_percent:.0f} %") == 1
+
+
+def test_numpy_s_printed_time_is_of_no_thousand_but_of_2_700_at_this_project_s_speed():
+    rows = recorded("matmul").query("kernel == 'numpy' and n == 2048 and precision == 'fp32'")
+    rate = 2 * 2048**3 / rows["time_s"].iloc[0]
+    assert (0.194 * rate / 2) ** (1 / 3) == pytest.approx(2700, rel=0.02)

@@ -63,7 +63,7 @@ def catalogue(language: str) -> Mapping[str, Any]:
 def _templates(language: str) -> Sequence[tuple[re.Pattern[str], str]]:
     """The sentences of the data that a language has words for, as patterns of the English ones, in their order."""
     return [
-        (re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>.+?)", re.escape(english))), template)
+        (re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>(?:(?!; ).)+?)", re.escape(english))), template)
         for english, template in catalogue(language).get("names", {}).get("said", {}).items()
     ]
 

@@ -6,7 +6,7 @@
 import importlib.util
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from decimal import Context, Decimal
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import yaml
 from torch import nn
+from torch.autograd.profiler_util import FunctionEventAvg
 from torch.nn.utils import prune
 
 from mfulab.core.files import read_text, write_csv
@@ -37,6 +38,7 @@ class Recomputed:
     """One printed number; `other_columns.csv` says what each column is."""
 
     source: str
+    place: str
     case: str
     printed: str
     formula: str
@@ -57,7 +59,8 @@ def recompute() -> list[Recomputed]:
             scaled = value / line.get("scale", 1)
             agrees = (round(scaled, line["digits"]) if "digits" in line else scaled) == printed
         texts = {name: line.get(name, "").format(value=value, **values) for name in ("formula", "answer", "note")}
-        table.append(Recomputed(line["source"], line["case"], line["printed"], value=value, agrees=agrees, **texts))
+        said = {name: line.get(name, "") for name in ("source", "place", "case", "printed")}
+        table.append(Recomputed(**said, **texts, value=value, agrees=agrees))
     return table
 
 
@@ -100,7 +103,7 @@ def _counts() -> Values:
     operations = _operations(SimpleCNN(), 32, 3, 224, 224)
     step, linear = _step(operations), _step(operations, "classifier")
     yield from (("simple_step", step), ("simple_linear", linear), ("simple_convolution", step - linear))
-    yield "simple_mfu", 100 * step / 0.0231 / 19.5e12
+    yield from (("simple_mfu", 100 * step / 0.0231 / 19.5e12), ("first_step", 50 * 0.0231 / 2))
     yield "simple_mixed_mfu", 100 * ((step - linear) / 156e12 + linear / 19.5e12) / 0.0231
     step = _step(_operations(nn.Linear(1024, 1024), 16, 1024))
     yield from (("linear_step", step), ("linear_mfu", 50.72 * step / 16e9))
@@ -108,6 +111,9 @@ def _counts() -> Values:
     yield from (("resnet_both", resnet.flops + resnet.other_flops), ("resnet_macs", resnet.flops // 2))
     yield from (("resnet_gflop", resnet.flops / 1e9), ("resnet_other_gflop", resnet.other_flops / 1e9))
     yield "resnet_gmac", resnet.flops / 2e9
+    depthwise, pointwise = nn.Conv2d(128, 128, 3, padding=1, groups=128), nn.Conv2d(128, 128, 1)
+    plain = _forward(nn.Conv2d(128, 128, 3, padding=1), 1, 128, 8, 8)
+    yield "separable_share", _forward(nn.Sequential(depthwise, pointwise), 1, 128, 8, 8) / plain
     mobilenet = count_model(model_config("mobilenet_v2"), 1, mode="inference").count.operations.sum("forward")
     yield "mobilenet_share", mobilenet.flops / resnet.flops
 
@@ -119,7 +125,9 @@ def _hardware() -> Values:
         yield name, 72 * fma * 2 * 1.77e9
         yield f"{name}_tflop_s", 72 * fma * 2 * 1.77e-3
     yield from (("padding_1536", -1536 % 128), ("padding_1537", -1537 % 128))
-    yield "thread_index", 16 * 16
+    yield "transposed_stride", np.transpose(np.zeros((1024, 1024), np.float32)).strides[1]
+    yield from (("numpy_rate", 2e9 / 0.194), ("numpy_gflop_s", 2 / 0.194), ("numpy_large_gflop_s", 2 * 2.7**3 / 0.194))
+    yield from (("predicted_numpy", 10 / 0.194), ("predicted_torch", 1 / 0.017), ("predicted_numba", 0.5 / 0.540))
     yield "apart_sectors", len({thread * 1024 * 4 // 32 for thread in range(32)})
     yield "close_sectors", len({thread * 4 // 32 for thread in range(32)})
 
@@ -142,7 +150,10 @@ def _gpt2() -> Values:
     yield from (("projections", projections), ("attention_whole", scores.flops + projections))
     fused = 34 * 1024 * 768
     yield from (("activations_scores", fused + 5 * 12 * 1024**2), ("activations_fused_mb", fused / 1e6))
-    yield "activations_scores_mb", (fused + 5 * 12 * 1024**2) / 1e6
+    layer = fused + 5 * 12 * 1024**2
+    yield from (("activations_scores_mb", layer / 1e6), ("activations_model", 12 * layer))
+    yield from (("activations_model_mb", 12 * layer / 1e6), ("activations_model_fused_mb", 12 * fused / 1e6))
+    yield "activations_printed_mb", 1024 * 12 * 768 * 4 / 1e6
     with torch.device("meta"):
         yield "gpt2_parameters", sum(parameter.numel() for parameter in build(gpt2).parameters())
 
@@ -165,23 +176,55 @@ def _numbers() -> Values:
     yield "a100_peak", a100.datasheet if a100 else None
 
 
+class _LayerNorm(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs - inputs.mean(-1, keepdim=True)) / (inputs.var(-1, keepdim=True) + 1e-5).sqrt()
+
+
+def _quantised_statically() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    model.qconfig = torch.quantization.get_default_qconfig()  # type: ignore[assignment]
+    prepared = torch.quantization.prepare(model)
+    prepared(torch.ones(2, 4))
+    torch.quantization.convert(prepared)(torch.ones(2, 4))
+
+
+def _raised(call: Callable[[], object]) -> str:
+    """Name of the error that a call raises, or `none`."""
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            call()
+        except Exception as error:
+            return type(error).__name__
+    return "none"
+
+
 def _practice() -> Values:
     """Statements of the material on libraries and training, tried."""
     installed = importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings")
     exists = installed and importlib.util.find_spec("cuda.bindings.cublas")
     missing = "cuda-python is not installed"
     yield "cublas_module", ("exists" if exists else "does not exist") if installed else missing
-    results = None
+    raised, answer = None, missing
     if installed:
         from cuda.bindings import runtime
 
-        results = len(runtime.cudaGetDeviceCount())
-    yield from (("cuda_results", results), ("cuda_answer", f"{results} values" if results else missing))
+        answer = _raised(lambda: runtime.cudaSetDevice(9999))
+        raised = int(answer != "none")
+    yield from (("cuda_raised", raised), ("cuda_answer", answer))
 
     layer = nn.Linear(64, 64)
     prune.l1_unstructured(layer, "weight", amount=0.5)
     yield "pruned_rows", int((layer.weight == 0).all(dim=1).sum())
-    yield "eval_dropped", int((nn.Dropout(0.5).eval()(torch.ones(10_000)) == 0).sum())
+    for name, operator in (("old", "self_cuda_time_total"), ("new", "self_device_time_total")):
+        yield f"{name}_attribute", "exists" if hasattr(FunctionEventAvg(), operator) else "does not exist"
+    answer = _raised(lambda: layer.bias.sub_(0.1))
+    yield from (("update_raises", int(answer != "none")), ("update_answer", answer))
+    answer = _raised(_quantised_statically)
+    yield from (("static_raises", int(answer != "none")), ("static_answer", answer))
+    for name, norm in (("norm_fused", nn.LayerNorm(64)), ("norm_operators", _LayerNorm())):
+        keys = _operations(nn.Sequential(norm), 8, 64).totals
+        yield name, sum(key.direction == "forward" and key.layer == "0" for key in keys)
 
     generator = torch.Generator().manual_seed(0)
     teacher, start = (1e-3 * torch.randn(10, generator=generator, dtype=torch.float64) for _ in range(2))

@@ -1,0 +1,95 @@
+"""`mfulab bits`: bit patterns of each format against torch's own reading of them, and what is no pattern."""
+
+import json
+import math
+
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from support.workflow_copy import ROOT
+
+from mfulab.__main__ import main
+from mfulab.core.formats import FORMATS, decode
+from mfulab.measurements.number_formats import rounding, rounding_modes
+
+INTEGERS = {64: torch.int64, 32: torch.int32, 16: torch.int16, 8: torch.uint8}
+FLOATING = [name for name, form in FORMATS.items() if form.is_floating]
+
+
+def read_by_torch(pattern: int, name: str) -> torch.Tensor:
+    """The number that torch sees in the pattern; TF32's 19 bits are the upper ones of a float32."""
+    form = FORMATS[name]
+    bits = 8 * form.bytes
+    word = pattern << (bits - form.bits)
+    signed = word - (1 << bits) if bits > 8 and word >> (bits - 1) else word
+    return torch.tensor([signed], dtype=INTEGERS[bits]).view(getattr(torch, form.operand))
+
+
+@pytest.mark.parametrize("name", FLOATING)
+@given(st.data())
+def test_a_pattern_is_what_torch_reads(name, data):
+    form = FORMATS[name]
+    pattern = data.draw(st.integers(0, (1 << form.bits) - 1))
+    number, theirs = decode(pattern, form), float(read_by_torch(pattern, name).double())
+    assert repr(number.value) == repr(theirs) or (math.isnan(number.value) and math.isnan(theirs))
+    assert (
+        number.sign << form.bits - 1 | number.exponent << form.bits - 1 - form.exponent_bits | number.fraction
+        == pattern
+    )
+    assert (number.ulp is None) is not math.isfinite(number.value)
+
+
+@pytest.mark.parametrize("name", FLOATING)
+def test_special_values_are_those_that_the_format_is_probed_for(name):
+    form, probed = FORMATS[name], rounding.ROUNDED[name]
+    assert form.exponent_bits == rounding.exponent_bits(probed)
+    values = {key: int(bits.replace(" ", ""), 2) for key, bits in rounding_modes.special_values(probed).items()}
+    assert decode(values["1"], form).ulp == rounding.epsilon(probed)
+    assert decode(values["largest"], form).value == rounding.largest(probed)
+    assert decode(values["smallest_normal"], form).value == rounding.smallest_normal(probed)
+    smallest = decode(values["smallest_subnormal"], form)
+    assert (smallest.value, smallest.ulp, smallest.kind) == (rounding.smallest_subnormal(probed),) * 2 + ("subnormal",)
+    assert decode(values["-0"], form).kind == "zero"
+    assert math.copysign(1, decode(values["-0"], form).value) == -1
+    kinds = {key: decode(values[key], form).kind for key in values.keys() & {"quiet_nan", "signalling_nan", "-inf"}}
+    ieee = {"quiet_nan": "quiet NaN", "signalling_nan": "signalling NaN", "-inf": "infinity"}
+    assert kinds == ({"quiet_nan": "NaN"} if name == "fp8" else ieee)
+
+
+def test_a_pattern_is_printed_with_its_parts(capsys):
+    assert main(["bits", "0x7fc00000", "--format", "fp32"]) == 0
+    printed = capsys.readouterr().out
+    for line in (
+        "0 11111111 10000000000000000000000",
+        "exponent  255, bias 127",
+        "kind      quiet NaN",
+        "ULP       none",
+    ):
+        assert line in printed
+    assert main(["bits", "0xc0490fdb", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["sign"], told["exponent"], told["value"], told["ulp"]) == (1, 128, -3.1415927410125732, 2.0**-22)
+    assert main(["bits", "0xff800000", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["value"] == "-inf"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["0x1ffffffff"], "pattern=0x1ffffffff: 0x1ffffffff: not a pattern of 32 bits"),
+        (["--", "-1"], "not a pattern of 32 bits"),
+        (["0x80000", "--format", "tf32"], "not a pattern of 19 bits"),
+        (["1.0"], "pattern=1.0: give bits as 0x3f800000"),
+        (["1", "--format", "int8"], "'int8' is not one of"),
+    ],
+)
+def test_what_is_no_pattern_is_one_message(capsys, words, message):
+    assert main(["bits", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_formats_to_choose_are_all_that_have_an_exponent():
+    declared = yaml.safe_load((ROOT / "src/mfulab/cli/commands.yaml").read_text(encoding="utf-8"))
+    assert declared["bits"]["parameters"]["--format"]["type"] == FLOATING
