@@ -9,11 +9,10 @@ import pytest
 import torch
 from support.nvml_stand_in import Gpu, StandIn
 
-from mfulab.device import identity
 from mfulab.device.identity import gpus
 from mfulab.device.samplers.reading import Reading
 from mfulab.device.vendors import gpm as gpm_sampler
-from mfulab.device.vendors import nvml
+from mfulab.device.vendors import nvml, torch_build
 from mfulab.timing.best_matmul import matmul_of
 from mfulab.timing.clocks import HostClock
 from mfulab.timing.pace import Pace
@@ -88,7 +87,7 @@ def stand_in(facts, monkeypatch):
     made, cpu = Gpu(), torch.device("cpu")
     known = SimpleNamespace(name=made.name, multi_processor_count=132, uuid=made.uuid.removeprefix("GPU-"))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known)
-    monkeypatch.setattr(identity, "_why_no_torch", lambda: "")
+    monkeypatch.setattr(torch_build, "installed", lambda: torch_build.Build("2.13.0+cu130", "13.0", ""))
     monkeypatch.setattr(facts, "prepare", lambda config: (SimpleNamespace(type="cuda"), None))
     monkeypatch.setattr(facts, "clock_for", lambda device: HostClock())
     monkeypatch.setattr(facts, "matmul_of", lambda precision, *sides: matmul_of("fp32", 64, 64, 64, cpu))

@@ -34,6 +34,9 @@ class Event:
     def record(self):
         self.at_s = time.perf_counter()
 
+    def synchronize(self):
+        """Nothing to wait for."""
+
     def elapsed_time(self, end):
         return (end.at_s - self.at_s) * 1e3
 

@@ -249,7 +249,7 @@ def traces() -> list[TraceRow]:
                 precision="bf16", effective_precision="bf16", steps=1, window_s=0.1, time_s=0.1, flops=flops,
                 bytes_moved=flops / 90,
                 causal_flops=flops, executed_flops=flops, flops_by_format=json.dumps({"bf16": flops}),
-                executed_by_format=json.dumps({"bf16": flops}), padding_by_format=json.dumps({"bf16": flops / 50}),
+                executed_by_format=json.dumps({"bf16": flops}), executed_ratio=1.02, issued_ratio=1.02,
                 spent=json.dumps(spent), utilization_percent=busy, kernel_busy_percent=busy,
                 matmul_percent=busy - busy // 2, other_operators_percent=busy // 2, idle_percent=99 - busy,
                 copy_percent=1, communication_percent=0, launch_gap_s=2e-6, launch_gaps_per_step=100 * place,

@@ -101,7 +101,14 @@ def test_repeated_sweeps_are_judged_by_what_compare_says(tmp_path, capsys):
         for run in range(10):
             for replicate, time in enumerate((1.0, 1.002, 0.998), 1):
                 name = f"size={run}" + (f",replicate={replicate}" if replicate > 1 else "")
-                row = {"run": name, "status": "ok", "process_s": 4.0, "measured_s": 3.0, "time_s": factor * time}
+                row = {
+                    "hardware": "here",
+                    "run": name,
+                    "status": "ok",
+                    "process_s": 4.0,
+                    "measured_s": 3.0,
+                    "time_s": factor * time,
+                }
                 folder = tmp_path / sweep / "results/here/bench_matmul" / name
                 folder.mkdir(parents=True)
                 (folder / "config.json").write_text("{}")

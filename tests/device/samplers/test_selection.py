@@ -88,7 +88,7 @@ def test_a_gpu_that_nvml_does_not_know_is_unwatched(monkeypatch):
     sampler.start()
     row = row_of(sampler.stop())
     assert row.sources_answered == "counted only"
-    assert json.loads(row.reasons)["utilization_percent"] == "no NVIDIA driver answers"
+    assert json.loads(row.reasons)["utilization_percent"].startswith("no NVIDIA driver answers")
     assert gpu.restriction_of(CUDA) == ""
     assert gpu.clock_reader(CUDA)() is None
 

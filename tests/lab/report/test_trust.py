@@ -29,7 +29,12 @@ def profile(*times: float, **more: object) -> pd.DataFrame:
         CASE
         | {"run": f"model=net,batch_size={2**place}", "batch_size": 2.0**place, "time_s": time, "mfu_percent": 10.0}
         | {"time_ci_low_s": 0.99 * time, "time_ci_high_s": 1.01 * time, "samples_per_s": 2**place / time}
-        | {"predicted_memory_bytes": 1e9 + 2**place * 1e9, "ceiling_tflop_s": 1.0, "processes": 1}
+        | {
+            "predicted_memory_bytes": 1e9 + 2**place * 1e9,
+            "ceiling_tflop_s": 1.0,
+            "processes": 1,
+            "matmul_percent": 90.0,
+        }
         | more
         for place, time in enumerate(times)
     ]
@@ -242,7 +247,7 @@ def test_the_largest_batch_of_a_card_follows_the_line_of_predicted_memory():
 def answered(*rows: pd.DataFrame, language: str = "en") -> list[dict]:
     """Answers of the page: batch size, memory, loader, bf16."""
     together = pd.concat(rows, ignore_index=True).assign(input_wait_percent=float("nan"))
-    return why._answers(together, Texts(language, "why"))
+    return why._answers(together, together, Texts(language, "why"))
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])

@@ -1,9 +1,6 @@
 """Files that someone else put into results: no path leads out of them, and nothing of it is read or copied."""
 
-import io
 import json
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +8,6 @@ import pytest
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import write_csv
 from mfulab.lab.tables import details, recording
-from mfulab.lab.tables.merge import unpack
 from mfulab.lab.tables.records import from_manifest
 from mfulab.measurements.registry import MEASUREMENTS
 
@@ -62,36 +58,6 @@ def test_no_file_of_a_run_that_is_a_link_comes_into_the_page(tmp_path: Path) -> 
     for name in ("log", "config.json", "samples.csv", "series.csv", "operators.csv"):
         (folder / name).symlink_to(tmp_path / "secret")
     assert SECRET not in json.dumps(details.describe(folder, []))
-
-
-@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/../../x"])
-def test_an_archive_unpacks_nothing_outside_its_folder(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "in/here"
-    folder.mkdir(parents=True)
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        entry = tarfile.TarInfo(name)
-        entry.size = 1
-        tar.addfile(entry, io.BytesIO(b"x"))
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
-        file.writestr(name, "x")
-    for archive in ("a.tar", "a.zip"):
-        try:
-            unpack(tmp_path / archive, folder)
-        except ConfigurationError as error:
-            told = str(error)
-            assert "cannot be unpacked" in told
-    assert not list(tmp_path.glob("**/../x"))
-    assert {path.name for path in tmp_path.iterdir()} == {"in", "a.tar", "a.zip"}
-    assert {path.name for path in (tmp_path / "in").iterdir()} == {"here"}
-
-
-def test_an_archive_with_a_link_out_of_it_is_refused(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        entry = tarfile.TarInfo("link")
-        entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(entry)
-    with pytest.raises(ConfigurationError, match=r"a\.tar: cannot be unpacked"):
-        unpack(tmp_path / "a.tar", tmp_path / "here")
 
 
 @pytest.mark.parametrize("hardware", ["..", "../..", ".", "/etc", "a/b", ""])

@@ -79,6 +79,9 @@ def test_two_folders_say_whether_the_machine_between_sweeps_is_in_their_interval
                 path = tmp_path / folder / "results/here/bench_matmul" / name
                 path.mkdir(parents=True)
                 path.joinpath("config.json").write_text(json.dumps({}))
-                write_csv(path / "row.csv", [{"run": name, "status": "ok", "time_s": time * (1 + run / 9)}])
+                write_csv(
+                    path / "row.csv",
+                    [{"hardware": "here", "run": name, "status": "ok", "time_s": time * (1 + run / 9)}],
+                )
     assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 0
     assert "of the machine between sweeps is in them" in capsys.readouterr().out

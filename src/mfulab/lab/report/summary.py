@@ -68,12 +68,12 @@ def show(tables: Path, page: Path, as_json: bool = False) -> int:
     With `as_json` the rows alone are printed, a line of JSON each, without empty columns.
     """
     console = Terminal(stderr=as_json)
-    if not tables.is_dir():
-        console.print(f"{tables}: nothing was measured here. To measure: {MEASURE}", soft_wrap=True)
-        return 1
     if runs := left_out(tables):
         console.print(f"measured runs that no table shows yet: {runs} (to show them: {MEASURE})")
         return 0
+    if not tables.is_dir():
+        console.print(f"{tables}: nothing was measured here. To measure: {MEASURE}", soft_wrap=True)
+        return 1
     found, problems = frames.read(tables)
     if as_json:
         for rows in (found["profile"], found["matmul"]):

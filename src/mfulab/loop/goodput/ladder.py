@@ -176,7 +176,8 @@ def job_of(folder: Path) -> Job:
     for own in ranks.values():
         _account(job, own, began, ended)
     job.mfu = _mfu(job, ranks)
-    job.notes += [("unread", {"reason": reason}) for reason in unread]
+    for reason in unread:
+        job.notes.append(("unread", {"reason": reason}))
     if torn := sum(each.torn for each in attempts):
         job.notes.append(("torn", {"count": torn}))
     if (world := max(each.world for each in attempts)) > len(ranks):
