@@ -235,7 +235,7 @@ def test_a_gain_above_peaks_and_bytes_is_flagged(few):
     assert precision_speed.finding(rows.head(1), text).count(rows["model"].iloc[0]) == 1
     slow = 1e3 * rows["time_s_base"]
     faults = rows.assign(speedup=4.0, possible=2.0, page_faults_ms_base=0.6 * slow)
-    assert "partly since page faults take" in precision_speed.finding(faults, text)
+    assert "Page faults of new memory take" in precision_speed.finding(faults, text)
     few_faults = faults.assign(page_faults_ms_base=0.1 * slow)
     low = few_faults.assign(mfu_percent=80.0, mfu_percent_base=20.0)
     assert "further from its own peak: 20 % MFU against 80 %" in precision_speed.finding(low, text)
@@ -334,7 +334,7 @@ def test_many_runs_are_points_of_all_machines_and_few_have_no_such_figure(many, 
     points = sum(len(each.get_offsets()) for axes in drawn.figure.axes for each in axes.collections)
     rows = mfu_by_utilization.rows(many)
     assert points == len(rows[rows["machine"].isin([axes.get_title(loc="left") for axes in drawn.figure.axes])])
-    assert mfu_by_utilization.rows({**few, "profile": few["profile"].head(20)}).empty
+    assert mfu_by_utilization.rows({**few, "profile": few["profile"].head(mfu_versus_utilization.MOST)}).empty
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from mfulab.mfu import ladder, verdict
 PACKAGE = Path(mfulab.__file__).parent
 REPORT = PACKAGE / "lab/report"
 SAYING = [
-    PACKAGE / "measurements/read_trace/reader.py",
     PACKAGE / "mfu/verdict.py",
     PACKAGE / "mfu/trace_join.py",
     PACKAGE / "measurements/read_trace/reader.py",
@@ -43,11 +42,11 @@ ASKING = ("text", "words")
 CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
     *("PRODUCTS", "OPERATORS", "COLLECTIVES", "MODULES", "KERNELS", "OVERVIEW", "RANKS"),
-    *("GAPS", "CAUSES", "COMPARED"),
+    *("GAPS", "CAUSES", "COMPARED", "ROOFLINE"),
     *("SINGLE", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE", "_SAME", "_OF_PRODUCTS"),
 )
 REASONS = {"no_clock", "no_bytes", "no_roof", "no_device_name", "no_cpu_name", "one_of_several"}
-JOB = {"torn", "clock", "ranks"}
+JOB = {"torn", "clock", "ranks", "unread"}
 # Of traces: titles of tables, what bounds an operator, where its best is from, and how two traces differ.
 TRACES = {"products", "operators", "modules", "collectives", "kernels", "gaps", "overview", "ranks", "differences"}
 TRACES |= {"compute", "memory", "launch", "best_trace", "best_matmul_runs", "best_both"}

@@ -48,7 +48,7 @@ def test_this_machine_comes_before_recorded_ones(recorded, tmp_path):
     arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)]
     main(["tables", *arguments, "--reference", str(recorded)])
     found, _ = frames.read(tmp_path / "tables")
-    drawn = figures.render("mfu_versus_utilization", found)
+    drawn = figures.render("mfu_by_utilization", found)
     assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
         "Invented Xeon",
         "Invented GPU 80GB (recorded)",

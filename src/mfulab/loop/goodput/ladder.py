@@ -176,8 +176,7 @@ def job_of(folder: Path) -> Job:
     for own in ranks.values():
         _account(job, own, began, ended)
     job.mfu = _mfu(job, ranks)
-    for reason in unread:
-        job.notes.append(("unread", {"reason": reason}))
+    job.notes += [("unread", {"reason": reason}) for reason in unread]
     if torn := sum(each.torn for each in attempts):
         job.notes.append(("torn", {"count": torn}))
     if (world := max(each.world for each in attempts)) > len(ranks):
