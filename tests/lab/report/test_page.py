@@ -138,14 +138,16 @@ def test_a_gpu_that_was_left_is_told_before_the_first_sentence_and_in_the_termin
     rows = pd.read_csv(measured / "environment.csv", dtype=str, keep_default_na=False)
     rows = rows.assign(recorded="True", gpu_unused="another machine's").tail(1)
     rows = pd.concat([rows, rows.assign(recorded="False", gpu_unused=UNUSED)])
-    rows.to_csv(tmp_path / "environment.csv", index=False)
-    built = {language: document.build(tmp_path, language=language) for language in ("en", "ko")}
+    tables = tmp_path / "tables"  # beside which no other test has rows
+    tables.mkdir()
+    rows.to_csv(tables / "environment.csv", index=False)
+    built = {language: document.build(tables, language=language) for language in ("en", "ko")}
     for language, says in (("en", "none for this GPU"), ("ko", "용 코드가 없습니다")):
         note = built[language][built[language].index('role="note"') : built[language].index("<h1>")]
         assert says in re.sub(r"\s", " ", note)
         assert "pip uninstall -y torch &amp;&amp; pip install torch==2.13.0" in note
         assert "another machine" not in note
-    summary.show(tmp_path, tmp_path / "report.html")
+    summary.show(tables, tmp_path / "report.html")
     assert " ".join(capsys.readouterr().out.split()).startswith(f"The CPU was measured, not the GPU. {UNUSED}")
 
 

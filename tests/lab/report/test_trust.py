@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from mfulab.core.language import Texts
+from mfulab.lab.planning import naming
 from mfulab.lab.report import answers, figures, summary, trust
 from mfulab.lab.report.page import document, why
 from mfulab.mfu import remedies
@@ -85,7 +86,7 @@ def test_each_reason_is_found_and_told(more, key):
         says, lines, again = trust.summary(found, language)
         assert "2" in says  # of two rows
         assert "net 1" in lines[0]
-        assert again == "snakemake --cores 1 report --forcerun profile_step --config experiment=mine"
+        assert again == f"{naming.MEASURE} --forcerun profile_step --config experiment=mine"
 
 
 @pytest.mark.parametrize("more", [{"time_ci_high_s": 0.9}, {"time_ci_low_s": float("nan")}])

@@ -247,7 +247,9 @@ class Grid {
       line.dataset.row = row;
       return line;
     });
+    const focused = this.body.contains(document.activeElement) && document.activeElement.closest("tr[data-row]")?.dataset.row;
     this.body.replaceChildren(...(first ? [spacer(first)] : []), ...rows, ...(last < this.order.length && !count ? [spacer(this.order.length - last)] : []));
+    if (focused) this.body.querySelector(`[data-row="${focused}"]`)?.focus({ preventScroll: true }); // drawn anew as it is scrolled to
   }
 
   cell(column, row) {
