@@ -279,7 +279,8 @@ class LogHandler(LogHandlerBase):
                     else ""
                 )
             case LogEvent.JOB_INFO:
-                name = short(_name(values)) or str(values["rule_msg"] or "")
+                measured = values["wildcards"].get("run")
+                name = short(measured) if measured else _name(values) or str(values["rule_msg"] or "")
                 run = Run(
                     values["rule_name"], name, record.created, tuple(values["output"]), tuple(values["log"] or ())
                 )
@@ -323,6 +324,7 @@ class LogHandler(LogHandlerBase):
         if self.figures:
             place, count = self.progress.place("figure"), len(self.figures)
             lines.append(f"{place}{count} figures · {duration(sum(self.figures))}")
+            self.figures.clear()
         said = self._colour(YELLOW, f"{line}\n    {status}: {message}") if status else self._colour(GREEN, line)
         return "\n".join([*lines, said])
 
