@@ -185,10 +185,8 @@ class Phases:
             return
         self._depth += 1
         self.nested = self.nested or self._depth > 1
-        if self._depth == 1:
-            self._hidden = (
-                in_compiled_code()
-            )  # which shows its calls while it runs uncompiled, under the counter, alone
+        if self._depth == 1:  # compiled code shows its calls only while it runs uncompiled, under the counter
+            self._hidden = in_compiled_code()
         if self._depth > 1 or self._running or self._hidden:  # a part of another, or recomputed by the backward pass
             self._structure.note(call.module, call.arguments)
             return
