@@ -46,7 +46,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     useful = _useful(here)
     if worst["mfu_percent"] < USELESS <= best["mfu_percent"]:
         least = here.loc[useful["mfu_percent"].idxmin()]
-        key = "useless" if least["model"] == best["model"] else "useless_and_low"
+        key = "useless" if least["model"] in (worst["model"], best["model"]) else "useless_and_low"
         values |= {"low_busy": worst["utilization_percent"], "high_busy": best["utilization_percent"], "least": least}
     else:
         key = "finding_one" if len(here) == 1 else "finding_same" if low == high else "finding"
