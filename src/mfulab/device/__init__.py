@@ -1,8 +1,4 @@
-"""Kind of a device, which is asked here and compared nowhere else; beside it its identity, peaks and samplers.
-
-A kind is torch's name of a device. What differs between GPUs of several vendors stands in their modules, `vendors/`.
-Needs no torch.
-"""
+"""Kind of a device, torch's name of it, which is asked here and compared nowhere else. Needs no torch."""
 
 import re
 from collections.abc import Sequence

@@ -13,10 +13,8 @@ def uuid_of(device: Any) -> str:
 
 
 def capability_of(device: Any = None) -> tuple[int, int] | None:
-    """Compute capability of a torch CUDA device, of the current one where none is given.
-
-    None of another vendor's GPU: torch gives AMD's the numbers of their architecture (MI300: 9.4), none of NVIDIA's.
-    """
+    """Compute capability of a torch CUDA device or the current one. None of another vendor's: torch gives AMD's the
+    numbers of their architecture (MI300: 9.4)."""
     import torch
 
     if torch.version.hip or getattr(device, "type", GPU) != GPU:

@@ -10,10 +10,8 @@ from mfulab.device.vendors import Gpu, NoDeviceError, torch_build
 
 
 def resolve(device_type: str) -> str:
-    """The kind of device to measure: `auto` is the first usable GPU that it takes, else the CPU.
-
-    Raises NoDeviceError for a GPU that is not there or cannot be used, and for a kind that nobody makes.
-    """
+    """The kind of device to measure: `auto` is the first usable GPU that it takes, else the CPU. Raises
+    NoDeviceError for one that is not there or cannot be used."""
     check(device_type)
     for kind in _automatic() if device_type == "auto" else [device_type]:
         if is_gpu(kind) and not (reason := why_not(kind)):

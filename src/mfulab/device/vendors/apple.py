@@ -1,7 +1,7 @@
-"""Apple's GPUs, through torch.mps, the I/O registry and zeus-apple-silicon: busy time, memory, energy; no trace.
+"""Apple's GPU, one a machine, `MPS-0`, through torch.mps, the I/O registry and zeus-apple-silicon; without root or
+trace.
 
-There is one a machine, known as `MPS-0`. None of it needs root. Run against stand-ins that answer as torch.mps,
-ioreg(8) and zeus_apple_silicon do; no Apple GPU has been met.
+Run against stand-ins that answer as torch.mps, ioreg(8) and zeus_apple_silicon do; no Apple GPU has been met.
 """
 
 import platform
