@@ -28,11 +28,11 @@ def unused() -> str:
             if found := gpus(kind):
                 reason = why_not(kind)
                 return f"{found[0].name}: {reason}" if reason else ""
-    return next(filter(None, (vendor.why_silent() for vendor in vendors.modules())), "")
+    return next(filter(None, (vendor.why_silent() for vendor in vendors.makers())), "")
 
 
 def _automatic() -> list[str]:
-    return list(dict.fromkeys(vendor.KIND for vendor in vendors.modules() if vendor.IS_AUTOMATIC))
+    return list(dict.fromkeys(vendor.KIND for vendor in vendors.makers() if vendor.IS_AUTOMATIC))
 
 
 def check(device_type: str) -> None:
