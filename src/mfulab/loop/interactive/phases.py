@@ -322,8 +322,7 @@ class Phases:
         phase = self._current
         wanted, starts = self._counting and not self.failure, self._counter is None
         if wanted:
-            wanted, phase.tentative = self.known.wants(phase.entry)
-            wanted = wanted or self._owed > 0
+            wanted = self.known.wants(phase.entry) or self._owed > 0
         if wanted and starts and phase.entry.words[0] == "backward" and self._is_of_compiled(phase.entry):
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
             for passed in self._passed:
@@ -377,7 +376,7 @@ class Phases:
             elif counter is not None and counter.sees_all and self._compiled_before == structure.graphs_compiled():
                 of_forward = self._passed[-1].entry if entry.words[0] == "backward" else entry
                 self.known.note(entry, phase.kind, counter.operations, self._real.get(of_forward))
-            elif not phase.tentative and not self.known.has(phase.kind):
+            elif not self.known.has(phase.kind):
                 self.known.doubt(entry, phase.kind)
         if phase.batch:
             if inside.leading and inside.leading == phase.batch[:2]:

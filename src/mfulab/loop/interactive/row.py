@@ -207,7 +207,7 @@ def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
     counted, derived = phases.known.numbers
     parts = [f"operators of {counted} kinds of phases, each counted once"]
     if derived:
-        parts.append(f"{derived} kinds follow from counted ones of other lengths")
+        parts.append(f"{derived} kinds cost what counted ones of as many elements cost")
     if phases.unused:
         parts.append(f"did not run and cost nothing: {', '.join(phases.unused)}")
     if left := len(steps) - len(known):
