@@ -86,12 +86,10 @@ def has_code(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
 
 
 def _asker(handle: Any) -> Callable[..., Any]:
-    """A function that asks NVML of one GPU; it gives None where NVML refuses."""
     return lambda call, *arguments: nvml.optional(call, handle, *arguments)
 
 
 def _handle(uuid: str) -> Any:
-    """NVML's handle of a GPU that it knows, otherwise None."""
     with contextlib.suppress(RefusedError):
         return nvml.handle_by_uuid(uuid)
     return None

@@ -50,7 +50,6 @@ def _matmuls(
     only: tuple[str, str] | None,
     search: Search,
 ) -> list[dict[str, Any]]:
-    """Fills the fastest matmul and the computed peak; nothing is sampled where the number format is emulated."""
     effective = effective_precision(precision, device)
     reason = emulated(effective, device)
     if reason and effective not in config.device.peak_tflop_s:
@@ -82,7 +81,6 @@ def _found_before(folder: Path) -> tuple[str, str] | None:
 
 
 def _memory(row: CeilingRow, device: torch.device, search: Search) -> list[dict[str, Any]]:
-    """Fills the triad's bandwidth and, where the device tells its memory's clock and bus, the computed one."""
     samples = sweep_triad(device, search)
     row.measured_gb_s = best_bandwidth(samples, device)
     row.measured_shape = str(samples[0]["elements"])

@@ -101,7 +101,6 @@ def files(given: Iterable[str]) -> list[Path]:
 
 
 def _is_copy(path: Path, others: Sequence[Path]) -> bool:
-    """Tells the Chrome traces that jax.profiler writes beside a profile, of the same events without shapes."""
     name = path.name.removesuffix(".gz")
     beside = [other.name for other in others if other.parent == path.parent and other.name.endswith(XPLANE)]
     copied = [name.removesuffix(XPLANE) + ".trace.json" for name in beside]
@@ -212,7 +211,6 @@ def _products(analysis: Analysis) -> str | None:
 
 
 def _operators(analysis: Analysis) -> str | None:
-    """JSON: the longest operators; those after them as one, so that the times still sum to the window."""
     longest = sorted(analysis.operators, key=lambda one: -one.time_ns)
     found = [{**vars(one), "operator": one.operator[:MOST_LETTERS]} for one in longest[:MOST_SHAPES]]
     for one in found:
@@ -223,7 +221,6 @@ def _operators(analysis: Analysis) -> str | None:
 
 
 def _collective_sizes(recording: Recording, analysis: Analysis) -> str | None:
-    """JSON: of each kind and size of collective ns of its kernels in the window, in order of their begin."""
     found = defaultdict[Collective, list[int]](list)
     for begin, end, device, what in sorted(recording.collectives):
         if analysis.window.begin <= begin < analysis.window.end and analysis.device in (None, device):

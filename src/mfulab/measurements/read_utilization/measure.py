@@ -83,7 +83,6 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
 def _watched(
     loader: Loader, config: ReadUtilizationConfig, instruments: Instruments
 ) -> tuple[Ran, Readings, float, float]:
-    """The load with every counter around it; two readings before it and two after are awaited."""
     period, series, on_gpu = config.polling_period_s, instruments.series.open(), instruments.on_gpu
     _wait(lambda: series.polls() >= LEAST_POLLS, LONGEST_START_S)
     usual = instruments.samplers(polled=False)
