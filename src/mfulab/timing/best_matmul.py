@@ -100,9 +100,7 @@ def _sweep(library: str, precision: str, device: torch.device, search: Search) -
         burst: list[Sample] = []
         try:
             matmul = WAYS[library](precision, m, n, k, device)
-            if is_gpu(
-                device
-            ):  # a sample at the clock that it begins with, then work that brings it to the one it holds
+            if is_gpu(device):  # a sample at the clock that it begins with, then work until it is the one it holds
                 burst = _repeat(matmul, clock, BURST_S, 1, read_mhz)
                 _repeat(matmul, clock, search.settle_s, 1)
             held = _repeat(matmul, clock, search.sample_s, search.samples, read_mhz)

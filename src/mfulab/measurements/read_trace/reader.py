@@ -22,9 +22,7 @@ from mfulab.tracing.window import windows
 
 XPLANE = ".xplane.pb"
 ENDINGS = (".json", ".json.gz", ".sqlite", XPLANE, "_results.db")
-_RANK = re.compile(
-    r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE
-)  # in the name of a file that does not tell its rank itself
+_RANK = re.compile(r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)  # in the name of a file that does not tell it
 LISTED = 10  # uncounted operators that a row names
 MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
 MOST_LETTERS = 100  # of an operator's or kernel's name
