@@ -217,7 +217,7 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Iterabl
 
 
 def _cell(value: object) -> object:
-    """A value as it is written. A spreadsheet runs a text that begins like a formula: one quote keeps it a text."""
+    """A spreadsheet runs a text that begins like a formula: one quote keeps it a text."""
     if isinstance(value, dict | list):
         return json.dumps(value)
     if not isinstance(value, str) or not FORMULA.match(value):

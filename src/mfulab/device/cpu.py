@@ -198,7 +198,6 @@ def caches() -> dict[str, int]:
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
-    """Folders of this process's cgroup and all above it, for `controller`, in either version's layout."""
     lines = [line.split(":", 2)[1:] for line in (system.text("proc/self/cgroup") or "").splitlines()]
     # A controller belongs to one version: where both are mounted, the other one counts the whole machine.
     found = [line for line in lines if controller in line[0].split(",")] or [line for line in lines if not line[0]]

@@ -40,8 +40,3 @@ def properties_of(device: Any) -> GpuProperties:
     vendor, uuid = vendors.of_device(device), uuid_of(device)
     name, units = vendor.name_and_units(device)
     return vendor.properties(uuid, name, units)
-
-
-def last_cache_bytes(device: Any) -> int:
-    """Bytes of the last cache before a GPU's memory."""
-    return vendors.of_device(device).last_cache_bytes(device)

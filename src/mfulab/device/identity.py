@@ -36,7 +36,7 @@ def _automatic() -> list[str]:
 
 
 def check(device_type: str) -> None:
-    """Raises NoDeviceError for a kind that no vendor's module has."""
+    """Raises NoDeviceError for a kind that no vendor has."""
     choices = ("auto", "cpu", *vendors.kinds())
     if device_type not in choices:
         raise NoDeviceError(f"device.type={device_type}: no such kind; choose {', '.join(choices)}")

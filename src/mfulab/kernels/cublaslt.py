@@ -96,7 +96,6 @@ class _Plan:
             getattr(self._lt, f"{kind}_set_attribute")(described, attribute, held.ctypes.data, held.nbytes)
 
     def _layout(self, kind: str, rows: int, columns: int, batch: int) -> int:
-        """Columns of `rows` contiguous elements, `batch` of such matrices one after the other."""
         from nvmath import CudaDataType
 
         layout = self._lt.matrix_layout_create(CudaDataType[kind], rows, columns, rows)

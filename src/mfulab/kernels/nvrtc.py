@@ -66,7 +66,6 @@ def parse_resources(log: str) -> Resources:
 
 @functools.cache
 def _toolkit_headers() -> tuple[str, ...]:
-    """Folders of mma.h and cuda_fp16.h: beside pip's CUDA packages or in the toolkit; empty without them."""
     from cuda.pathfinder import find_nvidia_header_directory
 
     found = (find_nvidia_header_directory(library) for library in ("nvcc", "cudart", "cccl"))

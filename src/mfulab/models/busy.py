@@ -76,7 +76,6 @@ def spin(threads: int, milliseconds: float) -> None:
 
 @functools.cache
 def _spin() -> Callable[[int, int], Any]:
-    """A loop of dependent integer steps on as many threads as asked for, compiled when first wanted."""
     import numba
     import numpy as np
 

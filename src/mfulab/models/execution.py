@@ -17,14 +17,6 @@ from mfulab.core.groups import ExecutionConfig
 from mfulab.device import is_gpu, require_cuda
 from mfulab.models.build import Batch, LogitsOnly
 
-_BACKENDS = {
-    "math": SDPBackend.MATH,
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-}
-
-
 NO_COMPILER = (
     "execution=compile: torch.compile writes C++ for a CPU, and no compiler for it is found: install g++ or clang++, "
     "or name one in CXX"
@@ -67,7 +59,9 @@ def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> C
         return call
     # One backend of attention; a backward pass follows its forward pass by itself.
     reason = f"execution.attention={execution.attention}: torch cannot compute it here for these tensors"
-    return _explained(call, "No viable backend", reason, partial(sdpa_kernel, _BACKENDS[execution.attention]))
+    name = execution.attention.upper()
+    backend = getattr(SDPBackend, name if name == "MATH" else f"{name}_ATTENTION")
+    return _explained(call, "No viable backend", reason, partial(sdpa_kernel, backend))
 
 
 def _explained(

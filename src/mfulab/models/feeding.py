@@ -113,7 +113,6 @@ class Photographs(Dataset[Sample]):
 
 
 def _photograph(library: Any, mode: str, sides: tuple[int, int], seed: int) -> bytes:
-    """A JPEG with the smooth areas and fine grain of a photograph: noise compresses, and decodes, like nothing real."""
     generator = np.random.default_rng(seed)
     coarse = generator.integers(0, 256, (max(1, sides[1] // 16), max(1, sides[0] // 16), len(mode)), np.uint8)
     smooth = library.fromarray(coarse.squeeze(2) if mode == "L" else coarse).resize(sides, library.Resampling.BICUBIC)

@@ -13,8 +13,8 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import FORMATS
-from mfulab.device import ByKind, cpu, is_gpu
-from mfulab.device.gpu import clock_reader, last_cache_bytes
+from mfulab.device import ByKind, cpu, is_gpu, vendors
+from mfulab.device.gpu import clock_reader
 from mfulab.timing.clocks import Clock, clock_for
 from mfulab.timing.statistics import Stats
 
@@ -70,7 +70,6 @@ def sweep_matmuls(
 
 
 def _fastest_ways(precision: str, device: torch.device) -> list[str]:
-    """WAYS by how fast they multiply the middle shape; raises UnsupportedError if torch itself cannot."""
     matmuls: dict[str, Matmul] = {}
     for way in WAYS:
         try:
@@ -101,9 +100,7 @@ def _sweep(library: str, precision: str, device: torch.device, search: Search) -
         burst: list[Sample] = []
         try:
             matmul = WAYS[library](precision, m, n, k, device)
-            if is_gpu(
-                device
-            ):  # a sample at the clock that it begins with, then work that brings it to the one it holds
+            if is_gpu(device):  # a sample at the clock that it begins with, then work until it is the one it holds
                 burst = _repeat(matmul, clock, BURST_S, 1, read_mhz)
                 _repeat(matmul, clock, search.settle_s, 1)
             held = _repeat(matmul, clock, search.sample_s, search.samples, read_mhz)
@@ -248,7 +245,8 @@ def sweep_triad(device: torch.device, search: Search | None = None) -> list[dict
 
 def triad_length(device: torch.device) -> int:
     """Elements of each of the triad's three fp32 arrays: each is 4 times the last-level cache, at least 64 MiB."""
-    cache = last_cache_bytes(device) if is_gpu(device) else cpu.cpu().last_level_cache_bytes or 32 << 20
+    of_cpu = cpu.cpu().last_level_cache_bytes or 32 << 20
+    cache = vendors.of_device(device).last_cache_bytes(device) if is_gpu(device) else of_cpu
     return max(4 * cache, 64 << 20) // 4
 
 

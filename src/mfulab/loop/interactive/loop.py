@@ -14,7 +14,7 @@ from mfulab.loop.interactive.hooks import Call
 from mfulab.loop.interactive.phases import Phase, Phases
 from mfulab.loop.interactive.rest import CALL_S, LOOK, MARK_RARELY, TICKS, Rest, Steadiness
 from mfulab.loop.interactive.row import Mark, Step, What
-from mfulab.timing.clocks import Clock, HostClock, clock_for
+from mfulab.timing.clocks import Clock, EventClock, clock_for
 
 
 class Loop:
@@ -155,7 +155,7 @@ class Loop:
     def _rest_from(
         self, inside: Sequence[Phase], calls: list[Any], cost: Cost | None, nodes: int, of_forwards: bool
     ) -> None:
-        resolution_s = self._clock.resolution_s * (1 if isinstance(self._clock, HostClock) else MARK_RARELY)
+        resolution_s = self._clock.resolution_s * (MARK_RARELY if isinstance(self._clock, EventClock) else 1)
         most, group = self._steadiness.between_checks(resolution_s)
         looks = self.phases.look_s * len(calls) <= LOOK * self._steadiness.step_s
         look = self._look if looks or of_forwards else None

@@ -17,7 +17,7 @@ from mfulab.core.files import scratch
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.language import LANGUAGES
 from mfulab.device.compute import is_first_rank
-from mfulab.device.samplers.memory import PeakMemory
+from mfulab.device.samplers.memory import peak_memory
 from mfulab.device.samplers.reading import Reading, Readings, first_available, sampling
 from mfulab.device.samplers.selection import per_step, samplers_for
 from mfulab.device.samplers.series import Series
@@ -182,7 +182,7 @@ class Measurement:
         self._clock.synchronise()
         self._watching = undo.enter_context(ExitStack())
         self._watch()
-        self._memory = PeakMemory(self.device)
+        self._memory = peak_memory(self.device)
         self._published, self._settled = Published(self.device), False
         undo.callback(self._published.close)
         undo.callback(self._phases.close)

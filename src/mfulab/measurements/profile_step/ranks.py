@@ -78,7 +78,6 @@ def _on_this_machine(job: ParallelConfig, place: Path) -> None:
 
 
 def _over_nodes(job: ParallelConfig, place: Path) -> None:
-    """Has srun start a task a rank on the job's nodes; they meet at a store that this process keeps."""
     if shutil.which("srun") is None:
         raise UnsupportedError(f"parallel.nodes={job.nodes}: ranks are started by srun, which is not here")
     store = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
