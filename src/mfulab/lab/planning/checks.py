@@ -165,7 +165,6 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
 
 
 def _check_conditions(name: str, conditions: Iterable[str]) -> None:
-    """Raises ConfigurationError for the first condition that is no key, and nothing that planning knows of a device."""
     for key in conditions:
         if str(key).split(".")[0] not in (known := [*_names(Experiment), *OF_DEVICES]):
             raise unknown(name, key, known)
@@ -235,7 +234,6 @@ def _find(model: type[BaseModel], where: Sequence[str]) -> tuple[type[BaseModel]
 
 
 def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
-    """The keys next to the last of `where`, each whole."""
     holder = _find(model, where)[0]
     return [".".join([*where[:-1], name]) for name in _names(holder)] if holder else []
 

@@ -172,7 +172,6 @@ _read = cache(lambda path, changed_ns: OmegaConf.load(path))
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """The config without Hydra's own node, interpolations resolved."""
     keys = [key for key in config if key != "hydra"]  # also such as 1.5, which is none
     found = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True)  # type: ignore[arg-type]
     return cast(dict[str, Any], found)

@@ -148,7 +148,6 @@ def content(folder: Path, group: str, name: str) -> dict[str, Any]:
 
 @cache
 def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
-    """Choices of a table, a line for each."""
     lines = yaml.safe_load(read_text(table)) or {}
     if not isinstance(lines, Mapping) or not all(isinstance(content, Mapping) for content in lines.values()):
         raise ConfigurationError(f"{table}: give a line for each choice: NAME: {{KEY: VALUE, …}}.")

@@ -55,7 +55,7 @@ def clear(results: Path) -> None:
 
 
 def _locked(path: Path) -> tuple[int, bool]:
-    """The file's descriptor, and false where the file system keeps no locks: there a holder lives as its process does."""
+    """The file's descriptor, and false where the file system keeps no locks: a holder then lives as its process."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:

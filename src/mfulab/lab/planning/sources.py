@@ -76,7 +76,7 @@ def _version() -> str:
 
 
 def _walk(roots: Iterable[Node], without: tuple[str, ...] = ()) -> tuple[set[Path], dict["_Module", set[int]]]:
-    """Data files, and of each module the places of statements, that `roots` reach but for modules that begin `without`."""
+    """Data files, and of each module the places of statements, that `roots` reach outside of modules `without`."""
     data, statements = set[Path](), dict["_Module", set[int]]()
     seen, waiting = set[Node](), set(roots)
     while waiting:
@@ -255,7 +255,6 @@ def _is_text(statement: ast.AST) -> bool:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement binds in its module."""
     if isinstance(statement, DEFINITIONS):
         return {statement.name}
     names = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
@@ -304,7 +303,6 @@ def _data(folder: Path, names: Iterable[str]) -> set[Path]:
 
 @cache
 def _data_files() -> dict[str, list[Path]]:
-    """Files of this package other than Python's, by the names' endings."""
     found: dict[str, list[Path]] = {}
     for path in PACKAGE.rglob("*.*"):
         if path.suffix not in (".py", ".pyc", ".typed") and path.is_file():

@@ -119,7 +119,6 @@ def write_if_changed(path: Path, text: str) -> bool:
 
 
 def _read(path: Path) -> str | None:
-    """The text of a file; None if it is missing or cannot be read, which is to be written anew."""
     try:
         return read_text(path)
     except (FileNotFoundError, UnreadableError):

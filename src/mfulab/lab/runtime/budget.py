@@ -107,7 +107,6 @@ def _cost_s(cost: Mapping[str, Any]) -> float:
 
 
 def _number(row: str, column: str) -> float:
-    """A number of a row's file; 0 where it is not there."""
     try:
         with open(row, newline="", encoding="utf-8") as file:
             return float(next(csv.DictReader(file))[column] or 0)

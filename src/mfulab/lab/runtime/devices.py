@@ -35,8 +35,7 @@ def claim(
 ) -> Iterator[dict[str, str]]:
     """Holds `count` devices of a type (`cpu`, a GPU's kind or None), waiting for them; yields the run's environment.
 
-    A run that wants more GPUs than there are holds all, and refuses itself. Raises WorkflowEndedError, and HeldError after
-    LONGEST_WAIT_S.
+    A run that wants more GPUs than there are holds all, and refuses itself. Raises WorkflowEndedError or HeldError.
     """
     candidates = ["cpu"] if device == "cpu" else []
     if is_gpu(device):  # those of the hardware that the run's folder, results/<hardware>/…, names
@@ -108,7 +107,7 @@ def holder(path: str) -> str:
 
 
 def open_lock(path: str) -> int:
-    """The descriptor of a lock of all users, never written to. Raises RuntimeError where something else stands there."""
+    """The descriptor of a lock of all users, never written to. Raises RuntimeError where another thing stands there."""
     try:
         with suppress(FileExistsError):
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)

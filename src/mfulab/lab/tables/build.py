@@ -9,7 +9,7 @@ from typing import Any
 from mfulab.core.files import is_inside, write_csv, write_json
 from mfulab.core.rows import LONGEST_MESSAGE
 from mfulab.device import is_gpu
-from mfulab.lab.tables import details, replicates, series
+from mfulab.lab.tables import details, replicates
 from mfulab.lab.tables.columns import LEADING, Column, Record, Records, columns, dictionary
 from mfulab.lab.tables.records import (
     AGAIN,
@@ -43,8 +43,8 @@ def collect(
     """Everything to be reported, joined; a run that was found is not replaced by a later one.
 
     `manifests` are the experiments asked for: a run without a row is failed, or to come if `partial`. `also` are other
-    plans, whose finished rows are added. Machines without a plan are read under `results`, folder by folder, recorded ones
-    under `reference`: all where nothing was measured here, else GPUs of other kinds.
+    plans, whose finished rows are added. Machines without a plan are read under `results`, recorded ones under
+    `reference`: all where nothing was measured here, else GPUs of other kinds.
     """
     everything, plans = Collected(), [*map(Path, manifests)]
     for manifest in plans:
@@ -176,7 +176,6 @@ def joined(records: Records) -> Records:
 
 
 def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
-    """Adds joined columns to each row; one whose cells are not of its measurement's types becomes `failed`."""
     for row in rows:
         try:
             row |= columns(row)
@@ -213,8 +212,8 @@ def write(collected: Collected, folder: Path) -> None:
     write_csv(folder / "columns.csv", [each.model_dump() for each in dictionary()], list(Column.model_fields))
     shown = ((table, row) for table in ("readings", "profile") for row in collected.records[table])
     folders = ((row, collected.folders.get(identity(table, row))) for table, row in shown)
-    polled = [*series.collect((row, place) for row, place in folders if place), *collected.series]
-    write_csv(folder / "series.csv", polled, series.columns(polled))
+    polled = [*details.series((row, place) for row, place in folders if place), *collected.series]
+    write_csv(folder / "series.csv", polled, details.series_columns(polled))
     shown_runs = itertools.islice(collected.folders.items(), details.MOST_RUNS)
     told = {name: details.describe(place, collected.problems) for name, place in shown_runs}
     write_csv(folder / "problems.csv", [{"problem": line} for line in collected.problems], ["problem"])

@@ -91,8 +91,8 @@ def merge_rows(
     """Rows of several processes made one for each run, in the order of their first replicates.
 
     Numbers are medians over the processes that count (`counting`), durations and counts sums over all. A CPU's time is
-    the undisturbed one, its ceiling the best. A 95 % confidence interval needs two processes. `best` is what the machine's
-    probe reads at best; `gpus` are machines whose times are medians, as nobody shares them.
+    the undisturbed one, its ceiling the best. A 95 % confidence interval needs two processes. `best` is what the probe
+    reads at best on each machine; `gpus` are machines whose times are medians, as nobody shares them.
     """
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for row in rows:

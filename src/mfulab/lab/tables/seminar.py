@@ -187,7 +187,6 @@ def _quantised_statically() -> None:
 
 
 def _raised(call: Callable[[], object]) -> str:
-    """Name of the error that a call raises, or `none`."""
     with warnings.catch_warnings(action="ignore"):
         try:
             call()
@@ -197,7 +196,6 @@ def _raised(call: Callable[[], object]) -> str:
 
 
 def _practice() -> Values:
-    """Statements of the material on libraries and training, tried."""
     installed = importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings")
     exists = installed and importlib.util.find_spec("cuda.bindings.cublas")
     missing = "cuda-python is not installed"
