@@ -46,13 +46,7 @@ class Certainty:
 
 
 def certainty(operations: Operations, by_layers: dict[str, int], unused: tuple[str, ...] = ()) -> Certainty:
-    """Weighs a count.
-
-    Args:
-        operations: the count.
-        by_layers: the second count, `LayerCount.flops`.
-        unused: modules that did not run.
-    """
+    """Weighs a count beside the second one, `LayerCount.flops`, and the modules that did not run."""
     flops: dict[Kind, int] = dict.fromkeys(get_args(Kind), 0)
     known, bound = dict.fromkeys(by_layers, 0), 0
     for key, totals in operations.totals.items():
@@ -98,10 +92,8 @@ def _packet(name: str) -> Any:
 
 
 def has_formula(name: str) -> bool:
-    """True if a count knows an operator of a trace, such as `aten::mm`, or if it is no operator of torch.
-
-    One that torch takes apart into others is known by them.
-    """
+    """True if a count knows an operator of a trace, such as `aten::mm`. One that torch takes apart is known by the
+    others; what is no operator of torch counts as known."""
     packet = _packet(name)
     if packet is None or is_product(name):
         return True
@@ -115,8 +107,8 @@ def has_formula(name: str) -> bool:
 class LayerCount(ExitStack):
     """Counts a model's forward pass by what its layers say of themselves: an independent second count.
 
-    Linear layers, convolutions and recurrent layers are known, by the shapes that enter and leave them. `flops` has
-    one entry a layer, by its name; a call inside the backward pass is a recomputation and left out.
+    Linear layers, convolutions and recurrent layers are known by their shapes; `flops` has one entry a layer, by name.
+    A call inside the backward pass is a recomputation and left out.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -49,14 +49,9 @@ class Count:
 def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True, fused: bool = True) -> Count:
     """Counts a step in which the model computes a scalar loss, and the gradients of what requires them.
 
-    Args:
-        model: the model whose layers the count is told by, on the device that the step runs on.
-        step: runs the forward pass and returns the loss, a scalar; or gradients, if it computes them by torch.func.
-        backward: whether to run the backward pass too.
-        fused: whether attention is one operator, as on a device; for devices without data (meta, fake tensors) only.
-
-    Raises:
-        CountError: the step failed; the message names the layer.
+    `step` runs the forward pass, on the model's device, and returns the loss, or gradients computed by torch.func. With
+    `fused` attention is one operator, as on a device; for devices without data (meta, fake tensors) only. Raises
+    CountError, which names the layer, if the step failed.
     """
     layers = LayerTracker(model)
     saved = SavedTensors(model)

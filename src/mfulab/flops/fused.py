@@ -85,11 +85,8 @@ grouped_product.register_autograd(
 
 @contextmanager
 def fused_operators() -> Iterator[None]:
-    """Has torch's fused functions call the operators above on tensors without data.
-
-    The replacement is made at the autograd level of torch's dispatcher: wherever the call comes from, a layer of torch,
-    the recomputation of a checkpoint or a function imported by name, it is met there.
-    """
+    """Has torch's fused functions call the operators above on tensors without data, at the autograd level of torch's
+    dispatcher: wherever the call comes from, it is met there."""
     library = torch.library.Library("aten", "IMPL")
     try:
         for key in ("AutogradMeta", "AutogradCPU"):

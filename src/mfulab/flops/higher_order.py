@@ -22,12 +22,8 @@ Body = Callable[..., Any]
 
 @contextmanager
 def bodies_seen(listens: Callable[[Any], bool], branches: Callable[[Body, Body, Sequence[Any]], Any]) -> Iterator[None]:
-    """Inside it `cond`, `scan`, `map` and `while_loop` run their bodies in the open.
-
-    Args:
-        listens: whether a call with these arguments is the counter's to see.
-        branches: gives the result of a `cond` that has no data to choose by, from both bodies and their operands.
-    """
+    """Inside it `cond`, `scan`, `map` and `while_loop` run their bodies in the open, where `listens` takes their
+    arguments; `branches` gives the result of a `cond` that has no data to choose by."""
     dispatch = HigherOrderOperator.dispatch
 
     def cond(pred: Any, yes: Body, no: Body, operands: Sequence[Any] = ()) -> Any:

@@ -65,12 +65,10 @@ class Opened(ExitStack):
 class LayerTracker(Opened):
     """Follows a model through its step, and remembers which layer made each node of the autograd graph.
 
-    Autograd numbers its nodes in the order of their making. The numbers at which layers begin and end say in the
-    backward pass to which layer a gradient belongs. A module used twice goes by its first name; one that is no part of
-    the model belongs to whatever called it.
-
-    Hooks are global ones, so neither the model nor a compiled form of it is touched. Several models are tracked as one
-    `torch.nn.ModuleDict`, whose keys become the first part of their layers' names.
+    Autograd numbers its nodes in order: the numbers at which layers begin and end say to which layer a gradient
+    belongs. A module used twice goes by its first name; one that is no part of the model belongs to whatever called it.
+    Hooks are global, so neither the model nor a compiled form of it is touched. Several models are one
+    `torch.nn.ModuleDict`.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

@@ -1,8 +1,7 @@
 """FLOPs of operators that a trace recorded: their shapes, given to the same formulas as a count.
 
-A trace holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation. Newer
-traces hold these as "Concrete Inputs". An operator whose FLOPs its record does not tell has none here, and a reason,
-never 0.
+A trace holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation
+("Concrete Inputs"). What its record does not tell is none, with a reason, never 0.
 """
 
 import ast

@@ -1,7 +1,5 @@
-"""Bytes that an operator of a trace moves at least: each operand and result once, from recorded shapes and types.
-
-A result that the record does not tell (of a reduction or a pooling) is left out, so that the bytes stay a lower bound.
-"""
+"""Bytes that an operator of a trace moves at least: each operand and result once, from recorded shapes and types. A
+result that the record does not tell is left out."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -30,11 +28,8 @@ _KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()
 
 
 def recorded_bytes(name: str, shapes: Sequence[Any], types: Sequence[str], values: Sequence[Any]) -> float | Said:
-    """Bytes of one call that multiplies nothing, or why its record does not tell them.
-
-    `shapes` (`Input Dims`) and `types` (`Input type`) are those of its inputs, shapes of a fused Triton kernel also of
-    its results; `values` are of its scalars (`Concrete Inputs`).
-    """
+    """Bytes of one call that multiplies nothing, or why its record does not tell them. `shapes` (`Input Dims`) of a
+    fused Triton kernel are also of its results."""
     held = [(shape, kind) for shape, kind in zip(shapes, types, strict=False) if shape]
     if not held:
         return NO_SHAPES

@@ -75,10 +75,8 @@ def work_of(
 def computed(
     config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training"
 ) -> Work:
-    """Computes one step of a decoder, with `saved_elements` None and no operators but matmuls and attention.
-
-    Raises ConfigurationError for a model that is no such decoder, and for more tokens than it has positions.
-    """
+    """Computes one step of a decoder, with `saved_elements` None and no operators but matmuls and attention. Raises
+    ConfigurationError for a model that is no such decoder, and for more tokens than it has positions."""
     found = _decoder(config)
     if found is None:
         raise ConfigurationError(f"model={config.name}: {lacks('counting it', missing(config) or 'torch')}")

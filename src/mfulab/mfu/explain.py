@@ -96,10 +96,7 @@ def explain(
         precision: the format of its matmuls: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8.
         sequence_length: tokens a sample; the model's own where not given.
         batch_size: samples of each device's step; with `time_s` alone, and needed there if there are several devices.
-        devices: how many of them share the work; speeds are of all together.
-        tokens_per_s: tokens a second; or
-        samples_per_s: samples a second; or
-        time_s: seconds a step.
+        devices: how many of them share the work; speeds, of which one is given, are of all together.
         reported: an MFU in percent that somebody printed for this run.
         mode: training, inference or decoding.
         peak_tflop_s: the device's dense peak, where no datasheet is known here.
@@ -150,10 +147,8 @@ def explained(
 
 
 def covered_percent(values: Sequence[float], reported: float) -> float:
-    """Part of the numbers within a quarter of `reported` that lie within `TOLERANCE` of a value, in percent.
-
-    It is the chance that a number near it, which follows from none of the values, matches one.
-    """
+    """Part of the numbers within a quarter of `reported` that lie within `TOLERANCE` of a value, in percent: the chance
+    that one matches which follows from none of the values."""
     low, high = sorted((0.75 * reported, 1.25 * reported))
     reached, covered = low, 0.0
     for value in sorted(values):
@@ -198,10 +193,8 @@ def change(
     first: Denominator,
     source: str = "",
 ) -> Row:
-    """A row of `choices` over `denominator`, changed to from ours over `first`, one choice after another.
-
-    Each change is a step, in points of MFU; `samples_per_s` is of one device.
-    """
+    """A row of `choices` over `denominator`, changed to from ours over `first`, one choice after another: steps in
+    points of MFU; `samples_per_s` is of one device."""
 
     def mfu(now: Choices, peak_tflop_s: float) -> float:
         return of_peak(flops(counted, now), counted.batch_size / samples_per_s, peak_tflop_s) or 0.0

@@ -46,7 +46,7 @@ def expect(
     devices: int = 1,
     modes: Sequence[Mode] | None = None,
 ) -> list[Expectation]:
-    """Works out what the roofline of a device's datasheet allows a model, a row for each mode.
+    """Works out what the roofline of a device's datasheet allows a model, a row for each of `modes`, by default all.
 
     Args:
         model: a name in `config/model/`, a YAML file like those, or what stands in one.
@@ -54,9 +54,7 @@ def expect(
         precision: the format of matmuls and of everything kept.
         sequence_length: tokens a sample, in decoding those of the context; the model's own where not given.
         batch_size: samples of the step, on each device.
-        devices: among which weights, gradients and optimiser state are divided (`StepMemory.sharded`). What they send
-            takes no time here.
-        modes: which; all that the model has where not given.
+        devices: among which weights, gradients and optimiser state are divided; what they send takes no time here.
 
     Raises ConfigurationError for an unknown model, device, precision or bandwidth, and for a length it does not take.
     """
@@ -88,10 +86,8 @@ def check(config: ModelConfig, sequence_length: int | None, devices: int, modes:
 
 
 def peak_of(device: str, precision: str, instead: str = "") -> tuple[Datasheet, Peak, float]:
-    """The device's datasheet, what is known of its peak, and that in TFLOP/s.
-
-    Raises ConfigurationError if the device is unknown, with what to give `instead`, or has no such peak.
-    """
+    """The device's datasheet, what is known of its peak, and that in TFLOP/s. Raises ConfigurationError if the device
+    is unknown, with what to give `instead`, or has no such peak."""
     if precision not in UNITS:
         raise unknown("precision", precision, UNITS)
     try:

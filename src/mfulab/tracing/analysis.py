@@ -89,10 +89,8 @@ class Analysis:
         return dict(found)
 
     def ratios(self) -> dict[str, float | None]:
-        """Operations that kernels execute, and these at their instructions' rates ÷ FLOPs that are counted of them.
-
-        None where no kernel's name tells, as on a CPU.
-        """
+        """Operations that kernels execute, and these at their instructions' rates ÷ FLOPs that are counted of them;
+        None where no kernel's name tells, as on a CPU."""
         executed = sum(one.executed_flops for one in self.counted)
         is_told = executed and any(one.tile or one.executed_ratio for one in self.counted)
         sums = {
@@ -103,9 +101,7 @@ class Analysis:
 
     def misaligned(self) -> str | None:
         """JSON: numbers of the sentence on the matmul that a side of whole 16 bytes would gain most; None without one.
-
-        `best_ms` is the padded matmul at the speed of the fastest matmul of its format in the window.
-        """
+        `best_ms` is the padded matmul at the best speed of its format in the window."""
         timed, gains = [one for one in self.counted if one.matmul and one.time_ns], dict[float, Numbers]()
         for one in timed:
             if side := one.misaligned_side:
@@ -120,8 +116,8 @@ class Analysis:
     def untraced(self, step_s: float) -> "Analysis":
         """Shares of steps of `step_s` seconds, as they take without a trace, which lengthens the host's part alone.
 
-        Idle time is what the kernels leave, by cause as in the trace, and at most as long: in longer steps the kernels
-        were slower, by the clock that the power limit allows. All stays as traced where the kernels alone took longer.
+        Idle time is what the kernels leave, by cause as in the trace; in longer steps the kernels were slower, by the
+        clock that the power limit allows. All stays as traced where the kernels alone took longer.
         """
         length, idle = round(step_s * 1e9 * self.window.steps), self.spent["idle"] + self.spent["input_wait"]
         active = self.window.length - idle

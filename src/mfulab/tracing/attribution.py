@@ -1,7 +1,7 @@
 """Operator of each launch, by the launch's place in time on its thread, else by the id they share.
 
-An operator goes by its outermost name: batch_norm, and not what it is made of. A matmul, convolution or
-attention (a product, for short) is the outermost call with a formula.
+An operator goes by its outermost name. A product (matmul, convolution or attention) is the outermost call with a
+formula.
 """
 
 from dataclasses import dataclass

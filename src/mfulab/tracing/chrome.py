@@ -54,9 +54,7 @@ WANTED = (
 
 class Stream:
     """One file, read piece after piece: its bytes, unpacked, or its events; `metadata` is complete after the last.
-
-    Raises TraceError: the file is missing, empty, cut off, no JSON, no trace, or unpacks to more than it should.
-    """
+    Raises TraceError: the file is missing, empty, cut off, no JSON, no trace, or unpacks to more than it should."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -171,10 +169,8 @@ class Stream:
 
 
 def unpacked_size(path: Path, packed: int) -> int:
-    """Bytes of a file, unpacked; of a gzip the size that its last four bytes hold modulo 4 GiB.
-
-    Traces pack to about a fifteenth, which tells how many times 4 GiB to add.
-    """
+    """Bytes of a file, unpacked. A gzip's last four bytes hold them modulo 4 GiB; traces pack to about a fifteenth,
+    which tells how many times to add."""
     with path.open("rb") as file:
         if file.read(2) != _GZIP or packed < 20:
             return packed
@@ -192,10 +188,7 @@ def free_memory_bytes() -> int:
 
 
 def nanoseconds(value: Any) -> int | None:
-    """A time of the trace, in µs with fractions, as whole nanoseconds; None for what is no time.
-
-    Some profilers write their times as texts.
-    """
+    """A time of the trace, in µs with fractions or as text, as whole nanoseconds; None for what is no time."""
     try:
         number = (
             value if isinstance(value, int | float | Decimal) else Decimal(value) if isinstance(value, str) else None
@@ -211,11 +204,8 @@ def _number(text: str) -> float | Decimal:
 
 
 def _parsed(text: bytes, mend: bool = False) -> Any:
-    """The value, or what is wrong as an error.
-
-    Raw control characters stand in names that torch wrote. With `mend` two more of its faults are read: infinities as
-    C++ prints them, and backslashes of paths that it did not escape.
-    """
+    """The value, or what is wrong as an error. With `mend` two faults of torch are read: infinities as C++ prints them,
+    and backslashes of paths that it did not escape."""
     try:
         if mend:
             text = _INFINITE.sub(rb"null", _ESCAPES.sub(lambda match: match[1] or rb"\\", text))

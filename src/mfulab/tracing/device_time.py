@@ -146,10 +146,8 @@ class DeviceTime:
         return "compiled code holds its matmuls itself" if is_hidden else ""
 
     def _parts(self) -> dict[Part, int]:
-        """Nanoseconds of the window by kind of time, operator and shapes, each once: they sum to the window.
-
-        Idle time stands by its cause. Of what overlaps, the first kind of `SPENT` counts, then what began first.
-        """
+        """Nanoseconds of the window by kind of time, operator and shapes, each once, idle time by its cause. Of what
+        overlaps, the first kind of `SPENT` counts, then what began first."""
         names, host, found = self.recording.names, self.recording.host, Counter[Part]()
         covered, left = NONE, np.ones(len(self.begin), bool)
         for kind, chosen in zip(SPENT, self.layers, strict=False):

@@ -33,10 +33,8 @@ MOST_LETTERS = 60  # of a kind's name
 
 
 def read(path: Path) -> list[Recording]:
-    """Reads a trace file, gzip or not, a recording of each process that launched work.
-
-    Raises TraceError where it is none, is damaged, or holds nothing to report.
-    """
+    """Reads a trace file, gzip or not, a recording of each process that launched work. Raises TraceError where it is
+    none, is damaged, or holds nothing to report."""
     stream, taken = Stream(path), _Taken(Recorder(path))
     count = 0
     collects = gc.isenabled()

@@ -13,10 +13,8 @@ _XSPACE = re.compile(rb"\n.{1,24}?\x12.(?:/host:|/device:|Task |#Chip)", re.DOTA
 
 
 def read(path: Path) -> list[Recording]:
-    """Reads a trace of any of them, a recording of each process that launched work or marked steps.
-
-    Raises TraceError: it is none, is damaged, or holds nothing to report.
-    """
+    """Reads a trace of any of them, a recording of each process that launched work or marked steps. Raises TraceError:
+    it is none, is damaged, or holds nothing to report."""
     recordings: list[Recording] = reader_of(path).read(path)
     return recordings
 

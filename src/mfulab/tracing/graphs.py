@@ -1,7 +1,6 @@
 """Gives the kernels of replayed CUDA and HIP graphs the operators that the trace of their capture holds.
 
-A graph's kernels belong to no operator: the operators were called once, when the graph was captured. Each replay's
-kernels are joined with the launches of a capture, in order: by their kernels' names where the trace of the capture has
+Each replay's kernels are joined with the launches of a capture, in order: by their kernels' names where the capture has
 them (ROCm), else only where their numbers are equal and matmul kernels meet matmuls.
 """
 

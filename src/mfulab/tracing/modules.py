@@ -1,8 +1,7 @@
 """A step's time and FLOPs by the model's modules and by marked ranges.
 
-torch.profiler records modules with `with_stack=True` or `with_modules=True`, as `nn.Module: NAME_NUMBER`; ranges are
-those of `record_function` and NVTX. Work of a backward pass belongs to the module of the forward operator that has its
-sequence number. Each nanosecond in which the device was busy belongs to one module, or to none.
+torch.profiler records modules as `nn.Module: NAME_NUMBER`; ranges are those of `record_function` and NVTX. Work of a
+backward pass belongs to the module of the forward operator that has its sequence number.
 """
 
 import json
@@ -25,10 +24,8 @@ Names = tuple[str, ...]  # names of modules and ranges, the outermost first
 
 @dataclass(frozen=True)
 class Module:
-    """Time in the device's kernels, ns of a window, and FLOPs, of the calls of one path of names and all below it.
-
-    Alike siblings are one: a layer that a model calls 24 times has 24 `calls`. On a CPU the time is the host's.
-    """
+    """Time and FLOPs of all calls of one path of names and what is below it; alike siblings are one. ns of a window, in
+    the device's kernels, on a CPU the host's."""
 
     path: Names
     calls: int
@@ -37,11 +34,9 @@ class Module:
 
 
 class Spans:
-    """Modules and ranges on the host, which have names, and calls of the backward pass, which have none.
-
-    `parent` is the span around each on its thread, -1 without one; `paths` are the names from the outermost span to
-    each, of a call of the backward pass those of its forward operator.
-    """
+    """Modules and ranges on the host, which have names, and calls of the backward pass, which have none. `parent` is
+    the span around each, -1 without one; `paths` are the names from the outermost, of a backward call those of its
+    forward operator."""
 
     def __init__(self, recording: Recording) -> None:
         host = recording.host
@@ -87,10 +82,8 @@ class Spans:
 def by_module(
     recording: Recording, attribution: Attribution, window: Window, spans: Spans, device: int | None = None
 ) -> list[Module]:
-    """Every module and range with what lies in it, each before its parts, the longest first; none without any.
-
-    The first, of no name, is all that the device did, on a CPU the window: what its parts leave belongs to no module.
-    """
+    """Every module and range with what lies in it, each before its parts, the longest first; none without any. The
+    first, of no name, is all that the device did, on a CPU the window."""
     if not len(spans.begin):
         return []
     paths, time, flops = [*spans.paths, ()], Counter[Names](), Counter[Names]()  # the last is that of -1: of no module

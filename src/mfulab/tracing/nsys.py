@@ -1,7 +1,6 @@
-"""Reads what `nsys export --type sqlite` writes into a `Recording`.
+"""Reads what `nsys export --type sqlite` writes into a `Recording`; a column that an export lacks is NULL.
 
-Tables and columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference". A column that an export lacks is NULL,
-so that older schemas and cut-down exports are read as far as they go.
+Tables and columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference".
 """
 
 import json

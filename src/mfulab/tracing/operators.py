@@ -110,10 +110,8 @@ class BlockTrace:
 
 
 def operator_table(traced: TracedPass) -> list[Row]:
-    """A row for each operator and input shapes, most self time first; times, FLOPs and bytes of all traced steps.
-
-    FLOPs are torch.profiler's own formulas (matmuls, convolutions, element-wise sums), empty if it has none.
-    """
+    """A row for each operator and input shapes, most self time first; times, bytes, and FLOPs by torch.profiler's own
+    formulas (empty without one) of all traced steps."""
     rows: list[Row] = []
     for event in traced.profiler.key_averages(group_by_input_shape=True):
         if event.key.startswith(OURS):
@@ -189,10 +187,8 @@ def _inside_product(event: Any) -> bool:
 def trace_readings(
     traced: TracedPass, device: torch.device, step_s: float | None = None
 ) -> tuple[Readings, Analysis | None]:
-    """Shares of the traced steps, by kind of kernel and of operator, and what else the trace holds of them.
-
-    `step_s`: seconds that a step takes without a trace. A GPU's shares are then its kernels' time ÷ that.
-    """
+    """Shares of the traced steps, by kind of kernel and of operator, and what else the trace holds. Where a step takes
+    `step_s` without a trace, a GPU's shares are its kernels' time ÷ that."""
     try:
         analysis = traced.analysis if step_s is None else traced.analysis.untraced(step_s)
     except TraceError as error:

@@ -1,8 +1,5 @@
-"""Parts a file that several processes wrote, as merged ranks do, into a recording of each.
-
-Correlations, external ids, devices and steps are numbered by each process anew, so what one launched must not be sought
-among what another did.
-"""
+"""Parts a file that several processes wrote, as merged ranks do, into a recording of each: correlations, external ids,
+devices and steps are numbered by each process anew."""
 
 import re
 from collections.abc import Sequence
@@ -20,10 +17,8 @@ _NUMBER = re.compile(r"\s*\d+\s*$")
 def split(recording: Recording, threads: Sequence[Any], places: Sequence[Any]) -> list[Recording]:
     """A recording of each process that launched work, or marked steps; the whole where there is but one.
 
-    Args:
-        recording: all events; of an activity `device` is its place, which stands for a process and a device of it.
-        threads: the process of each thread.
-        places: the process that the file names at each place: in a trace of torch it may be the device's number.
+    `threads` are the process of each thread, `places` that of each device, as the file names them: in a trace of torch
+    it may be the device's number.
     """
     host, launches = recording.host, recording.launches
     names = _names([*dict.fromkeys(threads)], [*dict.fromkeys(places)])
@@ -52,10 +47,8 @@ def split(recording: Recording, threads: Sequence[Any], places: Sequence[Any]) -
 
 
 def _names(threads: list[Any], places: list[Any]) -> dict[Any, Any]:
-    """The name of each process: of a text the words before a number, where devices have other numbers.
-
-    A merged file calls rank 1's process "[TP01] 4242" and its device "[TP01] 1".
-    """
+    """The name of each process: of a text the words before a number, where devices have other numbers. A merged file
+    calls rank 1's process "[TP01] 4242" and its device "[TP01] 1"."""
     known = set(threads)
     if all(one in known for one in places):
         return {one: one for one in threads}
@@ -63,10 +56,8 @@ def _names(threads: list[Any], places: list[Any]) -> dict[Any, Any]:
 
 
 def _assigned(recording: Recording, of_launch: Indices, of_place: list[int], owners: list[int]) -> list[int]:
-    """The process of each place: as it is named, else whose launches precede most of what was executed there.
-
-    Of equal ones the first that has no place yet: ranks that were merged stand in one order.
-    """
+    """The process of each place: as it is named, else whose launches precede most of what was executed there; of equal
+    ones the first that has no place yet."""
     activities, launches = recording.activities, recording.launches
     taken = set(of_place)
     for place, named in enumerate(of_place):

@@ -79,10 +79,8 @@ class Product:
 def products_of(
     recording: Recording, attribution: Attribution, window: Window, device: int | None = None
 ) -> tuple[list[Product], dict[str, tuple[int, Said]], dict[int, Product]]:
-    """The window's products with their FLOPs, those of unknown FLOPs, and the product of each call.
-
-    With `device`, those of which that device executed a kernel.
-    """
+    """The window's products with their FLOPs, those of unknown FLOPs, and the product of each call; with `device`,
+    those of which that device executed a kernel."""
     host, activities, on_gpu = recording.host, recording.activities, len(recording.activities) > 0
     roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
     times, kernels, spans = Counter[int](), dict[int, list[int]](), (activities.end - activities.begin).tolist()

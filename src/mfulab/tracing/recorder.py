@@ -54,10 +54,8 @@ class Recorder:
         self, span: tuple[int, int], kind: int, name: str, place: tuple[Any, int], stream: int, correlation: int,
         external: int, blocks: int, collective: Collective | None = None,
     ) -> None:  # fmt: skip
-        """Adds what a device executed: `kind` of `KINDS`, and the blocks of its grid, 0 where they are not known.
-
-        `place` is the process, as the file tells it, and the device's number in it.
-        """
+        """Adds what a device executed: `kind` of `KINDS`, its process and device as `place`, and the blocks of its
+        grid, 0 where they are not known."""
         number = self._places.setdefault(place, len(self._places))
         self._activities.extend((*span, kind, self._name(name), number, stream, correlation, external, blocks))
         if collective:
@@ -92,9 +90,7 @@ class Recorder:
 
     def done(self, metadata: dict[str, Any], events: int | None = None, notes: Sequence[Said] = ()) -> list[Recording]:
         """A recording of each process that launched or marked steps, of all events so far; `events` are the file's.
-
-        Raises TraceError: kernels begin before they were launched, so another clock than the host's timed them.
-        """
+        Raises TraceError where another clock than the host's timed kernels."""
         activities, host, launches = map(_columns, (self._activities, self._host, self._launches), (9, 8, 6))
         *spans, forward, annotation, sequence = host
         recording = Recording(
@@ -133,7 +129,7 @@ def _checked(recording: Recording, devices: Indices) -> Recording:
 
 
 def _possible(recording: Recording) -> Recording:
-    """Leaves out events at times that cannot be, which would stretch windows; a note counts them.
+    """Leaves out events at times that cannot be; a note counts them.
 
     An activity at 0 before all that the host did was never timed. Events an hour away from most others, or as long,
     have a broken stamp. A kernel long before its launch has one too, unless most have: then the clocks differ.
@@ -166,10 +162,8 @@ def _possible(recording: Recording) -> Recording:
 
 
 def _trim(activities: Activities, device: int) -> tuple[int, int] | None:
-    """Lets each activity begin where those before it on its stream have ended: a stream executes one at a time.
-
-    Their union stays as it is. Returns how many were cut and by how many ns in all; None without overlap.
-    """
+    """Lets each activity begin where those before it on its stream have ended. Returns how many were cut and by how
+    many ns in all; None without overlap."""
     count = lost = 0
     mine = np.flatnonzero((activities.device == device) & (activities.stream >= 0))
     for stream in np.unique(activities.stream[mine]):

@@ -1,8 +1,5 @@
-"""A trace as columns: what the device executed, which operators the host called, and the launches between them.
-
-Times are whole nanoseconds of the trace's clock. A reader of a trace format gives its events to a `Recorder`
-(`recorder.py`); all that is computed of them starts from the `Recording`s that this makes.
-"""
+"""A trace as columns: what the device executed, which operators the host called, and the launches between them. Times
+are whole nanoseconds of the trace's clock."""
 
 import re
 from collections.abc import Callable

@@ -1,7 +1,6 @@
 """Reads the JSON of rocprofv3 (`rocprofv3 --sys-trace --output-format json`) into a `Recording`.
 
-Schema: ROCm, rocprofiler-sdk, "Using rocprofv3": a list of processes with agents, kernel symbols, strings and
-buffer records. Times are whole nanoseconds.
+Schema: ROCm, rocprofiler-sdk, "Using rocprofv3". Times are whole nanoseconds.
 """
 
 import json

@@ -61,10 +61,8 @@ def mfu_over_time(told: DeviceTime, flops: dict[int, int], peak_flop_s: float) -
 def tracks(
     number: int, told: DeviceTime, flops: dict[int, int], peak_flop_s: float | None, verdict: str, names: dict[str, str]
 ) -> Iterator[str]:
-    """Events, as JSON, of the tracks of the row of this number.
-
-    `names` are those of kinds and causes, `verdict` is a sentence.
-    """
+    """Events, as JSON, of the tracks of the row of this number; `names` are those of kinds and causes, `verdict` is a
+    sentence."""
     process = PROCESS + number
     yield json.dumps({"ph": "M", "name": "process_name", "pid": process, "args": {"name": "mfulab"}})
     yield json.dumps({"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": -1}})
@@ -99,11 +97,8 @@ def _microseconds(time: int) -> str:
 
 
 def write(target: Path, recordings: Sequence[Recording], added: list[str]) -> None:
-    """Writes one file's trace with `added` events: torch.profiler's text as it is, that of another
-    trace format as it was read.
-
-    Raises ConfigurationError where `target` cannot be written.
-    """
+    """Writes one file's trace with `added` events: torch.profiler's text as it is, that of another trace format as it
+    was read. Raises ConfigurationError where `target` cannot be written."""
     path = recordings[0].path
     try:
         with gzip.open(target, "wb") if target.suffix == ".gz" else target.open("wb") as out:

@@ -61,10 +61,8 @@ def annotation(steps: int) -> str:
 
 
 def windows(recording: Recording, steps: int | None = None) -> list[Window]:
-    """One window for each run of consecutive steps; `steps` is their number where the trace does not tell.
-
-    Raises TraceError: there is no time in it.
-    """
+    """One window for each run of consecutive steps; `steps` is their number where the trace does not tell. Raises
+    TraceError: there is no time in it."""
     host, marks, found = recording.host, [], list[Window]()
     for index in np.flatnonzero(host.annotation):
         name = recording.names[host.name[index]]
@@ -93,11 +91,8 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
 
 
 def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:
-    """The steps of one run without warm-up, from the end of earlier work on the device to the end of their own.
-
-    A device lags behind a host that does not wait for it, at both ends alike: the time between two completions is the
-    period of its steps, and the host's marks alone are not.
-    """
+    """The steps of one run without warm-up, from the end of earlier work on the device to the end of their own: the
+    time between two completions is their period, and the host's marks alone are not."""
     left_out = 0
     while len(run) >= 3:
         median = float(np.median([end - begin for _, begin, end in run[1:]]))
@@ -118,11 +113,8 @@ def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:
 
 
 def _on_device(recording: Recording, begin: int, end: int) -> tuple[int, int]:
-    """Times between which a device did the work of the steps that the host marked from `begin` to `end`.
-
-    They are completions on the stream that works most for these steps: of earlier work, `begin` where none is left, and
-    of the steps' own. Work on other streams may run ahead, and the period holds as much of it at both ends.
-    """
+    """Times between which a device did the work of the steps that the host marked from `begin` to `end`: completions of
+    earlier and own work on the stream that works most for these steps."""
     activities, found = recording.activities, launch_of(recording)
     times = np.append(recording.launches.begin, end)[found]
     own = (times >= begin) & (times < end) & (found >= 0)

@@ -1,8 +1,7 @@
 """Reads a profile of JAX or TensorFlow (`*.xplane.pb`), on GPUs and TPUs, into a `Recording`.
 
-Messages: tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA; only the fields read here are
-declared, and protobuf skips the rest. A TPU names its own FLOPs and bytes of each operator; on a GPU they are counted
-from the module that the profile holds.
+Messages: tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA. A TPU names its own FLOPs and bytes
+of each operator; on a GPU they are counted from the module that the profile holds.
 """
 
 import math
@@ -31,10 +30,8 @@ _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 
 
 def read(path: Path) -> list[Recording]:
-    """Reads a profile: what devices executed, HLO operators with their FLOPs, launches and steps.
-
-    Raises TraceError: protobuf is not installed, the file is damaged, or no device's plane holds an event.
-    """
+    """Reads a profile: what devices executed, HLO operators with their FLOPs, launches and steps. Raises TraceError:
+    protobuf is not installed, the file is damaged, or no device's plane holds an event."""
     content = b"".join(Stream(path).chunks())
     try:
         space = message("XSpace")
@@ -220,10 +217,8 @@ def _operator(
 
 
 def module_costs(module: Any) -> dict[str, Cost]:
-    """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies.
-
-    A fusion has those of the dots and convolutions in it; a library's call those of its own dimensions.
-    """
+    """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies: a fusion has those of what
+    is in it, a library's call those of its own dimensions."""
     computations = {one.id: one for one in module.computations}
     known = {one.id: one for computation in module.computations for one in computation.instructions}
 

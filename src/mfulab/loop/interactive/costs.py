@@ -38,10 +38,8 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of a phase by format: what the model needs, and what was executed; bytes that matmuls moved.
-
-    `useful` are those that served real tokens, None if the model's arguments do not say which ones are.
-    """
+    """FLOPs of a phase by format, needed and executed, and bytes that matmuls moved. `useful` FLOPs served real tokens;
+    None if the model's arguments do not say which ones are."""
 
     formats: Mapping[Format, int] = field(default_factory=dict)
     executed_formats: Mapping[Format, int] = field(default_factory=dict)
@@ -83,10 +81,8 @@ class Cost:
 
 @dataclass(slots=True)
 class Phase:
-    """One phase: the kind that it began as, what it turned out to be, and the samples that went forward in it.
-
-    `began` is autograd's number at its beginning, `left` as its model's forward ended.
-    """
+    """One phase: what it began as and turned out to be, and its samples. `began` is autograd's number at its beginning,
+    `left` as its model's forward ended."""
 
     entry: Kind
     kind: Kind
@@ -107,10 +103,8 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
 
 
 def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
-    """Arguments without data: types, formats, switches and texts as words; dimensions and integers as sizes.
-
-    With it comes the batch: the dimensions of the first tensor, of which the first counts samples; empty without one.
-    """
+    """Arguments without data, and their batch: the first tensor's dimensions, of which the first counts samples; empty
+    without one."""
     words, sizes, batch = list[Any](), list[int](), list[tuple[int, ...]]()
     _walk(value, words, sizes, batch)
     return Kind(tuple(words), tuple(sizes)), batch[0] if batch else ()
@@ -165,10 +159,8 @@ def _mapped(tensor: torch.Tensor) -> int:
 
 
 class Filling:
-    """Useful FLOPs of equal calls that fill a static cache: sampled at places of a run of calls, straight in between.
-
-    A run is calls one after another without another kind between them, as a prompt's is; places count from 1.
-    """
+    """Useful FLOPs of equal calls in a row that fill a static cache: counted at some places of a run, straight in
+    between. Places count from 1."""
 
     def __init__(self) -> None:
         self.calls: Counter[int] = Counter()
@@ -197,10 +189,8 @@ class Filling:
 
 
 class KnownCosts:
-    """Costs of kinds, by what a phase began as (`entry`) and by what it turned out to be.
-
-    `differing` tells of a kind whose two counts differ, so that neither is its cost; empty without one.
-    """
+    """Costs of kinds, by what a phase began as (`entry`) and by what it turned out to be. `differing` names a kind
+    whose two counts differ, so that neither is its cost."""
 
     def __init__(self) -> None:
         self._costs: dict[Kind, Cost | None] = {}

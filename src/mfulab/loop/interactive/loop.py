@@ -20,17 +20,9 @@ from mfulab.timing.clocks import Clock, HostClock, clock_for
 class Loop:
     """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check.
 
-    Args:
-        models: modules whose outermost calls are forward passes; may be empty.
-        device: the device that `clock` is of.
-        counting: whether to count operators at all.
-        settle: called before each moment is marked.
-        publish: called with the cost of some steps, None if it is not known, and their number.
-
-    Attributes:
-        phases: phases of the steps that are watched.
-        rest: steps that nothing watches now; None while hooks are on.
-        tick_s: host seconds that the end of a step takes where nothing is watched; 0 before the first one.
+    `settle` is called before each moment, `publish` with the cost of some steps, None if it is not known, and their
+    number. `phases` are those of watched steps; `rest` holds steps that nothing watches now, None while hooks are on.
+    `tick_s` are host seconds that the end of a step then takes.
     """
 
     def __init__(

@@ -34,15 +34,8 @@ _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
 
 
 class Phases:
-    """Follows a loop between `open` and `close`, from the thread that opens it.
-
-    Args:
-        models: the modules whose outermost calls are forward passes; may be empty.
-        on_forward: called before each forward pass that is part of no other.
-        on_optimizer: called after each optimiser's step.
-        on_compilation: called as torch begins to compile, in whatever thread.
-        counting: whether to count at all.
-    """
+    """Follows a loop between `open` and `close`, from the thread that opens it. Outermost calls of `models`, which may
+    be none, are forward passes."""
 
     def __init__(
         self,
@@ -109,10 +102,8 @@ class Phases:
         self.begin()
 
     def rest(self, look: Callable[[Call], None] | None) -> bool:
-        """Takes all hooks off, between two steps, but one that only looks at forward passes where there is one.
-
-        Returns whether it did: a graph that waits for its backward pass reaches from one step into the next.
-        """
+        """Takes all hooks off between two steps, but one that looks at forward passes where there is one. Returns
+        whether it did: a graph that waits for its backward pass reaches into the next step."""
         waits = self._pending[:-1] if self._depth else self._pending
         if self._running or self._counter is not None or waits or self.nested:
             return False

@@ -49,10 +49,8 @@ def folder() -> Path:
 
 
 def why_unsafe(place: Path) -> str | None:
-    """Says why nothing is published in, or read from, a folder: who else may write there chooses what is overwritten.
-
-    None for a folder of this user alone, and for one that does not exist.
-    """
+    """Says why nothing is published in, or read from, a folder that others may write; None for a folder of this user
+    alone, and for one that does not exist."""
     try:
         about = place.lstat()
     except FileNotFoundError:

@@ -52,10 +52,8 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: seconds, its FLOPs where they are known, samples that went forward, and what slowed it down.
-
-    It `counted` operators, was `compiled` in part, or was `watched` by hooks.
-    """
+    """One step: seconds, FLOPs and samples where they are known, and whether it `counted` operators, was `compiled` in
+    part, or was `watched` by hooks."""
 
     seconds: float
     cost: Cost | None
@@ -76,10 +74,8 @@ class Work:
 
 
 def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, Mark, Mark]]:
-    """Seconds of each step and the marks around it, from the seconds between moments; `skip` ends no step.
-
-    Steps of a rest have its mark on both sides.
-    """
+    """Seconds of each step and the marks around it, from the seconds between moments; `skip` ends no step, and steps of
+    a rest have its mark on both sides."""
     kinds = {mark.what if mark.rest is None else "forward" if mark.rest.of_forwards else "step" for mark in marks}
     wanted = next((bounds for what, bounds in _BOUNDS if what in kinds), ())
     moments, found = itertools.accumulate(intervals, initial=0.0), []
@@ -249,7 +245,7 @@ def shares(
     clock_mhz: float | None,
     peaks: Callable[[Mapping[Format, int], Mapping[Format, int]], WeightedPeaks],
 ) -> tuple[dict[str, Any], Readings]:
-    """Columns of FLOPs, MFU and HFU, and why some are missing. They take the mean step, since all FLOPs count.
+    """Columns of FLOPs, MFU and HFU of the mean step, since all FLOPs count, and why some are missing.
 
     `dtype` is that of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not
     reported; `peaks` gives the peaks of FLOPs by format, needed and executed.
@@ -307,10 +303,8 @@ def merged(laps: Sequence[tuple[float, Readings]]) -> Readings:
 
 
 def as_job(ranks: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """The job's values from those of its ranks: `flops`, `executed_flops` and `seconds` of a mean step, `mfu_percent`.
-
-    What a rank does not know the job does not know either. A rank's peak follows from its own MFU.
-    """
+    """The job's values from those of its ranks' mean steps. What a rank does not know the job does not know either. A
+    rank's peak follows from its own MFU."""
     seconds = [rank["seconds"] for rank in ranks]
     slowest = max(range(len(ranks)), key=lambda place: seconds[place] or 0.0)
     longest = seconds[slowest]

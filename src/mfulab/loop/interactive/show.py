@@ -33,10 +33,8 @@ def bar(percent: float) -> str:
 
 
 def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], language: str = "en") -> Table:
-    """The rungs of the ladder that were measured, those beside its falling order dimmed.
-
-    If the first is missing, its reason stands in place of a bar.
-    """
+    """The rungs of the ladder that were measured, those beside its falling order dimmed; the reason in place of a bar
+    if the first is missing."""
     table, names = Table(box=None, pad_edge=False, show_header=False), Texts(language, "rungs")
     measured, first = ladder.measured(values), ladder.RUNGS[0].column
     drop = ladder.largest_drop(values)

@@ -14,14 +14,8 @@ Log = Callable[[dict[str, float]], object]
 class TrainingWindow:
     """Base of a callback: its window opens after `warm_up` steps, is logged every `every`, and shown at the end.
 
-    Args:
-        every: steps from one report to the next.
-        warm_up: steps that are not measured.
-        job: a folder in which the whole training is kept, from the process's start: see `mfulab goodput`.
-        options: of `mfulab.measure`.
-
-    Attributes:
-        window: the `mfulab.measure` window; None before the first steps are over.
+    The whole training is kept in the folder `job`, from the process's start: see `mfulab goodput`. `options` are those
+    of `mfulab.measure`. `window` is None before the first steps are over.
     """
 
     def __init__(self, *, every: int = 50, warm_up: int = 3, job: Any = None, **options: Any) -> None:
