@@ -48,7 +48,6 @@ def bodies_seen(listens: Callable[[Any], bool], branches: Callable[[Body, Body, 
 
 
 def _plain(operator: HigherOrderOperator) -> Any:
-    """The implementation that calls an operator's body on tensors with data."""
     return operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
 
 

@@ -25,8 +25,6 @@ Pass = Literal["forward", "backward", "recomputed", "optimizer"]
 
 @dataclass(frozen=True)
 class _Frame:
-    """Activity that is under way: a layer's forward, autograd's engine, or an optimiser's step."""
-
     kind: Literal["layer", "engine", "optimizer"]
     layer: str = ROOT
     owner: int = 0
@@ -120,7 +118,6 @@ class LayerTracker(Opened):
         return layer, direction
 
     def _maker(self, node: Node) -> str:
-        """Name of the layer that made an autograd node; the root for those that belong to none."""
         number = node._sequence_nr()
         # Accumulating a leaf's gradient has the largest number that there is.
         return ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
@@ -216,7 +213,6 @@ class LayerTracker(Opened):
 
 
 def _holders(model: torch.nn.Module) -> dict[int, set[str]]:
-    """Modules by the storage of each weight that they hold themselves."""
     holders: dict[int, set[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         plain = type(weight) in (torch.Tensor, torch.nn.Parameter) or isinstance(weight, FakeTensor)

@@ -113,7 +113,6 @@ def nested_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
 
 
 def _lengths(x: Any) -> list[int]:
-    """Tokens of each sequence of [batch, tokens, width], nested or not."""
     if getattr(x, "is_nested", False):
         return [int(size[0]) for size in x._nested_tensor_size().tolist()]
     return [x.shape[1]] * x.shape[0]

@@ -44,7 +44,6 @@ def count_by(counter: OtherCounter, model: nn.Module, inputs: torch.Tensor) -> O
 
 
 def _counted(counter: OtherCounter, model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
-    """The tool's number, its unit, and what it passed over if it says so."""
     match counter:
         case "torch":
             from torch.utils.flop_counter import FlopCounterMode

@@ -150,7 +150,6 @@ class LstmsOnCpu(ExitStack):
             self._outputs.append((weakref.ref(output[0].untyped_storage()), hidden))
 
     def _shared(self) -> None:
-        """Takes off the outputs that the layers that follow save as well."""
         for storage, size in self._outputs:
             if (alive := storage()) is not None and alive in self._saved.seen:
                 self.more -= Held(size)

@@ -220,7 +220,6 @@ def module_times(modules: str | None, step_s: float | None, best_tflop_s: float 
 
 
 def _of_devices(ceiling: Values, devices: float | None) -> Values:
-    """A ceiling of so many devices: the sum of their peaks, under which several processes' FLOPs stand."""
     if not devices or devices == 1:
         return ceiling
     return {

@@ -80,7 +80,6 @@ def _trace_peak(device: str, precision: str, units: int | None, given: Values) -
 
 
 def _without_mfu(row: Values, joined: Values, missing: Said | None, at_least: float | None) -> Said | None:
-    """Reason why a trace gives no MFU, with a remedy; None if it gives one."""
     if row.get("status") != "ok" or joined["mfu_percent"] is not None:
         return None
     if row.get("flops") is None:

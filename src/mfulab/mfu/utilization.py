@@ -130,7 +130,6 @@ def utilization(
 
 
 def _denominators(compute: Mapping[str, Any], clock_mhz: float | None) -> dict[str, float | None]:
-    """Peaks in TFLOP/s by the basis that they make."""
     spec = compute.get("computed_tflop_s")
     return {
         "spec": spec,

@@ -60,7 +60,6 @@ def judge(row: Mapping[str, object]) -> Verdict:
 
 
 def _first(*values: float | None) -> float | None:
-    """The first value that was measured."""
     return next((value for value in values if value is not None), None)
 
 
@@ -244,7 +243,6 @@ def _low_occupancy(facts: Facts, lost: Lost) -> Said | None:
 
 
 def _computed_beside(facts: Facts) -> Said | None:
-    """The share of a CPU that other processes took; None if they left it alone."""
     return _reached("beside", facts, "other_processes_percent", OTHERS)
 
 
@@ -256,7 +254,6 @@ def _held_back(facts: Facts) -> Said | None:
 
 
 def _disturbed(facts: Facts) -> Said | None:
-    """Processes that met a slow state of the machine, by its probe; None if it was as fast as ever."""
     numbers = {"count": facts["disturbed_replicates"], "total": facts["replicates"], "slowdown": facts["slowdown"]}
     return Said("disturbed", numbers) if facts.at_least("disturbed_replicates", 1) else None
 

@@ -135,7 +135,6 @@ class Stream:
         return found
 
     def _damaged(self, error: Any, count: int) -> TraceError:
-        """The error for a text: cut where it ends too early, else damaged at a place that it names."""
         after = f"after {count:,} events"
         if not isinstance(error, json.JSONDecodeError):
             return TraceError(f"{self.path}: not valid JSON ({str(error)[:120] or type(error).__name__}), {after}")
@@ -145,7 +144,6 @@ class Stream:
         return TraceError(f"{self.path}: damaged: {error.msg} at {near!r}, {after}; {WANTED}")
 
     def _head(self, chunks: Iterator[bytes]) -> tuple[bytes, bytes]:
-        """Text after the opening of the list of events, and that opening."""
         buffer = b""
         for chunk in chunks:
             buffer += chunk

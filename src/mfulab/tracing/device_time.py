@@ -135,7 +135,6 @@ class DeviceTime:
         return absent | shares.readings(values, window_s=wall / 1e9)
 
     def _without_operators(self, compute: int) -> str:
-        """Says why operators have no shares; empty where they have."""
         if not compute:
             return "no compute kernel ran in this window"
         if self.spent["graph"] > MOST_OF_GRAPHS * compute:

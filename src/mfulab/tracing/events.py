@@ -60,15 +60,12 @@ def read(path: Path) -> list[Recording]:
 
 
 class _Taken:
-    """The events of a file as they are taken, and counts of those that could not be."""
-
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.endless = self.timeless = self.odd = 0
         self.unknown = Counter[str]()  # kinds of device events that are not read here
 
     def check(self, path: Path, count: int, metadata: dict[str, Any]) -> None:
-        """Raises TraceError where a part is missing without which the rest would mislead."""
         if self.timeless:
             raise TraceError(
                 f"{path}: {self.timeless:,} events of devices or operators have no number as `ts` or `dur`"
@@ -94,7 +91,6 @@ class _Taken:
             )
 
     def notes(self) -> list[Said]:
-        """Sentences on what was left out."""
         found = [Said("odd_events", {"count": self.odd})] if self.odd else []
         return [*found, Said("unknown_kinds", {"kinds": self._kinds()})] if self.unknown else found
 
@@ -102,7 +98,6 @@ class _Taken:
         return ", ".join(f"{name} ({count:,})" for name, count in self.unknown.most_common(5))
 
     def event(self, event: dict[str, Any]) -> None:
-        """Adds an event of a kind that is read."""
         category = event.get("cat")
         kind = _KINDS.get(category)  # type: ignore[arg-type]
         if kind is None:
@@ -166,7 +161,6 @@ class _Taken:
         self.recorder.host_call(span, name, thread, external, forward, annotation, call, sequence)
 
     def _of_device(self, category: Any, event: dict[str, Any]) -> None:
-        """Counts the kind of an event that says on which device or stream it ran."""
         args = event.get("args")
         if event.get("ph") != "X" or not isinstance(args, dict) or _ASIDE.search(str(category)):
             return

@@ -44,7 +44,6 @@ class HostTime:
         self.idle_causes: dict[str, int] = {}  # nothing waits for a launch
 
     def _begins(self, words: str) -> Any:
-        """Calls on the host whose names begin so, one truth value each."""
         return self.recording.named(lambda name: name.startswith(words))[self.recording.host.name]
 
     def _spans(self, chosen: Any) -> Intervals:

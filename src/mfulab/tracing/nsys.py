@@ -88,7 +88,6 @@ class _Export:
         return {row[1] for row in self.database.execute(f'PRAGMA table_info("{name}")')}
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of a table's columns, NULL for one that it lacks; no row where there is no table."""
         held = self._columns(table)
         if held:
             chosen = ", ".join(name if name in held else "NULL" for name in columns)

@@ -179,7 +179,6 @@ def uncounted_operators(traced: TracedPass) -> str | None:
 
 
 def _inside_product(event: Any) -> bool:
-    """True if an operator is how another, counted one is done."""
     parent = event.cpu_parent
     return parent is not None and (is_product(parent.name) or _inside_product(parent))
 

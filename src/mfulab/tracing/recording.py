@@ -73,7 +73,6 @@ class Call:
 
 
 def _is_shape(shape: list[Any]) -> bool:
-    """Tells a list of sides, or of lists of them: a list of tensors."""
     return all(
         _is_shape(side) if isinstance(side, list) else isinstance(side, int) and 0 <= side < MOST_ELEMENTS
         for side in shape

@@ -100,7 +100,6 @@ def executed_ratio(kernel: str, recorded: Recorded, blocks: int = 0) -> float | 
 
 
 def _whole(side: int, step: int) -> float:
-    """A side in whole steps ÷ the side."""
     return -(-side // step) * step / side
 
 

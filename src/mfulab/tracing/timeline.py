@@ -119,7 +119,6 @@ def write(target: Path, recordings: Sequence[Recording], added: list[str]) -> No
 
 
 def _activities(recording: Recording) -> Iterator[str]:
-    """Gives what the devices executed, a track each stream, and the host's calls, one each thread."""
     activities, host = recording.activities, recording.host
     columns = (activities.begin, activities.end, activities.name, activities.device, activities.stream)
     called = (host.begin, host.end, host.name, np.full(len(host), PROCESS - 1), host.thread)

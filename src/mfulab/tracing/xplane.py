@@ -54,7 +54,6 @@ def read(path: Path) -> list[Recording]:
 
 
 def _take(recorder: Recorder, properties: list[dict[str, Any]], planes: "list[_Plane]") -> int:
-    """Adds what the planes hold; returns how many events they have."""
     modules = next((plane.modules() for plane in planes if plane.name == "/host:metadata"), {})
     marked = False
     for plane in planes:
@@ -68,15 +67,12 @@ def _take(recorder: Recorder, properties: list[dict[str, Any]], planes: "list[_P
 
 
 class _Plane:
-    """One plane, with the names that its numbers stand for."""
-
     def __init__(self, plane: Any) -> None:
         self.name, self.lines, self._plane = _text(plane.name), plane.lines, plane
         self._stat = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
         self.kinds = {entry.key: entry.value for entry in plane.event_metadata}
 
     def stats(self, holder: Any) -> dict[str, Any]:
-        """Statistics of an event, of its kind or of the plane by name."""
         found = {}
         for stat in holder.stats:
             field = stat.WhichOneof("value")
@@ -91,7 +87,6 @@ class _Plane:
         return {key: self.stats(kind) for key, kind in self.kinds.items()}
 
     def modules(self) -> dict[int, Any]:
-        """Costs of the operators of HLO modules, by the number of their program."""
         found = {}
         for key, about in self._about.items():
             if content := about.get("Hlo Proto") or about.get("hlo_proto"):
@@ -101,7 +96,6 @@ class _Plane:
         return found
 
     def properties(self, number: int) -> dict[str, Any]:
-        """Facts about the device, named as in torch.profiler's `deviceProperties`."""
         about = self.stats(self._plane)
         return {
             "id": number,
@@ -114,7 +108,6 @@ class _Plane:
         }
 
     def device(self, recorder: Recorder, number: int, modules: dict[int, Any], marked: bool) -> bool:
-        """Adds what this device executed; the marks of its steps where no other device's were added."""
         steps = False
         for line in self.lines:
             name = _text(line.name)
@@ -207,7 +200,6 @@ def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
 def _operator(
     recorder: Recorder, span: Any, name: str, cost: Cost | None, thread: tuple[str, Any], external: int
 ) -> None:
-    """Adds an operator, a matmul of known FLOPs where it has a cost."""
     short, call = re.sub(r"[.\d]+$", "", name), None  # without its number
     if cost:
         flops, moved, tensors = cost

@@ -12,6 +12,7 @@ from mfulab.device.peaks import Peak
 from mfulab.loop.goodput.pages import METRICS, Metrics
 from mfulab.mfu import decoders
 from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total
+from mfulab.models.work import work_of
 
 MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
 COLUMNS = (
@@ -119,7 +120,6 @@ def sample_of(
 
 
 def _missing(row: Mapping[str, Any], now: Reading, peak: Peak, anew: bool) -> list[str]:
-    """Keys of the sentences that say why columns are empty."""
     has_histogram = "first_tokens" in now
     rules = {
         "anew": anew,
@@ -182,9 +182,8 @@ def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> tuple[f
 
 @cache
 def _counted(config: str, length: int, mode: decoders.Mode) -> decoders.Work:
-    """Work computed from a plain decoder's dimensions, else counted."""
     made = ModelConfig.model_validate_json(config)
     try:
         return decoders.computed(made, length, 1, mode)
     except ConfigurationError:
-        return decoders.work_of(made, length, 1, mode)
+        return work_of(made, length, 1, mode)

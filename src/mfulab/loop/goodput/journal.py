@@ -120,7 +120,6 @@ class Journal:
             self._pending, self._written = {}, self._last
 
     def _write(self, line: dict[str, Any], durable: bool = False) -> bool:
-        """Appends a line by one write; after half a line, on one of its own."""
         if self._file < 0 or self._pid != os.getpid():
             return False
         data = b"\n" * self._torn + json.dumps(line).encode() + b"\n"

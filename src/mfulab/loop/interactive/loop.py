@@ -123,7 +123,6 @@ class Loop:
             self._judge(of_forwards=True)
 
     def _judge(self, of_forwards: bool) -> None:
-        """Judges the step that a mark has just ended, and takes the hooks off if enough were alike."""
         phases = self.phases
         since, number, compiled, spent_s = self._reached
         self._reach()
@@ -197,7 +196,6 @@ class Loop:
         self._reach()
 
     def _cost_of_tick(self, group: int) -> float:
-        """Host seconds that the end of a step costs where nothing is watched."""
         rest = Rest(clock_for(self._device), 0, 2 * TICKS, group)
         began = time.perf_counter()
         for _ in range(TICKS):

@@ -122,7 +122,6 @@ def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[st
 
 
 def _added(flops: Iterable[tuple[str, int]]) -> Counter[str]:
-    """Sums by name."""
     found: Counter[str] = Counter()
     for name, count in flops:
         found[name] += count

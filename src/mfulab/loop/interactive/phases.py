@@ -291,7 +291,6 @@ class Phases:
             self._counter.follow(gradients, leaves)
 
     def _of_compiled_code(self, passed: Sequence[Phase], nodes: int, outputs: Any) -> bool:
-        """True if the forward passes of a graph were compiled."""
         words = {phase.entry.words for phase in passed}
         if self._compiled or words <= self._of_compiled:
             return True

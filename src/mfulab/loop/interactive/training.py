@@ -27,7 +27,6 @@ class TrainingWindow:
         self.journal = journal_of(job)
 
     def _mark(self, span: str, step: int | None = None, **facts: Any) -> None:
-        """Says in the journal what ran since the last mark."""
         if self.journal:
             self.journal.mark(span, step, **facts)
 
@@ -40,7 +39,6 @@ class TrainingWindow:
         self._steps = 0
 
     def _step(self, models: Callable[[], Models], log: Log, done: int) -> None:
-        """Notes the end of a step; `done` steps of the training are then over."""
         self._steps += 1
         if self.journal:
             self.journal.step(done)
@@ -55,7 +53,6 @@ class TrainingWindow:
             self._mark("measuring")
 
     def _skip(self, span: str) -> None:
-        """Leaves out what ran since the last step: `evaluation` or `checkpoint`."""
         self._mark(span)
         if self.window is not None:
             self.window.skip()
