@@ -1,7 +1,6 @@
 """Snakemake's output for a long sweep: with `--logger mfulab`, one line a run, at its end.
 
-Nothing is redrawn, which would cost the machine cycles while the CPU is being measured; after ten seconds of silence a
-line names what runs.
+Nothing is redrawn, which costs cycles of a CPU that is measured; after ten seconds of silence a line names what runs.
 """
 
 import csv

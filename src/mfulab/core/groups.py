@@ -36,7 +36,6 @@ class Closed(BaseModel):
 
 
 def _kinds(annotation: object) -> set[object]:
-    """The types that an annotation is made of."""
     return {annotation}.union(*map(_kinds, get_args(annotation)))
 
 

@@ -41,11 +41,8 @@ class Datasheet:
 
 
 def find(device: str, units: int | None = None, pci_id: str | None = None) -> Datasheet:
-    """Finds the datasheet of exactly this device; raises UnknownDeviceError if no product, or more than one, answers.
-
-    `device` is the name that a driver or framework tells (`NVIDIA H100 80GB HBM3`), or a PCI id (`10de:2330`). Its
-    SMs or compute units, and its PCI id, tell products of one name apart.
-    """
+    """The datasheet of a driver's name (`NVIDIA H100 80GB HBM3`) or PCI id (`10de:2330`). Units and PCI id tell
+    products of one name apart. Raises UnknownDeviceError for none, or several."""
     is_id = _PCI_ID.fullmatch(asked := device.strip().lower())
     named = _by_name().get(normalised(_SLICE.sub("", device)), ())
     found = [sheet for sheet in datasheets() if asked in sheet.pci_ids] if is_id else list(named)

@@ -1,9 +1,8 @@
-"""Dense peaks of accelerators, from their units and clocks, checked against the datasheets' figures.
+"""Dense peaks of accelerators: FLOP/s = units × FMA per clock and unit × 2 × clock, for fp32 accumulation. Needs no
+torch.
 
-FLOP/s = units × FMA per clock and unit × 2 × clock, for fp32 accumulation. FMA per clock and unit:
-`fma_per_clock_per_unit.csv`, by architecture; units, clocks and printed figures: `datasheets.csv`. Where the product is
-more than 1 % off the printed figure, and no rounding explains it, the printed one counts and `Peak.note` says why.
-A device without a datasheet here has no peak, but a reason, never that of a similar product. Needs no torch.
+Where the product is more than 1 % off the printed figure, and no rounding explains it, the printed one counts. A
+device without a datasheet here has no peak, but a reason, never that of a similar product.
 """
 
 from dataclasses import dataclass
@@ -172,7 +171,6 @@ def _rates(sheet: Datasheet) -> dict[str, str]:
 
 
 def _clock(sheet: Datasheet, unit: str) -> float | None:
-    """Double precision runs at the boost clock in tensor cores, too."""
     return sheet.tensor_mhz if unit.endswith("_tensor") and unit != "fp64_tensor" else sheet.boost_mhz
 
 

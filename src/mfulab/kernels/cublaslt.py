@@ -14,9 +14,8 @@ _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 
 
 class CublasLt(MatmulKernel):
-    """The heuristic's first algorithm for up to 32 MiB of workspace. For fp8, whose rows of B the library wants along
-    the inner dimension, B is transposed beforehand: that is in the end-to-end time only.
-    """
+    """The heuristic's first algorithm for up to 32 MiB of workspace; fp8's B is transposed beforehand, in the
+    end-to-end time only."""
 
     family, after = "library", "cublas"
     adds = "cuBLASLt: the algorithm chosen by its heuristic; fp8"
@@ -122,7 +121,6 @@ class _Plan:
 
 @functools.cache
 def _handle(device: Any) -> int:
-    """The library's context for a torch.device, which is to be the current one."""
     from nvmath.bindings import cublasLt
 
     return cublasLt.create()

@@ -22,10 +22,8 @@ def format_of(precision: PrecisionConfig) -> Format:
 
 
 def effective_precision(form: Format, relative_error: float, k: int) -> str | None:
-    """The format whose rounding the error shows, whatever was asked for; None if the error fits none.
-
-    A float32 matmul with an error of 3e-4 was done in tf32, and a tf32 matmul with one of 5e-7 in float32.
-    """
+    """The format whose rounding the error shows, whatever was asked for; None if it fits none. A float32 matmul with
+    an error of 3e-4 was done in tf32."""
     if not math.isfinite(relative_error):
         return None
     if form.error == 0:

@@ -9,10 +9,8 @@ from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 
 
 class NumbaCuda(MatmulKernel):
-    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n]; blockIdx.z counts the batch.
-
-    In Numba's simulator (NUMBA_ENABLE_CUDASIM=1) the same kernels run on CPU tensors.
-    """
+    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n], in the simulator
+    (NUMBA_ENABLE_CUDASIM=1) over CPU tensors."""
 
     family = "Numba CUDA"
     devices, least_capability = ("cuda",), (5, 0)

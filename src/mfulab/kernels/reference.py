@@ -5,10 +5,8 @@ from mfulab.kernels.base import MatmulKernel, Shape
 
 
 def reference_for(measured: MatmulKernel, device: str, shape: Shape) -> tuple[str, MatmulKernel] | None:
-    """torch's matmul and its name, on a GPU the library's beneath it; None if torch has none for this.
-
-    In fp8 it accumulates as the measured kernel does: fast accumulation is faster and less exact.
-    """
+    """torch's matmul and its name, on a GPU the library's beneath it; None if it has none. In fp8 it accumulates as
+    fast as the measured kernel does."""
     from mfulab.kernels.torch_matmul import Torch
     from mfulab.kernels.torch_scaled import TorchScaled, TorchScaledFast
 

@@ -9,10 +9,8 @@ from mfulab.kernels.base import Launch, MatmulKernel, Shape
 
 
 class TorchScaled(MatmulKernel):
-    """e4m3 operands with scales of one, bfloat16 result, no fast accumulation.
-
-    B is laid out by columns beforehand, as the matmul wants it: that is in the end-to-end time only.
-    """
+    """e4m3 operands with scales of one, bfloat16 result, no fast accumulation; B is laid out by columns beforehand,
+    in the end-to-end time only."""
 
     family, after = "library", "cublaslt_bias"
     adds = "the framework's fp8 matmul"

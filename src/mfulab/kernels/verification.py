@@ -22,11 +22,8 @@ class Operands:
         self.c.fill_(float("nan") if self.c.is_floating_point() else torch.iinfo(self.c.dtype).min)
 
     def refresh(self, exact: torch.Tensor, seed: int) -> None:
-        """Makes A and B others in place and poisons C: a result that was kept from earlier inputs is wrong now.
-
-        Some of A's rows and of B's columns change sign, which is exact in every format, and with them what `exact`,
-        their float64 matmul, holds.
-        """
+        """Changes signs of A's rows and B's columns in place, exact in every format, and of `exact`; poisons C: a
+        result kept from earlier inputs is wrong now."""
         generator = torch.Generator(device=self.a.device).manual_seed(seed)
         for matrix, shape in ((self.a, (*self.a.shape[:2], 1)), (self.b, (self.b.shape[0], 1, self.b.shape[2]))):
             turned = torch.randint(0, 2, shape, generator=generator, device=matrix.device, dtype=torch.uint8)

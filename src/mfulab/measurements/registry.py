@@ -1,9 +1,7 @@
-"""The measurements, found by their folders.
+"""The measurements, found by their folders; planning, rules, tables, merging, recordings and the page derive from it.
 
-Planning, the rules in workflow/rules/measure.smk, tables, merging, recordings and the page derive from it. A folder
-declares config, row and `MEASUREMENT` in its `__init__.py`, which imports no torch. Its `measure.py` is imported by the
-process that measures: `measure(config, folder)` gives a `Measured`, and may leave files in the run's own folder. It
-raises UnsupportedError if a run cannot be done; out of memory and other exceptions become rows in lab/runtime/run.py.
+A folder's `__init__.py` declares config, row and `MEASUREMENT`, without torch. `measure(config, folder)` of its
+`measure.py` gives a `Measured`, may leave files in the folder, and raises UnsupportedError if a run cannot be done.
 """
 
 import importlib

@@ -79,10 +79,8 @@ class SingleBlock(nn.Module):
 
 
 class Flux(nn.Module):
-    """FLUX.1: [batch, image_tokens, 64] latents → the same shape; text, time and pooled text are zeros of their shapes.
-
-    Black Forest Labs, black-forest-labs/flux src/flux/model.py: 19 double and 38 single blocks of width 3072.
-    """
+    """FLUX.1: [batch, image_tokens, 64] latents → the same shape; text, time and pooled text are zeros
+    (black-forest-labs/flux src/flux/model.py)."""
 
     def __init__(
         self,

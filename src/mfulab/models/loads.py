@@ -112,7 +112,6 @@ class Loader:
         return functools.partial(target.__setitem__, slice(None), source.numpy()), 0
 
     def _finished(self, work: Callable[[], Any]) -> Callable[[], Any]:
-        """The work with a wait for the device, so that the host's clock knows when it ended; called once."""
         clock = clock_for(self.device)
 
         def waited() -> None:

@@ -22,10 +22,8 @@ SLOWED_SHARE, SLOWED_S = 0.3, 0.02  # of its step without the sleep, at least so
 
 
 def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
-    """CPU threads of each process: as many as asked for, else a share of its node's cores.
-
-    Raises UnsupportedError if the processes of a node together need more cores than may be used.
-    """
+    """CPU threads of each process: as asked for, else a share of its node's cores; UnsupportedError where these do
+    not suffice."""
     here = parallel.processes // parallel.nodes
     threads = device.threads or max(1, usable_cores() // here)
     require_devices(parallel, usable_cores() // threads, f"{threads} CPU core{'s' if threads > 1 else ''}")
@@ -77,10 +75,9 @@ def wrap(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device)
 def predicted_bytes(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device) -> int:
     """Bytes that each process sends in a step to train `model`, not yet wrapped, by the formulas of ring collectives.
 
-    Of n bytes over d processes an all-gather or a reduce-scatter sends n·(d−1)/d, an all-reduce twice as much
-    (Patarasuk and Yuan 2009).
-    DDP reduces each gradient once, to all. FSDP2 gathers the weights of each block forward and backward, those of no
-    block once, and scatters the gradients; gloo has no reduce-scatter and reduces to all in its place.
+    Of n bytes over d processes an all-gather or reduce-scatter sends n·(d−1)/d, an all-reduce twice as much
+    (Patarasuk and Yuan 2009). DDP reduces gradients to all. FSDP2 gathers blocks' weights forward and backward,
+    others once, and scatters gradients; gloo reduces to all in its place.
     """
     sizes = {id(each): each.numel() * each.element_size() for each in model.parameters()}
     others = (parallel.processes - 1) / parallel.processes

@@ -32,14 +32,8 @@ class QuantisedLinear(nn.Module):
 def quantise(
     model: nn.Module, batch: Batch, execution: ExecutionConfig, precision: PrecisionConfig
 ) -> tuple[nn.Module, dict[str, float]]:
-    """The model with its linear layers quantised, in place; `weight_bytes`, and `output_error` against before.
-
-    The error is relative: the norm of the logits' difference ÷ the norm of the logits, for one batch. Static
-    quantisation takes its ranges from that batch, too.
-
-    Raises:
-        UnsupportedError: the model has no linear layer, or this device or precision has no such matmul.
-    """
+    """The model with linear layers quantised in place, `weight_bytes`, and `output_error`: ‖difference of logits‖ ÷
+    ‖logits‖ of `batch`, from which static ranges come, too. Raises UnsupportedError without such a layer or matmul."""
     kind, on_gpu = execution.quantisation, batch.inputs.is_cuda
     if not on_gpu and "weight" not in kind and precision.dtype != "float32":
         raise UnsupportedError(f"execution.quantisation={kind}: integer matmuls on a CPU start from fp32")

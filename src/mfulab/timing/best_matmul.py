@@ -58,12 +58,8 @@ class Best(NamedTuple):
 def sweep_matmuls(
     precision: str, device: torch.device, search: Search | None = None, only: tuple[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """Samples of the rate of C = A·B over growing shapes, as `search` or the device's CAREFUL says; rates in TFLOP/s.
-
-    On a GPU each holds the clock in MHz, and one of each shape, `burst`, is from before its clock settled.
-    `only` is one way and shape (MxNxK) to sample again. Models do not multiply by `torch.mm` alone: of all `WAYS` the
-    fastest at a middle shape are sampled. docs/peaks.md compares them.
-    """
+    """Samples of C = A·B over growing shapes in TFLOP/s, by the WAYS that are fastest at a middle shape, or `only`
+    one way and shape. A GPU's hold the clock; a `burst` is from before it settled."""
     search = search or CAREFUL[device.type]
     with threadpoolctl.threadpool_limits(torch.get_num_threads()):
         if only is not None:
@@ -123,11 +119,8 @@ def _sweep(library: str, precision: str, device: torch.device, search: Search) -
 
 
 def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn") -> Matmul:
-    """A function that multiplies (m, k) by (k, n) in an effective precision; UnsupportedError where torch cannot.
-
-    `layout` is nn for row-major operands, nt for a transposed right one, as linear layers have; tn for a transposed
-    left one, as the gradients of their weights have.
-    """
+    """A function that multiplies (m, k) by (k, n); UnsupportedError where torch cannot. `layout`: nn row-major, nt a
+    transposed right operand (linear layers), tn a left one (gradients)."""
     # Random normal data: a matmul of zeros draws less power and runs faster.
     a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
     a = a.t().contiguous().t() if layout == "tn" else a
@@ -201,7 +194,6 @@ def _dtype(precision: str) -> torch.dtype:
 
 
 def _drawn(precision: str, device: torch.device, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
-    """Random normal operands in a format."""
     return [torch.randn(*sides, device=device).to(_dtype(precision)) for sides in shapes]
 
 
@@ -219,11 +211,8 @@ WAYS: dict[str, Callable[..., Matmul]] = {
 
 
 def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
-    """The library and shape with the highest rate.
-
-    A shape's rate is its best sample on a CPU, whose neighbours can only slow samples down. On a GPU it is the median,
-    as first samples run at a clock that it cannot hold: their rate is `burst_tflop_s`.
-    """
+    """The way and shape with the highest rate: on a CPU by best samples, which neighbours can only slow; on a GPU by
+    medians, bursts apart."""
     rates: dict[tuple[str, str], list[float]] = {}
     bursts: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
@@ -277,7 +266,6 @@ def _repeat(
     samples: int,
     frequency_mhz: Callable[[], float | None] = lambda: None,
 ) -> list[Sample]:
-    """`samples` samples of at least about `sample_s`, after two calls that warm up."""
     for _ in range(2):
         clock.synchronise()
         began = time.perf_counter()

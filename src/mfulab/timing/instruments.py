@@ -16,10 +16,8 @@ from mfulab.timing.probe import Best, Probe, known_best
 
 
 class Instruments(AbstractContextManager["Instruments"]):
-    """Clock, probe, peak memory, samplers and time series of one device, each made when it is first used.
-
-    Leaves series.csv in `folder` where `polled` was used; leaving the context ends its poller.
-    """
+    """Clock, probe, peak memory, samplers and time series of one device, each made when first used. The series is
+    `folder`/series.csv; leaving the context ends its poller."""
 
     def __init__(self, device: Any, folder: Path, interval_s: float = INTERVAL_S) -> None:
         self.device, self.folder = device, folder

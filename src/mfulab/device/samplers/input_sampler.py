@@ -14,11 +14,8 @@ _Iterator: Any = dataloader._BaseDataLoaderIter
 
 
 class InputSampler:
-    """Times the methods that every DataLoader and its iterator are asked by, in this process, from `start` to `stop`.
-
-    Torch's own method is back as soon as no sampler runs. On a GPU it is the host that waits: kernels which were queued
-    before may hide it.
-    """
+    """Times `iter()` and `next()` of every DataLoader of this process, from `start` to `stop`. On a GPU it is the
+    host that waits: queued kernels may hide it."""
 
     _running: ClassVar[list["InputSampler"]] = []
     _untimed: ClassVar[tuple[Callable[[Any], Any], Callable[[Any], Any]]]

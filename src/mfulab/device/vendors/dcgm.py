@@ -1,8 +1,5 @@
-"""Counters of a data center GPU without GPM, from the page of a dcgm-exporter that somebody runs on this machine.
-
-The exporter shows means over its own interval, 30 s unless `-c` says otherwise. A window's value is the mean of those
-that appeared in it; the page is asked once a second.
-"""
+"""Counters of a data center GPU without GPM: means that a dcgm-exporter's page shows, 30 s each unless `-c` says
+otherwise."""
 
 import os
 import re

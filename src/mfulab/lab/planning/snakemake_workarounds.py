@@ -18,10 +18,9 @@ OBJECTS_MADE = 100_000  # between two looks for garbage; Python's own number is 
 
 
 def keep_commas(workflow: Any) -> None:
-    """Lets the jobs of this Snakemake workflow have runs with commas in their names; nothing once Snakemake does.
+    """Lets jobs that Snakemake starts on other machines have commas in a wildcard (its issue 2366); checked with 9.27.1.
 
-    It tells a job `run="kernel=torch,size=64"` and understands the wildcards `run` and `size` there (its issue 2366,
-    open since 2023). A job asks for its rule just before it uses these.
+    It tells such a job `run="kernel=torch,size=64"`, and reads the wildcards `run` and `size` from that.
     """
     get_rule = workflow.get_rule
 
@@ -34,11 +33,10 @@ def keep_commas(workflow: Any) -> None:
 
 
 def begin_before_executing(workflow: Any, lab: Any) -> None:
-    """Lets `lab.begin()` write the plan just before this Snakemake workflow executes: never in a dry run or a summary.
+    """Lets `lab.begin()` write the plan just before Snakemake executes, never in a dry run or a summary; checked with 9.27.1.
 
-    It has the results' lock then, so a lock of Snakemake's own was left by a sweep that was killed, and is cleared. A
-    row is written whole or not at all: one that is there was finished, whatever Snakemake had noted of its job.
-    `--unlock` forgets the results' lock as well.
+    A lock of Snakemake's own was then left by a sweep that was killed. `--unlock` forgets both locks. A row is written
+    whole or not at all, so one that is there was finished, whatever Snakemake had noted of its job.
     """
     execute, unlock = workflow.execute, workflow.unlock
 
@@ -59,9 +57,9 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
 
 
 def keep_no_output_older(dag: Any) -> None:
-    """Gives a finished job's output the time of its newest input where a clock that was set back made it older.
+    """Gives a finished job's output the time of its newest input where a clock was set back; checked with Snakemake 9.27.1.
 
-    Snakemake's graph of jobs fails a job with such an output, and removes it.
+    Snakemake itself fails a job with an output that is older, and removes it.
     """
     check = dag.check_output_mtime
 
@@ -103,10 +101,9 @@ def catch_signals(handler: Any) -> None:
 
 
 def end_in_order(scheduler: Any) -> None:
-    """Lets the first SIGINT or SIGTERM end a sweep as Snakemake's scheduler ends it for SIGTERM: between two jobs.
+    """Lets the first SIGINT or SIGTERM end a sweep between two jobs, as Snakemake ends it for SIGTERM.
 
-    Raised anywhere, a KeyboardInterrupt in the middle of its event loop ends with a traceback and without `onerror`. A
-    run that the terminal interrupts as well has ended by then; one that was not comes to its end.
+    A KeyboardInterrupt in its event loop ends with a traceback and without `onerror`.
     """
 
     def end(number: int, frame: Any) -> None:

@@ -51,8 +51,7 @@ def imported(configs: Collection[str]) -> list[str]:
 class Workflow:
     """Plans of Snakemake's `--config`; a mistake in it ends the process with one message.
 
-    Nothing is written before `begin`. Until then Snakemake gets scratch files of now in their place. So a dry run lists
-    exactly the runs that would be measured.
+    Nothing is written before `begin`: until then scratch files stand in, so a dry run lists what would be measured.
     """
 
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
@@ -228,11 +227,7 @@ class Workflow:
         return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]
 
     def sources(self, step: str) -> Callable[[Any], list[str]]:
-        """An input function: one file of digests of the measurement's sources and those of the run's model or kernel.
-
-        One file, because Snakemake takes a time for each input of each run: sixteen of them made a sweep of 5,000
-        three times as slow to find that nothing is to be done.
-        """
+        """An input function: one file of digests of a run's sources; many files a run take Snakemake three times as long."""
 
         @cache
         def file(target: str | None, hardware: str) -> list[str]:

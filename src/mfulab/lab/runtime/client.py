@@ -1,7 +1,7 @@
 """Runs a measurement's script in the warm worker, or in a new process without one; a run that dies gets its row.
 
-Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run. So this imports little, and only from the
-standard library (some 25 ms). Exit status 0: there is a row. Anything else: the run was refused and there is none.
+Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run, so imports are few and of the standard
+library. Exit status 0: there is a row. Anything else: the run was refused and there is none.
 """
 
 import fcntl

@@ -40,13 +40,11 @@ def collect(
     reference: Path | None = None,
     partial: bool = False,
 ) -> Collected:
-    """Everything to be reported, joined.
+    """Everything to be reported, joined; a run that was found is not replaced by a later one.
 
-    `manifests` are the experiments asked for: a run of theirs without a row becomes a failed row, or with `partial` one
-    that is still to come. `also` are other plans, which add the rows that they have. Under `results`, machines without
-    any plan are read folder by folder; under `reference`, recorded machines: all where nothing was measured here, else
-    the GPUs but for the kind measured here, whose every run would be there twice. A run that was found is not replaced
-    by a later one.
+    `manifests` are the experiments asked for: a run without a row is failed, or to come if `partial`. `also` are other
+    plans, whose finished rows are added. Machines without a plan are read under `results`, folder by folder, recorded ones
+    under `reference`: all where nothing was measured here, else GPUs of other kinds.
     """
     everything, plans = Collected(), [*map(Path, manifests)]
     for manifest in plans:
@@ -115,10 +113,9 @@ class _Beside:
         return self._devices.get(_machine(row))
 
     def compute(self, row: Record) -> Record:
-        """Gives the ceiling of the format that the matmuls really used, where it is known.
+        """Gives the ceiling of the format that the matmuls really used, where it is known, and never another one's.
 
-        Never another one's, except fp32's for a format that the device emulates. That is a copy, `emulates` the format:
-        what an emulated format reaches raises no ceiling of fp32.
+        An emulated format gets a copy of fp32's that `emulates` it: what the format reaches raises no ceiling of fp32.
         """
         machine, used = _machine(row), row.get("effective_precision")
         name, _, conditions = (row.get("ceiling") or "").partition(",")

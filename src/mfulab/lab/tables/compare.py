@@ -71,10 +71,9 @@ COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the 
 
 
 def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
-    """(verdict, reason) of two times.
+    """(verdict, reason) of two times: `faster` or `slower` where the 95 % interval of their ratio is beyond `noticeable`.
 
-    `faster` or `slower` where the whole 95 % interval of their ratio lies beyond `noticeable`; `same` where both
-    one-sided tests at 5 % say that it lies within; `ambiguous` where neither is known, or a time has no interval.
+    `same` where both one-sided tests at 5 % say that it lies within; `ambiguous` where neither is known.
     """
     if not (old.known and new.known):
         which = " and ".join(name for name, each in (("old", old), ("new", new)) if not each.known)
@@ -92,10 +91,7 @@ def decided(
 
 
 def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
-    """The 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner, 2008).
-
-    Times that were measured apart err apart: both at their worst in opposite directions is rarer than one in twenty.
-    """
+    """The 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner, 2008)."""
     ratio = new.time_s / old.time_s
     low = math.hypot(math.log(new.time_s / new.low_s), math.log(old.high_s / old.time_s))
     high = math.hypot(math.log(new.high_s / new.time_s), math.log(old.time_s / old.low_s))
@@ -153,10 +149,7 @@ def widened(found: Interval, drift: float) -> Interval:
 
 
 def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
-    """Widens the interval to what as few processes as the other set has would give, in 95 % of cases.
-
-    The undisturbed time of few lies higher: fewer than FEWEST_FAST may all have met a slow state. Medians do not.
-    """
+    """Widens the interval to what as few processes as the other set has would give, in 95 % of cases."""
     times, count = replicates.times_of(row)[:24], len(replicates.times_of(other))  # 10,626 combinations at most
     if row.get("machine_cost_percent") is None or not 1 < count < min(len(times), FEWEST_FAST):
         return found
@@ -167,18 +160,14 @@ def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
 def fast_s(row: Mapping[str, Any]) -> float | None:
     """The time in seconds that a process's row is compared by; None without one.
 
-    On a CPU it is the 5th percentile of the steps, which repeats better than the fastest window, `time_s`. A change
-    that slows only some steps is not seen in it. A GPU's row has the median in `time_s`, too; a matmul's has no steps.
+    On a CPU the 5th percentile of the steps, which repeats better than the fastest window; else `time_s`.
     """
     time_s, median_s, fastest_s = (float(row.get(name) or 0) for name in ("time_s", "median_time_s", "time_p5_s"))
     return (fastest_s if fastest_s and time_s < median_s else time_s) or None
 
 
 def merged(folder: Path, fast: bool = False) -> Rows:
-    """The rows of a machine's folder by measurement and run: replicates as one, judged as in the tables.
-
-    Where `fast`, the time of a process is `fast_s`, which recordings do not keep.
-    """
+    """The rows of a machine's folder by measurement and run, merged and judged; timed by `fast_s` where `fast`."""
     if is_recording(folder):
         collected = from_recorded(folder)
     else:
@@ -216,10 +205,7 @@ def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: f
 
 
 def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
-    """Half the interval of a ratio by the processes of both; None where only their own intervals tell.
-
-    That is so of medians, as on a GPU, of processes that met a disturbed machine, and of few beside many.
-    """
+    """Half the interval of a ratio by the processes of both; None of medians, disturbed or too few processes."""
     before, after = replicates.times_of(old), replicates.times_of(new)
     few, many = sorted((len(before), len(after)))
     if few < FEWEST_PROCESSES or (few < many and few < FEWEST_FAST):

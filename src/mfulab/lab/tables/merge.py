@@ -55,13 +55,9 @@ class Merged:
 def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> Merged:
     """Copies runs and plans of each of `sources` (a results folder, a project with one, an archive) into `results`.
 
-    A run that is here already stays as it is; where theirs says something else, that is a problem and not copied.
-    Raises ConfigurationError, before anything is copied, for a source without results.
-
-    Args:
-        in_class: each source is a folder of what participants gave. Their machines are named `DEVICE--PARTICIPANT`, by
-            the name of the file, so that equal devices stay apart; one without results is a problem and no error. Of
-            their archives one at a time is unpacked.
+    A run that is here stays; where theirs says something else, that is a problem. `in_class` each source is a folder of
+    what participants gave: machines are named `DEVICE--PARTICIPANT`, and one without results is a problem. Else it is a
+    ConfigurationError, before anything is copied.
     """
     merged = Merged()
     given = list(_participants(sources)) if in_class else [(source, "") for source in sources]

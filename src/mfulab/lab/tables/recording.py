@@ -80,8 +80,7 @@ def record(
     allow_unfit: bool = False,
     replace: bool = False,
 ) -> Path:
-    """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, and writes nothing, where the
-    results are not fit for it: no rows, no commit, a changed tree, rows that are `unfit`, or a recording that is there.
+    """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, and writes nothing, if unfit.
 
     `commit` is that of the measuring code where it was copied without its repository, so that rows have none.
     """

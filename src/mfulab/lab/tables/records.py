@@ -117,10 +117,9 @@ def read_config(folder: Path, problems: list[str] | None = None) -> Record:
 
 
 def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) -> Collected:
-    """The rows of one planned experiment. Folders in the manifest are relative to `root`, the project's folder.
+    """The rows of one planned experiment, whose folders are relative to `root`. An unreadable manifest is one problem.
 
-    With `finished`, runs without a row, or whose config is no longer the planned one, are passed over: so an older
-    experiment, or another machine's, adds what it has. A manifest that cannot be read is one problem and no rows.
+    With `finished`, runs without a row, or whose config is no longer the planned one, are passed over.
     """
     collected = Collected()
     try:

@@ -1,7 +1,4 @@
-"""Numbers and statements of the seminar's material, computed anew by this project's own code.
-
-`seminar.yaml` holds what the material says; here is what each value is.
-"""
+"""Numbers and statements of the seminar's material (`seminar.yaml`), computed anew by this project's own code."""
 
 import importlib.util
 import struct

@@ -276,10 +276,8 @@ def _budget(bench: _Bench) -> Budget:
 def _repeated(
     bench: _Bench, call: "_Bound", operands: Operands, exact: torch.Tensor, row: MatmulRow, instruments: Instruments
 ) -> list[Repetition]:
-    """Repeats the kernel beside the library, where that has the matmul; leaves other inputs behind.
-
-    Fills the row's columns of the reference's name and of the machine's states.
-    """
+    """Repeats the kernel beside the library, where that has the matmul; leaves other inputs behind. Fills the
+    reference's name and the machine's states."""
     contestants = {bench.config.kernel.name: call}
     if (reference := reference_for(call.kernel, bench.device, call.shape)) is not None:
         # Its own output: the kernel's is checked again afterwards.
@@ -341,7 +339,6 @@ def _allocate(shape: Shape, form: Format, device: str) -> None:
 
 
 def _one(call: Call) -> tuple[float, torch.Tensor | None]:
-    """Seconds of one call alone, and what it returned."""
     synchronise()
     started = time.perf_counter()
     returned = call()

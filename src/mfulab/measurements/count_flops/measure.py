@@ -23,13 +23,8 @@ COUNTS = ("calls", "flops", "causal_flops", "executed_flops", "other_flops")  # 
 
 
 def measure(config: CountFlopsConfig, folder: Path) -> Measured:
-    """Counts the model. Samples: one line an operator and pass.
-
-    Writes into `folder`: `layers.csv`, one line a layer; for a transformer over tokens also `formulas.csv`, the field's
-    formulas beside the count.
-
-    Raises ModelError if the model cannot be built, CountError if a pass fails with the given inputs.
-    """
+    """Counts the model; samples: a line an operator and pass. Leaves layers.csv, of a transformer over tokens also
+    formulas.csv, the field's formulas. Raises ModelError, or CountError where a pass fails."""
     counted = count_model(config.model, config.batch_size, config.sequence_length)
     row = _row(config, counted)
     intensities = {each: _intensities(counted.count.operations, each) for each in ("forward", "backward")}

@@ -32,7 +32,7 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
     """One row; None for what this machine does not report."""
     device, _ = prepare(config.device)
     here, logical = cpu.cpu(), cpu.logical_cpus()
-    gpus = next(filter(None, (vendor.describe_all() for vendor in vendors.modules())), [])
+    gpus = next(filter(None, (vendor.describe_all() for vendor in vendors.makers())), [])
     for facts in gpus if is_gpu(device) else ():
         facts.setdefault("sms", _sms(str(facts["uuid"])))
     row = EnvironmentRow(
@@ -53,7 +53,7 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
         virtual_machine=here.virtual,
         blas_threads=json.dumps(blas_threads()),
         gpus=json.dumps(gpus) if gpus else None,
-        driver=next(filter(None, (vendor.driver() for vendor in vendors.modules())), None),
+        driver=next(filter(None, (vendor.driver() for vendor in vendors.makers())), None),
         cuda=torch.version.cuda,
         cpu_governor=cpu.governor(),
         cpu_turbo=cpu.turbo(),

@@ -44,10 +44,8 @@ class Around(NamedTuple):
 
 
 def around(form: NumberFormat, total: torch.Tensor, lost: torch.Tensor) -> Around:
-    """Values of the format around total + lost, a sum that float64 itself may not hold, within the format's range.
-
-    `lost` is less than half of float64's own spacing at `total`.
-    """
+    """Values of the format around total + lost, a sum that float64 may not hold; `lost` is less than half of
+    float64's spacing at `total`."""
     nearest = form.round(total)
     excess = (total - nearest) + lost  # exact: the two are within a spacing of each other
     step = spacing(form, nearest)
@@ -125,11 +123,8 @@ def round_trip_digits(form: NumberFormat, values: torch.Tensor) -> int:
 
 
 def sigmoid_fails_at(form: NumberFormat) -> int | None:
-    """The first whole x at which exp(x) / (1 + exp(x)) is no number: exp leaves the range, and ∞ ÷ ∞ is none.
-
-    None if it never does: fp8 saturates, as torch converts to it. 1 / (1 + exp(-x)) from 0 on and exp(x) / (1 + exp(x))
-    below it never fail: no exponent is positive.
-    """
+    """First whole x at which exp(x) / (1 + exp(x)) is no number, as ∞ ÷ ∞ is none. None if it never is: fp8
+    saturates, as torch converts to it."""
     x = torch.arange(1, 1000, dtype=torch.float64)
     failed = x[~torch.isfinite(sigmoid(form, x, stable=False))]
     return int(failed[0]) if len(failed) else None
@@ -146,10 +141,8 @@ def sigmoid(form: NumberFormat, x: torch.Tensor, stable: bool) -> torch.Tensor:
 
 
 def special_values(form: NumberFormat) -> dict[str, str]:
-    """Bits of special values as `sign exponent mantissa`; without those that the format lacks.
-
-    fp8 (E4M3) has no infinities and one NaN of each sign: OCP 8-bit floating point, 2023, section 5.
-    """
+    """Bits of special values as `sign exponent mantissa`. fp8 (E4M3) has no infinities and one NaN of each sign:
+    OCP, 2023, section 5."""
     exponent, mantissa = exponent_bits(form), mantissa_bits(form)
     ones, zeros, nothing = "1" * exponent, "0" * exponent, "0" * mantissa
     regular = form.name != "fp8"

@@ -247,10 +247,10 @@ def losses(run: Run) -> None:
     where=lambda run: run.config.profile.exact and _is_sound(run, "inference"),
 )
 def exact_output(run: Run) -> None:
-    """Holds an inference's output against float64's of the same weights; a row too far from it has no time.
+    """Holds an inference's output against float64's of the same weights, or the model's `exact(inputs)`; a row too far
+    from it has no time.
 
-    A model may know its output in another way, `exact(inputs)`. Accepted is the error that a matmul of the deepest sum
-    among its layers may have, once for each layer.
+    Accepted is the error that a matmul of the deepest sum among its layers may have, once for each layer.
     """
     row, config = run.row, run.config
     torch.manual_seed(config.seed)

@@ -23,11 +23,8 @@ TRAINED_IN = ("bf16", "fp8", "fp4")
 
 
 def measure(config: PublishedConfig, folder: Path) -> Measured:
-    """A row for each line of `results/reference/published/<published>.csv`; needs no device, and no torch but to count.
-
-    MFU is derived from the published speed and the FLOPs counted here. A line whose model or speed is not known keeps
-    what it says, with a message.
-    """
+    """A row for each line of `results/reference/published/<published>.csv`, MFU from its speed and FLOPs counted
+    here; what is not known is empty, with a message."""
     with (PUBLISHED / f"{config.published}.csv").open(newline="", encoding="utf-8") as file:
         lines = [{key: value or None for key, value in line.items()} for line in csv.DictReader(file)]
     rows = [_row(config.published, line) for line in lines]
@@ -65,7 +62,6 @@ def _row(published: str, line: Mapping[str, str | None]) -> PublishedRow:
 
 @cache
 def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
-    """Work of one sample's training step; of 6·N conventions too, so with its backward pass."""
     changes = json.loads(arguments)
     config = model_config(model)
     if changes:

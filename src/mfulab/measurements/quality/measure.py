@@ -77,10 +77,8 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
 
 
 def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) -> nn.Module:
-    """The cheaper model: trained itself, or made of the trained whole one, which is then trained no more.
-
-    Raises UnsupportedError if this device has no such integer matmul.
-    """
+    """The cheaper model: trained itself, or made of the trained whole one. Raises UnsupportedError if this device
+    has no such integer matmul."""
     model = _architecture(way, whole)
     if way in ARGUMENTS:
         train(model, trained, seed, whole if way == "distilled" else None)

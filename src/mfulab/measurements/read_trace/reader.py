@@ -47,16 +47,11 @@ def read_file(
     label: str = "",
     capture: Path | None = None,
 ) -> list[Read]:
-    """A row for each run of consecutive steps in the file, and of several devices for each.
+    """A row for each run of consecutive steps in a trace, gzip or not, and of several devices for each.
 
-    Args:
-        path: a trace, gzip or not.
-        steps: how many steps it holds, where it does not tell.
-        peaks: dense peaks by format in TFLOP/s that the user states.
-        label: what to call it; the file's name where empty.
-        capture: the trace of the capture of graphs that this one replays; where None, one beside it if there is any.
-
-    Raises TraceError: it cannot be read; the message says why.
+    `steps`: their number, where the file does not tell; `peaks`: dense ones by format in TFLOP/s that the user
+    states; `capture`: the trace of the capture of graphs that this one replays, by default one beside it. Raises
+    TraceError with the reason.
     """
     if steps is not None and steps < 1:
         raise TraceError(f"{path}: steps={steps}: a trace holds one step or more")
@@ -73,7 +68,6 @@ def read_file(
 
 
 def _rows(recording: Recording, steps: int | None, label: str, peaks: Mapping[str, float] | None) -> list[Read]:
-    """Rows of one process."""
     attribution, spans = attribute(recording), Spans(recording)
     found = []
     for window in windows(recording, steps):
