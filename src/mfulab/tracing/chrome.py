@@ -13,7 +13,7 @@ from typing import Any
 
 from mfulab.core.files import UnreadableError, opened
 from mfulab.device.cpu import memory_limit_bytes
-from mfulab.tracing.recording import TraceError
+from mfulab.tracing.trace import TraceError
 
 BATCH_BYTES = 8 << 20
 MOST_BATCHES = 8  # without an end of an event

@@ -1,4 +1,4 @@
-"""Reads a trace of torch.profiler into a `Recording`; nothing is interpreted but the kind of each event."""
+"""Reads a trace of torch.profiler into a `Trace`; nothing is interpreted but the kind of each event."""
 
 import gc
 import math
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.said import Said
-from mfulab.flops.recorded import is_recorded_matmul
+from mfulab.flops.traced import is_traced_matmul
 from mfulab.tracing.chrome import MOST_US, WANTED, Stream, nanoseconds
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.recording import COPY, MODULE, Call, Collective, Recording, TraceError, kind_of, printable
+from mfulab.tracing.trace import COPY, MODULE, Call, Collective, Trace, TraceError, kind_of, printable
 
 _KERNEL, _COPY, _LAUNCH, _CALL, _ANNOTATION, _FUNCTION = range(6)
 _KINDS = {
@@ -32,8 +32,8 @@ MOST = 2**62  # of a number that columns hold
 MOST_LETTERS = 60  # of a kind's name
 
 
-def read(path: Path) -> list[Recording]:
-    """Reads a trace file, gzip or not, a recording of each process that launched work. Raises TraceError where it is
+def read(path: Path) -> list[Trace]:
+    """Reads a trace file, gzip or not, a trace of each process that launched work. Raises TraceError where it is
     none, is damaged, or holds nothing to report."""
     stream, taken = Stream(path), _Taken(Recorder(path))
     count = 0
@@ -154,7 +154,7 @@ class _Taken:
         # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
         forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0
         shapes = args.get("Input Dims", args.get("Input dims", ()))
-        if is_recorded_matmul(name) or (not annotation and any(shapes)):
+        if is_traced_matmul(name) or (not annotation and any(shapes)):
             types, values = args.get("Input type", ()), args.get("Concrete Inputs", ())
             call = Call(name, *(tuple(one) if isinstance(one, list) else () for one in (shapes, types, values)))
         sequence = _integer(args.get("Sequence number", -1))

@@ -13,8 +13,8 @@ import numpy as np
 
 from mfulab.tracing.attribution import BACKWARD, Attribution, open_at
 from mfulab.tracing.intervals import in_turn
-from mfulab.tracing.recording import MODULE, Indices, Recording, Times, launch_of
 from mfulab.tracing.shares import LOADER
+from mfulab.tracing.trace import MODULE, Indices, Times, Trace, launch_of
 from mfulab.tracing.window import STEPS, Window
 
 _NOT_RANGES = (STEPS, "ProfilerStep#", "gloo:", "nccl:")
@@ -38,12 +38,12 @@ class Spans:
     the span around each, -1 without one; `paths` are the names from the outermost, of a backward call those of its
     forward operator."""
 
-    def __init__(self, recording: Recording) -> None:
-        host = recording.host
-        of_backward = recording.named(lambda name: name.startswith(BACKWARD))[host.name]
-        ranges = recording.named(lambda name: not name.startswith(_NOT_RANGES) and not LOADER.search(name))
+    def __init__(self, trace: Trace) -> None:
+        host = trace.host
+        of_backward = trace.named(lambda name: name.startswith(BACKWARD))[host.name]
+        ranges = trace.named(lambda name: not name.startswith(_NOT_RANGES) and not LOADER.search(name))
         named = host.annotation & ranges[host.name]
-        chosen = np.flatnonzero(named | (of_backward & (host.sequence >= 0) & recording.of_module.any()))
+        chosen = np.flatnonzero(named | (of_backward & (host.sequence >= 0) & trace.of_module.any()))
         self.begin, self.end, self.thread = host.begin[chosen], host.end[chosen], host.thread[chosen]
         self.named, self._order = named[chosen], np.lexsort((-self.end, self.begin, self.thread))
         self.parent, self.paths = np.full(len(chosen), -1), [Names()] * len(chosen)
@@ -54,7 +54,7 @@ class Spans:
             if stack:
                 self.parent[one], self.paths[one] = stack[-1], self.paths[stack[-1]]
             if self.named[one]:
-                name = recording.names[host.name[chosen[one]]]
+                name = trace.names[host.name[chosen[one]]]
                 name = name.removeprefix(MODULE).rpartition("_")[0] if name.startswith(MODULE) else name
                 self.paths[one] = (*self.paths[one], name)
             stack.append(one)
@@ -80,19 +80,19 @@ class Spans:
 
 
 def by_module(
-    recording: Recording, attribution: Attribution, window: Window, spans: Spans, device: int | None = None
+    trace: Trace, attribution: Attribution, window: Window, spans: Spans, device: int | None = None
 ) -> list[Module]:
     """Every module and range with what lies in it, each before its parts, the longest first; none without any. The
     first, of no name, is all that the device did, on a CPU the window."""
     if not len(spans.begin):
         return []
     paths, time, flops = [*spans.paths, ()], Counter[Names](), Counter[Names]()  # the last is that of -1: of no module
-    host, activities = recording.host, recording.activities
+    host, activities = trace.host, trace.activities
     owner = spans.at(host.begin, host.thread)
     roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
     if len(activities):
-        launch, called = launch_of(recording), attribution.of_activity
-        launched = spans.at(recording.launches.begin, recording.launches.thread)
+        launch, called = launch_of(trace), attribution.of_activity
+        launched = spans.at(trace.launches.begin, trace.launches.thread)
         of_activity = np.where(launch >= 0, np.append(launched, -1)[launch], np.append(owner, -1)[called])
         mine = window.executed(activities, device)
         mine = mine[np.argsort(activities.begin[mine], kind="stable")]

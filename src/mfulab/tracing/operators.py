@@ -23,8 +23,8 @@ from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.events import read
 from mfulab.tracing.modules import Module, Spans, by_module
-from mfulab.tracing.recording import MODULE, TraceError
 from mfulab.tracing.shares import OF_KERNELS, OF_OPERATORS, readings
+from mfulab.tracing.trace import MODULE, TraceError
 from mfulab.tracing.window import STEPS, annotation, windows
 
 Row = dict[str, object]
@@ -51,7 +51,7 @@ class TracedPass:
     @functools.cached_property
     def analysis(self) -> Analysis:
         """Time of the traced steps by kind. Raises TraceError if the trace lacks it."""
-        return analyse(recording := read(self.saved)[0], windows(recording)[0])
+        return analyse(trace := read(self.saved)[0], windows(trace)[0])
 
     @functools.cached_property
     def _folder(self) -> tempfile.TemporaryDirectory[str]:
@@ -155,9 +155,9 @@ def trace_modules(step: Callable[[], object], device: torch.device, steps: int) 
 def modules_of(traced: TracedPass) -> list[Module]:
     """Times and FLOPs of a step of a traced pass, by module; none where the trace lacks them."""
     with contextlib.suppress(TraceError):
-        recording = read(traced.saved)[0]
-        window = windows(recording)[0]
-        found, steps = by_module(recording, attribute(recording), window, Spans(recording)), window.steps
+        trace = read(traced.saved)[0]
+        window = windows(trace)[0]
+        found, steps = by_module(trace, attribute(trace), window, Spans(trace)), window.steps
         return [
             replace(one, calls=one.calls // steps, time_ns=one.time_ns // steps, flops=one.flops // steps)
             for one in found

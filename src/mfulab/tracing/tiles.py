@@ -4,7 +4,7 @@ import functools
 import re
 from math import prod
 
-from mfulab.flops.recorded import Recorded
+from mfulab.flops.traced import Traced
 
 # Rows and columns of the tile of a block, and where it is told the elements of k that a step takes.
 _TILES = (
@@ -85,7 +85,7 @@ def slowdown_of(kernel: str, product_format: str | None, capability: tuple[int, 
     return min(found, 1.5) if product_format == "tf32" else found  # k of 8 is the whole width of tf32
 
 
-def executed_ratio(kernel: str, recorded: Recorded, blocks: int = 0) -> float | None:
+def executed_ratio(kernel: str, recorded: Traced, blocks: int = 0) -> float | None:
     """Operations that a kernel executes ÷ FLOPs that are counted of it, attention full; None where nothing tells."""
     if recorded.attention:
         return _attention(kernel, *recorded.attention)

@@ -81,7 +81,7 @@ def _is_shape(shape: list[Any]) -> bool:
 
 @dataclass
 class Activities:
-    """Work that devices executed, a column each; `name` indexes `Recording.names`."""
+    """Work that devices executed, a column each; `name` indexes `Trace.names`."""
 
     begin: Times
     end: Times
@@ -123,7 +123,7 @@ class Launches:
     end: Times
     thread: Indices
     correlation: Indices
-    name: Indices  # index of `Recording.names`
+    name: Indices  # index of `Trace.names`
     kernel: Indices  # the name of what was launched, -1 where the trace does not say
 
     def __len__(self) -> int:
@@ -131,7 +131,7 @@ class Launches:
 
 
 @dataclass
-class Recording:
+class Trace:
     """One trace file."""
 
     path: Path
@@ -148,8 +148,8 @@ class Recording:
     ranks: int = 1  # processes in the file, of which this is one
     span: tuple[int, int] | None = None  # first to last activity of them all; None without any
 
-    def chosen(self, activities: Chosen, host: Chosen, launches: Chosen) -> "Recording":
-        """A recording of some of its activities, host calls and launches, in the same order."""
+    def chosen(self, activities: Chosen, host: Chosen, launches: Chosen) -> "Trace":
+        """A trace of some of its activities, host calls and launches, in the same order."""
         place = np.cumsum(host) - 1
         calls = {int(place[one]): call for one, call in self.host.calls.items() if host[one]}
         *columns, _ = vars(self.host).values()
@@ -202,16 +202,16 @@ class Recording:
         return next((one for one in self.properties if one.get("id") == ordinal), alike)
 
 
-def launch_delays(recording: Recording, device: int | None = None) -> Times:
+def launch_delays(trace: Trace, device: int | None = None) -> Times:
     """Nanoseconds from each launch's call to the begin of what it launched on a device, or on any, where linked."""
-    found = launch_of(recording)
-    linked = (found >= 0) & ((device is None) | (recording.activities.device == device))
-    return recording.activities.begin[linked] - recording.launches.begin[found[linked]]
+    found = launch_of(trace)
+    linked = (found >= 0) & ((device is None) | (trace.activities.device == device))
+    return trace.activities.begin[linked] - trace.launches.begin[found[linked]]
 
 
-def launch_of(recording: Recording) -> Indices:
+def launch_of(trace: Trace) -> Indices:
     """The index of the launch of each activity, by correlation; -1 without one."""
-    return places_of(recording.activities.correlation, recording.launches.correlation)
+    return places_of(trace.activities.correlation, trace.launches.correlation)
 
 
 def places_of(wanted: Indices, numbers: Indices) -> Indices:
