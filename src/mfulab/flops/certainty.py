@@ -32,17 +32,17 @@ class Certainty:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {share:.1%}" for kind, share in self.shares.items() if share)
-        parts = [f"by formulas for {kinds}" if kinds else "no matmuls"]
-        if self.deviation is not None:
-            where = f", most in {self.worst_layer}" if self.worst_layer else ""
-            parts.append(f"second count of {self.second_share:.1%} by layers: deviation {self.deviation:+.2%}{where}")
-        if self.bound_share:
-            parts.append(f"{self.bound_share:.1%} an upper bound (a mask or lengths without values)")
         calls = ", ".join(f"{name} ({count} calls)" for name, count in self.uncounted.items())
-        parts.append(f"without a formula: {calls}" if calls else "every operator has a formula")
-        if self.unused:
-            parts.append(f"did not run and cost nothing: {', '.join(self.unused)}")
-        return "; ".join(parts)
+        where = f", most in {self.worst_layer}" if self.worst_layer else ""
+        second = f"second count of {self.second_share:.1%} by layers: deviation {self.deviation or 0:+.2%}{where}"
+        parts = (
+            f"by formulas for {kinds}" if kinds else "no matmuls",
+            "" if self.deviation is None else second,
+            f"{self.bound_share:.1%} an upper bound (a mask or lengths without values)" if self.bound_share else "",
+            f"without a formula: {calls}" if calls else "every operator has a formula",
+            f"did not run and cost nothing: {', '.join(self.unused)}" if self.unused else "",
+        )
+        return "; ".join(filter(None, parts))
 
 
 def certainty(operations: Operations, by_layers: dict[str, int], unused: tuple[str, ...] = ()) -> Certainty:
@@ -95,13 +95,13 @@ def has_formula(name: str) -> bool:
     """True if a count knows an operator of a trace, such as `aten::mm`. One that torch takes apart is known by the
     others; what is no operator of torch counts as known."""
     packet = _packet(name)
-    if packet is None or is_product(name):
+    if packet is None or is_product(name) or has_other_formula(packet):
         return True
     for overload in packet.overloads():
         with suppress(RuntimeError):  # an overload of TorchScript's alone
             if getattr(packet, overload).has_kernel_for_dispatch_key("CompositeImplicitAutograd"):
                 return True
-    return has_other_formula(packet)
+    return False
 
 
 class LayerCount(ExitStack):

@@ -348,22 +348,20 @@ def layer_rows(model: torch.nn.Module, operations: Operations) -> list[dict[str,
             if (key.direction, layer) in sums:
                 sums[key.direction, layer].add(totals)
     whole = sums["forward", ""].flops + sums["backward", ""].flops
-    rows: list[dict[str, object]] = []
-    for name, module in model.named_modules():
-        forward, backward = sums["forward", name], sums["backward", name]
-        rows.append(
-            {
-                "layer": name,
-                "module": type(module).__name__,
-                "parameters": sum(parameter.numel() for parameter in module.parameters()),
-                "forward_flops": forward.flops,
-                "backward_flops": backward.flops,
-                "forward_causal_flops": forward.causal_flops,
-                "other_flops": forward.other_flops,
-                "other_backward_flops": backward.other_flops,
-                "forward_bytes": 4 * (forward.elements + forward.other_elements),
-                "backward_bytes": 4 * (backward.elements + backward.other_elements),
-                "share_percent": round(100 * (forward.flops + backward.flops) / whole, 4) if whole else None,
-            }
-        )
-    return rows
+
+    def row(name: str, module: torch.nn.Module, forward: Totals, backward: Totals) -> dict[str, object]:
+        return {
+            "layer": name,
+            "module": type(module).__name__,
+            "parameters": sum(parameter.numel() for parameter in module.parameters()),
+            "forward_flops": forward.flops,
+            "backward_flops": backward.flops,
+            "forward_causal_flops": forward.causal_flops,
+            "other_flops": forward.other_flops,
+            "other_backward_flops": backward.other_flops,
+            "forward_bytes": 4 * (forward.elements + forward.other_elements),
+            "backward_bytes": 4 * (backward.elements + backward.other_elements),
+            "share_percent": round(100 * (forward.flops + backward.flops) / whole, 4) if whole else None,
+        }
+
+    return [row(name, module, sums["forward", name], sums["backward", name]) for name, module in model.named_modules()]

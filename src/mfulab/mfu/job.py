@@ -30,13 +30,8 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
         slowest = max(ranks, key=lambda row: row["time_s"])
         peaks = total(*(row.get("peak_tflop_s") if row.get("mfu_percent") is not None else None for row in ranks))
         flops = total(*(row.get("flops") for row in ranks))
-        found = {
-            "job_ranks": len(ranks),
-            "job_time_s": slowest["time_s"],
-            "job_mfu_percent": of_peak(flops, slowest["time_s"], peaks),
-            "job_slowest_rank": slowest["rank"],
-            "collective_bandwidth": bandwidths(ranks),
-        }
+        values = len(ranks), slowest["time_s"], of_peak(flops, slowest["time_s"], peaks), slowest["rank"]
+        found = dict(zip(COLUMNS, values, strict=False)) | {"collective_bandwidth": bandwidths(ranks)}
         waited = waits({_place(row): collectives(row) for row in ranks})
         if waited:
             found["job_slowest_rank"] = min(waited, key=lambda place: waited[place][1])[0]

@@ -126,17 +126,10 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     if device == "cpu" and row.get("dtype") == "float32" and not autocast and not again:
         peak += flops.get("cpu_lstm_bytes") or 0
         fixed += flops.get("cpu_lstm_fixed_bytes") or 0
-    return training_peak_bytes(
-        parameters,
-        flops.get("trainable_parameters") or 0,
-        peak,
-        fixed,
-        element_bytes=element_bytes,
-        autocast=autocast,
-        optimizer=optimizer,
-        optimizer_copies=int(foreach and optimizer != "sgd"),
-        accumulated=(row.get("gradient_accumulation") or 1) > 1,
-    )
+    copies, accumulated = int(foreach and optimizer != "sgd"), (row.get("gradient_accumulation") or 1) > 1
+    counted = parameters, flops.get("trainable_parameters") or 0, peak, fixed
+    about = {"element_bytes": element_bytes, "autocast": autocast, "optimizer": optimizer, "accumulated": accumulated}
+    return training_peak_bytes(*counted, **about, optimizer_copies=copies)
 
 
 def profile_columns(
@@ -220,12 +213,8 @@ def module_times(modules: str | None, step_s: float | None, best_tflop_s: float 
 
 
 def _of_devices(ceiling: Values, devices: float | None) -> Values:
-    if not devices or devices == 1:
-        return ceiling
-    return {
-        name: devices * value if name.endswith(("_tflop_s", "_gb_s")) and value else value
-        for name, value in ceiling.items()
-    }
+    many, rates = devices or 1, ("_tflop_s", "_gb_s")
+    return {name: many * value if value and name.endswith(rates) else value for name, value in ceiling.items()}
 
 
 def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from mfulab.tracing.shares import SPENT
 from mfulab.tracing.trace import COMPUTE, Trace
 from mfulab.tracing.window import Window
 
+RATIOS = ("executed_ratio", "issued_ratio")
 PADDED = 64  # elements to a multiple of which a side is padded: whole tiles and whole loads of every library
 EMPTY_NS = 5_000  # that a kernel of no work takes at most: a trace of long kernels alone does not show it
 
@@ -76,9 +77,8 @@ class Analysis:
     @property
     def call_flops(self) -> dict[int, int]:
         """FLOPs of each call of a product that the model needs."""
-        return {
-            call: one.flops // one.calls for call, one in self.of_call.items() if not one.reason and not one.recomputed
-        }
+        needed = ((call, one) for call, one in self.of_call.items() if not one.reason and not one.recomputed)
+        return {call: one.flops // one.calls for call, one in needed}
 
     def flops(self, what: str = "flops", recomputed: bool = False) -> dict[str, int]:
         """FLOPs of the window by number format: `flops`, `causal_flops` or `executed_flops`."""
@@ -92,11 +92,8 @@ class Analysis:
         None where no kernel's name tells, as on a CPU."""
         executed = sum(one.executed_flops for one in self.counted)
         is_told = executed and any(one.tile or one.executed_ratio for one in self.counted)
-        sums = {
-            "executed_ratio": sum(one.tiled_flops for one in self.counted),
-            "issued_ratio": sum(one.issued_flops for one in self.counted),
-        }
-        return {name: whole / executed if is_told else None for name, whole in sums.items()}
+        sums = (sum(getattr(one, name) for one in self.counted) for name in ("tiled_flops", "issued_flops"))
+        return dict(zip(RATIOS, (whole / executed if is_told else None for whole in sums), strict=True))
 
     def misaligned(self) -> str | None:
         """JSON: numbers of the sentence on the matmul that a side of whole 16 bytes would gain most; None without one.

@@ -28,23 +28,16 @@ _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _ESCAPES = re.compile(rb"(\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4}))|\\")
 _INFINITE = re.compile(rb"(?<=[:,\[])\s*-?(?:inf|nan)(?=\s*[,}\]])")
-_GZIP, _ZSTD, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
-_FOREIGN = {
-    **dict.fromkeys(
-        (".nsys-rep", ".qdrep"), "an Nsight Systems report: export it with `nsys export --type sqlite FILE`"
-    ),
-    ".ncu-rep": "an Nsight Compute report",
-    **dict.fromkeys(
-        (".pftrace", ".perfetto-trace"), "a trace of Perfetto: record with rocprofv3 --output-format json instead"
-    ),
-}
+_GZIP = b"\x1f\x8b"
+_NSYS = "an Nsight Systems report: export it with `nsys export --type sqlite FILE`"
+_PERFETTO = "a trace of Perfetto: record with rocprofv3 --output-format json instead"
+_FOREIGN = {".nsys-rep": _NSYS, ".qdrep": _NSYS, ".ncu-rep": "an Nsight Compute report"}
+_FOREIGN |= {".pftrace": _PERFETTO, ".perfetto-trace": _PERFETTO}
 _BEGINS = {  # of other files
-    **dict.fromkeys((_ZSTD, _ZIP), "packed as zip or zstd; unpack it first"),
-    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "UTF-16 text, as PowerShell's > writes: save it as UTF-8"),
-    **dict.fromkeys(
-        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
-        "a pickle, as torch.cuda.memory's snapshots are: https://pytorch.org/memory_viz shows them",
-    ),
+    (b"\x28\xb5\x2f\xfd", b"PK\x03\x04"): "packed as zip or zstd; unpack it first",
+    (b"\xff\xfe", b"\xfe\xff"): "UTF-16 text, as PowerShell's > writes: save it as UTF-8",
+    (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"): "a pickle, as torch.cuda.memory's snapshots are: "
+    "https://pytorch.org/memory_viz shows them",
 }
 WANTED = (
     "mfulab reads what torch.profiler's export_chrome_trace writes (*.json, *.json.gz), exports of Nsight Systems "
@@ -125,13 +118,10 @@ class Stream:
     def _parsed(self, text: bytes) -> Any:
         """The value, or what is wrong as an error; a text of faults that torch made is mended, and all after it."""
         found = _parsed(text, self._mends)
-        if (
-            isinstance(found, Exception)
-            and not self._mends
-            and not isinstance(mended := _parsed(text, True), Exception)
-        ):
-            self._mends = True
-            return mended
+        if isinstance(found, Exception) and not self._mends:
+            mended = _parsed(text, True)
+            self._mends = not isinstance(mended, Exception)
+            return mended if self._mends else found
         return found
 
     def _damaged(self, error: Any, count: int) -> TraceError:
@@ -188,10 +178,9 @@ def free_memory_bytes() -> int:
 def nanoseconds(value: Any) -> int | None:
     """A time of the trace, in µs with fractions or as text, as whole nanoseconds; None for what is no time."""
     try:
-        number = (
-            value if isinstance(value, int | float | Decimal) else Decimal(value) if isinstance(value, str) else None
-        )
-        return None if number is None or not -MOST_US < number < MOST_US else round(number * 1000)
+        number = Decimal(value) if isinstance(value, str) else value
+        is_time = isinstance(number, int | float | Decimal) and -MOST_US < number < MOST_US
+        return round(number * 1000) if is_time else None
     except ArithmeticError:  # a Decimal of no number
         return None
 

@@ -180,16 +180,11 @@ class DeviceTime:
             return []
         unique, places = np.unique(np.stack((name, self.kind)), axis=1, return_inverse=True)
         sums, calls = np.bincount(places, weights=times), np.bincount(places)
-        return [
-            {
-                "kernel": self.trace.names[unique[0, one]],
-                "kind": KINDS[unique[1, one]],
-                "calls": int(calls[one]),
-                "time_s": float(sums[one]) / 1e9,
-                "share_percent": 100 * float(sums[one]) / float(times.sum()),
-            }
-            for one in np.argsort(-sums, kind="stable")
-        ]
+        rows = []
+        for (kernel, kind), count, time in zip(unique.T.tolist(), calls.tolist(), sums.tolist(), strict=True):
+            about = {"kernel": self.trace.names[kernel], "kind": KINDS[kind], "calls": count, "time_s": time / 1e9}
+            rows.append(about | {"share_percent": 100 * time / float(times.sum())})
+        return sorted(rows, key=lambda row: -row["time_s"])
 
     def collectives(self) -> dict[str, list[int]]:
         """Communication kernels by name, in order of their begin: ns of each."""

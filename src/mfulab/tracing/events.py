@@ -45,12 +45,7 @@ def read(path: Path) -> list[Trace]:
             for event in batch:
                 try:
                     taken.event(event)
-                except (
-                    TypeError,
-                    ValueError,
-                    AttributeError,
-                    ArithmeticError,
-                ):  # no profiler's: a part of another type
+                except (TypeError, ValueError, AttributeError, ArithmeticError):  # a part of another type
                     taken.odd += 1
     finally:
         if collects:
@@ -66,29 +61,25 @@ class _Taken:
         self.unknown = Counter[str]()  # kinds of device events that are not read here
 
     def check(self, path: Path, count: int, metadata: dict[str, Any]) -> None:
+        properties, why = metadata.get("deviceProperties"), ""
         if self.timeless:
-            raise TraceError(
-                f"{path}: {self.timeless:,} events of devices or operators have no number as `ts` or `dur`"
-            )
-        if self.endless:
-            raise TraceError(
-                f"{path}: {self.endless:,} device events have no usable `dur`: the trace was written "
-                f"before they ended; synchronise before the profiler stops"
-            )
-        if not count:
-            raise TraceError(f"{path}: the trace holds no events; was the profiler active in any step?")
-        if self.unknown and not self.recorder.executed:
-            raise TraceError(f"{path}: what its device executed is of kinds that mfulab does not read: {self._kinds()}")
-        if not len(self.recorder):
+            why = f"{self.timeless:,} events of devices or operators have no number as `ts` or `dur`"
+        elif self.endless:
+            why = f"{self.endless:,} device events have no usable `dur`: the trace was written before they ended; "
+            why += "synchronise before the profiler stops"
+        elif not count:
+            why = "the trace holds no events; was the profiler active in any step?"
+        elif self.unknown and not self.recorder.executed:
+            why = f"what its device executed is of kinds that mfulab does not read: {self._kinds()}"
+        elif not len(self.recorder):
             odd = f"; {self.odd:,} of its {count:,} events are not events" if self.odd else ""
-            raise TraceError(f"{path}: the trace of another program, without events of torch.profiler{odd}; {WANTED}")
-        properties = metadata.get("deviceProperties")
-        if isinstance(properties, list) and properties and not self.recorder.executed:  # torch writes GPUs wherever
+            why = f"the trace of another program, without events of torch.profiler{odd}; {WANTED}"
+        elif isinstance(properties, list) and properties and not self.recorder.executed:  # torch writes GPUs wherever
             name = properties[0].get("name") if isinstance(properties[0], dict) else properties[0]
-            raise TraceError(
-                f"{path}: no GPU events, though the trace names {name!r}: record "
-                f"with ProfilerActivity.CUDA, and see that CUPTI or roctracer may be used"
-            )
+            why = f"no GPU events, though the trace names {name!r}: record with ProfilerActivity.CUDA, "
+            why += "and see that CUPTI or roctracer may be used"
+        if why:
+            raise TraceError(f"{path}: {why}")
 
     def notes(self) -> list[Said]:
         found = [Said("odd_events", {"count": self.odd})] if self.odd else []

@@ -58,9 +58,7 @@ def joined(trace: Trace, capture: Trace) -> Trace:
                 thread = first_thread + len(rows)  # of its own: a call lies in no other
                 rows.append((begin, begin, names.setdefault(name, len(names)), thread, -1, 0, 0, -1))
             owned[int(replay[kernel])] = known[owner]
-    added = np.array(rows, np.int64).reshape(-1, 8).T
-    host = trace.host
-    *columns, _ = vars(host).values()
+    added, (*columns, _) = np.array(rows, np.int64).reshape(-1, 8).T, vars(trace.host).values()
     extended: list[Any] = [
         np.concatenate((old, new.astype(old.dtype))) for old, new in zip(columns, added, strict=True)
     ]

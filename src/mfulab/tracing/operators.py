@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -54,13 +55,11 @@ class TracedPass:
         return analyse(trace := read(self.saved)[0], windows(trace)[0])
 
     @functools.cached_property
-    def _folder(self) -> tempfile.TemporaryDirectory[str]:
-        return tempfile.TemporaryDirectory()
-
-    @functools.cached_property
     def saved(self) -> Path:
         """The profiler's own export, kept as long as this object: kineto saves a trace once and raises after that."""
-        path = Path(self._folder.name) / "trace.json"
+        folder = tempfile.TemporaryDirectory()
+        weakref.finalize(self, folder.cleanup)
+        path = Path(folder.name) / "trace.json"
         self.profiler.export_chrome_trace(str(path))
         return path
 
@@ -137,13 +136,8 @@ def module_ranges() -> Iterator[None]:
     def leave(module: torch.nn.Module, _: Any, result: Any) -> None:
         ranges.pop().__exit__(None, None, None)
 
-    before = register_module_forward_pre_hook(enter)
-    after = register_module_forward_hook(leave, always_call=True)
-    try:
+    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True):
         yield
-    finally:
-        before.remove()
-        after.remove()
 
 
 def trace_modules(step: Callable[[], object], device: torch.device, steps: int) -> TracedPass:

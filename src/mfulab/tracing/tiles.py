@@ -37,10 +37,8 @@ _PRODUCT = re.compile(
 @functools.cache
 def tile_of(kernel: str) -> tuple[int, int, int] | None:
     """(m, n) of the tile that one block computes, and k of a step, 1 if untold; None where the name does not tell."""
-    for pattern in _TILES:
-        if found := pattern.search(kernel):
-            return int(found[1]), int(found[2]), int(found[3] or 1)
-    return None
+    found = next(filter(None, (pattern.search(kernel) for pattern in _TILES)), None)
+    return (int(found[1]), int(found[2]), int(found[3] or 1)) if found else None
 
 
 @functools.cache
@@ -89,11 +87,10 @@ def executed_ratio(kernel: str, recorded: Traced, blocks: int = 0) -> float | No
     """Operations that a kernel executes ÷ FLOPs that are counted of it, attention full; None where nothing tells."""
     if recorded.attention:
         return _attention(kernel, *recorded.attention)
-    if (tile := tile_of(kernel)) is None:
-        return None
-    if recorded.convolution:
+    tile = tile_of(kernel)
+    if tile and recorded.convolution:
         return _convolution(kernel, tile, *recorded.convolution)
-    if recorded.matmul is None:
+    if tile is None or recorded.matmul is None:
         return None
     batch, m, n, k = recorded.matmul
     return _tiled(m, n, tile, blocks, batch) * _whole(k, tile[2])

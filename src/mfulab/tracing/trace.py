@@ -80,11 +80,20 @@ def _is_shape(shape: list[Any]) -> bool:
 
 
 @dataclass
-class Activities:
-    """Work that devices executed, a column each; `name` indexes `Trace.names`."""
+class Columns:
+    """Begins and ends of events, ns; more columns say more of each."""
 
     begin: Times
     end: Times
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+
+@dataclass
+class Activities(Columns):
+    """Work that devices executed, a column each; `name` indexes `Trace.names`."""
+
     kind: Indices
     name: Indices
     device: Indices
@@ -93,16 +102,11 @@ class Activities:
     external: Indices
     blocks: Indices
 
-    def __len__(self) -> int:
-        return len(self.begin)
-
 
 @dataclass
-class HostCalls:
+class HostCalls(Columns):
     """Operators and annotations on the host."""
 
-    begin: Times
-    end: Times
     name: Indices
     thread: Indices
     external: Indices
@@ -111,23 +115,15 @@ class HostCalls:
     sequence: Indices  # autograd's number of an operator and its backward pass, -1 without one
     calls: dict[int, Call]
 
-    def __len__(self) -> int:
-        return len(self.begin)
-
 
 @dataclass
-class Launches:
+class Launches(Columns):
     """Calls of the runtime, with a correlation to what the device executed."""
 
-    begin: Times
-    end: Times
     thread: Indices
     correlation: Indices
     name: Indices  # index of `Trace.names`
     kernel: Indices  # the name of what was launched, -1 where the trace does not say
-
-    def __len__(self) -> int:
-        return len(self.begin)
 
 
 @dataclass
@@ -175,14 +171,8 @@ class Trace:
         """Facts about each device that the file tells, without what is no fact: a list, a name that is a number."""
         found = self.metadata.get("deviceProperties")
         known = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-        return [
-            {
-                name: printable(value) if isinstance(value, str) else value
-                for name, value in one.items()
-                if _fits(name, value)
-            }
-            for one in known
-        ]
+        fitting = ([(name, value) for name, value in one.items() if _fits(name, value)] for one in known)
+        return [{name: printable(told) if name == "name" else told for name, told in each} for each in fitting]
 
     def distributed(self, name: str) -> int | None:
         """A whole number of the file's `distributedInfo`: `rank` or `world_size`."""

@@ -101,15 +101,14 @@ def _stretch(trace: Trace, run: list[tuple[int, int, int]]) -> Window:
         run, left_out = run[1:], left_out + 1
     begin, end = run[0][1], run[-1][2]
     first, last = _on_device(trace, begin, end)
-    source = [Said("profiler_steps")]
-    if first > begin:
-        source.append(Said("earlier_work_left_out", {"ms": (first - begin) / 1e6}))
-    if last > end:
-        source.append(Said("launched_later", {"ms": (last - end) / 1e6}))
-    if left_out:
-        source.append(Said("warm_up_left_out", {"count": left_out}))
-    lengths = tuple(until - since for _, since, until in run)
-    return Window(first, max(end, last), len(run), tuple(source), run[0][0], run[-1][0], begin, end, lengths)
+    source = (
+        Said("profiler_steps"),
+        Said("earlier_work_left_out", {"ms": (first - begin) / 1e6}) if first > begin else None,
+        Said("launched_later", {"ms": (last - end) / 1e6}) if last > end else None,
+        Said("warm_up_left_out", {"count": left_out}) if left_out else None,
+    )
+    lengths, said = tuple(until - since for _, since, until in run), tuple(filter(None, source))
+    return Window(first, max(end, last), len(run), said, run[0][0], run[-1][0], begin, end, lengths)
 
 
 def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:

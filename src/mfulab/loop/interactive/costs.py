@@ -2,7 +2,7 @@
 
 import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -57,23 +57,6 @@ class Cost:
         """FLOPs that were executed."""
         return sum(self.executed_formats.values())
 
-    def __add__(self, other: "Cost") -> "Cost":
-        useful = None
-        if self.useful is not None or other.useful is not None:  # a cost that does not know counts as useful whole
-            useful = sum(cost.model if cost.useful is None else cost.useful for cost in (self, other))
-        needed, executed = Counter(self.formats), Counter(self.executed_formats)
-        needed.update(other.formats)
-        executed.update(other.executed_formats)
-        moved, uncounted = self.moved_bytes + other.moved_bytes, self.uncounted | other.uncounted
-        return Cost(needed, executed, moved, uncounted, useful)
-
-    def times(self, count: int) -> "Cost":
-        """Cost of as many phases that all cost this."""
-        formats = {key: count * flops for key, flops in self.formats.items()}
-        executed = {key: count * flops for key, flops in self.executed_formats.items()}
-        useful = None if self.useful is None else count * self.useful
-        return Cost(formats, executed, count * self.moved_bytes, self.uncounted, useful)
-
     def same_flops(self, other: "Cost | None") -> bool:
         """True if another cost has the same FLOPs; which of them are useful is a matter of data."""
         return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
@@ -91,6 +74,19 @@ class Phase:
     began: int = 0
     left: int | None = None
     samples: int | None = None
+
+
+def cost_of_all(counts: Sequence[tuple[Cost, int]]) -> Cost:
+    """Cost of each of so many phases together; where some know which FLOPs are useful, all of the others' are."""
+    needed, executed = Counter[Format](), Counter[Format]()
+    for cost, count in counts:
+        needed.update({key: count * flops for key, flops in cost.formats.items()})
+        executed.update({key: count * flops for key, flops in cost.executed_formats.items()})
+    moved = sum(count * cost.moved_bytes for cost, count in counts)
+    useful = sum(count * (cost.model if cost.useful is None else cost.useful) for cost, count in counts)
+    is_told = any(cost.useful is not None for cost, _ in counts)
+    uncounted = frozenset[str]().union(*(cost.uncounted for cost, _ in counts))
+    return Cost(needed, executed, moved, uncounted, useful if is_told else None)
 
 
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:

@@ -20,7 +20,7 @@ from mfulab.flops.counter import Operations
 from mfulab.flops.layers import LayerTracker, outermost
 from mfulab.flops.useful import RealTokens
 from mfulab.loop.interactive import structure
-from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, Phase, describe
+from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, Phase, cost_of_all, describe
 from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code, state
 from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
 from mfulab.loop.interactive.structure import GraphsSeen, Inside, Structure
@@ -156,7 +156,7 @@ class Phases:
             if len(self._sums) > MOST_PENDING:
                 self._sums.clear()
             known = [cost for cost in costs if cost is not None]
-            self._sums[key] = costs, sum(known, Cost()) if len(known) == len(costs) else None
+            self._sums[key] = costs, cost_of_all([(cost, 1) for cost in known]) if len(known) == len(costs) else None
         return self._sums[key][1]
 
     def describe(self, call: Call) -> tuple[Kind, tuple[int, ...]]:

@@ -56,15 +56,9 @@ class Structure:
         if not self._noted:
             return _NOTHING
         shapes, elements = hash(tuple(self._given)) if self._given else 0, sum(map(math.prod, self._given))
-        found = Inside(self._modules(), shapes, elements, self._leading)
+        found = Inside(_hash(self._noted), shapes, elements, self._leading)
         self._noted, self._given, self._leading = [], [], ()
         return found
-
-    def _modules(self) -> int:
-        try:
-            return hash(tuple(self._noted))
-        except TypeError:  # a module's own `stride` may be a list
-            return hash(repr(self._noted))
 
     def note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         """Notes a call."""
@@ -72,7 +66,7 @@ class Structure:
         if "_graph" in held or "_parameters" not in held:
             return  # a traced one: torch runs such under its own operators too, in whatever order
         if len(noted) > MOST_NOTED:
-            noted[:] = [self._modules()]
+            noted[:] = [_hash(noted)]
         if not (own := held["_parameters"]):
             noted.append(type(module))
             return
@@ -98,6 +92,13 @@ class Structure:
 
 
 _NOTHING = Inside()
+
+
+def _hash(noted: list[Any]) -> int:
+    try:
+        return hash(tuple(noted))
+    except TypeError:  # a module's own `stride` may be a list
+        return hash(repr(noted))
 
 
 def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:

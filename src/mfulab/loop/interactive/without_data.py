@@ -8,7 +8,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mfulab.flops.count import Count, CountError, count
-from mfulab.loop.interactive.costs import Cost, cost_of
 
 
 def flops_of(model: torch.nn.Module, batch: Any, backward: bool | None = None) -> int:
@@ -18,18 +17,13 @@ def flops_of(model: torch.nn.Module, batch: Any, backward: bool | None = None) -
     modules that this batch (a tensor, a tuple or a dict of one rank's arguments) does not run. Without `backward` a
     backward pass follows in training mode. Raises CountError, which names the layer, if the forward needs data.
     """
-    counted = _count(model, batch, model.training if backward is None else backward)
+    counted = count_call(model, batch, model.training if backward is None else backward)
     if counted.unused:
         warnings.warn(f"mfulab: did not run and cost nothing: {', '.join(counted.unused)}", stacklevel=2)
     return counted.operations.model_flops
 
 
-def count_call(model: torch.nn.Module, batch: Any, backward: bool) -> Cost:
-    """Cost of what `flops_of` counts. Raises CountError as it does."""
-    return cost_of(_count(model, batch, backward).operations)
-
-
-def _count(model: torch.nn.Module, batch: Any, backward: bool) -> Count:
+def count_call(model: torch.nn.Module, batch: Any, backward: bool) -> Count:
     """One call of `model` with a batch as of `flops_of`, and its backward pass from every output that has a gradient;
     neither the model nor its state is touched."""
     arguments, keywords = ((), batch) if isinstance(batch, dict) else (batch, {})
