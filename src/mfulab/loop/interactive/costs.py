@@ -2,7 +2,7 @@
 
 import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -38,10 +38,8 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of a phase by format: what the model needs, and what was executed; bytes that matmuls moved.
-
-    `useful` are those that served real tokens, None if the model's arguments do not say which ones are.
-    """
+    """FLOPs of a phase by format, needed and executed, and bytes that matmuls moved. `useful` FLOPs served real tokens;
+    None if the model's arguments do not say which ones are."""
 
     formats: Mapping[Format, int] = field(default_factory=dict)
     executed_formats: Mapping[Format, int] = field(default_factory=dict)
@@ -59,23 +57,6 @@ class Cost:
         """FLOPs that were executed."""
         return sum(self.executed_formats.values())
 
-    def __add__(self, other: "Cost") -> "Cost":
-        useful = None
-        if self.useful is not None or other.useful is not None:  # a cost that does not know counts as useful whole
-            useful = sum(cost.model if cost.useful is None else cost.useful for cost in (self, other))
-        needed, executed = Counter(self.formats), Counter(self.executed_formats)
-        needed.update(other.formats)
-        executed.update(other.executed_formats)
-        moved, uncounted = self.moved_bytes + other.moved_bytes, self.uncounted | other.uncounted
-        return Cost(needed, executed, moved, uncounted, useful)
-
-    def times(self, count: int) -> "Cost":
-        """Cost of as many phases that all cost this."""
-        formats = {key: count * flops for key, flops in self.formats.items()}
-        executed = {key: count * flops for key, flops in self.executed_formats.items()}
-        useful = None if self.useful is None else count * self.useful
-        return Cost(formats, executed, count * self.moved_bytes, self.uncounted, useful)
-
     def same_flops(self, other: "Cost | None") -> bool:
         """True if another cost has the same FLOPs; which of them are useful is a matter of data."""
         return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
@@ -83,10 +64,8 @@ class Cost:
 
 @dataclass(slots=True)
 class Phase:
-    """One phase: the kind that it began as, what it turned out to be, and the samples that went forward in it.
-
-    `began` is autograd's number at its beginning, `left` as its model's forward ended.
-    """
+    """One phase: what it began as and turned out to be, and its samples. `began` is autograd's number at its beginning,
+    `left` as its model's forward ended."""
 
     entry: Kind
     kind: Kind
@@ -95,6 +74,19 @@ class Phase:
     began: int = 0
     left: int | None = None
     samples: int | None = None
+
+
+def cost_of_all(counts: Sequence[tuple[Cost, int]]) -> Cost:
+    """Cost of each of so many phases together; where some know which FLOPs are useful, all of the others' are."""
+    needed, executed = Counter[Format](), Counter[Format]()
+    for cost, count in counts:
+        needed.update({key: count * flops for key, flops in cost.formats.items()})
+        executed.update({key: count * flops for key, flops in cost.executed_formats.items()})
+    moved = sum(count * cost.moved_bytes for cost, count in counts)
+    useful = sum(count * (cost.model if cost.useful is None else cost.useful) for cost, count in counts)
+    is_told = any(cost.useful is not None for cost, _ in counts)
+    uncounted = frozenset[str]().union(*(cost.uncounted for cost, _ in counts))
+    return Cost(needed, executed, moved, uncounted, useful if is_told else None)
 
 
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
@@ -107,10 +99,8 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
 
 
 def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
-    """Arguments without data: types, formats, switches and texts as words; dimensions and integers as sizes.
-
-    With it comes the batch: the dimensions of the first tensor, of which the first counts samples; empty without one.
-    """
+    """Arguments without data, and their batch: the first tensor's dimensions, of which the first counts samples; empty
+    without one."""
     words, sizes, batch = list[Any](), list[int](), list[tuple[int, ...]]()
     _walk(value, words, sizes, batch)
     return Kind(tuple(words), tuple(sizes)), batch[0] if batch else ()
@@ -165,10 +155,8 @@ def _mapped(tensor: torch.Tensor) -> int:
 
 
 class Filling:
-    """Useful FLOPs of equal calls that fill a static cache: sampled at places of a run of calls, straight in between.
-
-    A run is calls one after another without another kind between them, as a prompt's is; places count from 1.
-    """
+    """Useful FLOPs of equal calls in a row that fill a static cache: counted at some places of a run, straight in
+    between. Places count from 1."""
 
     def __init__(self) -> None:
         self.calls: Counter[int] = Counter()
@@ -197,10 +185,8 @@ class Filling:
 
 
 class KnownCosts:
-    """Costs of kinds, by what a phase began as (`entry`) and by what it turned out to be.
-
-    `differing` tells of a kind whose two counts differ, so that neither is its cost; empty without one.
-    """
+    """Costs of kinds, by what a phase began as (`entry`) and by what it turned out to be. `differing` names a kind
+    whose two counts differ, so that neither is its cost."""
 
     def __init__(self) -> None:
         self._costs: dict[Kind, Cost | None] = {}
