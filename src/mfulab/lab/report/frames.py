@@ -2,9 +2,11 @@
 
 import re
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
@@ -28,15 +30,15 @@ MANY = 10_000  # rows of a frame whose copy is worth some care
 EMPTY = {str: ("", "str"), bool: (pd.NA, "boolean"), float: (float("nan"), "float64")}  # cells of a file, and dtypes
 OF_RECORDINGS = "results/reference/"  # how a problem begins that only who keeps recordings can mend
 FAULTY, MATMULS = 0.1, 1.0  # a share of a step, and percent of its time: see `comparable`
+INTERVAL = ["time_s", "time_ci_low_s", "time_ci_high_s"]
 JUDGED = ("doubtful", "impossible", "doubts")  # columns that `trust.judged` adds
 
 
-def read(folder: Path, wanted: Collection[str] = (*TABLES, "series")) -> tuple[Tables, list[str]]:
-    """The wanted tables, empty if one cannot be read, and what was wrong with the files, in words."""
+def read(folder: Path) -> tuple[Tables, list[str]]:
+    """The tables, empty if one cannot be read, and what was wrong with the files, in words."""
     problems: list[str] = []
-    tables = {table: _read(folder / f"{table}.csv", table, problems) for table in TABLES if table in wanted}
-    if "series" in wanted:
-        tables["series"] = series.read(folder / "series.csv")
+    tables = {table: _read(folder / f"{table}.csv", table, problems) for table in TABLES}
+    tables["series"] = series.read(folder / "series.csv")
     problems.extend(texts(folder / "problems.csv")["problem"])
     return tables, problems
 
@@ -125,6 +127,30 @@ def most(rows: pd.DataFrame, keys: Sequence[str], counted: str = "") -> pd.DataF
     groups = rows.groupby([*keys])[counted].nunique() if counted else rows[[*keys]].value_counts()
     largest = groups.idxmax()
     return rows[(rows[[*keys]] == (list(largest) if isinstance(largest, tuple) else largest)).all(axis=1)]
+
+
+def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
+    """True where the intervals of two times do not meet: those of rows, or of one, and of `others`, or with `suffix`.
+
+    `ratio` is the first time ÷ the second of equal work, by default of the steps. Without an interval any two differ.
+    """
+    others = rows if others is None else others
+    time_s, *ends = (rows[name] for name in INTERVAL)
+    other_s, *other_ends = (others[f"{name}{suffix}"] for name in INTERVAL)
+    ratio = time_s / other_s if ratio is None else ratio
+    low, high = (ratio * end / time_s for end in ends)
+    other_low, other_high = (end / other_s for end in other_ends)
+    return np.logical_not((low <= other_high) & (other_low <= high))
+
+
+def against(rows: pd.DataFrame, base: pd.DataFrame, keys: Sequence[str], suffix: str, *columns: str) -> pd.DataFrame:
+    """The rows that have a partner in `base`, alike in `keys`, with its time, interval and `columns` under `suffix`.
+
+    `apart` is true where the two intervals do not meet, `factor` is the row's time ÷ its partner's.
+    """
+    partners = base.drop_duplicates(keys)[[*keys, *INTERVAL, *columns]]
+    paired = rows.merge(partners, on=[*keys], suffixes=("", suffix))
+    return paired.assign(apart=apart(paired, suffix=suffix), factor=paired["time_s"] / paired[f"time_s{suffix}"])
 
 
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
-from mfulab.lab.report import frames, trust
+from mfulab.lab.report import frames
 from mfulab.lab.report.drawing import curves, kinds, runs, style, ticks
 from mfulab.mfu.utilization import quotient_interval
 
@@ -27,14 +27,14 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     """
     keys = [key for key in KEYS if key != axis]
     filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
-    values = [*READ, *trust.INTERVAL]
+    values = [*READ, *frames.INTERVAL]
     filled = filled.reindex(columns=dict.fromkeys([*filled, *values]))
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
     largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
     paired = paired[paired["batch_size"] == largest]
     paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])
-    each = paired[["speedup", *(f"{name}_base" for name in trust.INTERVAL), *trust.INTERVAL]].itertuples(index=False)
+    each = paired[["speedup", *(f"{name}_base" for name in frames.INTERVAL), *frames.INTERVAL]].itertuples(index=False)
     own = [quotient_interval(speedup, [measured[:3]], [measured[3:]]) for speedup, *measured in each]
     ends = ["speedup_low", "speedup_high"]
     paired[ends] = pd.DataFrame(own, paired.index, ends, dtype=float)

@@ -1,8 +1,8 @@
 """The figures: one module each, found by being here.
 
-A figure's module has `TABLES` (what it reads), `TOPIC` (one of TOPICS) and `ORDER` (its place there), three functions:
-`rows(tables)` selects what is drawn (no rows: no figure), `finding(rows, text)` says it in one sentence whose numbers
-come from those rows, `draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
+A figure's module has `TOPIC` (one of TOPICS), `ORDER` (its place there) and three functions: `rows(tables)` selects what
+is drawn (no rows: no figure), `finding(rows, text)` says it in one sentence whose numbers come from those rows,
+`draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
 """
 
 import gc
@@ -154,8 +154,7 @@ def draw(
     worker = os.environ.get(SOCKET)
     ahead = Path(worker).parent / f"figures-{language}" if worker else None  # gone with the sweep, and with its code
     gc.freeze()  # drawing makes much that is collected, which need not look through all imports each time
-    wanted = {table for name in only or modules() for table in modules()[name].TABLES}
-    found, problems = frames.read(tables, wanted)
+    found, problems = frames.read(tables)
     if listed:
         names = [name for name in modules() if has_data(name, found)]
         write_text(listed, "".join(f"{name}\n" for name in names))

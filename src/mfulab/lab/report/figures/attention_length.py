@@ -1,13 +1,10 @@
 """Longer sequences: attention's share of the FLOPs, and memory and MFU with each of its backends."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
 from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
 
-TABLES = ("profile", "flops", "environment")
 TOPIC, ORDER = "memory", 10
 ALIKE = ["machine", "model", "workload", "batch_size", "precision"]
 BACKENDS = ("math", "flash", "efficient", "cudnn")

@@ -1,15 +1,11 @@
 """The cost of autograd where nobody wants gradients: time beside no_grad, and the memory of graphs that are kept."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from mfulab.core.groups import LEAKED_STEPS
-from mfulab.core.language import Texts
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style, ticks
-from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
+from mfulab.lab.report.frames import Tables, against, alone, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "execution", 10
 CASE = ["machine", "model", "precision", "sequence_length", "batch_size"]
 WAYS = ("no_grad", "inference_mode", "recorded", "leaked")
@@ -27,7 +23,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     found = found[(found["mode"] == "inference") & (found["execution"] == "eager") & found["autograd"].isin(WAYS)]
     found = one_each(found, [*CASE, "autograd"])
-    found = trust.against(found, found[found["autograd"] == "no_grad"], CASE, "_no_grad")
+    found = against(found, found[found["autograd"] == "no_grad"], CASE, "_no_grad")
     found = found[found.groupby(CASE, dropna=False)["autograd"].transform("nunique") >= FEWEST]
     if found.empty:
         return found.assign(relative=[], graph_bytes=[])

@@ -1,14 +1,10 @@
 """Speed of one kernel over its thread blocks or tiles."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style
 from mfulab.lab.report.frames import Tables, most, ok, own, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 3
 FEWEST = 4  # blocks that make a picture
 SIDES = r"(?P<block_x>[\d.]+)(?:[^\d.]+(?P<block_y>[\d.]+))?"

@@ -1,15 +1,11 @@
 """Ceilings of each device by precision: measured beside computed."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity
 from mfulab.lab.planning.naming import short
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, quantity, runs, style
 from mfulab.lab.report.frames import Tables, ok, with_machine
 
-TABLES = ("ceilings", "environment")
 TOPIC, ORDER = "roofline", 1
 RING = style.PALETTE[1]
 

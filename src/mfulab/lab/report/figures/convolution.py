@@ -1,15 +1,10 @@
 """One convolution three ways: by the library, as a matmul of unfolded images, by direct loops."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style, ticks
-from mfulab.lab.report.frames import Tables, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, significant, style, ticks
+from mfulab.lab.report.frames import Tables, against, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "flops", 6
 THREE_WAYS = ("convolution_library", "convolution_im2col", "convolution_direct")
 LIBRARY = THREE_WAYS[0]
@@ -21,7 +16,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = with_machine(tables, ok(tables["profile"], "time_s", "flops"))
     known = known[known["model"].isin(THREE_WAYS) & (known["execution"] == "eager")]
     known = one_each(style.one_machine(known), [*CASE, "model"])
-    beside = trust.against(known, known[known["model"] == LIBRARY], CASE, "_library")
+    beside = against(known, known[known["model"] == LIBRARY], CASE, "_library")
     several = beside.groupby(CASE)["model"].transform("nunique") > 1
     return beside[several].sort_values(CASE)
 

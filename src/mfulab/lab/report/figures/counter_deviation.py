@@ -1,13 +1,10 @@
 """Deviation of other tools' FLOPs from ours: one line a model, one mark a tool."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, style
 from mfulab.lab.report.frames import Tables, ok
 
-TABLES = ("counters",)
 TOPIC, ORDER = "flops", 2
 MOST = 24
 AGREES_WITHIN = 1.0  # percent

@@ -1,14 +1,10 @@
 """Generating text: the share of the memory's bandwidth beside that of the arithmetic, by batch size; prompts too."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
-from mfulab.lab.report.drawing import curves, kinds, labels, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, labels, runs, significant, style, ticks
 from mfulab.lab.report.frames import Tables, ok, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "batch_size", 2
 WORDS = ("mbu_percent", "mfu_percent")
 DASHES: style.Look = {"mbu_percent": "", "mfu_percent": (4, 2)}

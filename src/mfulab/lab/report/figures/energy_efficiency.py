@@ -2,13 +2,10 @@
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import points, ticks
+from mfulab.lab.report.drawing import Figure, Texts, points, ticks
 from mfulab.lab.report.frames import Tables, ok, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC = "energy"
 PLACE = ("mfu_percent", "gflop_per_j")
 

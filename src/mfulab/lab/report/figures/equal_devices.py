@@ -2,15 +2,12 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
 from mfulab.lab.planning.naming import short
-from mfulab.lab.report.drawing import kinds, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
 from mfulab.lab.report.frames import Tables, most, ok, own
 from mfulab.lab.tables.merge import OF
 
-TABLES = ("profile", "matmul", "environment")
 TOPIC, ORDER = "trust", 1
 COLUMNS = ["hardware", "recorded", "run", "status", "started_at", "commit", "time_s", runs.DOUBTFUL]
 MOST = 24  # runs, those that differ most

@@ -5,12 +5,9 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from mfulab.core.language import Texts
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import relative
-from mfulab.lab.report.frames import Tables, ok, with_machine
+from mfulab.lab.report.drawing import Texts, relative
+from mfulab.lab.report.frames import Tables, apart, ok, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "execution", 0
 
 
@@ -32,7 +29,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     if made.empty:
         return said[0]
     said.append(text("compiled", row=made.loc[made["compile_s"].idxmax()]))
-    saved = (made["time_s_base"] - made["time_s"]).where(trust.apart(made, suffix="_base"))
+    saved = (made["time_s_base"] - made["time_s"]).where(apart(made, suffix="_base"))
     steps = np.ceil(made["compile_s"] / saved[saved > 0] - 1e-9).clip(lower=1).dropna()
     if len(steps):
         said.append(text("pays", row=made.loc[steps.idxmax()], steps=steps.max(), saved=saved[steps.idxmax()]))

@@ -2,13 +2,10 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import points, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, points, runs, style, ticks
 from mfulab.lab.report.frames import Tables, alone, ok, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "flops", 2
 PLACE = ("flops_per_sample", "time_per_sample")
 ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]

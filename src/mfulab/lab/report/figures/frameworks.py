@@ -4,15 +4,10 @@ import itertools
 import json
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style
-from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, significant, style
+from mfulab.lab.report.frames import Tables, alone, apart, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "execution", 2
 IN_TORCH = ("eager", "compile")
 ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
@@ -49,12 +44,12 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     The slowest is ranked only if its interval and the fastest's do not meet.
     """
     cases = [case.sort_values("time_s") for _, case in rows.groupby(CASE, sort=False)]
-    ranked = [case for case in cases if len(case) > 1 and trust.apart(case.iloc[-1], case.iloc[0])]
+    ranked = [case for case in cases if len(case) > 1 and apart(case.iloc[-1], case.iloc[0])]
     here = max(ranked or cases, key=lambda case: case["time_s"].iloc[-1] / case["time_s"].iloc[0])
     fast, slow = here.iloc[0], here.iloc[-1]
     values = {"row": fast, "fast": text(fast.execution), "slow": text(slow.execution), "longer": slow["time_s"]}
     words = [text("finding" if ranked else "finding_alike" if len(here) > 1 else "finding_one", **values)]
-    beside = here.iloc[1:][~trust.apart(here.iloc[1:], fast)] if ranked else here.head(0)
+    beside = here.iloc[1:][~apart(here.iloc[1:], fast)] if ranked else here.head(0)
     if len(beside):
         words.append(text("as_fast", fast=values["fast"], others=", ".join(text(each) for each in beside["execution"])))
     for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():

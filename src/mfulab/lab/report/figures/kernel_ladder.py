@@ -3,13 +3,11 @@
 import textwrap
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts, verdicts
-from mfulab.lab.report.drawing import kinds, matmuls, runs, style, ticks
+from mfulab.core.language import verdicts
+from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, runs, style, ticks
 from mfulab.lab.report.frames import Tables, most, ok, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 1
 SHARE = "share_of_reference_percent"
 

@@ -4,14 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report.drawing import kinds, matmuls, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, percent, runs, style
 from mfulab.lab.report.frames import Tables, most, ok, own, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 2
 SHARE, MOST_SHAPES, MOST_KERNELS = "share_of_measured_percent", 16, 16
 NO_MATMUL = "elementwise"  # how the names of kernels end that multiply element by element

@@ -1,13 +1,10 @@
 """One matmul in every implementation: throughput against its size."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, labels, matmuls, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, matmuls, runs, style, ticks
 from mfulab.lab.report.frames import Tables, most, ok, preferred, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 0
 
 

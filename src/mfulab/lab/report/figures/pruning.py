@@ -1,14 +1,10 @@
 """Time of pruned models against the same model before, beside the share of the weights that is left."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style
-from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
+from mfulab.lab.report.frames import Tables, against, alone, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "flops", 3
 ALIKE = ["machine", "model", "workload", "batch_size", "precision", "execution"]
 WAYS = ("masked", "structured", "two_of_four")
@@ -24,7 +20,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     whole = one_each(found[found["pruning"] == "none"], ALIKE)
     pruned = one_each(found[found["pruning"].isin(WAYS)], [*ALIKE, "pruning", "pruned_share"])
-    pruned = trust.against(pruned, whole, ALIKE, "_whole", "executed_flops")
+    pruned = against(pruned, whole, ALIKE, "_whole", "executed_flops")
     left, executed = 100 * (1 - pruned["pruned_share"]), pruned["executed_flops"] / pruned["executed_flops_whole"]
     return pruned.assign(
         relative=100 * pruned["factor"],

@@ -3,15 +3,11 @@
 from typing import get_args
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
 from mfulab.lab.report.frames import Tables, most, ok, one_each, own, with_machine
 from mfulab.measurements.quality import Compression
 
-TABLES = ("quality", "environment")
 TOPIC, ORDER = "flops", 2
 WAYS = get_args(Compression)
 WHOLE = WAYS[0]

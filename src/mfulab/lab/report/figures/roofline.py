@@ -6,15 +6,11 @@ A step read from a trace has computed ones alone; it is here where it has an MFU
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity
 from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import points, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, points, quantity, style, ticks
 from mfulab.lab.report.frames import READ, Tables, ok, preferred, with_machine, with_traces
 
-TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "roofline", 0
 PLACE = ("arithmetic_intensity", "tflop_s")
 

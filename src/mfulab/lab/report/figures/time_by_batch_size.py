@@ -2,14 +2,11 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
 from mfulab.lab.report import frames, trust
-from mfulab.lab.report.drawing import curves, kinds, labels, runs, style, ticks
-from mfulab.lab.report.frames import Tables, ok, preferred, those, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, labels, runs, style, ticks
+from mfulab.lab.report.frames import INTERVAL, Tables, ok, preferred, those, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "batch_size", 0
 MODES = ("training", "inference")  # of the others the figure `decoding` has the series
 MOST_NAMED = 8  # lines of a panel that have a label
@@ -56,7 +53,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "s": 25}
     panels, ranges = style.facets(figure, rows, "mode", modes, sharex=True), rows.groupby("machine")["time_s"]
     for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(modes)), strict=True):
-        kinds.lines(axes, here, "batch_size", "time_s", interval=trust.INTERVAL[1:], **look)
+        kinds.lines(axes, here, "batch_size", "time_s", interval=INTERVAL[1:], **look)
         ticks.doublings(axes, rows["batch_size"])
         # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
         values = ranges.get_group(machine)

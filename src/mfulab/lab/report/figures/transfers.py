@@ -1,13 +1,10 @@
 """Time of a matmul besides its kernel: memory for its matrices and, on a GPU, their transfers."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, matmuls, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, runs, style
 from mfulab.lab.report.frames import Tables, most, ok, preferred, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 4
 PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
 COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (3, 0, 2, 1)), strict=True))

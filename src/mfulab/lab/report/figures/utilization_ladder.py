@@ -2,14 +2,11 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import curves, kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, runs, style
 from mfulab.lab.report.frames import Tables, ok, own, those, with_machine, with_traces
 from mfulab.mfu import ladder
 
-TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "ladder", 0
 RUNGS = [rung.column for rung in ladder.RUNGS]
 PLAIN = [rung.column for rung in ladder.RUNGS if rung == ladder.Rung(rung.column)]  # fall, whatever else a row has
