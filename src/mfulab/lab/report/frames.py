@@ -53,10 +53,7 @@ def texts(path: Path) -> pd.DataFrame:
 
 
 def those(rows: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
-    """The rows for which `chosen` is true; where all are, the frame itself, since a copy of many rows takes long.
-
-    Of many rows, columns that are one array, the empty ones, are one again.
-    """
+    """The rows for which `chosen` is true, the frame itself where all are; empty columns stay one array."""
     if chosen.all() or len(rows) < MANY:
         return rows if chosen.all() else rows[chosen]
     arrays = [rows[name].to_numpy() for name in rows]  # kept together, so that no two that differ have one address
@@ -77,10 +74,7 @@ def alone(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """One row for each distinct value of `keys`, in the order of the first: medians of numbers, the first of the rest.
-
-    Runs that differ only in what a figure does not show, such as their seed, are one point of it.
-    """
+    """One row for each distinct value of `keys`, by first appearance: medians of numbers, the first of the rest."""
     if not rows.duplicated(list(keys)).any():
         return rows
     numbers = [name for name in rows.select_dtypes("number") if name not in keys]
@@ -130,10 +124,7 @@ def most(rows: pd.DataFrame, keys: Sequence[str], counted: str = "") -> pd.DataF
 
 
 def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
-    """True where the intervals of two times do not meet: those of rows, or of one, and of `others`, or with `suffix`.
-
-    `ratio` is the first time ÷ the second of equal work, by default of the steps. Without an interval any two differ.
-    """
+    """True where intervals of two times do not meet, or lack; `ratio` is the first time ÷ the second of equal work."""
     others = rows if others is None else others
     time_s, *ends = (rows[name] for name in INTERVAL)
     other_s, *other_ends = (others[f"{name}{suffix}"] for name in INTERVAL)
@@ -144,21 +135,14 @@ def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) ->
 
 
 def against(rows: pd.DataFrame, base: pd.DataFrame, keys: Sequence[str], suffix: str, *columns: str) -> pd.DataFrame:
-    """The rows that have a partner in `base`, alike in `keys`, with its time, interval and `columns` under `suffix`.
-
-    `apart` is true where the two intervals do not meet, `factor` is the row's time ÷ its partner's.
-    """
+    """Rows with a partner in `base`, alike in `keys`: its time and `columns` with `suffix`, `apart`, and `factor`."""
     partners = base.drop_duplicates(keys)[[*keys, *INTERVAL, *columns]]
     paired = rows.merge(partners, on=[*keys], suffixes=("", suffix))
     return paired.assign(apart=apart(paired, suffix=suffix), factor=paired["time_s"] / paired[f"time_s{suffix}"])
 
 
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with two columns of their machine, as its environment reports them.
-
-    `machine` is the name under which its device is shown, a recorded one marked: where devices of one name are in
-    several machines, the machine's own name stands behind it. `device` is cpu or cuda, empty if it is not reported.
-    """
+    """The rows with `machine`, their device's name, of a recorded one marked, and `device`, cpu or cuda or empty."""
     known = tables["environment"].drop_duplicates(["hardware", "recorded"], keep="last")
     known = known.assign(name=known["device_name"].map(short_name)).set_index(["hardware", "recorded"], drop=False)
     shared = known.groupby("name")["hardware"].transform("nunique") > 1
@@ -187,11 +171,7 @@ def emulated(rows: pd.DataFrame) -> pd.Series:
 
 
 def comparable(rows: pd.DataFrame, suffix: str = "") -> pd.Series:
-    """True for each step that a sentence may hold against another.
-
-    Steps with a share FAULTY or more in page faults are left out: the allocator may or may not be in that state. So are
-    steps that multiply for less than MATMULS percent of the time, as a loop that spins for a fixed time.
-    """
+    """True for each step that a sentence may rank: less than FAULTY in page faults, and MATMULS percent of matmuls."""
     names = ("page_faults_ms", "kept_memory_time_s", "matmul_percent")
     faults_ms, kept_s, matmuls = (rows.get(f"{name}{suffix}", pd.Series(float("nan"), rows.index)) for name in names)
     time_s = rows[f"time_s{suffix}"]

@@ -53,10 +53,7 @@ def _judged(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
-    """True for each row that was measured on a disturbed machine, or not to an end; such points are drawn hollow.
-
-    A wide interval is no doubt: it is the row's precision, and shown as that.
-    """
+    """True for each row measured on a disturbed machine or not to an end, drawn hollow; wide intervals are no doubt."""
     return rows["doubtful"] if "doubtful" in rows else _judged(rows)["doubtful"]
 
 

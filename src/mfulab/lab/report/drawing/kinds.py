@@ -1,7 +1,4 @@
-"""Kinds of drawings, by seaborn: points, lines, bars, stacks and cells, a mark a row that names its run.
-
-Seaborn places and colours; values and intervals are those of the rows, from which nothing is estimated again.
-"""
+"""Points, lines, bars, stacks and cells, drawn by seaborn from rows, a mark a row; nothing is estimated again."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,10 +27,7 @@ def _unlabelled(axes: Axes) -> Iterator[None]:
 def points(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, *told: str, interval: Sequence[str] = (), **look: Any
 ) -> None:
-    """A point a row at its columns `x` and `y`; `told` are in its title, `look` holds seaborn's words.
-
-    `interval` are the columns of the lower and the upper end of an interval: of x if they begin so, otherwise of y.
-    """
+    """A point a row at `x` and `y`, with `told` in its title; `interval` are columns of the ends, of x if named so."""
     looks = [look[word] for word in ("hue", "style", "size") if look.get(word)]
     read = dict.fromkeys([x, y, *told, *looks, *interval, *runs.NAMED, runs.DOUBTFUL])
     rows = rows.filter([*read]).dropna(subset=[x, y])  # not all columns, which are many
@@ -104,10 +98,9 @@ def bars(
     fontsize: float = 9,
     **look: Any,
 ) -> None:
-    """A bar a row, the first above (left if `upright`), `words` behind it; those of one name stand beside one another.
+    """A bar a row, the first above (left if `upright`), from the column `start` on, `words` behind it.
 
-    Bars are pale where the column `pale` is false: a difference within the intervals. They begin at the column `start`.
-    Without hue and order every row has a line of its own, whatever its name.
+    Bars are pale where the column `pale` is false. Without hue and order every row has a line of its own.
     """
     own = order is None and "hue" not in look
     names = list(rows[name] if own else order or dict.fromkeys(rows[name]))

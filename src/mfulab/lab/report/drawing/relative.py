@@ -21,10 +21,7 @@ MARGIN = 1.1  # by which two measured ceilings may err
 
 
 def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
-    """Each run that has a partner at `axis == baseline`, at the largest batch where it has one, with its `speedup`.
-
-    `speedup_low` and `speedup_high` bound it; both runs' confidence intervals are in it.
-    """
+    """Each run that has a partner at `axis == baseline`, at its largest such batch, with `speedup` and its interval."""
     keys = [key for key in KEYS if key != axis]
     filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
     values = [*READ, *frames.INTERVAL]
@@ -46,10 +43,7 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
-    """The largest gain and the largest loss, or the smallest gain where nothing loses; a gain that cannot be.
-
-    Pairs of which one is in another state of the allocator are counted and not ranked, where any other is left.
-    """
+    """Tells the largest and the least gain of comparable pairs, how many others there are, and gains that cannot be."""
     sound = frames.comparable(rows) & frames.comparable(rows, "_base")
     left_out = int((~sound).sum()) if sound.any() else 0
     rows = frames.preferred(rows, sound)
@@ -79,10 +73,7 @@ def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
-    """A panel a machine and mode, a line of dots a model, models ordered by their best gain; doubtful ones hollow.
-
-    Prefill and decoding of a model are lines of their own in the panel of inference.
-    """
+    """A panel a machine and mode, dots of each model on a line, by its best gain; phases of inference apart."""
     phase = ~rows["mode"].isin(("training", "inference"))
     pairs = rows[["machine", "mode"]][~phase].drop_duplicates()
     if len(pairs) < pairs["machine"].nunique() * pairs["mode"].nunique():  # a panel would be empty

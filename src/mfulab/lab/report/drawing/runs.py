@@ -1,7 +1,4 @@
-"""Marks of runs: each tells its run while the pointer rests on it, and is hollow where the run is doubtful.
-
-`figures.render` judges a figure's rows once; `mark` and `cells` read its column, and `key` is the legend's entry.
-"""
+"""Marks of runs: each tells its run while the pointer rests on it, and is hollow where the run is doubtful."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
@@ -54,10 +51,7 @@ def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
 
 
 def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: str) -> None:
-    """Titles of a heat map's cells, a row each, whose middles are at `x` and `y`; of doubtful ones a rim is left.
-
-    Call it when the words of the cells stand there.
-    """
+    """Titles of a heat map's cells, with middles at `x` and `y`, after their words; doubtful ones keep a rim."""
     sides = np.where(rows[[DOUBTFUL]], RIM, 0.5)
     corners = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
     middles = np.column_stack([x, y]).astype(float)

@@ -141,10 +141,7 @@ def blank(title: str, footer: str) -> Figure:
 
 
 def arrange(figure: Figure, top: float = 0.76) -> None:
-    """Puts title, legend and provenance at their distances from the edges, in inches, and the panels between them.
-
-    `top` is what title and legend take; without a legend it is less.
-    """
+    """Puts title, legend, provenance and panels at their places; `top` inches are for title and legend."""
     height = figure.get_figheight()
     title, footer = figure.texts[:2]
     title.set_y(1 - 0.14 / height)
@@ -180,10 +177,7 @@ def by_machine(
 def facets(
     figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str], **shared: Any
 ) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel for each machine and each of `cases`, which are values of the column `case` and titles, with its rows.
-
-    Rows of no machine have a panel a case.
-    """
+    """A panel for each machine, if any, and each of `cases`, values of the column `case` with titles, with its rows."""
     rows = rows if "machine" in rows else rows.assign(machine="")
     names = machines(rows)
     each = zip(panels(figure, names, list(cases.values()), **shared).flat, product(names, cases), strict=True)
@@ -256,10 +250,7 @@ def within(differences: pd.Series, text: Texts) -> list[Line2D]:
 
 
 def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
-    """One row under the title: what direct labels do not say; rows of four where one could not be read, or `columns`.
-
-    Call it after `panels` and `fit`.
-    """
+    """Puts what direct labels do not say below the title, in one row if it can be read; after `panels` and `fit`."""
     if not entries:
         return
     size = min(11, 88 / len(entries), 690 / sum(3.3 + 0.6 * letters(entry.get_label()) for entry in entries))

@@ -1,6 +1,6 @@
 """The figures: one module each, found by being here.
 
-A figure's module has `TOPIC` (one of TOPICS), `ORDER` (its place there) and three functions: `rows(tables)` selects what
+A module has `TOPIC` (one of TOPICS), `ORDER` (its place there) and three functions: `rows(tables)` selects what
 is drawn (no rows: no figure), `finding(rows, text)` says it in one sentence whose numbers come from those rows,
 `draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
 """
@@ -119,10 +119,7 @@ def has_data(name: str, tables: frames.Tables) -> bool:
 
 
 def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
-    """A figure's sentence: about what was measured here, and about recorded machines only where nothing was.
-
-    A row that cannot be right carries no sentence while another can. A recorded machine is named.
-    """
+    """Tells a figure's sentence, of rows measured here, if any, that can be right; a recorded machine is named."""
     own = frames.own(rows)
     said = module.finding(frames.preferred(own, ~trust.impossible(own)), text)
     machine = own["machine"].iloc[0] if "machine" in own and own["machine"].nunique() == 1 else ""
@@ -147,10 +144,7 @@ def command(name: str, experiments: Sequence[str] = (), language: str = "en") ->
 def draw(
     tables: Path, out: Path, only: Sequence[str], formats: Sequence[str], language: str, listed: Path | None
 ) -> int:
-    """Draws the figures of the folder `tables` into `out`, or lists those with data in the file `listed`.
-
-    What a list names is drawn at once beside the warm worker, where the figures' own jobs find it.
-    """
+    """Draws the figures of the folder `tables` into `out`, or lists those with data in `listed`, drawn ahead."""
     worker = os.environ.get(SOCKET)
     ahead = Path(worker).parent / f"figures-{language}" if worker else None  # gone with the sweep, and with its code
     gc.freeze()  # drawing makes much that is collected, which need not look through all imports each time

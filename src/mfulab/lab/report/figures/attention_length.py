@@ -14,10 +14,7 @@ ALIKE_WITHIN = 0.02  # of a time: less is no difference
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs with a chosen backend of attention at two lengths or more; runs out of memory are among them.
-
-    `share` is attention's part of the forward pass's FLOPs in percent.
-    """
+    """Runs with a chosen backend at two lengths or more; `share` is attention's of forward FLOPs, in percent."""
     chosen = alone(tables["profile"])
     chosen = chosen[chosen["attention"].isin(BACKENDS)]
     found = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])

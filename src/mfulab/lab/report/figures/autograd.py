@@ -16,10 +16,7 @@ FEWEST = 2  # ways that a case needs
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Eager inference in at least two ways, no_grad among them; `relative` is the time in percent of no_grad's.
-
-    `graph_bytes` is what each graph holds that a leak keeps.
-    """
+    """Eager inference in ways beside no_grad, `relative` to its time in percent; a leak keeps `graph_bytes` a step."""
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     found = found[(found["mode"] == "inference") & (found["execution"] == "eager") & found["autograd"].isin(WAYS)]
     found = one_each(found, [*CASE, "autograd"])

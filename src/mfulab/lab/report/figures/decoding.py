@@ -21,8 +21,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The series of decoding nearest to the memory's limit at its smallest batch, and at its largest; then the rest:
-    the cache that it holds, the longest prompt, the experts."""
+    """The series of decoding nearest to the memory's limit; then its cache, the longest prompt, and the experts."""
     decoded = rows[rows["mode"] == "decoding"]
     if decoded.empty:
         return text("prefill", row=rows.loc[rows["mfu_percent"].idxmax()])

@@ -12,19 +12,13 @@ TOPIC, ORDER = "execution", 0
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs in another mode than eager beside the same run in eager.
-
-    Runs whose shapes change are left out: their timed calls may compile. `recompilations` shows them.
-    """
+    """Runs in another mode than eager beside the same run in eager; changing shapes have `recompilations`."""
     known = with_machine(tables, ok(tables["profile"], "samples_per_s"))
     return relative.against(known[known["varied_calls"].isna()], "execution", "eager")
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The largest gain and the largest loss; the longest compilation, when the last has paid, and how many never do.
-
-    Compiling has paid when the steps have saved its time; what is no faster beyond the intervals never pays.
-    """
+    """The largest gain and loss; the longest compilation, after how many steps it has paid, and how many never do."""
     said, made = [relative.finding(rows, text, "execution")], rows[rows["compile_s"].notna()]
     if made.empty:
         return said[0]

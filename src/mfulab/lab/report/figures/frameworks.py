@@ -29,20 +29,14 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
-    """Steps before the loss vanishes in any execution, and in these the largest deviation within a step, in percent.
-
-    A deviation is relative to the step's largest loss. What follows a loss of zero is chance: no gradient leads there.
-    """
+    """Steps before a loss vanishes, and the largest deviation, in percent of a step's largest loss."""
     steps = list(zip(*curves.values(), strict=False))
     kept = list(itertools.takewhile(lambda losses: min(losses) > VANISHED * steps[0][0], steps))
     return len(kept), 100 * max(((max(losses) - min(losses)) / max(losses) for losses in kept), default=0.0)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree.
-
-    The slowest is ranked only if its interval and the fastest's do not meet.
-    """
+    """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree."""
     cases = [case.sort_values("time_s") for _, case in rows.groupby(CASE, sort=False)]
     ranked = [case for case in cases if len(case) > 1 and apart(case.iloc[-1], case.iloc[0])]
     here = max(ranked or cases, key=lambda case: case["time_s"].iloc[-1] / case["time_s"].iloc[0])

@@ -12,10 +12,7 @@ LOADER = ["loader_source", "loader_workers", *VARIED]
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs fed by a DataLoader, each beside the same step with a batch on the device.
-
-    `kept` is MFU in percent of that step's, `not_waiting` 100 − the wait, `usual` true without a varied option.
-    """
+    """Runs fed by a DataLoader beside the step with a batch on the device; `kept` is MFU in percent of that step's."""
     found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
     found = found.assign(sequence_length=found["sequence_length"].fillna(0))
     here = one_each(found[found["input"] == "device"], [*ALIKE, "workload"])

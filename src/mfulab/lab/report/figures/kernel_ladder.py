@@ -13,11 +13,7 @@ SHARE = "share_of_reference_percent"
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Each machine's largest square matmul that nearly all of its implementations share.
-
-    One measured at smaller sizes only is there with its largest, which its name then says: a share is one of the
-    library's time for the same matmul.
-    """
+    """Each machine's largest square matmul that nearly all implementations share; others at their own, named so."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], SHARE)))
     shared = matmuls.most_shared(square)
     sizes = shared.drop_duplicates("machine")[["machine", "precision", "n"]]
@@ -48,10 +44,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
-    """Pairs on one machine of a rung that is no faster than the one below, and that one, (below, rung).
-
-    Libraries are beside one another, not above.
-    """
+    """Pairs (below, rung) on one machine of a rung that is no faster than the one below it; libraries are beside."""
     rungs = {rung["kernel"]: rung for _, rung in here[here["family"] != "library"].iterrows()}
     pairs = [(rungs[rung["after"]], rung) for rung in rungs.values() if rung["after"] in rungs]
     return [(below, rung) for below, rung in pairs if rung[SHARE] <= below[SHARE]]

@@ -41,11 +41,7 @@ NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointe
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured.
-
-    Of each model one count: one whose training was measured before others, then the largest. The largest model that was
-    measured is there, beside the largest of all.
-    """
+    """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured."""
     counted = ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
     profile = with_machine(tables, alone(ok(tables["profile"], "memory_bytes")))
     plain = profile["gradient_accumulation"].fillna(1) == 1

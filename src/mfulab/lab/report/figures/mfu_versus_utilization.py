@@ -85,11 +85,7 @@ def because(row: pd.Series, text: Texts) -> str:
 
 
 def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
-    """The runs that have a line, by falling MFU: at most MOST, each with its `name`, `cause` and `color`.
-
-    Of more, those with arithmetic and not doubtful: the fastest run of each model and mode, evenly over MFU, and
-    those that the sentences name.
-    """
+    """At most MOST runs by falling MFU, spread evenly, those of the sentences too, with `name`, `cause` and `color`."""
     machines, told = style.machines(rows), _told(_sound(rows))["mfu_percent"]
     named = {told.idxmin(), told.idxmax(), lowest(rows).name}
     most, found = MOST // len(machines), []

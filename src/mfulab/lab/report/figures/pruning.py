@@ -13,10 +13,7 @@ MOST = 3  # batch sizes that get a panel each
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Pruned steps, each beside the whole model's: `relative` is its time, `left` its share of weights, in percent.
-
-    `executed` is its share of the FLOPs, `nominal` that of the weights left.
-    """
+    """Pruned steps in percent of the whole model's time (`relative`), weights (`left`) and FLOPs (`executed`)."""
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     whole = one_each(found[found["pruning"] == "none"], ALIKE)
     pruned = one_each(found[found["pruning"].isin(WAYS)], [*ALIKE, "pruning", "pruned_share"])

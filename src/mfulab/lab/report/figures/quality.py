@@ -14,10 +14,7 @@ WHOLE = WAYS[0]
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """A row a way, of the machine with the most: `errors`, and time, FLOPs and bytes in percent of the whole model's.
-
-    `worse`, `differs`, `faster` and `timed` are true only of differences larger than their interval.
-    """
+    """A row a way of one machine, in percent of the whole model's; flags tell differences beyond their interval."""
     needed = ("accuracy_percent", "whole_accuracy_percent", "time_percent", "flops", "whole_flops", "weight_bytes")
     found = own(with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes")))
     found = most(found[found["compression"].isin(WAYS)], ["machine"])

@@ -1,7 +1,4 @@
-"""Every run under its roofs: arithmetic intensity against speed, with measured and computed ceilings.
-
-A step read from a trace has computed ones alone; it is here where it has an MFU and all bytes of its matmuls are known.
-"""
+"""Every run under its roofs: arithmetic intensity against speed; steps read from traces have computed roofs alone."""
 
 import numpy as np
 import pandas as pd

@@ -20,10 +20,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The series whose samples per second gain most from a larger batch, and the one that gains least or loses.
-
-    Series that begin and end in different states of the allocator are counted and not ranked, where any other is left.
-    """
+    """The series that gain most and least from a larger batch; those that are not comparable are counted."""
     first, last = curves.ends(rows)
     sound = frames.comparable(first) & frames.comparable(last)
     left_out = int((~sound).sum()) if sound.any() else 0
@@ -44,10 +41,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine and mode, on logarithmic axes; bars are the 95 % confidence interval.
-
-    Colour is the precision, names stand at line ends.
-    """
+    """A panel a machine and mode, logarithmic; colour is the precision, bars are 95 % confidence intervals."""
     colors, modes = style.precision_colors(rows["precision"]), style.modes(rows, text)
     keys = ["model", "precision", "workload", "execution", "sequence_length"]
     look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "s": 25}

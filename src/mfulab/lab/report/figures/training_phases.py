@@ -19,10 +19,7 @@ WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Eager training steps with measured phases, each beside the plain step of the same model and batch.
-
-    `relative` is the time a sample in percent of the plain step's; a format that the device emulates has no MFU.
-    """
+    """Eager training steps with phases; `relative` is the time a sample in percent of the same model's plain step."""
     found = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
     plainly_fed = ~(found["loader_workers"] > 0) & found["loader_source"].isin(["", "random"])
     # The figure `input` has the others.

@@ -231,10 +231,7 @@ def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
 def _sections(
     tables: frames.Tables, drawn: Path | None, text: Texts, problems: list[str], glyphs: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """The topics that have figures, in the page's order; a figure that cannot be made is added to `problems`.
-
-    Letters of the figures are put into `glyphs`.
-    """
+    """The topics that have figures, in order; adds what cannot be made to `problems`, letters to `glyphs`."""
     runs = _runs(tables)
     measured = runs[~runs["recorded"]]
     # A recorded machine's experiments are not to be measured here: its figures come from experiment=recorded.
