@@ -15,7 +15,7 @@ from support import report_rows
 from mfulab.cli.main import main
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures, frames
-from mfulab.lab.report.drawing import hover, kinds, labels, runs, style
+from mfulab.lab.report.drawing import kinds, labels, runs, style
 
 REFERENCE = Path(__file__).parents[3] / "results/reference"
 CAN_BE_DOUBTED = {"profile", "matmul"}  # their rows hold intervals and flags
@@ -32,7 +32,7 @@ NO_DOUBTS = {
 def titles(artist: Artist) -> list[str]:
     """The titles that an artist was given, a mark each."""
     urls = artist.get_urls() if isinstance(artist, Collection) else [artist.get_url()]
-    return [url.removeprefix(hover.MARK).partition(":")[2] for url in urls or () if (url or "").startswith(hover.MARK)]
+    return [url.removeprefix(runs.MARK).partition(":")[2] for url in urls or () if (url or "").startswith(runs.MARK)]
 
 
 def hollow(artist: Artist) -> bool:

@@ -4,15 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
 
 from mfulab.lab.report.drawing import runs, style
-
-LOOKS = ("facecolor", "edgecolor", "linewidth", "sizes", "paths")  # of points, one for all or one each
 
 
 @contextmanager
@@ -45,17 +41,6 @@ def points(
         axes.errorbar(
             rows[x], rows[y], **{"xerr" if of == x else "yerr": reach}, fmt="none", ecolor=ink, elinewidth=1.3
         )
-
-
-def leave_hidden(axes: Axes) -> None:
-    """Drops points of a picture of many that look like another within 0.01 inch; only after the layout is final."""
-    for points in (each for each in axes.collections if each.get_rasterized() and isinstance(each, PathCollection)):
-        places = points.get_offset_transform().transform(points.get_offsets()).round()
-        many = {name: found for name in LOOKS if len(found := getattr(points, f"get_{name}")()) == len(places)}
-        looks = [[id(each) for each in values] if name == "paths" else values for name, values in many.items()]
-        kept = np.flatnonzero(~pd.DataFrame(np.column_stack([places, *looks])).duplicated())
-        points.set_offsets(points.get_offsets()[kept])
-        points.set(**{name: [values[place] for place in kept] for name, values in many.items()})
 
 
 def lines(

@@ -87,7 +87,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
         style.fit(figure, min(MOST, rows["model"].nunique()))
     low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
     values = rows[axis].unique()
-    colors = style.precision_colors(values) if axis == "precision" else style.colors(sorted(values))
+    colors = style.usual_colors(values) if axis == "precision" else style.colors(sorted(values))
     shapes = style.shapes(colors)
     for number, (axes, here) in enumerate(panels):
         on_it = rows[rows["machine"] == machines[number // len(titles)]]

@@ -31,7 +31,7 @@ from mfulab.core.files import write_text
 from mfulab.core.language import Texts
 from mfulab.lab.planning.naming import SNAKEMAKE
 from mfulab.lab.report import frames, trust
-from mfulab.lab.report.drawing import hover, kinds, labels, runs, style
+from mfulab.lab.report.drawing import labels, runs, style
 from mfulab.lab.runtime.client import SOCKET
 from mfulab.lab.runtime.forked import drawing_cores, in_processes
 
@@ -43,7 +43,7 @@ FEW_CORES = 4  # below which drawing ahead gains nothing
 FAILED, LONGEST = "failed", 300  # the mark of a figure that could not be drawn; characters of its reason
 # Not `Figure.savefig`, which draws twice what it writes. Dates and versions would make each file a new one.
 WRITERS: dict[str, Callable[[Figure, Path], object]] = {
-    "svg": lambda figure, path: write_text(path, hover.svg(figure)),
+    "svg": lambda figure, path: write_text(path, runs.svg(figure)),
     "png": lambda figure, path: FigureCanvasAgg(figure).print_png(path, metadata={"Software": None}),
     "pdf": lambda figure, path: FigureCanvasPdf(figure).print_pdf(path, metadata={"CreationDate": None}),
 }
@@ -85,7 +85,6 @@ def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.Data
             if axes.get_axes_locator() is None:
                 axes.set_position(Bbox(axes.get_position().get_points().round(6)))
             axes.set_gid("panel")
-            kinds.leave_hidden(axes)
             for words in (each for each in axes.get_children() if isinstance(each, Text)):
                 beside = "value" if VALUE.match(words.get_text()) else "text"
                 words.set_gid(beside if words in axes.texts else "heading")

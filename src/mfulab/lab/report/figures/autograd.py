@@ -12,7 +12,6 @@ WAYS = ("no_grad", "inference_mode", "recorded", "leaked")
 COLORS = dict(zip(WAYS, (style.MUTED, style.PALETTE[0], style.PALETTE[2], style.PALETTE[1]), strict=True))
 LEAST = 0.5  # % of a time: less is no difference
 MOST = 8  # cases that get a line each
-FEWEST = 2  # ways that a case needs
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -21,7 +20,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     found = found[(found["mode"] == "inference") & (found["execution"] == "eager") & found["autograd"].isin(WAYS)]
     found = one_each(found, [*CASE, "autograd"])
     found = against(found, found[found["autograd"] == "no_grad"], CASE, "_no_grad")
-    found = found[found.groupby(CASE, dropna=False)["autograd"].transform("nunique") >= FEWEST]
+    found = found[found.groupby(CASE, dropna=False)["autograd"].transform("nunique") > 1]
     if found.empty:
         return found.assign(relative=[], graph_bytes=[])
     found = found[found["machine"].isin(style.machines(found, 2))]
@@ -29,24 +28,17 @@ def rows(tables: Tables) -> pd.DataFrame:
     largest = (found["factor"] - 1).abs().groupby([found["model"], found["batch_size"]]).max().nlargest(MOST)
     found = found[pd.MultiIndex.from_frame(found[["model", "batch_size"]]).isin(largest.index)]
     once = found.assign(once=found["memory_bytes"].where(found["autograd"] == "recorded"))
-    once = once.groupby(CASE, dropna=False)["once"].transform("first")
-    return found.assign(
-        relative=100 * found["factor"],
-        graph_bytes=((found["memory_bytes"] - once) / LEAKED_STEPS).where(found["autograd"] == "leaked"),
-    )
+    graph_bytes = (found["memory_bytes"] - once.groupby(CASE, dropna=False)["once"].transform("first")) / LEAKED_STEPS
+    return found.assign(relative=100 * found["factor"], graph_bytes=graph_bytes.where(found["autograd"] == "leaked"))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The case where recording costs most time, beyond what processes differ by, and the graph that holds most."""
-    said = []
-    off = (rows["relative"] - 100).where(rows["apart"], 0)
-    recorded, freed = off[rows["autograd"] == "recorded"], -off[rows["autograd"] == "inference_mode"]
-    if len(recorded):
-        key = "slower" if recorded.max() >= LEAST else "no_slower"
-        said.append(text(key, row=rows.loc[recorded.idxmax()], share=recorded.max()))
-    if len(freed):
-        key = "faster" if freed.max() >= LEAST else "no_faster"
-        said.append(text(key, row=rows.loc[freed.idxmax()], share=freed.max()))
+    said, off = [], (rows["relative"] - 100).where(rows["apart"], 0)
+    for way, key, sign in (("recorded", "slower", 1), ("inference_mode", "faster", -1)):
+        if len(shares := sign * off[rows["autograd"] == way]):
+            key = key if shares.max() >= LEAST else f"no_{key}"
+            said.append(text(key, row=rows.loc[shares.idxmax()], share=shares.max()))
     if (rows["graph_bytes"] > 0).any():
         largest = rows.loc[rows["graph_bytes"].idxmax()]
         said.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))
@@ -57,8 +49,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine, a line a case: time relative to no_grad on the left, peak memory on the right."""
     shown = rows.assign(memory_mib=rows["memory_bytes"] / 2**20)
     shown["case"] = [text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()]
-    order = shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates()
-    cases = list(order)[::-1]
+    cases = list(shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates())[::-1]
     panels = style.in_rows(figure, shown, [text("times"), text("memory")], sharey=True)
     if len(panels) == 1:
         style.fit(figure, len(cases))

@@ -40,12 +40,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     key = "alike" if alike else "finding" if pd.notna(best["mfu_percent"]) else "finding_without"
     values = {"best": best, "worst": worst, "best_job": job(best, text), "worst_job": job(worst, text), "tied": tied}
     said = [text(key, **values), *([text("worst", **values)] if len(plain) > 1 and not alike else [])]
-    if pd.notna(worst["exposed_communication_ms"]):
-        said.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
+    known = pd.notna(worst["exposed_communication_ms"])
+    said += [text("exposed", worst=worst, step=1e3 * worst["time_s"])] if known else []
     largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)
     sharded = against(plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp")
-    sharded = sharded[sharded["apart"]]
-    if not sharded.empty:
+    if len(sharded := sharded[sharded["apart"]]):
         one = sharded.loc[sharded["factor"].sub(1).abs().idxmax()]
         key = "sharded" if one["factor"] > 1 else "sharded_faster"
         said.append(text(key, job=job(one, text), ratio=max(one["factor"], 1 / one["factor"])))

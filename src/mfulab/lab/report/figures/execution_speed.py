@@ -25,11 +25,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     said.append(text("compiled", row=made.loc[made["compile_s"].idxmax()]))
     saved = (made["time_s_base"] - made["time_s"]).where(apart(made, suffix="_base"))
     steps = np.ceil(made["compile_s"] / saved[saved > 0] - 1e-9).clip(lower=1).dropna()
-    if len(steps):
-        said.append(text("pays", row=made.loc[steps.idxmax()], steps=steps.max(), saved=saved[steps.idxmax()]))
-    if never := len(made) - len(steps):
-        said.append(text("never", count=never, total=len(made)))
-    return " ".join(said)
+    for slowest, most in steps.nlargest(1).items():
+        said.append(text("pays", row=made.loc[slowest], steps=most, saved=saved[slowest]))
+    never = len(made) - len(steps)
+    return " ".join([*said, *([text("never", count=never, total=len(made))] if never else [])])
 
 
 draw = partial(relative.draw, axis="execution")

@@ -41,7 +41,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
-    colors = style.precision_colors(rows["precision"])
+    colors = style.usual_colors(rows["precision"])
     panels = style.facets(figure, rows, "mode", style.modes(rows, text), sharex=True)
     for axes, here in panels:
         points.scatter(axes, here, *PLACE, colors)

@@ -56,7 +56,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         figure, rows, lambda here: f"{here['n'].max():.0f}³ · {text.name('precision', here['precision'].iloc[0])}"
     )
     style.fit(figure, int(rows.groupby("machine").size().max()))
-    colors = style.family_colors(rows["family"])
+    colors = style.usual_colors(rows["family"], style.FAMILIES)
     for axes, here in panels:
         here = here.sort_values(SHARE, ascending=False).head(24)
         here = here.assign(words=[text("share_of", share=share) for share in here[SHARE]])

@@ -28,7 +28,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """FLOP/s with the measured ceiling above, a panel a machine; a family has one colour, a line its kernel's name."""
-    colors = style.family_colors(rows["family"])
+    colors = style.usual_colors(rows["family"], style.FAMILIES)
     for axes, here in style.by_machine(figure, rows, sharex=True):
         kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", palette=colors, s=25)
         ticks.doublings(axes, rows["n"])

@@ -45,7 +45,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """One panel a machine: solid roofs are measured, dashed computed; colour is the precision, a label the height."""
-    colors = style.precision_colors(rows["precision"])
+    colors = style.usual_colors(rows["precision"])
 
     def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
         bandwidth, peak_bandwidth = here["roof_gb_s"].iloc[0] / 1e3, here["peak_gb_s"].iloc[0] / 1e3

@@ -42,7 +42,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and mode, logarithmic; colour is the precision, bars are 95 % confidence intervals."""
-    colors, modes = style.precision_colors(rows["precision"]), style.modes(rows, text)
+    colors, modes = style.usual_colors(rows["precision"]), style.modes(rows, text)
     keys = ["model", "precision", "workload", "execution", "sequence_length"]
     look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "s": 25}
     panels, ranges = style.facets(figure, rows, "mode", modes, sharex=True), rows.groupby("machine")["time_s"]

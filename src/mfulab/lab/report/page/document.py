@@ -18,7 +18,8 @@ from mfulab.core.language import Texts, catalogue, verdicts
 from mfulab.core.language.quantities import duration, percent, quantity, significant
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import figures, frames, trust
-from mfulab.lab.report.drawing import fonts, hover, style, vector
+from mfulab.lab.report.drawing import fonts, style, vector
+from mfulab.lab.report.drawing import runs as marks
 from mfulab.lab.report.duty_cycle import duty_cycle
 from mfulab.lab.report.figures import headroom as headroom_figure
 from mfulab.lab.report.page import payload, why
@@ -279,7 +280,7 @@ def _figure(
     svg, finding = vector.saved(drawn, name), None
     if svg is None:
         found = figures.render(name, tables, text.language, rows)
-        svg, finding = (hover.svg(found.figure), found.finding) if found else ("", None)
+        svg, finding = (marks.svg(found.figure), found.finding) if found else ("", None)
     rows = frames.in_words(rows, text)
     return {
         "name": name,
