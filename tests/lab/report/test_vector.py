@@ -7,7 +7,7 @@ import pytest
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from mfulab.lab.report.drawing import style, ticks, vector
+from mfulab.lab.report.drawing import runs, style, ticks, vector
 
 HEAD = '<?xml version="1.0"?><!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/svg11.dtd">'
 NAMES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
