@@ -52,14 +52,14 @@ def _matmuls(
 ) -> list[dict[str, Any]]:
     effective = effective_precision(precision, device)
     reason = emulated(effective, device)
-    if reason and effective not in asked.peak_tflop_s:
+    if reason and effective not in wanted.peak_tflop_s:
         row.emulated, row.message = True, f"{reason}: {effective} is emulated, and MFU in it divides by fp32's ceiling"
         return []
     if precision.tf32 and effective != "tf32":
         raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; matmuls here stay fp32")
     allow_tf32(precision.tf32)
     samples = sweep_matmuls(effective, device, search, _found_before(folder))
-    peak = peak_of(device, torch.get_num_threads(), effective, asked)
+    peak = peak_of(device, torch.get_num_threads(), effective, wanted)
     row.emulated = False
     row.measured_with, row.measured_shape, row.measured_tflop_s, row.burst_tflop_s = fastest_matmul(samples, device)
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
