@@ -214,7 +214,7 @@ def _impossible(row: Mapping[str, Any]) -> Iterator[str]:
     if "mfu_note" in row and (row.get("mfu_percent") or 0) > 100 and not row["mfu_note"]:
         yield f"MFU is {row['mfu_percent']:.1f} % without a note"
     low, time, high = (row.get(name) for name in ("time_ci_low_s", "time_s", "time_ci_high_s"))
-    if None not in (low, time, high) and not low <= time <= high:
+    if low is not None and time is not None and high is not None and not low <= time <= high:
         yield f"time_s={time} lies outside its interval {low} to {high}"
 
 
