@@ -16,8 +16,8 @@ from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
 
 
 def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, int]:
-    """The device to compute on and the CPU threads in use, the allocator settled unless the step does that itself.
-    Raises NoDeviceError for a GPU that torch cannot use."""
+    """The device, its allocator settled unless the step does that, and the CPU threads; NoDeviceError for an
+    unusable GPU."""
     threads = device.threads or cpu.usable_cores()
     torch.set_num_threads(threads)
     if settled:
@@ -34,8 +34,8 @@ def cores_filled() -> int:
 
 
 def effective_precision(precision: PrecisionConfig, device: torch.device) -> str:
-    """The format that matmuls use: autocast's, or TF32 on GPUs that have it and may round to it. Raises
-    UnsupportedError for one in which torch computes nothing there."""
+    """The format that matmuls use: autocast's, or TF32 where allowed. UnsupportedError for one that the device
+    lacks."""
     name = BY_DTYPE[precision.dtype].name
     formats = vendors.of_device(device).FORMATS if is_gpu(device) else ()
     if formats and name not in formats:
@@ -60,8 +60,7 @@ def emulated(precision: str, device: torch.device) -> str:
 
 
 def allow_tf32(allowed: bool) -> None:
-    """Sets both of torch's switches for TF32 by their older names: torch's compiler reads either, and raises where
-    an older one contradicts the newer."""
+    """Sets torch's switches for TF32 by their older names, as its compiler raises where these contradict the newer."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 
