@@ -15,7 +15,8 @@ from mfulab.mfu.conventions import BY_KEY, OURS, flops
 from mfulab.mfu.explain import Denominator, change
 from mfulab.mfu.models import model_config
 from mfulab.mfu.utilization import TERA, of_peak
-from mfulab.mfu.work import Work, work
+from mfulab.mfu.work import Work
+from mfulab.models.work import work
 
 TRAINED_IN = ("bf16", "fp8", "fp4")
 """Number formats of public training runs, the slowest first."""
