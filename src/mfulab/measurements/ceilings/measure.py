@@ -43,12 +43,7 @@ def measure(config: CeilingsConfig, folder: Path) -> Measured:
 
 
 def _matmuls(
-    row: CeilingRow,
-    wanted: DeviceConfig,
-    precision: PrecisionConfig,
-    device: torch.device,
-    folder: Path,
-    search: Search,
+    row: CeilingRow, asked: DeviceConfig, precision: PrecisionConfig, device: torch.device, folder: Path, search: Search
 ) -> list[dict[str, Any]]:
     effective = effective_precision(precision, device)
     reason = emulated(effective, device)
