@@ -43,6 +43,15 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
     return "tf32" if name == "fp32" and precision.tf32 and not emulated("tf32", device) else name
 
 
+def use_precision(precision: PrecisionConfig, device: torch.device) -> str:
+    """Sets torch's switches, and gives the format that matmuls now use; UnsupportedError where the device lacks it."""
+    effective = effective_precision(precision, device)
+    if precision.tf32 and effective != "tf32":
+        raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; matmuls here stay fp32")
+    allow_tf32(precision.tf32)
+    return effective
+
+
 def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bool) -> str:
     """The format that matmuls of `dtype`, or convolutions, use as torch's switches stand: one switch for each."""
     name = format_name(str(dtype).removeprefix("torch.")) or "fp32"
