@@ -114,7 +114,6 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
     step = significant(1e3 * row["time_s"])
     cost = {"ms": significant(lost.ms), "step": step, "points": percent(lost.points)} if lost else {}
     remedy = remedies.REMEDIES.get(cause)
-    experiment = f"{MEASURE} --config {_of_run(remedy.config, row)}" if remedy else ""
     return {
         "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
@@ -135,7 +134,7 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
         "phases": _phases(row, text),
         "allocator": " ".join(_allocator(row, text)),
         "advice": verdicts.misaligned(row, text.language) or (text.within("advice")(cause) if remedy else ""),
-        "experiment": experiment,
+        "experiment": f"{MEASURE} --config {_of_run(remedy.config, row)}" if remedy else "",
         "figure": remedy.figure if remedy and remedy.figure in figures else "",
     }
 
@@ -153,11 +152,10 @@ def _of_run(config: str, row: Mapping[str, Any]) -> str:
 
 def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
     """The setting of a run as far as it is known, its step time and its MFU."""
-    known = [] if row["batch_size"] != row["batch_size"] else [text("batch", batch_size=int(row["batch_size"]))]
+    batch, share = row["batch_size"], row["mfu_percent"]
+    known = [] if batch != batch else [text("batch", batch_size=int(batch))]
     known += [text.name("precision", row["precision"])] if row["precision"] else []
-    known += curves.variant(row, text)
-    share = row["mfu_percent"]
-    known += [text("step", time=quantity(row["time_s"], "s"))]
+    known += [*curves.variant(row, text), text("step", time=quantity(row["time_s"], "s"))]
     return [*known, text("mfu", share=percent(share)) if share == share else text("no_mfu"), row["machine"]]
 
 
@@ -174,10 +172,8 @@ def _phases(row: Mapping[str, Any], text: Texts) -> str:
 
 def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
     """The step's time in the allocator's default state, and with memory kept, where either makes a difference."""
-    before, kept, faults = (
-        number(row.get(name)) for name in ("default_state_time_s", "kept_memory_time_s", "default_state_page_faults")
-    )
-    said = []
+    names, said = ("default_state_time_s", "kept_memory_time_s", "default_state_page_faults"), []
+    before, kept, faults = (number(row.get(name)) for name in names)
     if before and faults and before >= SLOWER * row["time_s"]:
         said.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
     if kept and row["time_s"] >= SLOWER * kept:
@@ -199,21 +195,15 @@ def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[dict
     ]
 
 
-def _size(batch: int) -> str:
-    """A predicted batch size with the digits that a prediction has."""
-    return f"{batch:,}" if batch < 10_000 else quantity(batch)
-
-
 def _line(each: answers.Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     size = "–" if each.batch_size is None else f"{each.batch_size}{' ↑' if each.rising else ''}"
     if each.too_large is not None:
         size += f" ({each.too_large}: {text.name('status', answers.OUT_OF_MEMORY)})"
-    sign = "≥ " if each.at_least else ""
-    fits = [
-        "–" if batch is None else text("none_fits") if batch == 0 else f"{sign}{_size(batch)}" for batch in each.fits
-    ]
-    speed = [significant(each.samples_per_s), f"{percent(each.share_percent)} %"]
-    case = each.case
+    fits = []
+    for batch in each.fits:
+        known = f"{'≥ ' * each.at_least}{quantity(batch) if (batch or 0) >= 10_000 else f'{batch:,}'}" if batch else ""
+        fits.append("–" if batch is None else known or text("none_fits"))  # no more digits than a prediction has
+    speed, case = [significant(each.samples_per_s), f"{percent(each.share_percent)} %"], each.case
     named = [_with(case["model"], _apart(case, cases, text)), *(text.name(key, case[key]) for key in TOLD)]
     return [*named, size, *speed, *fits]
 
@@ -234,12 +224,10 @@ def _batch_says(recommended: list[answers.Batch], text: Texts) -> str:
     known = [each for each in recommended if each.batch_size is not None]
     if not known:
         return text("batch_single")
-    rising = sum(each.rising for each in known)
-    lost = sum(each.too_large is not None for each in known)
-    says = [text("batch_says", share=percent(100 * answers.KNEE))]
-    says += [text("batch_rising", count=rising, total=len(known))] if rising else []
-    says += [text("batch_lost", count=lost, total=len(known))] if lost else []
-    return " ".join(says)
+    counts = {"batch_rising": sum(each.rising for each in known)}
+    counts |= {"batch_lost": sum(each.too_large is not None for each in known)}
+    more = [text(key, count=count, total=len(known)) for key, count in counts.items() if count]
+    return " ".join([text("batch_says", share=percent(100 * answers.KNEE)), *more])
 
 
 def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
@@ -247,28 +235,21 @@ def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
     known = [each for each in recommended if any(batch is not None for batch in each.fits)]
     if not known:
         return text("fits_unknown")
-    small = sum(bool(each.fits[0]) for each in known)
-    never = [each for each in known if not any(each.fits)]
+    small, never = sum(bool(each.fits[0]) for each in known), [each.case for each in known if not any(each.fits)]
     card = {"gigabytes": answers.CARDS_GB[0], "usable": percent(100 * answers.USABLE)}
-    says = text("fits_says", count=small, total=len(known), **card)
-    if never:
-        case = never[0].case
-        says += " " + text("fits_never", model=case["model"], mode=text.name("mode", case["mode"]), count=len(never))
-    return says
+    says = [text("fits_says", count=small, total=len(known), **card)]
+    for case in never[:1]:
+        says.append(text("fits_never", model=case["model"], mode=text.name("mode", case["mode"]), count=len(never)))
+    return " ".join(says)
 
 
 def _loader_says(fed: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> str:
     """The longest wait, and the most that a loader costs: one with many workers takes time from the step unseen."""
     if fed.empty:
         return text("loader_unknown")
-    share = fed["input_wait_percent"].max()
-    model = fed.loc[fed["input_wait_percent"] == share, "model"].iloc[0]
-    said = [
-        text(
-            "loader_yes" if share >= answers.WAITING else "loader_no", model=model, share=percent(share), count=len(fed)
-        )
-    ]
-    beside = frames.own(beside)
+    worst, beside = fed.loc[fed["input_wait_percent"].idxmax()], frames.own(beside)
+    key = "loader_yes" if worst["input_wait_percent"] >= answers.WAITING else "loader_no"
+    said = [text(key, model=worst["model"], share=percent(worst["input_wait_percent"]), count=len(fed))]
     if len(beside) and beside["kept"].min() < 100 - answers.WAITING:
         said.append(text("loader_costs", row=beside.loc[beside["kept"].idxmin()]))
     return " ".join(said)
@@ -286,11 +267,9 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
             run = _with(f"{row['model']} {text.name('mode', row['mode'])}", [*known, *_apart(row, pairs, text)])
             values = {"batch_size": int(row["batch_size"]), "speedup": significant(row["speedup"])}
             runs.append(text("bf16_run", run=run, **values))
-        if runs:
-            more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
-            said.append(text(worth, runs=", ".join(runs) + more))
+        more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
+        said += [text(worth, runs=", ".join(runs) + more)] if runs else []
     if len(slower := 1 / pairs.loc[pairs["emulated"], "speedup"]):
         low, high = significant(slower.min(), 2), significant(slower.max(), 2)
-        many = text("bf16_emulated", low=low, high=high)
-        said.insert(0, many if low != high else text("bf16_emulated_one", low=low))
+        said.insert(0, text("bf16_emulated" if low != high else "bf16_emulated_one", low=low, high=high))
     return " ".join(said)
