@@ -35,7 +35,7 @@ def _measured(script: str, arguments: Sequence[str], is_module: bool, wanted: di
 
         made.append(Script(Wanted(script, **wanted)))
 
-    waits = _Imports({"torch": begin, "torch._dynamo.callback": lambda: [each.follow_compiler() for each in made]})
+    waits = _Imports({"torch": begin, "torch._dynamo": lambda: [each.follow_compiler() for each in made]})
     sys.meta_path.insert(0, waits)
     if "torch" in sys.modules:
         begin()
@@ -60,14 +60,16 @@ def _as_python(script: str, arguments: Sequence[str], is_module: bool) -> None:
     """Runs a script or module as `__main__`; tracebacks begin in it."""
     main: Any = ModuleType("__main__")
     main.__builtins__ = builtins
+    if sys.version_info < (3, 14):
+        main.__annotations__ = {}
     sys.modules["__main__"], sys.argv = main, [script, *arguments]
     if not sys.flags.safe_path:
-        sys.path[0] = str(Path.cwd()) if is_module else os.path.dirname(os.path.realpath(script))
+        sys.path[0] = str(Path.cwd() if is_module else Path(script).resolve().parent)
     try:
         if is_module:
             runpy._run_module_as_main(script)  # type: ignore[attr-defined]  # what `python -m` itself calls
             return
-        path = os.path.abspath(script)
+        path = str(Path(script).absolute())
         main.__file__, main.__cached__, main.__loader__ = path, None, SourceFileLoader("__main__", path)
         with io.open_code(path) as file:
             code = compile(file.read(), path, "exec", dont_inherit=True)

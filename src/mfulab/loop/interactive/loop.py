@@ -82,8 +82,8 @@ class Loop:
         began = time.perf_counter()
         self.phases.begin()
         self.mark("step")
-        self._judge(of_forwards=False)
-        self._spent_s += time.perf_counter() - began
+        if self._judge(of_forwards=False):
+            self._spent_s += time.perf_counter() - began
 
     def note(self, batch: Any) -> None:
         """Distinguishes a step by the batch that it begins with."""
@@ -130,8 +130,8 @@ class Loop:
         if not self._explicit:
             self._judge(of_forwards=True)
 
-    def _judge(self, of_forwards: bool) -> None:
-        """Judges the step that a mark has just ended, and takes the hooks off if enough were alike."""
+    def _judge(self, of_forwards: bool) -> bool:
+        """Judges the step that a mark has just ended, takes the hooks off if enough were alike; False if it counted."""
         phases = self.phases
         since, number, compiled, spent_s = self._reached
         self._reach()
@@ -151,6 +151,7 @@ class Loop:
             self._unproven = None
         if self._steadiness.note(shown, of_forwards) and not phases.counting:
             self._rest_from(inside, calls, cost, nodes, of_forwards)
+        return not counted
 
     def _rest_from(
         self, inside: Sequence[Phase], calls: list[Any], cost: Cost | None, nodes: int, of_forwards: bool

@@ -4,6 +4,7 @@ import functools
 import gc
 import json
 import math
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -192,7 +193,7 @@ class Measurement:
         """Begins to watch anew once nothing is being counted: what the counter slowed is in no reading."""
         if self._settled or self._phases.counting:
             return
-        self._settled = True
+        self._settled, began = True, time.perf_counter()
         gc.collect()  # what counting imported and made would else be collected in a timed step
         self._clock.synchronise()
         if self._phases.done:
@@ -201,6 +202,7 @@ class Measurement:
         if self._trace_path:
             self._trace = BlockTrace(self.device, Path(self._trace_path))
             self._trace.start()
+        self._phases.hooks.spent_s -= time.perf_counter() - began  # once, and not in each step with hooks on
 
     def _publish(self, cost: Cost | None, steps: int) -> None:
         self._published.note_steps(cost, self._dtype, steps)

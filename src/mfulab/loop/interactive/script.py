@@ -68,11 +68,15 @@ class Script:
         self._window: Any = None
         self._split: Any = None
         self._is_stale, self._steps = False, 0
+        self._watch()
+
+    def _watch(self) -> None:
         self._hooks.put_on(_nothing, called=self._called, optimizer=(_nothing, self._noticed))
 
     def follow_compiler(self) -> None:
         """Lets hooks be off while torch compiles, once its compiler is imported."""
-        self._hooks._follow_compiler()
+        if self._boundary is None and not self._is_over:
+            self._watch()
 
     def _called(self, module: torch.nn.Module, _: Any) -> None:
         """Notes a module that no other holds: a model. Without any optimiser its forward passes are steps."""
@@ -152,30 +156,31 @@ class Script:
         """Prints the ladder, writes the row, and takes every hook off."""
         from mfulab.loop.interactive.show import show
 
-        window, wanted, split = self._window, self._wanted, self._split
-        self._let_go()
+        window, wanted, split, boundary = self._window, self._wanted, self._split, self._boundary
         self._is_over = True
+        self._let_go()
         if not window.row:
             return
         row = window.row | (split.row() if split else {})
         text, names = Texts(wanted.language, "script"), [type(_unwrapped(each)).__name__ for each in window.models]
-        models, ends = ", ".join(dict.fromkeys(names)) or "—", type(self._boundary).__name__
-        of_forwards = not isinstance(self._boundary, torch.optim.Optimizer)
+        models, ends = ", ".join(dict.fromkeys(names)) or "—", type(boundary).__name__
+        of_forwards = not isinstance(boundary, torch.optim.Optimizer)
         if is_first_rank():
             console = Terminal(stderr=True)
             how = text("forward_step", ends=names[0]) if of_forwards else text("optimizer_step", ends=ends)
             console.print(text("models", models=models, how=how))
             show(window, console, wanted.language)
-            if len(split.steps if split else ()) > 1 and (parts := [text(name, ms=f"{row[f'{name}_ms']:.3f}") for name in PARTS if row[f"{name}_ms"]]):
-                clock = text("events" if is_gpu(window.device) else "host")
-                console.print(text("phases", parts=" · ".join(parts), clock=clock, count=len(split.steps) - 1))
+            times = {name: row.get(f"{name}_ms") for name in PARTS}
+            if parts := [text(name, ms=f"{ms:.3f}") for name, ms in times.items() if ms is not None]:
+                clock, count = text("events" if is_gpu(window.device) else "host"), len(split.steps) - 1
+                console.print(text("phases", parts=" · ".join(parts), clock=clock, count=count))
             for name, value in row.items() if wanted.whole else ():
                 if value is not None:
                     console.print(f"{name:36} {value}")
         if wanted.out:
             rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
             reasons = {name: each.reason for name, each in window.readings.items() if each.reason}
-            place = {"script": wanted.name, "models": names, "step_of": names[0] if of_forwards else ends}
+            place: dict[str, Any] = {"script": wanted.name, "models": names, "step_of": names[0] if of_forwards else ends}
             place |= {"rank": rank, "ranks": ranks, "verdict": window.verdict and window.verdict.cause}
             out = wanted.out.with_name(f"{wanted.out.stem}.rank{rank}{wanted.out.suffix}") if rank else wanted.out
             write_text(out, json.dumps(place | row | {"reasons": reasons}, ensure_ascii=False, default=str) + "\n")
@@ -194,10 +199,14 @@ class Script:
             if held is not None:
                 held.__exit__(RuntimeError, RuntimeError("ended"), None)
             seen = max(self._optimizers.values(), default=max(self._forwards.values(), default=0))
-            why = f"ended by {type(error).__name__} after {steps} measured steps" if error else (
-                f"it ended after {seen} steps, --warm-up {self._wanted.warm_up} and the counted one among them"
-                if seen
-                else "no module with parameters was called in its main thread"
+            why = (
+                f"ended by {type(error).__name__} after {steps} measured steps"
+                if error
+                else (
+                    f"it ended after {seen} steps, --warm-up {self._wanted.warm_up} and the counted one among them"
+                    if seen
+                    else "no module with parameters was called in its main thread"
+                )
             )
             self._say(why)
             self._let_go()
@@ -227,9 +236,13 @@ class Script:
         self._roots.clear()
         if self._boundary is not None and hasattr(self, "_handle"):
             held = self._handle.hooks_dict_ref()
-            if not isinstance(self._boundary, torch.optim.Optimizer) or next(reversed(held or ()), None) == self._handle.id:
+            if (
+                not isinstance(self._boundary, torch.optim.Optimizer)
+                or next(reversed(held or ()), None) == self._handle.id
+            ):
                 self._handle.remove()
         self._hooks.close()
+        self._boundary = self._window = self._split = None
 
     def _is_own(self) -> bool:
         return (os.getpid(), threading.get_ident()) == self._own
@@ -247,7 +260,9 @@ class Split:
         steps: names and marks of each step, the running one included.
     """
 
-    def __init__(self, models: list[torch.nn.Module], device: torch.device, failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, models: list[torch.nn.Module], device: torch.device, failed: Callable[[Exception], None]
+    ) -> None:
         self._clock, self._thread = clock_for(device), threading.get_ident()
         self.steps: list[list[str]] = [[]]
         self._now, self._depth = "other", 0
@@ -267,7 +282,10 @@ class Split:
         engine = around("backward", torch.autograd._engine_run_backward)
         optimizer = (lambda *_: self._begin("optimiser"), lambda *_: self._end())
         self._hooks.put_on(lambda _: self._begin("forward"), lambda *_: self._end(), None, optimizer, engine)
-        targets = [(dataloader._BaseDataLoaderIter, "__next__", "loader"), (dataloader.DataLoader, "__iter__", "loader")]
+        targets = [
+            (dataloader._BaseDataLoaderIter, "__next__", "loader"),
+            (dataloader.DataLoader, "__iter__", "loader"),
+        ]
         if is_gpu(device):  # on a CPU nothing is copied to the device
             targets += [(torch.Tensor, "to", "copy"), (torch.Tensor, "cuda", "copy")]
         for owner, method, name in targets:
