@@ -6,8 +6,8 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -105,6 +105,7 @@ class Measurement:
         readings: the measured ones with source, window and reason.
         verdict: the likely cause, with numbers; None if no step was seen.
         journal: of the job; None without one.
+        phases: a row for each name that `phase` was given.
     """
 
     _running: "Measurement | None" = None
@@ -149,6 +150,7 @@ class Measurement:
         self.row: dict[str, Any] = {}
         self.readings: Readings = {}
         self.verdict: Verdict | None = None
+        self.phases: dict[str, dict[str, Any]] = {}
 
     # -------------------------------------------------------------------------------------------------- around a loop
 
@@ -237,6 +239,19 @@ class Measurement:
         """Leaves out what ran since the last step: `span` names it in the journal, `checkpoint` or `evaluation`."""
         self._note(span)
         self._loop.skip()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Gives what runs inside it a row of its own in `phases`: `rollout`, `train`; one inside another is in both."""
+        self._mark_phase(name, "phase")
+        try:
+            yield
+        finally:
+            self._mark_phase(name, "phase end")
+
+    @_while_open
+    def _mark_phase(self, name: str, what: row.What) -> None:
+        self._loop.named_phase(name, what)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -329,9 +344,15 @@ class Measurement:
         self.row |= row.left_out(steps, chosen)
         self.row["measuring_percent"] = row.measuring_percent(chosen, self._loop.watch_s, self._loop.tick_s)
         peaks = functools.partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
-        work, clock_mhz = self._work(chosen), self.row.get("clock_mhz")
-        columns, reasons = row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
+        clock_mhz = self.row.get("clock_mhz")
+
+        def shares(work: Work) -> tuple[dict[str, Any], Readings]:
+            return row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
+
+        columns, reasons = shares(self._work(chosen))
         self.row |= columns
+        named = self._loop.named.items()
+        self.phases = {name: row.named_row(each, self._steps, self._phases, shares) for name, each in named}
         self.readings |= reasons
         if self._trace and self._trace.analysis:
             mean = sum(step.seconds for step in chosen) / len(chosen)

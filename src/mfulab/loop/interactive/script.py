@@ -180,7 +180,11 @@ class Script:
         if wanted.out:
             rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
             reasons = {name: each.reason for name, each in window.readings.items() if each.reason}
-            place: dict[str, Any] = {"script": wanted.name, "models": names, "step_of": names[0] if of_forwards else ends}
+            place: dict[str, Any] = {
+                "script": wanted.name,
+                "models": names,
+                "step_of": names[0] if of_forwards else ends,
+            }
             place |= {"rank": rank, "ranks": ranks, "verdict": window.verdict and window.verdict.cause}
             out = wanted.out.with_name(f"{wanted.out.stem}.rank{rank}{wanted.out.suffix}") if rank else wanted.out
             write_text(out, json.dumps(place | row | {"reasons": reasons}, ensure_ascii=False, default=str) + "\n")
@@ -265,7 +269,7 @@ class Split:
     ) -> None:
         self._clock, self._thread = clock_for(device), threading.get_ident()
         self.steps: list[list[str]] = [[]]
-        self._now, self._depth = "other", 0
+        self._running = ["other"]
         self._hooks, self._undo = Hooks(models, failed, lambda: None), ExitStack()
         begin, end = self._hooks.guarded(self._begin), self._hooks.guarded(self._end)
 
@@ -293,28 +297,30 @@ class Split:
         self._clock.mark()
 
     def _begin(self, name: str) -> None:
+        """Begins a phase; inside an optimiser's step, which may run a whole step, others have their own time."""
         if threading.get_ident() != self._thread:
             return
-        self._depth += 1
-        if self._depth == 1:
-            self._mark("other")
-            self._now = name
+        if self._running[-1] in ("other", "optimiser"):
+            self._mark()
+            self._running.append(name)
+        else:
+            self._running.append(self._running[-1])  # a part of it: a checkpoint's forward pass, a model in another
 
     def _end(self) -> None:
-        if threading.get_ident() != self._thread or not self._depth:
+        if threading.get_ident() != self._thread or len(self._running) == 1:
             return
-        self._depth -= 1
-        if not self._depth:
-            self._mark(self._now)
+        if self._running[-1] != self._running[-2]:
+            self._mark()
+        self._running.pop()
 
-    def _mark(self, name: str) -> None:
+    def _mark(self) -> None:
         self._clock.mark()
-        self.steps[-1].append(name)
+        self.steps[-1].append(self._running[-1])
 
     def step(self) -> None:
         """Ends a step, inside the call that ends it."""
-        self._mark(self._now if self._depth else "other")
-        self._depth = 0
+        self._mark()
+        self._running = ["other"]
         self.steps.append([])
 
     def close(self) -> None:
