@@ -301,7 +301,7 @@ def test_each_rank_has_its_row_and_the_first_prints(tmp_path):
         dist.destroy_process_group()
         """)
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "-m", "mfulab"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "mfulab"]
     options = ["measure", "--steps", "5", "--ceiling", "0", "--json", "row.json", "train.py"]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
