@@ -11,7 +11,7 @@ from support.workflow_copy import ROOT
 from mfulab.cli import standalone
 from mfulab.cli.main import main
 from mfulab.device import identity
-from mfulab.lab.planning.overrides import complete
+from mfulab.lab.planning.composition import complete
 
 
 def test_one_step_is_a_list_of_one():

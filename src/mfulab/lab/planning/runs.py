@@ -60,11 +60,12 @@ class Run:
         return json.loads(self.text)
 
     @property
-    def joined(self) -> dict[str, Any]:
-        """Rows that this one is joined with, as in the manifest."""
+    def manifest(self) -> dict[str, Any]:
+        """What the tables read of it: folder, digest of its config, and the rows that this one is joined with."""
         ceilings = {key: f"results/{folder}" for key, folder in self.needs.items()}
-        flops = ceilings.pop("flops", None)
-        return ({"flops_folder": flops} if flops else {}) | ({"ceilings": ceilings} if ceilings else {})
+        flops, digest = ceilings.pop("flops", None), hashlib.sha256(self.text.encode()).hexdigest()[:12]
+        who = {"step": self.step, "run": self.name, "folder": f"results/{self.folder}", "config_digest": digest}
+        return who | ({"flops_folder": flops} if flops else {}) | ({"ceilings": ceilings} if ceilings else {})
 
 
 @dataclass(frozen=True)
@@ -91,17 +92,8 @@ class Plan:
     @property
     def manifest(self) -> str:
         """JSON for the tables: each run's row, config and joins; `overrides` are for recordings."""
-        runs = [
-            {
-                "step": run.step,
-                "run": run.name,
-                "folder": f"results/{run.folder}",
-                "config_digest": hashlib.sha256(run.text.encode()).hexdigest()[:12],
-                **run.joined,
-            }
-            for run in self.runs
-        ]
         values = {"experiment": self.experiment, "hardware": self.hardware, "overrides": list(self.overrides)}
+        runs = [run.manifest for run in self.runs]
         return json.dumps({**values, "runs": runs, "excluded": list(self.excluded)}) + "\n"
 
 
