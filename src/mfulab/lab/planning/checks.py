@@ -15,7 +15,8 @@ from pydantic.fields import FieldInfo
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import read_text
-from mfulab.lab.planning.keys import OPEN, Experiment, choices, group_model, groups, put
+from mfulab.lab.planning.keys import OPEN, Experiment, choices, group_model, groups
+from mfulab.lab.planning.runs import put
 from mfulab.measurements.registry import MEASUREMENTS
 
 MOST = 100_000  # values of one key, and runs of one measurement: more is a mistake
@@ -98,8 +99,7 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
                 )
             node = node[part]
             parents += f"{part}."
-        text = override.get_value_element_as_str()
-        if not override.is_sweep_override() and "${" not in text:
+        if not override.is_sweep_override() and "${" not in (text := override.get_value_element_as_str()):
             check_values(key, [plain(text)])
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -286,9 +286,7 @@ class Workflow:
             return values.get(name)
 
         names = ("gpu", "cpu_measurement", "nodes", "tasks", "tasks_per_gpu", "mpi") if measurement.on_device else ()
-        # A lambda, of whose parameters Snakemake asks which it takes.
-        by_run = {name: (lambda wildcards, name=name: of(name, wildcards)) for name in names}
-        return {"runtime": f"{measurement.runtime_min}m"} | by_run
+        return {"runtime": f"{measurement.runtime_min}m", **{name: partial(of, name) for name in names}}
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
@@ -22,11 +23,12 @@ from typing import IO, Any, NamedTuple
 from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, is_inside, opened, read_csv, read_json, remove
+from mfulab.core.rows import impossible
 from mfulab.core.terminal import printable
 from mfulab.device.identity import slug
 from mfulab.lab.planning import store
 from mfulab.lab.planning.store import is_complete, write_if_changed
-from mfulab.lab.tables.records import first_line, parse
+from mfulab.lab.tables.records import first_line
 from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 
@@ -161,10 +163,11 @@ def _why_bad(step: str, run: Path) -> str | None:
         return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
     try:
         measurement.config.model_validate(read_json(run / "config.json"))
-        parse(measurement.row, row)
+        filled = {key: value for key, value in row.items() if value}
+        problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
     except (FileNotFoundError, ValueError) as error:
         return first_line(error)
-    return next((f"{path.name} is a link" for path in sorted(run.iterdir()) if path.is_symlink()), None)
+    return next((f"{path.name} is a link" for path in sorted(run.iterdir()) if path.is_symlink()), problem)
 
 
 def _says(run: Path) -> tuple[Any, dict[str, str]]:
