@@ -1,7 +1,12 @@
-"""`mfulab run MEASUREMENT`: runs without Snakemake, each in a separate process, and their rows shown."""
+"""`mfulab run MEASUREMENT`: runs without Snakemake, each in a separate process, and their rows shown.
 
+Several runs are forked from a warm worker, as those of Snakemake's sweeps are.
+"""
+
+import atexit
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -29,6 +34,7 @@ from mfulab.lab.planning import keys, lock, runs, store
 from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.load import CONFIG, RESULTS, place
 from mfulab.lab.planning.runs import Plan, Run
+from mfulab.lab.runtime import client, lifetime
 from mfulab.measurements.registry import MEASUREMENTS
 
 
@@ -59,6 +65,8 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
             say(f"left out: {excluded['run']}: {excluded['because']}")
         wanted = [each for each in plan.runs if each.folder not in done]
         wanted = [each for each in wanted if each.step == step or not (RESULTS / each.folder / "row.csv").exists()]
+        if len(wanted) > 1 and client.SOCKET not in os.environ:
+            _start_worker(wanted)
         for number, each in enumerate(wanted, start=1):
             done.add(each.folder)
             _measure(each, f"{number}/{len(wanted)} " if len(wanted) > 1 else "", say)
@@ -71,6 +79,14 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
     if (multirun or len(rows) > 1) and rows and not as_json:
         console = Terminal()
         console.print(table_of(step, rows, console.width))
+
+
+def _start_worker(wanted: Sequence[Run]) -> None:
+    """Starts a worker that has imported what these runs need, and that ends with this process."""
+    from mfulab.lab.planning.workflow import imported
+
+    lifetime.start(work=" ".join(["rows", *imported([each.text for each in wanted])]))
+    atexit.register(lifetime.stop)
 
 
 def help_of(step: str) -> str:
@@ -93,7 +109,8 @@ def _measure(run: Run, counted: str, say: Callable[[str], None]) -> None:
     say(f"{counted}{run.step}: {run.name}{about}")
     log, began = config.with_name("log"), time.monotonic()
     with log.open("w") as file:
-        command = [sys.executable, "scripts/run.py", run.step, "--config", str(config)]
+        script = [sys.executable, "-S", "-E", client.__file__, "scripts/run.py", run.step]
+        command = [*script, "--config", str(config.absolute())]
         ended = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
     if ended:
         print(log.read_text(), file=sys.stderr)

@@ -12,7 +12,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from mfulab.core.files import opened, unquoted
 from mfulab.core.language import Texts
-from mfulab.lab.tables import columns, series
+from mfulab.lab.tables import columns, details
 from mfulab.measurements.registry import TABLES
 
 # Each column lies apart, so that frames share what they do not change: a page of many rows takes a third less memory.
@@ -38,7 +38,7 @@ def read(folder: Path) -> tuple[Tables, list[str]]:
     """The tables, empty if one cannot be read, and what was wrong with the files, in words."""
     problems: list[str] = []
     tables = {table: _read(folder / f"{table}.csv", table, problems) for table in TABLES}
-    tables["series"] = series.read(folder / "series.csv")
+    tables["series"] = details.read_series(folder / "series.csv")
     problems.extend(texts(folder / "problems.csv")["problem"])
     return tables, problems
 
@@ -47,7 +47,7 @@ def texts(path: Path) -> pd.DataFrame:
     """A table of texts, one of TEXTS beside the rows' tables; empty if it does not exist or cannot be read."""
     columns = TEXTS[path.stem]
     try:
-        return series.cells(path).map(unquoted)[columns]
+        return details.cells(path).map(unquoted)[columns]
     except (OSError, ValueError, KeyError):
         return pd.DataFrame(columns=columns, dtype=str)
 

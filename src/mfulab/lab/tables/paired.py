@@ -28,10 +28,8 @@ def judge(
 ) -> list[compare.Compared]:
     """A verdict on each run from its ratio new ÷ old and the 95 % confidence interval of that (`ratio_of`).
 
-    Args:
-        pairs: both times of each pair, measured one after the other; a pair that lacks one does not count.
-        reasons: why runs have no time, in words.
-        noticeable: the relative difference that matters.
+    `pairs` are both times in seconds, measured in turn; a pair that lacks one does not count. `reasons` say why a run
+    has no time; `noticeable` is the relative difference that matters.
     """
     both = {run: [(old, new) for old, new in several if old and new] for run, several in pairs.items()}
     ratios = {run: [new / old for old, new in several] for run, several in both.items()}
@@ -56,10 +54,9 @@ def judge(
 def ratio_of(ratios: Sequence[float], usual: float | None = None) -> tuple[float, float, float]:
     """The ratio that two or more pairs give, and the ends of its 95 % interval.
 
-    Hodges and Lehmann's (1963): the median of the mean logarithms of every two pairs, each with itself among them. It
-    needs two thirds of the normal pairs that a median needs, and one pair in four may be far off. From `RANKED` pairs
-    on the interval is Wilcoxon's of signed ranks; of fewer Student's, which borrows from `usual`, the variance that
-    most runs' logarithms have.
+    Hodges and Lehmann's (1963): the median of the mean logarithms of every two pairs; one pair in four may be far off.
+    From RANKED pairs on the interval is Wilcoxon's of signed ranks; of fewer Student's, which borrows from `usual`, the
+    variance of most runs' logarithms.
     """
     logarithms = np.log(ratios)
     count = len(logarithms)
