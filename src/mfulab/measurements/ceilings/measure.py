@@ -46,11 +46,11 @@ def _matmuls(
 ) -> list[dict[str, Any]]:
     effective = use_precision(precision, device)
     reason = emulated(effective, device)
-    if reason and effective not in wanted.peak_tflop_s:
+    if reason and effective not in asked.peak_tflop_s:
         row.emulated, row.message = True, f"{reason}: {effective} is emulated, and MFU in it divides by fp32's ceiling"
         return []
     samples = sweep_matmuls(effective, device, search, _found_before(folder))
-    peak = peak_of(device, torch.get_num_threads(), effective, wanted)
+    peak = peak_of(device, torch.get_num_threads(), effective, asked)
     row.emulated = False
     row.measured_with, row.measured_shape, row.measured_tflop_s, row.burst_tflop_s = fastest_matmul(samples, device)
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
