@@ -60,9 +60,10 @@ def check(fix: bool) -> int:
 def generated() -> dict[Path, str]:
     """Text of each file of this folder that is generated, wholly or in part."""
     config = (CONFIG / "config.yaml").read_text(encoding="utf-8")
-    readme = README.read_text(encoding="utf-8")
-    seminar = SEMINAR.read_text(encoding="utf-8") if TOPICS.exists() else ""
-    topics = {SEMINAR: _put(seminar, "## State\n", "\n## Examples", _topics())} if seminar else {}
+    readme, topics = README.read_text(encoding="utf-8"), {}
+    if TOPICS.exists():
+        seminar = SEMINAR.read_text(encoding="utf-8")
+        topics[SEMINAR] = _put(seminar, "## State\n", "\n## Examples", _topics())
     return topics | {
         CONFIG / "config.yaml": _put(config, KEYS, "", "".join(_yaml(Experiment, defaults()))),
         CONFIG / "KEYS.md": table_of_keys() + "\n",
