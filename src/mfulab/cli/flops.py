@@ -97,7 +97,6 @@ def config_of(model: str, changes: dict[str, Any], sequence_length: int | None) 
 
 
 def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
-    """Facts of a model, read from a config.json of transformers."""
     text = read_given(path)
     try:
         content = parse_json(text)

@@ -61,7 +61,6 @@ def _useful(told: pd.DataFrame) -> pd.DataFrame:
 
 
 def _told(sound: pd.DataFrame) -> pd.DataFrame:
-    """The busy runs, or all where none is."""
     return preferred(sound, sound["utilization_percent"] >= BUSY)
 
 

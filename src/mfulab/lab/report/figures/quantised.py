@@ -47,7 +47,6 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def _case(row: pd.Series, text: Texts) -> dict[str, object]:
-    """Values of a row for sentences and titles."""
     size = "?" if pd.isna(row["size"]) else significant(row["size"])
     return {"row": row, "scheme": text("of", row=row), "factor": row["relative"] / 100, "size": size}
 

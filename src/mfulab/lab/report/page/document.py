@@ -160,7 +160,6 @@ def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
 
 
 def _each(column: pd.Series, say: Callable[[str], str]) -> pd.Series:
-    """A column in words, each distinct cell put into words once."""
     return column.map({cell: say(cell) for cell in column.unique()})
 
 
@@ -217,7 +216,6 @@ def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
 
 
 def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
-    """A note on one run, or the same note on several."""
     example = runs.iloc[0]
     return f"{example}: {note}" if len(runs) == 1 else text("note", count=len(runs), example=example, note=note)
 
@@ -299,12 +297,10 @@ def _unbroken(words: str) -> str:
 
 
 def _marked(words: str) -> Markup:
-    """The words with what stands between backticks set as code."""
     return Markup(CODE.sub(r"<code>\1</code>", str(escape(words))))
 
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
-    """Comparison of two sets of results: a sentence, and a line a run."""
     found = compare.read(folder / "comparison.csv")
     if found.empty:
         return {}
