@@ -60,8 +60,7 @@ def run(
     as_json: bool,
 ) -> int:
     """Measures both sides in turn and prints the comparison; the status is that of `compare.tell`."""
-    if not paired.FEWEST_PAIRS <= rounds <= paired.MOST_ROUNDS:
-        few, most = paired.FEWEST_PAIRS, paired.MOST_ROUNDS
+    if not (few := paired.FEWEST_PAIRS) <= rounds <= (most := paired.MOST_ROUNDS):
         raise ConfigurationError(f"--rounds={rounds}: from {few}, which give an interval, to {most}.")
     if not minutes > 0:
         raise ConfigurationError(f"--minutes={minutes:g}: more than 0.")
@@ -113,11 +112,8 @@ def in_rounds(
         late = dict.fromkeys((run for run in runs if not pairs[run]), "the minutes were over before its first pair")
         found = paired.judge(pairs, {**reasons, **late}, noticeable)
         # A run that cannot be measured stays so.
-        left = [
-            (each.step, each.run)
-            for each in found
-            if paired.is_open(each, noticeable) or (each.verdict == "not comparable" and not number)
-        ]
+        first = {"not comparable"} if not number else set[str]()
+        left = [(each.step, each.run) for each in found if paired.is_open(each, noticeable) or each.verdict in first]
         if not left or not fitting:
             break
     return found
@@ -125,12 +121,11 @@ def in_rounds(
 
 def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run, swapped: bool) -> paired.Pair:
     """Two times of a run, one after the other, the new first where `swapped`."""
-    times: dict[int, float | None] = {}
-    for place in (1, 0) if swapped else (0, 1):
-        times[place], because = measured(sides[place], run)
-        if because:
-            reasons[run] = f"{('old', 'new')[place]} is {because}"
-    return times[0], times[1]
+    times: dict[str, float | None] = {}
+    for name, side in list(zip(("old", "new"), sides, strict=True))[:: -1 if swapped else 1]:
+        times[name], because = measured(side, run)
+        reasons |= {run: f"{name} is {because}"} if because else {}
+    return times["old"], times["new"]
 
 
 @contextlib.contextmanager

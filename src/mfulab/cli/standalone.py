@@ -30,7 +30,7 @@ from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language.quantities import duration, quantity
 from mfulab.core.terminal import Terminal
 from mfulab.device import identity
-from mfulab.lab.planning import keys, lock, runs, store
+from mfulab.lab.planning import keys, runs, store
 from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.load import CONFIG, RESULTS, place
 from mfulab.lab.planning.runs import Plan, Run
@@ -111,7 +111,7 @@ def _measure(run: Run, counted: str, say: Callable[[str], None]) -> None:
     """Measures one run in a process of its own; if that fails, prints its log and ends with its status."""
     config = RESULTS / run.folder / "config.json"
     if config.exists() and store.state(run, RESULTS) is not store.State.KEPT:
-        lock.take(RESULTS)  # what a running sweep has planned is not planned anew
+        store.take(RESULTS)  # what a running sweep has planned is not planned anew
     store.write_run(run, RESULTS)
     about = f" · about {duration(expected)}" if (expected := expected_s(run)) else ""
     say(f"{counted}{run.step}: {run.name}{about}")

@@ -116,8 +116,8 @@ def _sweep(library: str, precision: str, device: torch.device, search: Search) -
 
 
 def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn") -> Matmul:
-    """A function that multiplies (m, k) by (k, n); UnsupportedError where torch cannot. `layout`: nn row-major, nt a
-    transposed right operand (linear layers), tn a left one (gradients)."""
+    """A function that multiplies (m, k) by (k, n): `layout` nn row-major, nt the right, tn the left operand
+    transposed."""
     # Random normal data: a matmul of zeros draws less power and runs faster.
     a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
     a = a.t().contiguous().t() if layout == "tn" else a
@@ -208,8 +208,7 @@ WAYS: dict[str, Callable[..., Matmul]] = {
 
 
 def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
-    """The way and shape with the highest rate: on a CPU by best samples, which neighbours can only slow; on a GPU by
-    medians, bursts apart."""
+    """The way and shape with the highest rate: on a CPU the best sample's, on a GPU the median's, bursts apart."""
     rates: dict[tuple[str, str], list[float]] = {}
     bursts: dict[tuple[str, str], list[float]] = {}
     for sample in samples:

@@ -98,8 +98,7 @@ def round_trip_digits(form: NumberFormat, values: torch.Tensor) -> int:
 
 
 def sigmoid_fails_at(form: NumberFormat) -> int | None:
-    """First whole x at which exp(x) / (1 + exp(x)) is no number, as ∞ ÷ ∞ is none. None if it never is: fp8
-    saturates, as torch converts to it."""
+    """First whole x at which exp(x) / (1 + exp(x)) is ∞ ÷ ∞; None if it never is, as fp8 saturates."""
     x = torch.arange(1, 1000, dtype=torch.float64)
     failed = x[~torch.isfinite(sigmoid(form, x, stable=False))]
     return int(failed[0]) if len(failed) else None
@@ -116,8 +115,8 @@ def sigmoid(form: NumberFormat, x: torch.Tensor, stable: bool) -> torch.Tensor:
 
 
 def special_values(form: NumberFormat) -> dict[str, str]:
-    """Bits of special values as `sign exponent mantissa`. fp8 (E4M3) has no infinities and one NaN of each sign:
-    OCP, 2023, section 5."""
+    """Bits of special values as `sign exponent mantissa`; fp8 (E4M3) has no infinities, one NaN: OCP, 2023, section
+    5."""
     exponent, mantissa = exponent_bits(form), mantissa_bits(form)
     ones, zeros, nothing = "1" * exponent, "0" * exponent, "0" * mantissa
     regular = form.name != "fp8"

@@ -77,8 +77,7 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
 
 
 def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) -> nn.Module:
-    """The cheaper model: trained itself, or made of the trained whole one. Raises UnsupportedError if this device
-    has no such integer matmul."""
+    """The cheaper model, trained or made of the trained whole one; UnsupportedError without such an integer matmul."""
     model = _architecture(way, whole)
     if way in ARGUMENTS:
         train(model, trained, seed, whole if way == "distilled" else None)

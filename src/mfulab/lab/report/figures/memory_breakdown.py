@@ -127,10 +127,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     present = [way for way in (*WAYS, INFERENCE) if (rows["way"] == way).any()]
     rows = rows.assign(name=[text.name("memory_way", way) for way in rows["way"]])
     order = [text.name("memory_way", way) for way in present]
-    titles = {}
-    for row in rows.drop_duplicates("model").itertuples():
-        key = "samples" if row.sequence_length != row.sequence_length else "tokens"
-        titles[row.model] = text(key, row=row)
+    titles = {
+        row.model: text("tokens" if row.sequence_length == row.sequence_length else "samples", row=row)
+        for row in rows.drop_duplicates("model").itertuples()
+    }
     panels = style.facets(figure, rows, "model", titles, sharey=True)
     colors = {part: color for part, color in COLORS.items() if rows[part].any()}
     for axes, here in panels:

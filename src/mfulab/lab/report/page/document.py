@@ -15,12 +15,11 @@ from markupsafe import Markup, escape
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts, catalogue, verdicts
-from mfulab.core.language.quantities import duration, percent, quantity, significant
+from mfulab.core.language.quantities import duration, quantity, significant
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import figures, frames, trust
 from mfulab.lab.report.drawing import fonts, style, vector
 from mfulab.lab.report.drawing import runs as marks
-from mfulab.lab.report.duty_cycle import duty_cycle
 from mfulab.lab.report.figures import headroom as headroom_figure
 from mfulab.lab.report.page import payload, why
 from mfulab.lab.runtime.forked import in_processes
@@ -84,6 +83,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     template = environment.from_string(_file("report.html"))
     drawn_rows = {each["name"]: each.pop("rows") for each in _all(sections)}
     data, letters = payload.packed(payload.read(told, folder, drawn_rows, text))
+    duty = trust.duty_cycle(runs[~runs["recorded"]])
     inks = {f"{part}_ms": color for part, color in headroom_figure.COLORS.items()}
     urgent = [problem for problem in problems if not problem.startswith(frames.OF_RECORDINGS)]
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text), "colors": inks}
@@ -91,7 +91,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         text=text,
         headline=_headline(sections, tables, text),
         provenance=style.provenance(frames.in_words(runs, text)),
-        duty_cycle=_duty_cycle(runs, text),
+        duty_cycle=text("duty_cycle", total=duration(duty.total_s), duty=duty) if duty else "",
         precision=trust.precision(tables, language),
         rows_shown=_rows_shown(runs, text),
         unused=list(map(text.said, frames.unused(tables))),
@@ -195,14 +195,6 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
     more = [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
     says = ", ".join(parts) + "."
     return {"measured": counts[PROGRESS[0]], "total": len(found), "says": says, "missing": [*listed, *more]}
-
-
-def _duty_cycle(runs: pd.DataFrame, text: Texts) -> str:
-    """The duty cycle of what was measured here."""
-    found = duty_cycle(runs[~runs["recorded"]])
-    if found is None:
-        return ""
-    return text("duty_cycle", count=found.runs, total=duration(found.total_s), share=percent(found.duty_percent))
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
