@@ -114,6 +114,13 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
     shares = ((text(word), values.get(f"mfu_{word.removeprefix('of_')}_percent")) for word in WORDS)
     if parts := [text("share", share=percent(value), of=name) for name, value in shares if value is not None]:
         lines.append(Text(f"MFU: {', '.join(parts)}"))
+    if (ofu := values.get("expected_mfu_percent")) is not None:
+        corrected = values.get("ofu_percent")
+        lines.append(
+            Text(
+                text("ofu", share=percent(ofu)) + (text("ofu_corrected", share=percent(corrected)) if corrected else "")
+            )
+        )
     if (attainable := values.get("attainable_mfu_percent")) is not None:
         gap = attainable - values["mfu_percent"]
         lines.append(Text(text("attainable", share=percent(attainable), gap=percent(gap))))
