@@ -120,8 +120,7 @@ class Operations:
         return sum(self.sum(direction).executed_flops for direction in PASSES)
 
     def by_format(self, executed: bool = False) -> dict[tuple[torch.dtype, bool], int]:
-        """FLOPs of forward and backward, or those executed, by what was multiplied, and whether by convolutions: torch
-        has a switch for TF32 in each."""
+        """FLOPs needed, or executed, by what was multiplied, and whether by convolutions, which TF32 has a switch for."""
         flops: Counter[tuple[torch.dtype, bool]] = Counter()
         passes = PASSES if executed else PASSES[:2]
         for key, totals in self.totals.items():
@@ -340,8 +339,7 @@ def _shares_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> boo
 
 
 def layer_rows(model: torch.nn.Module, operations: Operations) -> list[dict[str, object]]:
-    """FLOPs layer by layer: one row a module, in the model's order, each including the modules inside it. Bytes are of
-    4-byte elements; `share_percent` is of forward and backward FLOPs."""
+    """FLOPs and bytes (4 an element) by layer: a row a module, in the model's order, with the modules inside it."""
     sums = {(direction, name): Totals() for direction in ("forward", "backward") for name, _ in model.named_modules()}
     for key, totals in operations.totals.items():
         for layer in {"", *accumulate(key.layer.split("."), "{}.{}".format)}:

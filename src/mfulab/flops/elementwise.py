@@ -30,8 +30,7 @@ _POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
 
 
 def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """FLOPs of one call of an operator that does not count towards MFU; None if there is no formula. `packet` is its
-    `torch.ops` overload packet; `tensors` are all that it reads and writes."""
+    """FLOPs of a call that counts towards no MFU, by its packet and all that it reads and writes; None if unknown."""
     name = getattr(packet, "__name__", "")
     if name in FUSED_OPTIMIZERS or name.startswith("_foreach_"):
         # On a list of tensors what the plain operator costs on each.

@@ -28,9 +28,8 @@ def expert_numbers(model: torch.nn.Module) -> tuple[int, int] | None:
 def active_parameters(model: torch.nn.Module) -> int:
     """Parameters that one token meets: of routed experts those it is sent to, all of the rest, shared experts too."""
     experts, active = expert_numbers(model) or (1, 1)
-    sizes = [(".experts." in name, parameter.numel()) for name, parameter in model.named_parameters()]
-    routed = sum(size for is_routed, size in sizes if is_routed)
-    return sum(size for _, size in sizes) - routed + routed * active // experts
+    routed = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
+    return sum(weight.numel() for weight in model.parameters()) - routed + routed * active // experts
 
 
 class RoutedTokens(ExitStack):
@@ -77,7 +76,6 @@ def unread_elements(numbers: tuple[int, int] | None, rows: torch.Tensor, experts
 
 def imbalance(tokens_of: Sequence[int]) -> float:
     """Busiest expert ÷ mean: by as much the slowest rank of an expert-parallel layer holds the others up."""
-    whole = sum(tokens_of)
-    if not whole:
+    if not any(tokens_of):
         raise ValueError("no token was sent to any expert")
-    return max(tokens_of) * len(tokens_of) / whole
+    return max(tokens_of) * len(tokens_of) / sum(tokens_of)

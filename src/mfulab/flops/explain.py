@@ -1,5 +1,6 @@
 """Explains another tool's number: the kinds of layers that it must have left out, or counted twice."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain, combinations
@@ -38,13 +39,12 @@ MOST_DOUBTED = 2
 
 def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str, int]:
     """Forward FLOPs by kind of layer: its class, and attention apart from the projections around it."""
-    classes = {name: type(module).__name__ for name, module in model.named_modules()}
-    kinds: dict[str, int] = {}
+    kinds = Counter[str]()
     for key, total in operations.totals.items():
         if key.direction == "forward" and total.flops:
-            kind = "attention" if "attention" in key.operator else classes[key.layer]
-            kinds[kind] = kinds.get(kind, 0) + total.flops
-    return kinds
+            layer = type(model.get_submodule(key.layer)).__name__
+            kinds["attention" if "attention" in key.operator else layer] += total.flops
+    return dict(kinds)
 
 
 def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Explanation:

@@ -45,9 +45,8 @@ def flex_attention_seen(add: Add) -> Iterator[None]:
         if results[0].requires_grad:
             needs = [tensor.requires_grad for tensor in (query, key, value)]
             shapes = [tensor.detach() for tensor in (query, key, value)]
-            results[0].register_hook(
-                lambda gradient: add("flex_attention_backward", shapes, (*shapes, numbers, needs), {})
-            )
+            backward = (*shapes, numbers, needs)
+            results[0].register_hook(lambda gradient: add("flex_attention_backward", shapes, backward, {}))
         return results
 
     with (

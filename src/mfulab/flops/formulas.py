@@ -54,8 +54,7 @@ def megatron_flops(shape: TransformerShape, tokens: int, context: int) -> float:
 
 
 def seconds_at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
-    """Seconds that FLOPs by number format take where each runs at its own peak in FLOP/s; None where a format in use
-    has none."""
+    """Seconds of FLOPs by number format, each at its own peak in FLOP/s; None where a format in use has none."""
     used = {name: count for name, count in flops.items() if count}
     return sum(count / peaks[name] for name, count in used.items()) if all(map(peaks.get, used)) else None
 

@@ -84,8 +84,7 @@ grouped_product.register_autograd(
 
 @contextmanager
 def fused_operators() -> Iterator[None]:
-    """Has torch's fused functions call the operators above on tensors without data, at the autograd level of torch's
-    dispatcher: wherever the call comes from, it is met there."""
+    """Has torch's fused functions call the operators above on tensors without data, wherever the call comes from."""
     library = torch.library.Library("aten", "IMPL")
     try:
         for key in ("AutogradMeta", "AutogradCPU"):

@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd.graph import Node
 from torch.nn.modules import module as global_hooks
 from torch.optim import optimizer as optimizer_hooks
 
@@ -95,7 +94,10 @@ class LayerTracker(Opened):
         node = torch._C._current_autograd_node()
         frame = self._frames[-1] if self._frames else None
         in_engine = node is not None and (frame is None or frame.kind == "engine")
-        layer = self._maker(node) if node is not None and in_engine else self.current
+        layer = self.current
+        if node is not None and in_engine:  # the layer that made it; a leaf's accumulation has the largest number
+            number = node._sequence_nr()
+            layer = ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
         if frame is not None and in_engine and torch.is_grad_enabled() and not frame.makes_graph:
             # A gradient that nobody differentiates again builds no graph; what a checkpoint runs anew does.
             return layer, "recomputed"
@@ -116,11 +118,6 @@ class LayerTracker(Opened):
             else:
                 direction = "backward"
         return layer, direction
-
-    def _maker(self, node: Node) -> str:
-        number = node._sequence_nr()
-        # Accumulating a leaf's gradient has the largest number that there is.
-        return ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
 
     @property
     def is_idle(self) -> bool:

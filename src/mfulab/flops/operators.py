@@ -47,8 +47,7 @@ def operator_name(operator: Any) -> str:
 
 
 def matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]. A sparse operand has as many elements as it stores; a
-    complex multiply-add is four real ones."""
+    """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k], by stored elements; a complex multiply-add is four."""
     asked = getattr(a, "is_complex", None)
     real = 4 if asked and asked() else 1
     if _is_sparse(b) and not _is_sparse(a):
@@ -79,8 +78,7 @@ def batched_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int | Cost:
 
 
 def trilinear(a: Any, b: Any, c: Any, *rest: Sequence[int], **__: Any) -> int:
-    """FLOPs of Bilinear's product of three factors, or a gradient. `rest` is the dimensions of size 1 that each factor
-    is given, and those that are summed over."""
+    """FLOPs of Bilinear's product of three factors; `rest` are each one's dimensions of size 1, and those summed."""
     *added, summed = (set(dimensions) for dimensions in rest[:4])
     sizes: dict[int, int] = {}
     for factor, missing in zip((a, b, c), added, strict=True):
@@ -124,8 +122,7 @@ def linear(inputs: Any, weight: Any, *_: Any, **__: Any) -> int:
 
 
 def grouped_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """FLOPs of a grouped matmul, [rows, k]·[groups, k, n] or [m, rows]·[rows, n] for the gradient of the weights: each
-    row meets one group."""
+    """FLOPs of a grouped matmul, [rows, k]·[groups, k, n] or [m, rows]·[rows, n]: each row meets one group."""
     return 2 * a.numel() * b.shape[-1]
 
 

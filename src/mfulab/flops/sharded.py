@@ -1,5 +1,4 @@
-"""Models spread over ranks, counted on one process without the others. A counter sees what its rank computes: DTensor's
-and FSDP2's operators on local shards. The sum over ranks is the job."""
+"""Models spread over ranks, counted on one process: DTensor's and FSDP2's operators on local shards."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

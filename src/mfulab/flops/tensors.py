@@ -66,8 +66,7 @@ class _Storages:
 
 
 class SavedTensors(Opened):
-    """Notes whatever autograd saves inside it, each piece of memory once, without parameters and buffers. `interrupted`
-    says whether torch.func computed gradients, whose saved tensors are not noted."""
+    """Notes what autograd saves inside it, without parameters and buffers; nothing of torch.func (`interrupted`)."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()

@@ -166,11 +166,8 @@ def _as_matmul(
 ) -> tuple[int, int, int, int] | None:
     """(pixels out, channels, filters, taps) of a convolution of all channels by all filters."""
     channels = x[1 - len(weight)]
-    return (
-        None
-        if transposed or channels != weight[1]
-        else (prod(output) // weight[0], channels, weight[0], prod(weight[2:]))
-    )
+    is_whole = not transposed and channels == weight[1]
+    return (prod(output) // weight[0], channels, weight[0], prod(weight[2:])) if is_whole else None
 
 
 def _attention(name: str, arguments: list[Any]) -> tuple[int, int, int, bool] | None:
@@ -258,8 +255,7 @@ _KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()
 
 
 def traced_bytes(name: str, shapes: Sequence[Any], types: Sequence[str], values: Sequence[Any]) -> float | Said:
-    """Bytes of one call that multiplies nothing, or why its record does not tell them. `shapes` (`Input Dims`) of a
-    fused Triton kernel are also of its results."""
+    """Bytes of one call that multiplies nothing, or why its shapes, types and values do not tell them."""
     held = [(shape, kind) for shape, kind in zip(shapes, types, strict=False) if shape]
     if not held:
         return NO_SHAPES

@@ -1,5 +1,4 @@
-"""Small tensors on the meta device that keep their values, so that code which reads a few of them runs there too:
-schedules of dropout rates, masks that are looked at for zeros, sequence lengths."""
+"""Small tensors on the meta device that keep their values, so that code which reads a few of them runs there too."""
 
 from contextlib import suppress
 from typing import Any

@@ -84,8 +84,7 @@ def explained(
         for each in CONVENTIONS
         if _matters(each.choices, counted)
     ]
-    matches: list[Row] = []
-    tried: list[float] = []
+    matches, tried = list[Row](), list[float]()
     if reported is not None:
         rows = list(_everything(counted, samples_per_s, denominators))
         near = [row for row in rows if abs(row.mfu_percent - reported) <= TOLERANCE]
@@ -100,8 +99,7 @@ def explained(
 
 
 def covered_percent(values: Sequence[float], reported: float) -> float:
-    """Part of the numbers within a quarter of `reported` that lie within `TOLERANCE` of a value, in percent: the chance
-    that one matches which follows from none of the values."""
+    """Chance in percent that a number within a quarter of `reported` lies within `TOLERANCE` of a value."""
     low, high = sorted((0.75 * reported, 1.25 * reported))
     reached, covered = low, 0.0
     for value in sorted(values):
@@ -133,8 +131,7 @@ def denominators_of(device: str, precision: str, given: float | None = None) -> 
     alike = defaultdict[float, list[Denominator]](list)
     for each in found:
         alike[round(each.tflop_s, 3)].append(each)
-    joined = [Denominator(" = ".join(each.name for each in same), same[0].tflop_s) for same in alike.values()]
-    return sheet.device, joined
+    return sheet.device, [Denominator(" = ".join(one.name for one in same), same[0].tflop_s) for same in alike.values()]
 
 
 def change(
@@ -165,11 +162,9 @@ def _matters(choices: Choices, counted: Work) -> bool:
     """True if every choice of a convention changes something for this model; ours always does."""
     if choices.unmultiplied and not counted.flops("attention"):
         return False  # formulas in N are those of transformers
-    return all(
-        abs(flops(counted, replace(OURS, **{choice: getattr(choices, choice)})) - flops(counted, OURS)) > 0
-        for choice in ORDER
-        if getattr(choices, choice) != getattr(OURS, choice) and choice not in ("unmultiplied",)
-    )
+    changed = {name: value for name, value in vars(choices).items() if value != getattr(OURS, name)}
+    one_by_one = (replace(OURS, **{name: value}) for name, value in changed.items() if name != "unmultiplied")
+    return all(flops(counted, each) != flops(counted, OURS) for each in one_by_one)
 
 
 def _everything(counted: Work, samples_per_s: float, denominators: Sequence[Denominator]) -> Iterator[Row]:

@@ -149,8 +149,7 @@ def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
 
 
 def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """The columns of a measured step, whose shares come from its traced pass (`spent`, without it all are None) and
-    whose FLOPs from a count."""
+    """The columns of a measured step: its traced pass tells the shares (`spent`, else all are None), a count FLOPs."""
     time, basis = row.get("time_s"), row.get("mfu_basis")
     told = json.loads(row.get("spent") or "{}")
     if not time or not told.get("products", 0) + told.get("uncounted", 0):  # compiled code may hide its matmuls

@@ -70,8 +70,7 @@ RANK = tuple(Rank.model_fields)
 
 
 def rank_rows(row: Row) -> list[dict[str, Any]]:
-    """A row a rank of a profiled job: its step, communication and memory as reported, and MFU under its own peak; empty
-    for a run of one process. Raises ValueError for NaN."""
+    """A row a rank of a profiled job, with MFU under its own peak; none for one process. Raises ValueError for NaN."""
     told: list[dict[str, Any]] = parse_json(row.get("ranks") or "[]")
     mfu, slowest_s = row.get("mfu_percent"), row.get("time_s")
     for one in told:

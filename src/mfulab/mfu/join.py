@@ -25,8 +25,7 @@ def _size(row: Values) -> tuple[str, int, int]:
 
 
 def _counted(flops: Values, mode: str, what: str) -> float | None:
-    """A count of a mode's passes: `flops`, `causal_flops` or `bytes`. Inference is the forward pass in evaluation mode,
-    or else training's, which may have more heads."""
+    """A count of a mode's passes: `flops`, `causal_flops` or `bytes`; inference is in evaluation mode if counted."""
     if mode == "training":
         return total(flops.get(f"forward_{what}"), flops.get(f"backward_{what}"))
     if mode in ("prefill", "decoding"):

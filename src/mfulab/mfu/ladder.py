@@ -1,5 +1,4 @@
-"""The utilization ladder, each rung once: from a busy device to useful arithmetic, and where a run falls furthest. A
-rung is a share of the same step that asks more than the one before it."""
+"""The utilization ladder, each rung once: from a busy device to useful arithmetic, and where a run falls furthest."""
 
 import itertools
 import math
@@ -106,12 +105,10 @@ class Facts:
         return number(self._row.get(name))
 
     def at_least(self, name: str, threshold: float) -> bool:
-        value = self[name]
-        return value is not None and value >= threshold
+        return (value := self[name]) is not None and value >= threshold
 
     def below(self, name: str, threshold: float) -> bool:
-        value = self[name]
-        return value is not None and value < threshold
+        return (value := self[name]) is not None and value < threshold
 
     def text(self, name: str) -> str:
         value = self._row.get(name)

@@ -74,8 +74,7 @@ def _width(measure: Measure, bound: int) -> float | None:
 
 
 def default_basis(device: str | None) -> str:
-    """`spec` on a GPU with datasheets; `measured` on a CPU, whose turbo clocks virtual machines hide, and on Apple's
-    GPUs, of which few rates are printed."""
+    """`spec` on a GPU with datasheets; `measured` on a CPU, which hides turbo clocks, and on Apple's GPUs."""
     return "spec" if device == GPU else "measured"
 
 

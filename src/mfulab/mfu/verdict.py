@@ -268,8 +268,7 @@ def _on_cpu(facts: Facts) -> bool:
 
 
 def _attributed(facts: Facts) -> dict[str, float] | None:
-    """MFU taken apart, percent: time in matmuls, in other operators, outside of any; the MFU of the matmuls alone,
-    against the best matmul measured, else the datasheet's peak."""
+    """MFU taken apart, percent: time in matmuls, other operators, outside of any; the MFU of the matmuls alone."""
     matmuls, others, measured = facts["matmul_percent"], facts["other_operators_percent"], facts["mfu_measured_percent"]
     mfu = _first(measured, facts["mfu_percent"])
     if not matmuls or others is None or mfu is None:
@@ -348,10 +347,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts, Lost], Said | None]]] 
     "doubtful_ceiling": ((), _doubtful_ceiling),
     "compute_bound": ((), lambda facts, _: _reached("compute_bound", facts, "mfu_measured_percent", NEAR_CEILING)),
     "input_bound": (("input_wait", "copies"), _input_bound),
-    "communication_bound": (
-        ("communication",),
-        lambda _, lost: Said("communication", {"share": lost["communication"]}),
-    ),
+    "communication_bound": (("communication",), lambda _, of: Said("communication", {"share": of["communication"]})),
     "launch_bound": (("idle",), _launch_bound),
     "stalled": (("idle",), _stalled),
     "recomputed": (("recomputation",), lambda _, lost: Said("recomputed", {"share": lost["recomputation"]})),

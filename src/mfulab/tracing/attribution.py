@@ -73,9 +73,8 @@ def attribute(trace: Trace) -> Attribution:
         stack.append(one)
     of_activity, by_graph = _launched(trace, parent, order)
     owners = (np.append(of, -1)[of_activity] for of in (product, outermost))
-    return Attribution(
-        product, surrounding, outermost, innermost, costs, backward, recomputed, of_activity, by_graph, *owners
-    )
+    of_host = product, surrounding, outermost, innermost, costs
+    return Attribution(*of_host, backward, recomputed, of_activity, by_graph, *owners)
 
 
 def _is_operator(name: str) -> bool:

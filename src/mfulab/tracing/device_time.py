@@ -124,9 +124,8 @@ class DeviceTime:
             times["launch_bound_percent"] = int(lengths[late & (lengths < LONG_NS)].sum())
             values |= {"launch_latency_s": float(np.median(delay)) / 1e9, "queue_depth": float(delay.sum()) / wall}
         else:
-            absent |= shares.readings(
-                dict.fromkeys(shares.OF_LAUNCHES), reason="the trace links no kernel to its launch"
-            )
+            why = "the trace links no kernel to its launch"
+            absent |= shares.readings(dict.fromkeys(shares.OF_LAUNCHES), reason=why)
         if without := self._without_operators(compute):
             absent |= shares.readings(dict.fromkeys(shares.OF_OPERATORS), reason=without)
         else:

@@ -11,7 +11,7 @@ from mfulab.core.said import Said
 from mfulab.flops.traced import is_traced_matmul
 from mfulab.tracing.chrome import MOST_US, WANTED, Stream, nanoseconds
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.trace import COPY, MODULE, Call, Collective, Trace, TraceError, kind_of, printable
+from mfulab.tracing.trace import COPY, MODULE, Call, Collective, Pair, Span, Trace, TraceError, kind_of, printable
 
 _KERNEL, _COPY, _LAUNCH, _CALL, _ANNOTATION, _FUNCTION = range(6)
 _KINDS = {
@@ -33,8 +33,7 @@ MOST_LETTERS = 60  # of a kind's name
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads a trace file, gzip or not, a trace of each process that launched work. Raises TraceError where it is
-    none, is damaged, or holds nothing to report."""
+    """Reads a trace file, gzip or not, a trace of each process that launched work. Raises TraceError where none is."""
     stream, taken = Stream(path), _Taken(Recorder(path))
     count = 0
     collects = gc.isenabled()
@@ -125,9 +124,7 @@ class _Taken:
             self.timeless += begin is None or (length is None and dur is not None)
         return None
 
-    def _activity(
-        self, span: tuple[int, int], kind: int, name: str, thread: tuple[Any, Any], args: dict[str, Any]
-    ) -> None:
+    def _activity(self, span: Span, kind: int, name: str, thread: Pair, args: dict[str, Any]) -> None:
         device, stream = _integer(args.get("device", thread[0])), _integer(args.get("stream", thread[1]))
         collective = _collective(args) if "Collective name" in args else None
         grid = args.get("grid")
@@ -138,9 +135,7 @@ class _Taken:
             _integer(args.get("correlation")), external, blocks, collective,
         )  # fmt: skip
 
-    def _call(
-        self, span: tuple[int, int], name: str, thread: tuple[Any, Any], args: dict[str, Any], annotation: bool
-    ) -> None:
+    def _call(self, span: Span, name: str, thread: Pair, args: dict[str, Any], annotation: bool) -> None:
         external, call = _integer(args.get("External id", args.get("external id", -1))), None
         # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
         forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0

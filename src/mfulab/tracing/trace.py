@@ -1,5 +1,4 @@
-"""A trace as columns: what the device executed, which operators the host called, and the launches between them. Times
-are whole nanoseconds of the trace's clock."""
+"""A trace as columns, in ns of its clock: what devices executed, operators that the host called, and launches."""
 
 import re
 from collections.abc import Callable
@@ -16,6 +15,8 @@ from mfulab.core.said import Said
 Times = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
 Chosen = npt.NDArray[np.bool_]
+Span = tuple[int, int]  # begin and end
+Pair = tuple[Any, Any]  # a process and a thread or device of it
 Collective = tuple[str, int, int]  # its kind, the bytes of its larger side, and how many processes take part
 
 MOST_ELEMENTS = 2**48  # along one side of a tensor

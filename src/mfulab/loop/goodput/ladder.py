@@ -142,8 +142,7 @@ class Job:
 
 
 def job_of(folder: Path) -> Job:
-    """The ladder of the job whose processes wrote into `folder`. Raises ConfigurationError if there is no journal, or
-    if two processes were the same rank at the same time."""
+    """The ladder of the job of `folder`. Raises ConfigurationError without a journal, or if a rank ran twice at once."""
     attempts, unread = [], list[str]()
     for file in sorted(folder.glob("*.jsonl")):
         try:
@@ -181,8 +180,7 @@ def job_of(folder: Path) -> Job:
 
 
 def read(file: Path) -> Attempt | None:
-    """A process's journal; None if its first line cannot be read, so that nothing says whose it is. Raises
-    FileNotFoundError, and UnreadableError for one that is not regular or too large."""
+    """A process's journal; None if its first line cannot be read. Raises FileNotFoundError and UnreadableError."""
     first, *rest = read_bytes(file, follow=True).split(b"\n")
     try:
         head = Head.model_validate_json(first)
@@ -229,8 +227,7 @@ def _one_clock(attempts: Sequence[Attempt]) -> None:
 
 
 def _apart(one: Attempt, other: Attempt) -> int | None:
-    """Nanoseconds by which the clock of `one` is ahead of the other's, by steps that both noted, as the first always
-    is; None without any."""
+    """Nanoseconds by which the clock of `one` is ahead, by steps that both noted, as the first always is; else None."""
     ends, others = ({line.step: each.began + line.ns for line in each.lines if line.trains} for each in (one, other))
     gaps = [ends[step] - others[step] for step in ends.keys() & others.keys()]
     return round(statistics.median(gaps)) if gaps else None

@@ -23,18 +23,8 @@ from mfulab.core.errors import ConfigurationError
 METRICS: Mapping[str, Mapping[str, list[str]]] = data(Path(__file__).with_name("engines.yaml"))
 NAMES = frozenset(name for metrics in METRICS.values() for known in metrics.values() for name in known)
 REPEATS = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "cp_rank", "attn_tp_rank")
-ENGINES = (
-    "model_name",
-    "engine",
-    "engine_id",
-    "dp_rank",
-    "WorkerId",
-    "ReplicaId",
-    "replica",
-    "worker_id",
-    "instance",
-    "pod",
-)
+ENGINES: tuple[str, ...] = ("model_name", "engine", "engine_id", "dp_rank", "WorkerId", "ReplicaId")
+ENGINES += ("replica", "worker_id", "instance", "pod")
 WHOLE = ("", "all", "total")  # values of a label that stand for every value
 KNOWN = re.compile(r"(?:^|_)((?:vllm|sglang|mfulab)_.*)")  # what a framework, as Ray, puts in front is not read
 DEADLINE_S, MOST_BYTES = 5.0, 1 << 25

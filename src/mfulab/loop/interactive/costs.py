@@ -99,8 +99,7 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
 
 
 def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
-    """Arguments without data, and their batch: the first tensor's dimensions, of which the first counts samples; empty
-    without one."""
+    """Arguments without data, and the first tensor's dimensions, of which the first counts samples; empty without."""
     words, sizes, batch = list[Any](), list[int](), list[tuple[int, ...]]()
     _walk(value, words, sizes, batch)
     return Kind(tuple(words), tuple(sizes)), batch[0] if batch else ()

@@ -60,10 +60,7 @@ class Hooks:
         """Puts hooks on: `before` and `after` each call of a model, `called` before that of any module. Both of
         `optimizer` go around each step of one; `engine` replaces autograd's."""
         self.take_off()
-        befores = [
-            (model, self.guarded(lambda *given, place=place: before(Call(place, *given))))
-            for place, model in self._models
-        ]
+        befores = [(model, self.guarded(lambda *given, at=at: before(Call(at, *given)))) for at, model in self._models]
         ends, every = after and self.guarded(after), called and self.guarded(called)
 
         def put(undo: ExitStack) -> None:

@@ -143,9 +143,7 @@ class Loop:
         if self._steadiness.note(shown, of_forwards) and not phases.counting:
             self._rest_from(inside, calls, cost, nodes, of_forwards)
 
-    def _rest_from(
-        self, inside: Sequence[Phase], calls: list[Any], cost: Cost | None, nodes: int, of_forwards: bool
-    ) -> None:
+    def _rest_from(self, inside: Sequence[Phase], calls: Any, cost: Cost | None, nodes: int, of_forwards: bool) -> None:
         resolution_s = self._clock.resolution_s * (1 if isinstance(self._clock, HostClock) else MARK_RARELY)
         most, group = self._steadiness.between_checks(resolution_s)
         looks = self.phases.look_s * len(calls) <= LOOK * self._steadiness.step_s

@@ -143,8 +143,6 @@ class Measurement:
         self.readings: Readings = {}
         self.verdict: Verdict | None = None
 
-    # -------------------------------------------------------------------------------------------------- around a loop
-
     def __enter__(self) -> "Measurement":
         self.row, self.readings, self.verdict = {}, {}, None
         if Measurement._running is not None:
@@ -206,18 +204,13 @@ class Measurement:
         """Marks the end of a step; then steps are counted by these calls alone."""
         rest = self._loop.rest
         if rest is None or not rest.tick():
-            self._step()
+            self._guarded(self._loop.step)
         if self.journal:
-            self._note_step()
+            self._guarded(self.journal.step)
 
     @_while_open
-    def _note_step(self) -> None:
-        if self.journal:
-            self.journal.step()
-
-    @_while_open
-    def _step(self) -> None:
-        self._loop.step()
+    def _guarded(self, call: Callable[[], object]) -> None:
+        call()
 
     @_while_open
     def note(self, batch: Any) -> None:

@@ -56,9 +56,8 @@ def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s
 def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
     try:
         with sampling(samplers_for(device)) as sampled, matmuls_in(precision):
-            rate = fastest_matmul(
-                sweep_matmuls(precision, device, replace(CAREFUL[device.type], limit_s=limit_s)), device
-            ).tflop_s
+            sweep = sweep_matmuls(precision, device, replace(CAREFUL[device.type], limit_s=limit_s))
+            rate = fastest_matmul(sweep, device).tflop_s
     except UnsupportedError:
         return Ceiling(None)
     values = {name: reading.value for name, reading in first_available(sampled).items()}
@@ -116,9 +115,7 @@ def peaks_of(
 
 def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[str, int]:
     """FLOPs by the format that this device's matmuls use, as torch's switches stand."""
-    return _added(
-        (allowed_precision(dtype, device, convolutions), flops) for (dtype, convolutions), flops in formats.items()
-    )
+    return _added((allowed_precision(dtype, device, by), flops) for (dtype, by), flops in formats.items())
 
 
 def _added(flops: Iterable[tuple[str, int]]) -> Counter[str]:

@@ -34,8 +34,7 @@ _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
 
 
 class Phases:
-    """Follows a loop between `open` and `close`, from the thread that opens it. Outermost calls of `models`, which may
-    be none, are forward passes."""
+    """Follows a loop between `open` and `close`, from the thread that opens it; outermost calls are forward passes."""
 
     def __init__(
         self,
@@ -102,8 +101,7 @@ class Phases:
         self.begin()
 
     def rest(self, look: Callable[[Call], None] | None) -> bool:
-        """Takes all hooks off between two steps, but one that looks at forward passes where there is one. Returns
-        whether it did: a graph that waits for its backward pass reaches into the next step."""
+        """Takes hooks off between two steps, but `look`; says whether it did: a graph may reach into the next step."""
         waits = self._pending[:-1] if self._depth else self._pending
         if self._running or self._counter is not None or waits or self.nested:
             return False

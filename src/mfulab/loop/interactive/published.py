@@ -48,8 +48,7 @@ def folder() -> Path:
 
 
 def why_unsafe(place: Path) -> str | None:
-    """Says why nothing is published in, or read from, a folder that others may write; None for a folder of this user
-    alone, and for one that does not exist."""
+    """Says why nothing is published in, or read from, a folder that others may write; None for one that is safe."""
     try:
         about = place.lstat()
     except FileNotFoundError:

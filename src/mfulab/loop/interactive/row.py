@@ -52,8 +52,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: seconds, FLOPs and samples where they are known, and whether it `counted` operators, was `compiled` in
-    part, or was `watched` by hooks."""
+    """One step: seconds, FLOPs and samples where known, whether it `counted`, was `compiled` in part, or `watched`."""
 
     seconds: float
     cost: Cost | None
@@ -74,8 +73,7 @@ class Work:
 
 
 def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, Mark, Mark]]:
-    """Seconds of each step and the marks around it, from the seconds between moments; `skip` ends no step, and steps of
-    a rest have its mark on both sides."""
+    """Seconds of each step and the marks around it, twice its own in a rest, from the seconds between moments."""
     kinds = {mark.what if mark.rest is None else "forward" if mark.rest.of_forwards else "step" for mark in marks}
     wanted = next((bounds for what, bounds in _BOUNDS if what in kinds), ())
     moments, found = itertools.accumulate(intervals, initial=0.0), []
@@ -100,9 +98,7 @@ def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[f
 def steps_of(marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]) -> list[Step]:
     """Steps from their marks and the phases that are `done`."""
     steps: list[Step] = []
-    for mark, cut in itertools.groupby(
-        stretches(marks, intervals), lambda each: each[1] if each[1] is each[2] else None
-    ):
+    for mark, cut in itertools.groupby(stretches(marks, intervals), lambda cut: cut[1] if cut[1] is cut[2] else None):
         if mark is not None and mark.rest is not None:
             steps += _rested(mark.rest, [seconds for seconds, _, _ in cut])
             continue

@@ -37,8 +37,7 @@ class Inside(NamedTuple):
 
 
 class Structure:
-    """Notes every module that the thread calls, from one `take` to the next; compiled code shows none. The caller
-    itself notes `models`, once a phase begins."""
+    """Notes every module that the thread calls, from one `take` to the next; its caller notes `models` itself."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
         self._roots, self._thread = frozenset(map(id, models)), threading.get_ident()

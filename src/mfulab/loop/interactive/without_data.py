@@ -24,8 +24,7 @@ def flops_of(model: torch.nn.Module, batch: Any, backward: bool | None = None) -
 
 
 def count_call(model: torch.nn.Module, batch: Any, backward: bool) -> Count:
-    """One call of `model` with a batch as of `flops_of`, and its backward pass from every output that has a gradient;
-    neither the model nor its state is touched."""
+    """One call of `model` with a batch as of `flops_of`, and its backward pass; neither it nor its state is touched."""
     arguments, keywords = ((), batch) if isinstance(batch, dict) else (batch, {})
     if not isinstance(arguments, tuple):
         arguments = tuple(arguments) if isinstance(arguments, list) else (arguments,)
