@@ -10,8 +10,8 @@ from mfulab.core.formats import FORMATS
 from mfulab.core.groups import ModelConfig
 from mfulab.device.peaks import Peak
 from mfulab.loop.goodput.pages import METRICS, Metrics
-from mfulab.mfu import decoders
 from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total
+from mfulab.models import decoders
 from mfulab.models.work import work_of
 
 MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
