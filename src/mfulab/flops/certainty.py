@@ -92,7 +92,7 @@ def _packet(name: str) -> Any:
 
 
 def has_formula(name: str) -> bool:
-    """True if a count knows an operator of a trace, such as `aten::mm`, or its parts; also of what is none of torch's."""
+    """True if a count knows an operator of a trace, such as `aten::mm`, or its parts, or it is none of torch."""
     packet = _packet(name)
     if packet is None or is_product(name) or has_other_formula(packet):
         return True

@@ -120,7 +120,7 @@ class Operations:
         return sum(self.sum(direction).executed_flops for direction in PASSES)
 
     def by_format(self, executed: bool = False) -> dict[tuple[torch.dtype, bool], int]:
-        """FLOPs needed, or executed, by what was multiplied, and whether by convolutions, which TF32 has a switch for."""
+        """FLOPs needed, or executed, by what was multiplied, and if by convolutions, which TF32 has a switch for."""
         flops: Counter[tuple[torch.dtype, bool]] = Counter()
         passes = PASSES if executed else PASSES[:2]
         for key, totals in self.totals.items():

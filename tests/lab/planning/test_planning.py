@@ -12,6 +12,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hypothesis import given
 from hypothesis import strategies as st
+from mfulab.lab.planning.overrides import complete, from_snakemake
 from omegaconf import OmegaConf
 from snakemake.target_jobs import parse_target_jobs_cli_args
 from snakemake_interface_executor_plugins.utils import TargetSpec, encode_target_jobs_cli_args
@@ -23,12 +24,11 @@ from mfulab.core.replicates import base_name
 from mfulab.lab.planning import keys, load, traces
 from mfulab.lab.planning.composition import Composition, Value, compose_experiments
 from mfulab.lab.planning.naming import LONGEST, run_name
-from mfulab.lab.planning.overrides import complete, from_snakemake
 from mfulab.lab.planning.runs import excluded_because, plan
 from mfulab.lab.planning.snakemake_workarounds import restore_commas
+from mfulab.lab.report import remedies
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.mfu import remedies
 
 CONFIG = ROOT / "config"
 EXPERIMENTS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))

@@ -142,7 +142,7 @@ class Job:
 
 
 def job_of(folder: Path) -> Job:
-    """The ladder of the job of `folder`. Raises ConfigurationError without a journal, or if a rank ran twice at once."""
+    """The ladder of the job of `folder`. Raises ConfigurationError without a journal, or if a rank ran twice."""
     attempts, unread = [], list[str]()
     for file in sorted(folder.glob("*.jsonl")):
         try:

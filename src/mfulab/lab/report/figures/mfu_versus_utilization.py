@@ -6,12 +6,11 @@ from matplotlib.figure import Figure
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
-from mfulab.lab.report import frames, trust
+from mfulab.lab.report import frames, remedies, trust
 from mfulab.lab.report.drawing import curves, kinds, runs, style
 from mfulab.lab.report.figures.headroom import COLORS
 from mfulab.lab.report.frames import READ, Tables, ok, own, preferred, with_machine, with_traces
 from mfulab.lab.tables.consistency import above_peak
-from mfulab.mfu import remedies
 
 TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "headline", 0
