@@ -12,6 +12,7 @@ from support.workflow_copy import ROOT
 from mfulab.cli import standalone
 from mfulab.cli.main import main
 from mfulab.device import identity
+from mfulab.lab.planning.composition import complete
 from mfulab.lab.runtime import client
 
 

@@ -1,13 +1,6 @@
 """Two commits on one machine, measured in turn in one sweep: A B, later B A, so that drift hits both alike.
 
-    make compare BASE=main                                           the experiment `repeat`, this checkout against main
-    mfulab paired --base ../before --config experiment=kernels size=512,1024
-    mfulab paired --base v1.0 --minutes 10 --out results/tables/comparison.csv        and on the page
-
-After some rounds only runs without a verdict go on, until all have one, or the rounds or minutes are over.
-
-Each side plans with its own code and runs in a warm worker of its own; what is in results/ stays as it is. The exit
-code is that of `mfulab compare`.
+After some rounds only runs without a verdict go on. Each side plans with its own code and runs in its own warm worker.
 """
 
 import contextlib
@@ -67,8 +60,7 @@ def run(
     as_json: bool,
 ) -> int:
     """Measures both sides in turn and prints the comparison; the status is that of `compare.tell`."""
-    if not paired.FEWEST_PAIRS <= rounds <= paired.MOST_ROUNDS:
-        few, most = paired.FEWEST_PAIRS, paired.MOST_ROUNDS
+    if not (few := paired.FEWEST_PAIRS) <= rounds <= (most := paired.MOST_ROUNDS):
         raise ConfigurationError(f"--rounds={rounds}: from {few}, which give an interval, to {most}.")
     if not minutes > 0:
         raise ConfigurationError(f"--minutes={minutes:g}: more than 0.")
@@ -100,11 +92,7 @@ def in_rounds(
     noticeable: float,
     now: Callable[[], float] = time.monotonic,
 ) -> list[compare.Compared]:
-    """Verdicts on pairs that are measured in rounds, of runs that lack one, as long as rounds and minutes last.
-
-    A pair is not begun where the longest one of its run so far would not end in time. `measure` takes a run, and
-    whether the new code goes first; `now` tells seconds.
-    """
+    """Verdicts on pairs measured in rounds, of runs that lack one; no pair begins that would end after the minutes."""
     pairs: dict[paired.Run, list[paired.Pair]] = {run: [] for run in runs}
     took_s = dict.fromkeys(runs, 0.0)
     began = now()
@@ -124,11 +112,8 @@ def in_rounds(
         late = dict.fromkeys((run for run in runs if not pairs[run]), "the minutes were over before its first pair")
         found = paired.judge(pairs, {**reasons, **late}, noticeable)
         # A run that cannot be measured stays so.
-        left = [
-            (each.step, each.run)
-            for each in found
-            if paired.is_open(each, noticeable) or (each.verdict == "not comparable" and not number)
-        ]
+        first = {"not comparable"} if not number else set[str]()
+        left = [(each.step, each.run) for each in found if paired.is_open(each, noticeable) or each.verdict in first]
         if not left or not fitting:
             break
     return found
@@ -136,12 +121,11 @@ def in_rounds(
 
 def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run, swapped: bool) -> paired.Pair:
     """Two times of a run, one after the other, the new first where `swapped`."""
-    times: dict[int, float | None] = {}
-    for place in (1, 0) if swapped else (0, 1):
-        times[place], because = measured(sides[place], run)
-        if because:
-            reasons[run] = f"{('old', 'new')[place]} is {because}"
-    return times[0], times[1]
+    times: dict[str, float | None] = {}
+    for name, side in list(zip(("old", "new"), sides, strict=True))[:: -1 if swapped else 1]:
+        times[name], because = measured(side, run)
+        reasons |= {run: f"{name} is {because}"} if because else {}
+    return times["old"], times["new"]
 
 
 @contextlib.contextmanager

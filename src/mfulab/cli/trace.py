@@ -17,12 +17,6 @@ from mfulab.mfu import job as jobs
 from mfulab.mfu.trace_join import trace_columns
 from mfulab.tracing.chrome import TraceError
 
-# Columns that hold JSON in a table and are plain objects here.
-_NESTED = (
-    *("flops_by_format", "executed_by_format", "uncounted_operators", "spent", "idle_causes"),
-    *("top_kernels", "top_other_operators", "given_peaks", "reasons", "peak_weights", "products", "notes"),
-    *("window_source", "mfu_reason", "verdict_numbers", "operator_roofline", "module_times", "collective_bandwidth"),
-)
 _LEFT_OUT = (
     *("collectives", "collective_sizes", "operators", "modules", "timeline", "hardware", "run", "commit"),
     *("started_at", "process_s", "measured_s", "recorded"),
@@ -41,10 +35,8 @@ def run(
     compare: bool,
     gate: float | None,
     model: str | None,
-    batch_size: int | None,
-    sequence_length: int | None,
-    precision: str | None,
     language: str,
+    **of_model: Any,
 ) -> int:
     """Reads, joins and shows; the status is 1 where a file could not be read, or a gate was not passed."""
     stated = dict[str, float]()
@@ -67,10 +59,7 @@ def run(
     if model is not None:
         from mfulab.cli.trace_model import count
 
-        if batch_size is None or precision not in UNITS:
-            formats = ", ".join(UNITS)
-            raise ConfigurationError(f"--model needs --batch-size, the samples of one step, and --precision: {formats}")
-        counted = count(model, batch_size, sequence_length, precision)
+        counted = count(model, **of_model)
     found: list[Read] = []
     for path in paths:
         try:
@@ -92,7 +81,8 @@ def run(
         for row in rows:
             words = verdicts.columns(row)
             kept = {name: value for name, value in row.items() if name not in _LEFT_OUT}
-            kept |= {name: json.loads(kept[name]) for name in _NESTED if kept.get(name)}
+            nested = {name: cell for name, cell in kept.items() if isinstance(cell, str) and cell[:1] in ("{", "[")}
+            kept |= {name: json.loads(cell) for name, cell in nested.items()}
             kept |= {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
             print(json.dumps({**kept, "mfu_sentence": words["mfu_reason"] or None}, ensure_ascii=False))
     else:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.device.peaks import UNITS
 from mfulab.flops.count import CountError
 from mfulab.mfu.models import model_config
 from mfulab.models.build import ModelError
@@ -12,19 +13,15 @@ from mfulab.models.counted import count_model
 
 
 def count(
-    model: str, batch_size: int, sequence_length: int | None, precision: str
+    model: str, batch_size: int | None, sequence_length: int | None, precision: str | None
 ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Counts one step of a model and gives what makes of a trace's row one with these FLOPs.
+    """Counts a step of a model, its products in `precision`, and gives what fills a trace's row with these FLOPs.
 
-    Args:
-        model: a name in config/model/, or one of a published model.
-        batch_size: samples a step.
-        sequence_length: tokens a sample; the model's own where None.
-        precision: the format of its products, which a trace without shapes does not tell.
-
-    Raises:
-        ConfigurationError: the model is unknown or cannot be counted.
+    Raises ConfigurationError if the model is unknown or cannot be counted.
     """
+    if batch_size is None or precision not in UNITS:
+        formats = ", ".join(UNITS)
+        raise ConfigurationError(f"--model needs --batch-size, the samples of one step, and --precision: {formats}")
     try:
         operations = count_model(model_config(model, {}), batch_size, sequence_length).count.operations
     except (ModelError, CountError) as error:
@@ -43,13 +40,8 @@ def count(
             "executed_flops": executed,
             "flops_by_format": json.dumps({precision: flops}),
             "executed_by_format": json.dumps({precision: executed}),
-            "executed_ratio": None,
-            "issued_ratio": None,
-            "products": None,
-            "bytes_moved": None,
-            "precision": precision,
-            "effective_precision": precision,
-            "uncounted_percent": None,
+            **dict.fromkeys(("executed_ratio", "issued_ratio", "products", "bytes_moved", "uncounted_percent")),
+            **dict.fromkeys(("precision", "effective_precision"), precision),
             "flops_source": f"counted: {model}, {batch_size} samples a step",
             "spent": json.dumps(spent),
         }

@@ -156,8 +156,8 @@ def physical_cores(logical: frozenset[int]) -> int:
 
 
 def usable_cores() -> int:
-    """Physical cores that affinity and quota let this process keep busy, at least 1: a core's second thread adds no
-    arithmetic units, and a quota stops further ones."""
+    """Physical cores that affinity and quota let this process keep busy, at least 1; second threads add no
+    arithmetic."""
     if count := _sysctl("hw.physicalcpu"):
         return int(count)
     return max(1, min(physical_cores(logical_cpus()), int(cpu_limit() or 1 << 30)))
@@ -198,7 +198,6 @@ def caches() -> dict[str, int]:
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
-    """Folders of this process's cgroup and all above it, for `controller`, in either version's layout."""
     lines = [line.split(":", 2)[1:] for line in (system.text("proc/self/cgroup") or "").splitlines()]
     # A controller belongs to one version: where both are mounted, the other one counts the whole machine.
     found = [line for line in lines if controller in line[0].split(",")] or [line for line in lines if not line[0]]

@@ -10,8 +10,7 @@ from mfulab.device.vendors import Gpu, NoDeviceError, torch_build
 
 
 def resolve(device_type: str) -> str:
-    """The kind of device to measure: `auto` is the first usable GPU that it takes, else the CPU. Raises
-    NoDeviceError for one that is not there or cannot be used."""
+    """The kind to measure: `auto` is the first usable GPU that it takes, else the CPU. NoDeviceError if unusable."""
     check(device_type)
     for kind in _automatic() if device_type == "auto" else [device_type]:
         if is_gpu(kind) and not (reason := why_not(kind)):
@@ -36,7 +35,7 @@ def _automatic() -> list[str]:
 
 
 def check(device_type: str) -> None:
-    """Raises NoDeviceError for a kind that no vendor's module has."""
+    """Raises NoDeviceError for a kind that no vendor has."""
     choices = ("auto", "cpu", *vendors.kinds())
     if device_type not in choices:
         raise NoDeviceError(f"device.type={device_type}: no such kind; choose {', '.join(choices)}")

@@ -85,11 +85,8 @@ def peak(
     if is_slice(device) and not units:
         return Peak(None, reason=f"this is a slice of {sheet.device}, and its name does not say how many SMs it has")
     if units and sheet.units and units > sheet.units:
-        return Peak(
-            None,
-            reason=f"the device has {units} SMs and the datasheet of {sheet.device} {sheet.units}: it is another "
-            f"product; {how_to_give(precision)}",
-        )
+        reason = f"the device has {units} SMs and the datasheet of {sheet.device} {sheet.units}: it is another product"
+        return Peak(None, reason=f"{reason}; {how_to_give(precision)}")
     unit = next((unit for unit in UNITS[precision] if computed(sheet, unit) or printed(sheet, unit)), None)
     if unit is None:
         return Peak(None, reason=_missing(sheet, precision))

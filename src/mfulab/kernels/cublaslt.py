@@ -14,8 +14,7 @@ _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 
 
 class CublasLt(MatmulKernel):
-    """The heuristic's first algorithm for up to 32 MiB of workspace; fp8's B is transposed beforehand, in the
-    end-to-end time only."""
+    """The heuristic's first algorithm for up to 32 MiB of workspace; fp8's B is transposed beforehand, untimed."""
 
     family, after = "library", "cublas"
     adds = "cuBLASLt: the algorithm chosen by its heuristic; fp8"
@@ -96,7 +95,6 @@ class _Plan:
             getattr(self._lt, f"{kind}_set_attribute")(described, attribute, held.ctypes.data, held.nbytes)
 
     def _layout(self, kind: str, rows: int, columns: int, batch: int) -> int:
-        """Columns of `rows` contiguous elements, `batch` of such matrices one after the other."""
         from nvmath import CudaDataType
 
         layout = self._lt.matrix_layout_create(CudaDataType[kind], rows, columns, rows)

@@ -23,8 +23,8 @@ class Compiled:
 
 @functools.cache
 def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = ()) -> Compiled:
-    """Machine code of a file of `cuda/` for `arch` ("sm_90a"), as newer PTX does not load on older drivers;
-    UnsupportedError without NVRTC."""
+    """Machine code of a file of `cuda/` for `arch` ("sm_90a"): newer PTX loads on no older driver. Raises
+    UnsupportedError."""
     try:
         from cuda.core import Program, ProgramOptions
     except ImportError:
@@ -66,7 +66,6 @@ def parse_resources(log: str) -> Resources:
 
 @functools.cache
 def _toolkit_headers() -> tuple[str, ...]:
-    """Folders of mma.h and cuda_fp16.h: beside pip's CUDA packages or in the toolkit; empty without them."""
     from cuda.pathfinder import find_nvidia_header_directory
 
     found = (find_nvidia_header_directory(library) for library in ("nvcc", "cudart", "cccl"))

@@ -6,8 +6,6 @@ from torch.nn import functional
 
 
 class _Modulation(nn.Module):
-    """Shift, scale and gate of a block from the conditioning vector [batch, width]."""
-
     def __init__(self, width: int, parts: int) -> None:
         super().__init__()
         self.parts = parts
@@ -18,7 +16,6 @@ class _Modulation(nn.Module):
 
 
 def _attend(queries_keys_values: torch.Tensor, heads: int) -> torch.Tensor:
-    """[batch, tokens, 3·width] → [batch, tokens, width]."""
     batch, tokens, width = queries_keys_values.shape
     split = queries_keys_values.view(batch, tokens, 3, heads, width // 3 // heads).permute(2, 0, 3, 1, 4)
     attended = functional.scaled_dot_product_attention(split[0], split[1], split[2])
@@ -26,8 +23,6 @@ def _attend(queries_keys_values: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 class _Stream(nn.Module):
-    """Layers that a double block has separately for text and image."""
-
     def __init__(self, width: int) -> None:
         super().__init__()
         self.modulation = _Modulation(width, 6)

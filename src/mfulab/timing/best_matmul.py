@@ -13,8 +13,8 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import FORMATS
-from mfulab.device import ByKind, cpu, is_gpu
-from mfulab.device.gpu import clock_reader, last_cache_bytes
+from mfulab.device import ByKind, cpu, is_gpu, vendors
+from mfulab.device.gpu import clock_reader
 from mfulab.timing.clocks import Clock, clock_for
 from mfulab.timing.statistics import Stats
 
@@ -70,7 +70,6 @@ def sweep_matmuls(
 
 
 def _fastest_ways(precision: str, device: torch.device) -> list[str]:
-    """WAYS by how fast they multiply the middle shape; raises UnsupportedError if torch itself cannot."""
     matmuls: dict[str, Matmul] = {}
     for way in WAYS:
         try:
@@ -101,9 +100,7 @@ def _sweep(library: str, precision: str, device: torch.device, search: Search) -
         burst: list[Sample] = []
         try:
             matmul = WAYS[library](precision, m, n, k, device)
-            if is_gpu(
-                device
-            ):  # a sample at the clock that it begins with, then work that brings it to the one it holds
+            if is_gpu(device):  # a sample at the clock that it begins with, then work until it is the one it holds
                 burst = _repeat(matmul, clock, BURST_S, 1, read_mhz)
                 _repeat(matmul, clock, search.settle_s, 1)
             held = _repeat(matmul, clock, search.sample_s, search.samples, read_mhz)
@@ -119,8 +116,8 @@ def _sweep(library: str, precision: str, device: torch.device, search: Search) -
 
 
 def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn") -> Matmul:
-    """A function that multiplies (m, k) by (k, n); UnsupportedError where torch cannot. `layout`: nn row-major, nt a
-    transposed right operand (linear layers), tn a left one (gradients)."""
+    """A function that multiplies (m, k) by (k, n): `layout` nn row-major, nt the right, tn the left operand
+    transposed."""
     # Random normal data: a matmul of zeros draws less power and runs faster.
     a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
     a = a.t().contiguous().t() if layout == "tn" else a
@@ -211,8 +208,7 @@ WAYS: dict[str, Callable[..., Matmul]] = {
 
 
 def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
-    """The way and shape with the highest rate: on a CPU by best samples, which neighbours can only slow; on a GPU by
-    medians, bursts apart."""
+    """The way and shape with the highest rate: on a CPU the best sample's, on a GPU the median's, bursts apart."""
     rates: dict[tuple[str, str], list[float]] = {}
     bursts: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
@@ -248,7 +244,8 @@ def sweep_triad(device: torch.device, search: Search | None = None) -> list[dict
 
 def triad_length(device: torch.device) -> int:
     """Elements of each of the triad's three fp32 arrays: each is 4 times the last-level cache, at least 64 MiB."""
-    cache = last_cache_bytes(device) if is_gpu(device) else cpu.cpu().last_level_cache_bytes or 32 << 20
+    of_cpu = cpu.cpu().last_level_cache_bytes or 32 << 20
+    cache = vendors.of_device(device).last_cache_bytes(device) if is_gpu(device) else of_cpu
     return max(4 * cache, 64 << 20) // 4
 
 

@@ -193,8 +193,8 @@ def interleave(
 
 
 def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
-    """Rounds between two states of which one was disturbed; `states` has one more than rounds. Rounds between two
-    equal answers of the probe share their states."""
+    """Rounds between two states, of which equal ones are one, if either was disturbed; `states` has one more than
+    rounds."""
     disturbed: set[int] = set()
     first = 0
     for last in range(1, len(states)):

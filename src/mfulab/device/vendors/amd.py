@@ -29,7 +29,6 @@ VIOLATIONS = {
 
 @functools.cache
 def _opened() -> tuple[Any, str]:
-    """The package `amdsmi`, initialised, or None and the reason."""
     try:
         import amdsmi  # type: ignore[import-not-found]
 
@@ -104,7 +103,6 @@ def _energy(before: Any, after: Any, window_s: float) -> Readings:
 
 
 def _violations(before: Any, after: Any, window_s: float) -> Readings:
-    """Share of the firmware's samples in which each cause held the clock back, and the largest of them."""
     source, readings = f"{SOURCE} violations", {}
     for name, counters in VIOLATIONS.items():
         reason, shares = "amdsmi_get_violation_status is refused", []

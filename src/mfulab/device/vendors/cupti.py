@@ -111,7 +111,7 @@ class PmSampler:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Keeps what CUPTI refuses as the reason: it has many kinds of errors, and none is worth a row."""
+        """Keeps what CUPTI refuses, by many kinds of errors, as the reason."""
         try:
             yield
         except ImportError:

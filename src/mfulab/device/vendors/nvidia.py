@@ -86,15 +86,32 @@ def has_code(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
 
 
 def _asker(handle: Any) -> Callable[..., Any]:
-    """A function that asks NVML of one GPU; it gives None where NVML refuses."""
     return lambda call, *arguments: nvml.optional(call, handle, *arguments)
 
 
 def _handle(uuid: str) -> Any:
-    """NVML's handle of a GPU that it knows, otherwise None."""
     with contextlib.suppress(RefusedError):
         return nvml.handle_by_uuid(uuid)
     return None
+
+
+def _described(handle: Any) -> dict[str, Any]:
+    asked = _asker(handle)
+    capability, memory = asked(pynvml.nvmlDeviceGetCudaComputeCapability), asked(pynvml.nvmlDeviceGetMemoryInfo)
+    limit, mig = asked(pynvml.nvmlDeviceGetPowerManagementLimit), asked(pynvml.nvmlDeviceGetMigMode)
+    mode = asked(pynvml.nvmlDeviceGetVirtualizationMode)
+    return {
+        "name": asked(pynvml.nvmlDeviceGetName),
+        "uuid": asked(pynvml.nvmlDeviceGetUUID),
+        "compute_capability": capability and ".".join(map(str, capability)),
+        "max_sm_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        "max_memory_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+        "memory_bus_bits": asked(pynvml.nvmlDeviceGetMemoryBusWidth),
+        "memory_bytes": memory and memory.total,
+        "power_limit_w": limit and limit / 1e3,
+        "mig": mig and bool(mig[0]),
+        "virtual": None if mode is None else mode in nvml.VIRTUAL,
+    }
 
 
 class Nvidia(Vendor):
@@ -223,29 +240,9 @@ class Nvidia(Vendor):
         return None if told is None else (told[0], told[1])
 
     def describe_all(self) -> list[dict[str, Any]]:
-        described: list[dict[str, Any]] = []
-        for handle in nvml.handles():
-            asked = _asker(handle)
-            capability, memory = asked(pynvml.nvmlDeviceGetCudaComputeCapability), asked(pynvml.nvmlDeviceGetMemoryInfo)
-            limit, mig = asked(pynvml.nvmlDeviceGetPowerManagementLimit), asked(pynvml.nvmlDeviceGetMigMode)
-            mode = asked(pynvml.nvmlDeviceGetVirtualizationMode)
-            described.append(
-                {
-                    "name": asked(pynvml.nvmlDeviceGetName),
-                    "uuid": asked(pynvml.nvmlDeviceGetUUID),
-                    "compute_capability": capability and ".".join(map(str, capability)),
-                    "max_sm_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
-                    "max_memory_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
-                    "memory_bus_bits": asked(pynvml.nvmlDeviceGetMemoryBusWidth),
-                    "memory_bytes": memory and memory.total,
-                    "power_limit_w": limit and limit / 1e3,
-                    "mig": mig and bool(mig[0]),
-                    "virtual": None if mode is None else mode in nvml.VIRTUAL,
-                }
-            )
-        for device in () if described else cuda_driver.devices():
-            described.append({**device, "compute_capability": ".".join(map(str, device["capability"]))})
-        return described
+        told = [_described(handle) for handle in nvml.handles()]
+        listed = () if told else cuda_driver.devices()
+        return told or [{**each, "compute_capability": ".".join(map(str, each["capability"]))} for each in listed]
 
     def driver(self) -> str | None:
         return nvml.optional(pynvml.nvmlSystemGetDriverVersion)  # type: ignore[no-any-return]

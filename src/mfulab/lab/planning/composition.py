@@ -54,16 +54,16 @@ def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool 
     """
     with _hydra(folder):
         parsed = _parse(complete(overrides))
-        for override in parsed:
-            if override.is_sweep_override() and not sweeps:
-                raise ConfigurationError(f"{override.input_line}: several values. Add -m to sweep over them.")
+        if several := next((each.input_line for each in parsed if each.is_sweep_override() and not sweeps), None):
+            raise ConfigurationError(f"{several}: several values. Add -m to sweep over them.")
         names = [name for each in parsed if each.key_or_group == "experiment" for name in checks.values_of(each)]
         rest = [each for each in parsed if each.key_or_group != "experiment"]
         for name in names:
             checks.check_choice("experiment", name, folder)
             checks.experiment_file(folder / "experiment" / f"{name}.yaml")
-        wanted = [[f"experiment={name}"] for name in names] or [[]]
-        return [_compose_one(chosen, rest, folder, sweeps) for chosen in wanted]
+        return [
+            _compose_one(chosen, rest, folder, sweeps) for chosen in [[f"experiment={name}"] for name in names] or [[]]
+        ]
 
 
 def complete(overrides: Sequence[str]) -> list[str]:
@@ -172,7 +172,6 @@ _read = cache(lambda path, changed_ns: OmegaConf.load(path))
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """The config without Hydra's own node, interpolations resolved."""
     keys = [key for key in config if key != "hydra"]  # also such as 1.5, which is none
     found = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True)  # type: ignore[arg-type]
     return cast(dict[str, Any], found)

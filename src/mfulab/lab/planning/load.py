@@ -115,7 +115,6 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
 
 
 def _recall(path: Path) -> list[Plan]:
-    """The remembered plans; none if nothing readable is remembered."""
     try:
         return PLANS.validate_json(read_text(path))
     except (FileNotFoundError, ValueError):

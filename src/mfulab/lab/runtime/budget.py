@@ -34,7 +34,7 @@ class Budget:
     def left_s(self) -> float:
         """Seconds left for measuring: what is left out takes some, and so do tables, figures and page."""
         pages = [seconds / predicted for group, predicted, seconds in self._took.values() if group == PAGE]
-        # Runs tell nothing of a page, and the first page, of few rows, does not tell that the last one is shorter.
+        # Runs tell nothing of a page, and the first page, of few rows, not that the last one is shorter.
         reserved = self.plan["finish_s"] * max(1.0, math.prod(pages) ** (1 / (len(pages) + 1)))
         return self.ends_at - time.time() - reserved - LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
 
@@ -45,8 +45,7 @@ class Budget:
 
     def why_not(self, folder: str) -> str:
         """Reason why the run in `folder` is not measured now; empty where it is."""
-        left = self.limit_s(folder)
-        if left is None or (seconds := self.predicted_s(folder)) <= left:
+        if (left := self.limit_s(folder)) is None or (seconds := self.predicted_s(folder)) <= left:
             return ""
         return self.left_out(f"about {seconds:.0f} s did not fit into {max(0.0, left):.0f} s")
 
@@ -107,7 +106,6 @@ def _cost_s(cost: Mapping[str, Any]) -> float:
 
 
 def _number(row: str, column: str) -> float:
-    """A number of a row's file; 0 where it is not there."""
     try:
         with open(row, newline="", encoding="utf-8") as file:
             return float(next(csv.DictReader(file))[column] or 0)

@@ -54,7 +54,7 @@ def out_of_memory_kills() -> int:
 def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[int, list[int]]:
     """Forks a process that becomes a run, and ends it with all that it leaves once it, a lifeline or this process ends.
 
-    Returns its exit status (negative: a signal) and the lifelines, descriptors of those who wait for it, that ended first.
+    Returns its exit status (negative: a signal) and the lifelines, descriptors of who waits for it, that ended before.
     On Linux the run is the first to be killed if memory runs out, and dies with this process.
     """
     keeper = os.getpid()

@@ -85,11 +85,10 @@ def modules_for(work: str) -> list[str]:
     if work == "report":
         return list(REPORT)
     root = Path(__file__).parents[2]
-    found = [path for folder in FOLDERS for path in sorted(root.glob(folder))]
-    left = {each for name, (_, models) in BESIDE.items() if name not in used for each in models}
+    left = {model for name, (_, models) in BESIDE.items() if name not in used for model in models}
     beside = [module for name in used for module in BESIDE.get(name, ([name], []))[0]]
-    paths = [path.relative_to(root).with_suffix("") for path in found if path.stem not in left]
-    modules = [".".join(("mfulab", *path.parts)) for path in paths]
+    paths = [path for folder in FOLDERS for path in sorted(root.glob(folder)) if path.stem not in left]
+    modules = [".".join(("mfulab", *path.relative_to(root).with_suffix("").parts)) for path in paths]
     return [*PRELOADED, *beside, *modules, *((*REPORT, "mfulab.lab.tables.seminar") if work == "both" else ())]
 
 

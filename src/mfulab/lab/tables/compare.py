@@ -19,12 +19,14 @@ from mfulab.core.files import unquoted, write_csv
 from mfulab.core.language.quantities import ABSENT, percent, quantity, significant
 from mfulab.core.terminal import Terminal
 from mfulab.lab.planning.naming import short
-from mfulab.lab.tables import build, replicates, series
+from mfulab.lab.tables import build, replicates
+from mfulab.lab.tables.details import cells
 from mfulab.lab.tables.records import from_folder, from_recorded
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.timing.statistics import FEWEST_FAST, Stats, undisturbed
+from mfulab.timing.statistics import FEWEST_FAST, Stats, fast_variance, undisturbed
 
 STEPS = ("profile_step", "bench_matmul")
+TABLES = {step: MEASUREMENTS[step].table for step in STEPS}
 FEWEST_PROCESSES = 4  # of each set, from which on a ratio has an interval of its own: three may all be slow
 NOTICEABLE = 0.02  # relative: times that are known to lie this close together are the same for every purpose
 # Two one-sided tests at 5 % tell equivalence, each by the end of a 90 % interval (Schuirmann, 1987): 1.645 ÷ 1.96.
@@ -71,14 +73,14 @@ COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the 
 
 
 def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
-    """(verdict, reason) of two times: `faster` or `slower` where the 95 % interval of their ratio is beyond `noticeable`.
+    """(verdict, reason) of two times: `faster` or `slower` where the 95 % interval of their ratio is beyond it.
 
-    `same` where both one-sided tests at 5 % say that it lies within; `ambiguous` where neither is known.
+    `same` where both one-sided tests at 5 % say that it lies within `noticeable`; `ambiguous` where neither is known.
     """
-    if not (old.known and new.known):
-        which = " and ".join(name for name, each in (("old", old), ("new", new)) if not each.known)
-        return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
-    return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
+    if old.known and new.known:
+        return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
+    which = " and ".join(name for name, interval in (("old", old), ("new", new)) if not interval.known)
+    return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
 
 
 def decided(
@@ -104,9 +106,8 @@ def verdict_of(ratio: float, low: float, high: float, noticeable: float = NOTICE
         return "faster", ""
     if low > 1 + noticeable:
         return "slower", ""
-    if one_sided(ratio, low) >= 1 / (1 + noticeable) and one_sided(ratio, high) <= 1 + noticeable:
-        return "same", ""
-    return "ambiguous", "the confidence intervals allow both a difference and none"
+    is_same = one_sided(ratio, low) >= 1 / (1 + noticeable) and one_sided(ratio, high) <= 1 + noticeable
+    return ("same", "") if is_same else ("ambiguous", "the confidence intervals allow both a difference and none")
 
 
 def one_sided(ratio: float, end: float) -> float:
@@ -116,10 +117,9 @@ def one_sided(ratio: float, end: float) -> float:
 
 def interval(row: Row) -> Interval | None:
     """The interval of a row's `time_s`, from the spread between the processes that measured it. None without a time."""
-    time = row.get("time_s")
+    time, low, high = (row.get(name) for name in ("time_s", "time_ci_low_s", "time_ci_high_s"))
     if row.get("status") != "ok" or not isinstance(time, float):
         return None
-    low, high = row.get("time_ci_low_s"), row.get("time_ci_high_s")
     if isinstance(low, float) and isinstance(high, float) and low > 0:
         return Interval(time, low, high, True)
     return Interval(time, time, time, False)
@@ -169,15 +169,14 @@ def fast_s(row: Mapping[str, Any]) -> float | None:
 def merged(folder: Path, fast: bool = False) -> Rows:
     """The rows of a machine's folder by measurement and run, merged and judged; timed by `fast_s` where `fast`."""
     if is_recording(folder):
-        collected = from_recorded(folder)
+        records = from_recorded(folder).records
     else:
-        collected = from_folder(folder.parent, folder.name)
-        for step in STEPS:
-            table = MEASUREMENTS[step].table
-            measured = (row for row in collected.records[table] if (folder / step / row["run"] / "row.csv").exists())
-            collected.records[table] = [{**row, "time_s": fast_s(row)} if fast else row for row in measured]
-    judged = build.judged(replicates.merge(collected.records))
-    return {(step, row["run"]): row for step in STEPS for row in judged[MEASUREMENTS[step].table]}
+        records = from_folder(folder.parent, folder.name).records
+        for step, table in TABLES.items():
+            measured = (row for row in records[table] if (folder / step / row["run"] / "row.csv").exists())
+            records[table] = [{**row, "time_s": fast_s(row)} if fast else row for row in measured]
+    judged = build.judged(replicates.merge(records))
+    return {(step, row["run"]): row for step, table in TABLES.items() for row in judged[table]}
 
 
 def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: float, usual: float | None) -> Compared:
@@ -192,16 +191,16 @@ def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: f
         because = f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
         return Compared(*run, "not comparable", because=because)
     ratio = after.time_s / before.time_s
-    if before.known and after.known:
-        if half := _half_width(old, new, usual):
-            factor = math.exp(math.hypot(half, 1.96 * math.sqrt(2) * drift))
-            bounds = ratio / factor, ratio * factor
-        else:
-            wide = of_as_few(widened(before, drift), old, new), of_as_few(widened(after, drift), new, old)
-            bounds = ratio_interval(*wide)
-        return decided(run, before.time_s, after.time_s, ratio, bounds, noticeable)
-    says, because = verdict(before, after)
-    return Compared(*run, says, before.time_s, after.time_s, ratio, because=because)
+    if not (before.known and after.known):
+        says, because = verdict(before, after)
+        return Compared(*run, says, before.time_s, after.time_s, ratio, because=because)
+    if half := _half_width(old, new, usual):
+        factor = math.exp(math.hypot(half, 1.96 * math.sqrt(2) * drift))
+        bounds = ratio / factor, ratio * factor
+    else:
+        wide = of_as_few(widened(before, drift), old, new), of_as_few(widened(after, drift), new, old)
+        bounds = ratio_interval(*wide)
+    return decided(run, before.time_s, after.time_s, ratio, bounds, noticeable)
 
 
 def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
@@ -217,20 +216,20 @@ def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
 
 def is_recording(folder: Path) -> bool:
     """True for a machine's recording, as in results/reference/, whose rows stand in tables."""
-    return any((folder / f"{MEASUREMENTS[step].table}.csv").is_file() for step in STEPS)
+    return any((folder / f"{table}.csv").is_file() for table in TABLES.values())
 
 
 def machine_folder(path: Path) -> Path:
     """The folder results/<hardware> that `path` is or holds. Raises ConfigurationError if there is none, or several."""
     if any((path / step).is_dir() for step in STEPS) or is_recording(path):
         return path
-    places = (each.parent for pattern in ("*/", "results/*/") for step in STEPS for each in path.glob(pattern + step))
-    found = sorted({place for place in places if place.name != "superseded"})
-    if not found:
+    steps = (folder for pattern in ("*/", "results/*/") for step in STEPS for folder in path.glob(pattern + step))
+    machines = sorted({folder.parent for folder in steps if folder.parent.name != "superseded"})
+    if not machines:
         raise ConfigurationError(f"{path}: no results here (no <hardware>/{STEPS[0]}/<run>/row.csv).")
-    if len(found) > 1:
-        raise ConfigurationError(f"{path}: results of several machines; choose one of {', '.join(map(str, found))}.")
-    return found[0]
+    if len(machines) > 1:
+        raise ConfigurationError(f"{path}: results of several machines; choose one of {', '.join(map(str, machines))}.")
+    return machines[0]
 
 
 def table(compared: Sequence[Compared]) -> Table:
@@ -240,17 +239,16 @@ def table(compared: Sequence[Compared]) -> Table:
     for name in ("old", "new", "change", "95 % interval", "detects"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("verdict")
-    order = list(STYLES)
-    for each in sorted(compared, key=lambda each: order.index(each.verdict)):
-        if each.ratio is None:
+    for run in sorted(compared, key=lambda run: list(STYLES).index(run.verdict)):
+        if run.ratio is None:
             continue
         bounds = detects = ABSENT
-        if each.ratio_low is not None and each.ratio_high is not None and each.detects_percent is not None:
-            bounds = f"{change(each.ratio_low)} … {change(each.ratio_high)}"
-            detects = f"≥ {change(1 + each.detects_percent / 100).removeprefix('+')}"
-        times = quantity(each.old_s, "s"), quantity(each.new_s, "s")
-        cells = (short(each.run), *times, change(each.ratio), bounds, detects, each.verdict)
-        shown.add_row(*(Text(cell) for cell in cells), style=STYLES[each.verdict])
+        if run.ratio_low is not None and run.ratio_high is not None and run.detects_percent is not None:
+            bounds = f"{change(run.ratio_low)} … {change(run.ratio_high)}"
+            detects = f"≥ {change(1 + run.detects_percent / 100).removeprefix('+')}"
+        times = quantity(run.old_s, "s"), quantity(run.new_s, "s")
+        cells = (short(run.run), *times, change(run.ratio), bounds, detects, run.verdict)
+        shown.add_row(*map(Text, cells), style=STYLES[run.verdict])
     return shown
 
 
@@ -271,7 +269,7 @@ def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> Non
 def read(path: Path) -> pd.DataFrame:
     """The comparison that `write` left, as texts and in the terminal's order; empty without one."""
     try:
-        found = series.cells(path).map(unquoted)
+        found = cells(path).map(unquoted)
         order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})
     except (FileNotFoundError, ValueError, KeyError):
         return pd.DataFrame(columns=COLUMNS, dtype=str)
@@ -320,10 +318,54 @@ def _print(compared: Sequence[Compared], title: str, basis: str) -> None:
     console.print(Text(title), soft_wrap=True)
     console.print(Text(basis, style="dim"), soft_wrap=True)
     console.print(table(compared))
-    reasons = Counter((each.verdict, each.because) for each in compared)
-    plain = ", ".join(f"{count} {says}" for (says, because), count in reasons.items() if not because)
-    if plain:
+    reasons = Counter((run.verdict, run.because) for run in compared)
+    if plain := ", ".join(f"{count} {says}" for (says, because), count in reasons.items() if not because):
         console.print(Text(plain))
-    for (says, because), count in sorted(reasons.items(), key=lambda each: list(STYLES).index(each[0][0])):
+    for (says, because), count in sorted(reasons.items(), key=lambda reason: list(STYLES).index(reason[0][0])):
         if because:
             console.print(Text(f"{count} {says}: {because}", style="dim"), soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Findings of repeated measurements of a machine; shares and spreads in percent, None if nothing was repeated."""
+
+    runs: int  # that two processes or more measured
+    spread_percent: float | None = None  # usual standard deviation between processes; None with fewer than eight runs
+    measurements: int = 0  # that runs of many processes hold
+    size: int = 0  # processes of each of these
+    covered_percent: float | None = None  # of their intervals, those that contain the undisturbed time of all processes
+    verdicts: int = 0  # pairs of measurements that were compared, all of unchanged code
+    false_percent: float | None = None  # pairs that were called faster or slower
+
+
+def trust(runs: Sequence[Sequence[float]]) -> Trust:
+    """The trust that the processes' times of each run of one machine deserve."""
+    several = [list(times) for times in runs if len(times) > 1]
+    usual = replicates.usual_variance([fast_variance(times) for times in several])
+    known = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
+    split = list(filter(None, map(replicates.measurements, several)))
+    if not split:
+        return known
+    # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
+    turns = itertools.zip_longest(*split)
+    usuals = [replicates.usual_variance([fast_variance(each) for each in turn if each]) for turn in turns]
+    covered, changed = [], []
+    for measurements in split:
+        intervals = []
+        for times, usual in zip(measurements, usuals, strict=False):
+            row = {"status": "ok", "time_s": undisturbed(times), **replicates.interval_columns(times, usual)}
+            if found := interval(row):
+                intervals.append(found)
+        middle = undisturbed(itertools.chain(*measurements))
+        covered += [each.low_s <= middle <= each.high_s for each in intervals]
+        verdicts = (verdict(*pair)[0] for pair in itertools.combinations(intervals, 2))
+        changed += [verdict in ("faster", "slower") for verdict in verdicts]
+    return replace(
+        known,
+        measurements=len(covered),
+        size=len(split[0][0]),
+        covered_percent=100 * sum(covered) / len(covered),
+        verdicts=len(changed),
+        false_percent=100 * sum(changed) / len(changed),
+    )

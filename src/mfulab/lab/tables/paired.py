@@ -28,8 +28,8 @@ def judge(
 ) -> list[compare.Compared]:
     """A verdict on each run from its ratio new ÷ old and the 95 % confidence interval of that (`ratio_of`).
 
-    `pairs` are both times in seconds, measured in turn; a pair that lacks one does not count. `reasons` say why runs have
-    no time; `noticeable` is the relative difference that matters.
+    `pairs` are both times in seconds, measured in turn; a pair that lacks one does not count. `reasons` say why a run
+    has no time; `noticeable` is the relative difference that matters.
     """
     both = {run: [(old, new) for old, new in several if old and new] for run, several in pairs.items()}
     ratios = {run: [new / old for old, new in several] for run, several in both.items()}

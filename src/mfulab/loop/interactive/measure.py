@@ -4,9 +4,10 @@ import functools
 import gc
 import json
 import math
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from mfulab.core.files import scratch
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.language import LANGUAGES
 from mfulab.device.compute import is_first_rank
-from mfulab.device.samplers.memory import PeakMemory
+from mfulab.device.samplers.memory import peak_memory
 from mfulab.device.samplers.reading import Reading, Readings, first_available, sampling
 from mfulab.device.samplers.selection import per_step, samplers_for
 from mfulab.device.samplers.series import Series
@@ -97,7 +98,8 @@ class Measurement:
     Raises ValueError or TypeError for an argument that cannot be, before the loop begins.
 
     After the block `row` holds every value by its column's name, None if it was not measured. `readings` are the
-    measured ones with source, window and reason. `verdict` is the likely cause, None if no step was seen.
+    measured ones with source, window and reason. `verdict` is the likely cause, None if no step was seen. `phases`
+    holds a row for each name that `phase` was given.
     """
 
     _running: "Measurement | None" = None
@@ -142,6 +144,7 @@ class Measurement:
         self.row: dict[str, Any] = {}
         self.readings: Readings = {}
         self.verdict: Verdict | None = None
+        self.phases: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> "Measurement":
         self.row, self.readings, self.verdict = {}, {}, None
@@ -174,7 +177,7 @@ class Measurement:
         self._clock.synchronise()
         self._watching = undo.enter_context(ExitStack())
         self._watch()
-        self._memory = PeakMemory(self.device)
+        self._memory = peak_memory(self.device)
         self._published, self._settled = Published(self.device), False
         undo.callback(self._published.close)
         undo.callback(self._phases.close)
@@ -184,7 +187,7 @@ class Measurement:
         """Begins to watch anew once nothing is being counted: what the counter slowed is in no reading."""
         if self._settled or self._phases.counting:
             return
-        self._settled = True
+        self._settled, began = True, time.perf_counter()
         gc.collect()  # what counting imported and made would else be collected in a timed step
         self._clock.synchronise()
         if self._phases.done:
@@ -193,6 +196,7 @@ class Measurement:
         if self._trace_path:
             self._trace = BlockTrace(self.device, Path(self._trace_path))
             self._trace.start()
+        self._phases.hooks.spent_s -= time.perf_counter() - began  # once, and not in each step with hooks on
 
     def _publish(self, cost: Cost | None, steps: int) -> None:
         self._published.note_steps(cost, self._dtype, steps)
@@ -222,6 +226,19 @@ class Measurement:
         """Leaves out what ran since the last step: `span` names it in the journal, `checkpoint` or `evaluation`."""
         self._note(span)
         self._loop.skip()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Gives what runs inside it a row of its own in `phases`: `rollout`, `train`; one inside another is in both."""
+        self._mark_phase(name, "phase")
+        try:
+            yield
+        finally:
+            self._mark_phase(name, "phase end")
+
+    @_while_open
+    def _mark_phase(self, name: str, what: row.What) -> None:
+        self._loop.named_phase(name, what)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -312,9 +329,15 @@ class Measurement:
         self.row |= row.left_out(steps, chosen)
         self.row["measuring_percent"] = row.measuring_percent(chosen, self._loop.watch_s, self._loop.tick_s)
         peaks = functools.partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
-        work, clock_mhz = self._work(chosen), self.row.get("clock_mhz")
-        columns, reasons = row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
+        clock_mhz = self.row.get("clock_mhz")
+
+        def shares(work: Work) -> tuple[dict[str, Any], Readings]:
+            return row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
+
+        columns, reasons = shares(self._work(chosen))
         self.row |= columns
+        named = self._loop.named.items()
+        self.phases = {name: row.named_row(each, self._steps, self._phases, shares) for name, each in named}
         self.readings |= reasons
         if self._trace and self._trace.analysis:
             mean = sum(step.seconds for step in chosen) / len(chosen)

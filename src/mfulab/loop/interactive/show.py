@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mfulab.core.language import Texts, verdicts
-from mfulab.core.language.quantities import percent
+from mfulab.core.language.quantities import percent, quantity
 from mfulab.core.terminal import Terminal
 from mfulab.device.samplers.reading import Reading
 from mfulab.mfu import ladder
@@ -72,6 +72,20 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
     return " · ".join(parts)
 
 
+def phases_table(phases: Mapping[str, Mapping[str, Any]], language: str = "en") -> Table:
+    """A line a named phase: time of a call, share of the step, FLOPs, and MFU or why there is none."""
+    table, text = Table(box=None, pad_edge=False, show_header=False), Texts(language, "measured")
+    for name, values in phases.items():
+        mfu, share = values["mfu_percent"], values["step_percent"]
+        cells = [name, f"{1e3 * values['mean_s']:.3f} ms × {values['calls']}"]
+        cells.append("" if share is None else text("of_step", share=share))
+        cells.append("" if values["flops"] is None else quantity(values["flops"], "FLOP"))
+        why = text("only_counted_phase") if values["only_counted"] else values["reason"] or ""
+        cells.append(f"MFU {percent(mfu)} % {bar(mfu)}" if mfu is not None and not values["only_counted"] else why)
+        table.add_row(*map(Text, cells))
+    return table
+
+
 def show(window: Any, console: Terminal | None = None, language: str = "en") -> None:
     """Prints a finished window, in colours where the terminal has them: what disturbed it, facts, ladder, verdict."""
     values, readings, verdict, text = window.row, window.readings, window.verdict, Texts(language, "measured")
@@ -94,6 +108,8 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
     if values.get("windows") and values.get("time_ci_low_s") is None:
         lines.append(Text(text("no_interval", count=values["windows"]), style="dim"))
     lines.append(ladder_table(values, readings, language))
+    if phases := getattr(window, "phases", None):
+        lines.append(phases_table(phases, language))
     shares = ((text(word), values.get(f"mfu_{word.removeprefix('of_')}_percent")) for word in WORDS)
     if parts := [text("share", share=percent(value), of=name) for name, value in shares if value is not None]:
         lines.append(Text(f"MFU: {', '.join(parts)}"))

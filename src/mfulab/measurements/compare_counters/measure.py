@@ -151,8 +151,8 @@ def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Expla
 
 
 def measure(config: CompareCountersConfig, folder: Path) -> Measured:
-    """Counts the model by `config.counter` on the CPU in evaluation mode; samples: our FLOPs by kind of layer.
-    Raises UnsupportedError where the tool is missing or cannot."""
+    """Counts the model by `config.counter` on the CPU; samples: our FLOPs by kind of layer. UnsupportedError if it
+    cannot."""
     installed = counter_version(config.counter)
     if installed is None:
         raise UnsupportedError(f"counter={config.counter} is not installed: pip install {config.counter}")

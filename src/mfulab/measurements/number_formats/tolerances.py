@@ -15,8 +15,8 @@ NATIVE = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "
 
 
 def tolerances(form: NumberFormat, values: torch.Tensor) -> dict[str, float]:
-    """Columns of the least relative tolerance for x · 1.5 / 1.5, and of what 1e-8 refuses of it, and accepts of
-    results eight last places off."""
+    """The least relative tolerance for x · 1.5 / 1.5, and what 1e-8 refuses, or accepts of results eight last places
+    off."""
     right = form.round(form.round(values * 1.5) / 1.5)
     wrong = form.round(values * (1 + OFF * epsilon(form)))
     off, differs = (right - values).abs(), wrong != values

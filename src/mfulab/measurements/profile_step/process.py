@@ -4,14 +4,13 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
 from mfulab.device import allocator, identity
-from mfulab.device.compute import agreed, allow_tf32, effective_precision, is_first_rank, prepare
+from mfulab.device.compute import agreed, is_first_rank, prepare, use_precision
 from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.selection import set_readings
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
@@ -42,11 +41,19 @@ def measure_step(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Ana
 def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
     device, effective = _prepare(config)
     with Instruments(device, folder) as instruments:
-        made = _make(config, instruments)
-        pace = _pace(config, device)
-        seen = _observe(config, made.step, pace, instruments)
-    row = _row(config, effective, made, seen, instruments)
-    run = Run(config, instruments, row, made.step, pace, seen, dict(seen.readings))
+        _ = instruments.probe, instruments.memory  # whose memory is not the model's
+        began = time.perf_counter()
+        step = make(config, device)
+        ready = time.perf_counter()
+        if config.workload.mode == "decoding":
+            instruments.memory.forget()  # filling the cache is not the step
+        pace = pace_for(device.type, config.timing)
+        if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
+            pace = replace(pace, patience_s=0.0, precision=None)
+        seen = _observe(config, step, pace, instruments)
+    row = _row(config, effective, step, ready - began, seen, instruments)
+    row.measured_s = time.perf_counter() - ready
+    run = Run(config, instruments, row, step, pace, seen, dict(seen.readings))
     for each in PASSES:
         if each.applies(run):
             each.fill(run)
@@ -59,56 +66,25 @@ def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str]:
     require(config)
     frameworks.load(config.execution.mode)
     device, _ = prepare(config.device, settled=False)
-    effective = effective_precision(config.precision, device)
-    if config.precision.tf32 and effective != "tf32":
-        raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
-    allow_tf32(config.precision.tf32)
+    effective = use_precision(config.precision, device)
     torch.manual_seed(config.seed)
-    as_integers = config.execution.multiplies_integers or config.execution.quantisation.endswith("c_int8")
-    return device, "int8" if as_integers else effective
-
-
-class Made(NamedTuple):
-    """A step, and when making it began and ended by `time.perf_counter`."""
-
-    step: Step
-    began_s: float
-    ended_s: float
-
-
-def _make(config: ProfileStepConfig, instruments: Instruments) -> Made:
-    """Makes the step, after the probe, whose memory is not the model's."""
-    _ = instruments.probe, instruments.memory
-    began = time.perf_counter()
-    made = Made(make(config, instruments.device), began, time.perf_counter())
-    if config.workload.mode == "decoding":
-        instruments.memory.forget()  # filling the cache is not the step
-    return made
-
-
-def _pace(config: ProfileStepConfig, device: torch.device) -> Pace:
-    pace = pace_for(device.type, config.timing)
-    if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
-        return replace(pace, patience_s=0.0, precision=None)
-    return pace
+    return device, "int8" if config.execution.multiplies_integers else effective
 
 
 def _observe(config: ProfileStepConfig, step: Step, pace: Pace, instruments: Instruments) -> Observation:
-    """Warms up, then times windows with every sampler around them."""
     is_alone = config.parallel.processes == 1
     watch, best = (instruments.probe, instruments.best) if is_alone else (None, UNKNOWN)
     samplers = instruments.samplers(polled=is_first_rank() or instruments.on_gpu)  # on a CPU the series is rank 0's
-    frequency_mhz, clock = instruments.frequency_mhz, instruments.clock
-    return observe(step.call, clock, pace, samplers, frequency_mhz, watch, best, agreed, allocator.settle)
+    tools = instruments.clock, pace, samplers, instruments.frequency_mhz
+    return observe(step.call, *tools, watch, best, agreed, allocator.settle)
 
 
 def _row(
-    config: ProfileStepConfig, effective: str, made: Made, seen: Observation, instruments: Instruments
+    config: ProfileStepConfig, effective: str, step: Step, made_s: float, seen: Observation, instruments: Instruments
 ) -> ProfileRow:
-    """The row of the windows' times."""
     steps = Stats(seen.step_times_s)
     compiles = config.execution.mode not in ("eager", "tensorflow_eager")
-    in_first_call_s = made.ended_s - made.began_s + seen.warm_up.first_call_s - seen.time_s
+    in_first_call_s = made_s + seen.warm_up.first_call_s - seen.time_s
     return ProfileRow.of(
         config,
         effective_precision=effective,
@@ -129,9 +105,8 @@ def _row(
         compile_s=max(0.0, in_first_call_s) if compiles else None,
         probe_s=instruments.probe.spent_s,
         probes=packed(seen.states, torch.get_num_threads()),
-        measured_s=time.perf_counter() - made.ended_s,
         restriction=restriction_of(instruments.device) or None,
-        **made.step.facts,
+        **step.facts,
     )
 
 

@@ -78,7 +78,6 @@ def _on_this_machine(job: ParallelConfig, place: Path) -> None:
 
 
 def _over_nodes(job: ParallelConfig, place: Path) -> None:
-    """Has srun start a task a rank on the job's nodes; they meet at a store that this process keeps."""
     if shutil.which("srun") is None:
         raise UnsupportedError(f"parallel.nodes={job.nodes}: ranks are started by srun, which is not here")
     store = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
@@ -131,8 +130,7 @@ def _communication(analysis: Analysis | None) -> dict[str, Any]:
 
 
 def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
-    """CPU time of others than the job's ranks on one machine, percent of its CPUs; to each rank the job's others are
-    other processes. None where it is not known."""
+    """CPU time of others than the job's ranks on one machine, percent of its CPUs; None where it is not known."""
     known = [(row.system_utilization_percent, row.other_processes_percent) for row in rows]
     pairs = [(system, others) for system, others in known if system is not None and others is not None]
     if not pairs or len(pairs) < len(rows):
@@ -142,8 +140,7 @@ def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
 
 
 def energy_of_job(job: ProfileRow, metered: Iterable[ProfileRow]) -> None:
-    """Writes the sums of energy and power over a job's meters into its row; one meter that did not answer leaves the
-    sum empty, with that one's reason."""
+    """Writes sums of energy and power over a job's meters into its row; one that did not answer empties them."""
     meters = list(metered)
     sources, reasons = (json.loads(each or "{}") for each in (job.sources, job.reasons))
     for name in ("energy_j", "power_w"):

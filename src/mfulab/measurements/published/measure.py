@@ -23,8 +23,7 @@ TRAINED_IN = ("bf16", "fp8", "fp4")
 
 
 def measure(config: PublishedConfig, folder: Path) -> Measured:
-    """A row for each line of `results/reference/published/<published>.csv`, MFU from its speed and FLOPs counted
-    here; what is not known is empty, with a message."""
+    """A row for each line of `results/reference/published/<published>.csv`: MFU by its speed and FLOPs counted here."""
     with (PUBLISHED / f"{config.published}.csv").open(newline="", encoding="utf-8") as file:
         lines = [{key: value or None for key, value in line.items()} for line in csv.DictReader(file)]
     rows = [_row(config.published, line) for line in lines]
@@ -71,7 +70,6 @@ def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
 
 
 def _add_speed(row: PublishedRow, line: Mapping[str, str | None], counted: Work | None) -> None:
-    """Fills samples a second and TFLOP/s of each device, from whichever speed was published; step times come first."""
     tokens, devices = row.sequence_length, row.accelerators
     time_s = float(line["time_s"] or 0) if line.get("time_s") else None
     if time_s and row.batch_size:
@@ -105,7 +103,6 @@ def _add_mfu(row: PublishedRow) -> None:
 
 
 def _add_convention(row: PublishedRow, counted: Work) -> None:
-    """Fills MFU by the convention that the publisher names, and what its choices add to ours."""
     named = BY_KEY[row.convention or "ours"]
     row.convention = named.name
     if row.mfu_percent is None or not row.tflop_s_per_device or not row.flops_per_sample:

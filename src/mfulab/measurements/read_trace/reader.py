@@ -22,9 +22,7 @@ from mfulab.tracing.window import windows
 
 XPLANE = ".xplane.pb"
 ENDINGS = (".json", ".json.gz", ".sqlite", XPLANE, "_results.db")
-_RANK = re.compile(
-    r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE
-)  # in the name of a file that does not tell its rank itself
+_RANK = re.compile(r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)  # in the name of a file that does not tell it
 LISTED = 10  # uncounted operators that a row names
 MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
 MOST_LETTERS = 100  # of an operator's or kernel's name
@@ -101,7 +99,6 @@ def files(given: Iterable[str]) -> list[Path]:
 
 
 def _is_copy(path: Path, others: Sequence[Path]) -> bool:
-    """Tells the Chrome traces that jax.profiler writes beside a profile, of the same events without shapes."""
     name = path.name.removesuffix(".gz")
     beside = [other.name for other in others if other.parent == path.parent and other.name.endswith(XPLANE)]
     copied = [name.removesuffix(XPLANE) + ".trace.json" for name in beside]
@@ -210,7 +207,6 @@ def _products(analysis: Analysis) -> str | None:
 
 
 def _operators(analysis: Analysis) -> str | None:
-    """JSON: the longest operators; those after them as one, so that the times still sum to the window."""
     longest = sorted(analysis.operators, key=lambda one: -one.time_ns)
     found = [{**vars(one), "operator": one.operator[:MOST_LETTERS]} for one in longest[:MOST_SHAPES]]
     for one in found:

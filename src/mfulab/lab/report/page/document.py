@@ -15,11 +15,11 @@ from markupsafe import Markup, escape
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts, catalogue, verdicts
-from mfulab.core.language.quantities import duration, percent, quantity, significant
+from mfulab.core.language.quantities import duration, quantity, significant
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import figures, frames, trust
-from mfulab.lab.report.drawing import fonts, hover, style, vector
-from mfulab.lab.report.duty_cycle import duty_cycle
+from mfulab.lab.report.drawing import fonts, style, vector
+from mfulab.lab.report.drawing import runs as marks
 from mfulab.lab.report.figures import headroom as headroom_figure
 from mfulab.lab.report.page import payload, why
 from mfulab.lab.runtime.forked import in_processes
@@ -83,6 +83,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     template = environment.from_string(_file("report.html"))
     drawn_rows = {each["name"]: each.pop("rows") for each in _all(sections)}
     data, letters = payload.packed(payload.read(told, folder, drawn_rows, text))
+    duty = trust.duty_cycle(runs[~runs["recorded"]])
     inks = {f"{part}_ms": color for part, color in headroom_figure.COLORS.items()}
     urgent = [problem for problem in problems if not problem.startswith(frames.OF_RECORDINGS)]
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text), "colors": inks}
@@ -90,7 +91,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         text=text,
         headline=_headline(sections, tables, text),
         provenance=style.provenance(frames.in_words(runs, text)),
-        duty_cycle=_duty_cycle(runs, text),
+        duty_cycle=text("duty_cycle", total=duration(duty.total_s), duty=duty) if duty else "",
         precision=trust.precision(tables, language),
         rows_shown=_rows_shown(runs, text),
         unused=list(map(text.said, frames.unused(tables))),
@@ -196,14 +197,6 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
     return {"measured": counts[PROGRESS[0]], "total": len(found), "says": says, "missing": [*listed, *more]}
 
 
-def _duty_cycle(runs: pd.DataFrame, text: Texts) -> str:
-    """The duty cycle of what was measured here."""
-    found = duty_cycle(runs[~runs["recorded"]])
-    if found is None:
-        return ""
-    return text("duty_cycle", count=found.runs, total=duration(found.total_s), share=percent(found.duty_percent))
-
-
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
     """Rows that were not measured, and those with a suspicious MFU, in words."""
     lines = []
@@ -231,10 +224,7 @@ def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
 def _sections(
     tables: frames.Tables, drawn: Path | None, text: Texts, problems: list[str], glyphs: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """The topics that have figures, in the page's order; a figure that cannot be made is added to `problems`.
-
-    Letters of the figures are put into `glyphs`.
-    """
+    """The topics that have figures, in order; adds what cannot be made to `problems`, letters to `glyphs`."""
     runs = _runs(tables)
     measured = runs[~runs["recorded"]]
     # A recorded machine's experiments are not to be measured here: its figures come from experiment=recorded.
@@ -282,7 +272,7 @@ def _figure(
     svg, finding = vector.saved(drawn, name), None
     if svg is None:
         found = figures.render(name, tables, text.language, rows)
-        svg, finding = (hover.svg(found.figure), found.finding) if found else ("", None)
+        svg, finding = (marks.svg(found.figure), found.finding) if found else ("", None)
     rows = frames.in_words(rows, text)
     return {
         "name": name,
