@@ -1,7 +1,7 @@
 """Memory of training and inference, predicted from counts: what a step needs on one device."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 Optimizer = Literal["adam", "adamw", "adam_8bit", "sgd"]
 
@@ -87,9 +87,8 @@ def training_peak_bytes(
     an earlier micro-batch are there while the next runs. Other arguments are those of `training_memory`.
     """
     stored = 4 if autocast else element_bytes
-    kept = training_memory(
-        parameters, trainable=trainable, element_bytes=element_bytes, autocast=autocast, optimizer=optimizer
-    )
+    about: Any = {"element_bytes": element_bytes, "autocast": autocast, "optimizer": optimizer}
+    kept = training_memory(parameters, trainable=trainable, **about)
     # Counted in one format: under autocast the gradients among them keep four bytes.
     widened = (parameters * element_bytes + trainable * (stored - element_bytes)) if autocast else 0
     earlier = kept.gradients if accumulated else 0

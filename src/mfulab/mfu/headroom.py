@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+Known = float | None
 # From the peak down to MFU, in the order in which the figure takes them off.
 _SAME = ("input_wait", "idle", "communication", "copies", "graph", "page_faults")
 _OF_PRODUCTS = ("clock", "tile_padding", "slow_instructions", "best_below_peak", "matmuls_below_best", "useful")
@@ -15,14 +16,9 @@ _OF_OPERATORS = ("products", "recomputed", "others", "uncounted")  # times in wh
 
 
 def headroom(
-    spent_ns: Mapping[str, int],
-    useful_ns: float | None,
-    *,
-    executed_ratio: float | None = None,
-    issued_ratio: float | None = None,
-    clock_ns: float | None = None,
-    best_ns: float | None = None,
-) -> dict[str, int]:
+    spent_ns: Mapping[str, int], useful_ns: Known, *, executed_ratio: Known = None, issued_ratio: Known = None,
+    clock_ns: Known = None, best_ns: Known = None,
+) -> dict[str, int]:  # fmt: skip
     """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exactly.
 
     Args:

@@ -16,6 +16,7 @@ from mfulab.mfu.utilization import TERA, default_basis, of_peak, percent, produc
 
 BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
 Values = Mapping[str, Any]
+Known = float | None
 
 
 def _size(row: Values) -> tuple[str, int, int]:
@@ -50,7 +51,7 @@ def counted_flops(row: Values, flops: Values) -> dict[str, Any]:
     return {name: product(processes, micro_batches, value) for name, value in counted.items()}
 
 
-def _moved(row: Values, flops: Values) -> tuple[float | None, float | None, float | None]:
+def _moved(row: Values, flops: Values) -> tuple[Known, Known, Known]:
     """(moved, read, cache) bytes of a step, in the precision's own format.
 
     `moved` is what counted operators read and write. `read` is what inference must read: parameters but embedding
@@ -73,9 +74,7 @@ def _taught(row: Values) -> bool:
     return row.get("teacher") not in (None, "none")
 
 
-def roofline_times(
-    row: Values, flops: Values, ceiling_tflop_s: float | None, ceiling_gb_s: float | None
-) -> dict[str, float | None]:
+def roofline_times(row: Values, flops: Values, ceiling_tflop_s: Known, ceiling_gb_s: Known) -> dict[str, Known]:
     """The least time that the measured roofline allows a step's forward and backward, of matmuls alone and with every
     other operator reading and writing memory.
 
@@ -102,13 +101,9 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     on a CPU, the interpreter; None if it was not counted."""
     element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
-    is_uncounted = (
-        row.get("attention") == "math"  # counted fused, without its scores
-        or _taught(row)  # the teacher's weights and outputs
-        or (row.get("processes") or 1) > 1  # buckets and gathered weights
-        or row.get("mode") in ("prefill", "decoding")  # a cache
-        or row.get("autograd") in ("recorded", "leaked")  # graphs of inference
-    )
+    # Scores of eager attention, a teacher, buckets and gathered weights, a cache, or graphs of inference come on top.
+    is_uncounted = row.get("attention") == "math" or _taught(row) or (row.get("processes") or 1) > 1
+    is_uncounted |= row.get("mode") in ("prefill", "decoding") or row.get("autograd") in ("recorded", "leaked")
     which = "inference" if not training else "checkpointed" if again else "step"
     peak = flops.get(f"{which}_peak_bytes")
     if is_uncounted or element_bytes is None or parameters is None or peak is None:

@@ -10,6 +10,7 @@ from typing import Any
 from mfulab.device import GPU
 
 TERA, GIGA = 1e12, 1e9
+Known = float | None  # None is "not measured"
 CEILING = ("measured_tflop_s", "measured_ci_low_tflop_s", "measured_ci_high_tflop_s")
 
 
@@ -79,19 +80,10 @@ def default_basis(device: str | None) -> str:
 
 
 def utilization(
-    time_s: float | None,
-    *,
-    device: str | None,
-    flops: float | None,
-    executed_flops: float | None = None,
-    causal_flops: float | None = None,
-    read_bytes: float | None = None,
-    interval_s: tuple[float | None, float | None] = (None, None),
-    clock_mhz: float | None = None,
-    compute: Mapping[str, Any],
-    memory: Mapping[str, Any],
-    executed_compute: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    time_s: Known, *, device: str | None, flops: Known, executed_flops: Known = None, causal_flops: Known = None,
+    read_bytes: Known = None, interval_s: tuple[Known, Known] = (None, None), clock_mhz: Known = None,
+    compute: Mapping[str, Any], memory: Mapping[str, Any], executed_compute: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """MFU by every denominator, HFU and MBU of one step, in percent, as columns of the profile table.
 
     MFU is the model's own FLOPs ÷ time ÷ peak, HFU the executed FLOPs ÷ time ÷ peak (Chowdhery et al. 2022, PaLM,

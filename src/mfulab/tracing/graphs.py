@@ -59,9 +59,8 @@ def joined(trace: Trace, capture: Trace) -> Trace:
                 rows.append((begin, begin, names.setdefault(name, len(names)), thread, -1, 0, 0, -1))
             owned[int(replay[kernel])] = known[owner]
     added, (*columns, _) = np.array(rows, np.int64).reshape(-1, 8).T, vars(trace.host).values()
-    extended: list[Any] = [
-        np.concatenate((old, new.astype(old.dtype))) for old, new in zip(columns, added, strict=True)
-    ]
+    pairs = zip(columns, added, strict=True)
+    extended: list[Any] = [np.concatenate((old, new.astype(old.dtype))) for old, new in pairs]
     counts: dict[str, float | str | None] = {"matched": len(owned), "count": len(kernels), "replays": len(replays)}
     return replace(
         trace,

@@ -133,9 +133,8 @@ def _unknown(trace: Trace, attribution: Attribution, window: Window, device: int
     activities, host = trace.activities, trace.host
     inside = (activities.begin >= window.begin) & (activities.begin < window.end)
     multiplied = (activities.kind == COMPUTE) & trace.named(tiles.multiplies)[activities.name]
-    chosen = (
-        inside & multiplied & (attribution.product_of_activity < 0) & ((device is None) | (activities.device == device))
-    )
+    on_device = (device is None) | (activities.device == device)
+    chosen = inside & multiplied & (attribution.product_of_activity < 0) & on_device
     found, owners = dict[str, tuple[int, Said]](), attribution.operator_of_activity
     for one in np.flatnonzero(chosen):
         name, reason = trace.names[activities.name[one]], Said("of_no_operator")

@@ -315,6 +315,5 @@ def _classes() -> dict[str, Any]:
                 one.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    return {
-        owner: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"xplane.{owner}")) for owner in _MESSAGES
-    }
+    found = {owner: pool.FindMessageTypeByName(f"xplane.{owner}") for owner in _MESSAGES}
+    return {owner: message_factory.GetMessageClass(descriptor) for owner, descriptor in found.items()}

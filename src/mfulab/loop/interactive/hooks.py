@@ -33,10 +33,7 @@ class Hooks:
     """
 
     def __init__(
-        self,
-        models: Sequence[torch.nn.Module],
-        failed: Callable[[Exception], None],
-        compiles: Callable[[], None],
+        self, models: Sequence[torch.nn.Module], failed: Callable[[Exception], None], compiles: Callable[[], None]
     ) -> None:
         # A script takes no hooks. A model compiled in place would be compiled with them.
         self._models = [

@@ -240,9 +240,7 @@ class Measurement:
     def _mark_phase(self, name: str, what: row.What) -> None:
         self._loop.named_phase(name, what)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._open is None:
             return
         with self._open:
