@@ -271,8 +271,8 @@ def faster_than_possible(row: Values, compute: Values, memory: Values, device: s
         return None
     speed, limit = tflop_s(row.get("flops"), row.get("time_s")), compute.get("max_clock_tflop_s")
     if speed is not None and limit is not None and speed > limit:
-        of = "this device at its highest clock, so not all was computed"
-        return f"{speed:.4g} TFLOP/s: more than the {limit:.4g} of {of}"
+        why = "this device at its highest clock, so not all was computed"
+        return f"{speed:.4g} TFLOP/s: more than the {limit:.4g} of {why}"
     form = FORMATS.get(row.get("precision") or "")
     sides = row.get("batch"), row.get("k"), total(row.get("m"), row.get("n"))
     operand_bytes = product(*sides, form.bytes if form else None)

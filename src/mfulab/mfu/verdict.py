@@ -283,9 +283,8 @@ def _page_faults(facts: Facts, lost: Lost) -> Said | None:
     if not time_s or faults_per_s is None:
         return None
     numbers = {"share": lost["page_faults"], "faults": faults_per_s * time_s}
-    if kept_s is None:
-        return Said("page_faults", numbers)
-    return Said("page_faults_kept", {**numbers, "kept": 100 * kept_s / time_s})
+    kept = {} if kept_s is None else {"kept": 100 * kept_s / time_s}
+    return Said("page_faults_kept" if kept else "page_faults", numbers | kept)
 
 
 def _other_operators(facts: Facts, lost: Lost) -> Said | None:
@@ -294,15 +293,14 @@ def _other_operators(facts: Facts, lost: Lost) -> Said | None:
         others = {"others": lost["other_operators"]}
         return None if facts["matmul_percent"] else Said("other_operators_alone", others)
     longest = next(iter(json.loads(facts.text("top_other_operators") or "{}").items()), None)
-    if not longest:
-        return Said("other_operators", parts)
-    return Said("other_operators_most", {"name": longest[0], "share": longest[1], **parts})
+    most = {"name": longest[0], "share": longest[1]} if longest else {}
+    return Said("other_operators_most" if most else "other_operators", most | parts)
 
 
 def _busy_not_useful(facts: Facts, lost: Lost) -> Said | None:
-    if not (facts.at_least("utilization_percent", BUSY) and facts.below("mfu_percent", WASTED)):
-        return None
-    return Said("busy_not_useful", {"busy": facts["utilization_percent"], "mfu": facts["mfu_percent"]})
+    numbers = {"busy": facts["utilization_percent"], "mfu": facts["mfu_percent"]}
+    is_busy = facts.at_least("utilization_percent", BUSY) and facts.below("mfu_percent", WASTED)
+    return Said("busy_not_useful", numbers) if is_busy else None
 
 
 def _emulated_format(facts: Facts, lost: Lost) -> Said | None:
