@@ -104,11 +104,9 @@ def has_formula(name: str) -> bool:
 
 
 class LayerCount(ExitStack):
-    """Counts a model's forward pass by what its layers say of themselves: an independent second count.
-
-    Linear layers, convolutions and recurrent layers are known by their shapes; `flops` has one entry a layer, by name.
-    A call inside the backward pass is a recomputation and left out.
-    """
+    """Counts a model's forward pass by what its layers say of themselves: an independent second count. Linear layers,
+    convolutions and recurrent layers are known by their shapes; `flops` has one entry a layer, by name. A call inside
+    the backward pass is a recomputation and left out."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -54,11 +54,8 @@ class Key:
 @dataclass
 class Totals:
     """Sums over calls. FLOPs as in Cost; `other_flops` do not count towards MFU, `bounds` are calls whose cost is an
-    upper bound.
-
-    Operators that count towards MFU read and wrote `elements`, all others `other_elements`. Of stacked experts those
-    are read that tokens choose, as if routed evenly at random.
-    """
+    upper bound. Operators that count towards MFU read and wrote `elements`, all others `other_elements`. Of stacked
+    experts those are read that tokens choose, as if routed evenly at random."""
 
     calls: int = 0
     flops: int = 0

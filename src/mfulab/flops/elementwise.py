@@ -1,7 +1,5 @@
-"""FLOPs of everything that does not count towards MFU: norms, activations, softmax, sums; and what costs none.
-
-An addition, a multiplication, a comparison and an elementary function (exponential, root, tanh, erf) are one FLOP each.
-"""
+"""FLOPs of everything that does not count towards MFU: norms, activations, softmax, sums; and what costs none. An
+addition, a multiplication, a comparison and an elementary function (exponential, root, tanh, erf) are one FLOP each."""
 
 from functools import cache
 from math import log2, prod
@@ -16,8 +14,7 @@ from mfulab.core.data import data
 _TABLE = data(Path(__file__).with_name("elementwise.yaml"))
 PER_ELEMENT = {name: flops for flops, names in _TABLE["flops"].items() for name in names.split()}
 
-OPTIMIZERS: dict[str, int] = _TABLE["optimizers"]
-"""FLOPs for each trained parameter."""
+OPTIMIZERS: dict[str, int] = _TABLE["optimizers"]  # FLOPs for each trained parameter
 FUSED_OPTIMIZERS = {f"_fused_{name}_": flops for name, flops in OPTIMIZERS.items()}  # all lists in one kernel
 
 # Communication and what copies for it. The sums of a reduction are the network's.

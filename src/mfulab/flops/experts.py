@@ -34,11 +34,9 @@ def active_parameters(model: torch.nn.Module) -> int:
 
 class RoutedTokens(ExitStack):
     """Notes inside it how tokens are routed: `unread_parameters`, the weights of experts that no token is sent to, and
-    `imbalance`, since a step waits in each layer for its busiest expert.
-
-    A layer of experts has stacked weights, [experts, …], and is called with the chosen experts' numbers, as in
-    transformers. Both are None if none was called, as under a compiler or a CUDA graph.
-    """
+    `imbalance`, since a step waits in each layer for its busiest expert. A layer of experts has stacked weights,
+    [experts, …], and is called with the chosen experts' numbers, as in transformers. Both are None if none was called,
+    as under a compiler or a CUDA graph."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,5 @@
-"""The field's formulas for FLOPs, each with its source, to be compared with the count.
-
-N parameters, L layers, H heads of width Q, T tokens of context, V words; a multiply-add is 2 FLOPs.
-"""
+"""The field's formulas for FLOPs, each with its source, to be compared with the count. N parameters, L layers, H heads
+of width Q, T tokens of context, V words; a multiply-add is 2 FLOPs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

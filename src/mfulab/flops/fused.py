@@ -1,8 +1,6 @@
-"""Attention and grouped matmuls as one operator each, as they run on a device, where shapes alone are computed.
-
-Without data torch takes scaled_dot_product_attention apart into matmuls and a softmax: the causal flag is lost, and
-the scores that no fused kernel writes are taken for activations. These operators keep it whole, forward and backward.
-"""
+"""Attention and grouped matmuls as one operator each, as they run on a device, where shapes alone are computed. Without
+data torch takes scaled_dot_product_attention apart into matmuls and a softmax: the causal flag is lost, and the scores
+that no fused kernel writes are taken for activations. These operators keep it whole, forward and backward."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

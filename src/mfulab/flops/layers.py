@@ -77,8 +77,7 @@ class LayerTracker(Opened):
         self._thread = threading.get_ident()
         self._ran: set[str] = set()
         self._unread: dict[int, set[str]] | None = None  # storages of weights → the modules that hold them
-        self.failed = ROOT
-        """Name of the innermost layer that was running when its forward failed."""
+        self.failed = ROOT  # name of the innermost layer that was running when its forward failed
 
     def module(self, layer: str) -> torch.nn.Module:
         """The module of a layer's name."""

@@ -5,9 +5,7 @@ from typing import Any
 
 from mfulab.flops.cost import Pairs, dense_pairs
 
-MASKED = -1e4
-"""A score to which as much is added is 0 after the softmax in every format."""
-
+MASKED = -1e4  # a score to which as much is added is 0 after the softmax in every format
 _KNOWN = "_mfulab_pairs"
 
 

@@ -106,10 +106,8 @@ def inference_peak_bytes(
 
 def onednn_lstm_workspace(steps: int, batch_size: int, input_size: int, hidden_size: int) -> tuple[int, int]:
     """Predicts oneDNN's workspace of one layer and direction of an LSTM: elements, and bytes that no format changes.
-
     Gates, states and gradients of states each begin a page; rows are padded to 64 bytes, and by 16 elements more where
-    256 divide them. oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes, get_good_ld).
-    """
+    256 divide them. oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes, get_good_ld)."""
 
     def paged(elements: int) -> int:
         return -(-elements // 1024) * 1024

@@ -1,9 +1,7 @@
-"""FLOPs of the operators that count towards MFU: matmuls, convolutions, attention, recurrent layers.
-
-One multiply-add is 2 FLOPs. torch's own formulas are the base; an entry here corrects or adds one. Names are those of
-torch's operators, so that an operator that this version of torch does not have does no harm. Formulas read shapes
-alone, so that an operator recorded in a trace is counted by them too, without torch.
-"""
+"""FLOPs of the operators that count towards MFU: matmuls, convolutions, attention, recurrent layers. One multiply-add
+is 2 FLOPs. torch's own formulas are the base; an entry here corrects or adds one. Names are those of torch's operators,
+so that an operator that this version of torch does not have does no harm. Formulas read shapes alone, so that an
+operator recorded in a trace is counted by them too, without torch."""
 
 from __future__ import annotations
 

@@ -8,11 +8,9 @@ import torch.distributed as dist
 
 @contextmanager
 def pretended_ranks(world_size: int, rank: int = 0) -> Iterator[None]:
-    """Makes this process, inside it, `rank` of a job of `world_size` whose others do not exist.
-
-    Device meshes, DTensor and FSDP2 can be set up as for the real job: collectives return at once, without values. On
-    the meta device no memory is needed. Raises RuntimeError if the process already belongs to a job.
-    """
+    """Makes this process, inside it, `rank` of a job of `world_size` whose others do not exist. Device meshes, DTensor
+    and FSDP2 can be set up as for the real job: collectives return at once, without values. On the meta device no
+    memory is needed. Raises RuntimeError if the process already belongs to a job."""
     pretend_ranks(world_size, rank)
     try:
         yield

@@ -1,8 +1,6 @@
-"""FLOPs and bytes of operators that a trace recorded: their shapes, given to the same formulas as a count.
-
-A trace holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation
-("Concrete Inputs"). What its record does not tell is none, with a reason, never 0.
-"""
+"""FLOPs and bytes of operators that a trace recorded: their shapes, given to the same formulas as a count. A trace
+holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation ("Concrete
+Inputs"). What its record does not tell is none, with a reason, never 0."""
 
 import ast
 import functools

@@ -11,8 +11,7 @@ from mfulab.flops.counter import Operations
 from mfulab.flops.flex import block_mask_documents
 from mfulab.flops.masks import lengths_of, with_values
 
-IGNORED = -100
-"""Label that a loss leaves out, torch's and transformers' default."""
+IGNORED = -100  # label that a loss leaves out, torch's and transformers' default
 
 
 @dataclass(frozen=True)
@@ -118,12 +117,10 @@ _READERS: tuple[tuple[tuple[str, ...], Any], ...] = (
 
 
 def useful_flops(operations: Operations, real: RealTokens | None) -> float | None:
-    """FLOPs of forward and backward that served real tokens; None if nothing says which they are.
-
-    Without documents slots of a static cache that no query sees served none. What is done token by token, or once a
-    row, counts by the share of real tokens; attention by the pairs within documents. If no mask shows padding, a
-    window's pairs count by the tokens. Kernels that take lengths leave nothing out.
-    """
+    """FLOPs of forward and backward that served real tokens; None if nothing says which they are. Without documents
+    slots of a static cache that no query sees served none. What is done token by token, or once a row, counts by the
+    share of real tokens; attention by the pairs within documents. If no mask shows padding, a window's pairs count by
+    the tokens. Kernels that take lengths leave nothing out."""
     if real is None:
         unfilled = operations.sum("forward").unfilled_flops + operations.sum("backward").unfilled_flops
         return operations.model_flops - unfilled if unfilled else None

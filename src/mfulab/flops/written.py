@@ -1,8 +1,6 @@
-"""Attention written as matmuls: two products with a softmax between them, and the mask that lies on the scores.
-
-The mask says which pairs the model needs, as it does for a fused operator: windows, documents and the causal half. It
-lies on the scores only after the first product ran, whose cost is then corrected.
-"""
+"""Attention written as matmuls: two products with a softmax between them, and the mask that lies on the scores. The
+mask says which pairs the model needs, as it does for a fused operator: windows, documents and the causal half. It lies
+on the scores only after the first product ran, whose cost is then corrected."""
 
 from __future__ import annotations
 
@@ -50,10 +48,8 @@ class WrittenAttention:
         self._known: list[tuple[tuple[Any, ...], list[Tensor], Pairs]] = []
 
     def cost(self, module: torch.nn.Module, cost: Cost, a: Tensor, b: Tensor) -> Cost:
-        """The cost of a product, by the pairs of its module's attention where its sides are queries and keys.
-
-        A backward pass whose forward pass was not seen belongs to no layer, but to the model: the mean of all layers.
-        """
+        """The cost of a product, by the pairs of its module's attention where its sides are queries and keys. A
+        backward pass whose forward pass was not seen belongs to no layer, but to the model: the mean of all layers."""
         rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
         sides = (rows, inner), (rows, columns), (inner, columns)
         held = [self._pairs_of[module]] if module in self._pairs_of else [

@@ -13,17 +13,14 @@ from mfulab.mfu.roofline import peak_of
 from mfulab.mfu.utilization import of_peak
 from mfulab.mfu.work import Work
 
-FALLBACK_TFLOP_S = 312.0
-"""Peak that tools take for a device they do not know: an A100's dense peak in bf16."""
+FALLBACK_TFLOP_S = 312.0  # peak that tools take for a device they do not know: an A100's, dense in bf16
+# Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls runs in them.
 MISTAKEN = {
     **{"fp32": ("bf16", "fp16", "tf32"), "tf32": ("bf16", "fp32"), "fp16": ("fp32", "fp8")},
     **{"bf16": ("fp32", "fp4", "fp8", "tf32"), "fp8": ("bf16", "fp4"), "fp4": ("bf16", "fp8")},
 }
-"""Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls runs in them."""
-TOLERANCE = 0.3
-"""Points of MFU within which a convention gives a reported number."""
-BY_CHANCE = 20.0
-"""Percent of `Explanation.chance_percent` from which a match says little."""
+TOLERANCE = 0.3  # points of MFU within which a convention gives a reported number
+BY_CHANCE = 20.0  # percent of `Explanation.chance_percent` from which a match says little
 
 
 @dataclass(frozen=True)

@@ -65,11 +65,9 @@ def best_time(
     products: Sequence[Mapping[str, Any]], measured: Mapping[tuple[str, tuple[int, ...]], float]
 ) -> tuple[float | None, str | None]:
     """Share of the matmuls' time that they would take at the best speed known for each shape, and who says so: `trace`,
-    `matmul_runs` or `both`; None without matmuls.
-
-    `products` have `format`, `matmul` (batch, m, n, k) or None, `flops`, `time_ns`, and `best_ns`, the time of as many
-    calls as fast as the fastest. `measured` are TFLOP/s of the best matmul by format and `shape_class`.
-    """
+    `matmul_runs` or `both`; None without matmuls. `products` have `format`, `matmul` (batch, m, n, k) or None, `flops`,
+    `time_ns`, and `best_ns`, the time of as many calls as fast as the fastest. `measured` are TFLOP/s of the best
+    matmul by format and `shape_class`."""
     whole, best, said = sum(one["time_ns"] for one in products), 0.0, set()
     for one in products:
         rate = measured.get((one["format"], shape_class(*one["matmul"]))) if one["matmul"] else None
@@ -85,11 +83,9 @@ def of_operators(
     operators: Sequence[Mapping[str, Any]], peaks: Mapping[str, float], memory_gb_s: float | None, steps: int
 ) -> list[dict[str, Any]]:
     """Roofline of each operator of a step, the most to gain first: Williams et al. 2009, doi:10.1145/1498765.1498785.
-
     The best time is the longest of three: FLOPs ÷ peak in TFLOP/s (bound by `compute`), bytes ÷ bandwidth in GB/s
     (`memory`), as many kernels as short as the shortest (`launch`). Bytes are a lower bound, so the best time is too.
-    `headroom_ms` is the kernels' own time − best; `doubtful` rows ran above the roof. Nothing is clipped.
-    """
+    `headroom_ms` is the kernels' own time − best; `doubtful` rows ran above the roof. Nothing is clipped."""
     found: list[dict[str, Any]] = []
     for one in operators:
         row: dict[str, Any] = {name: one.get(name) for name in ("kind", "operator", "shapes", "calls", "reason")}

@@ -45,10 +45,8 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
 
 def bandwidths(ranks: Sequence[Row]) -> str | None:
     """JSON: bandwidth of each kind and size of collective in GB/s by its median time; None where sizes are not told.
-
     Algorithm bandwidth = bytes ÷ time, bus bandwidth = that × `BUS`. The time is the shortest among all ranks;
-    `wait_ms`, what the one that waits most adds in the mean, is None where a rank is alone.
-    """
+    `wait_ms`, what the one that waits most adds in the mean, is None where a rank is alone."""
     told = [{tuple(what): times for *what, times in json.loads(row.get("collective_sizes") or "[]")} for row in ranks]
     found = []
     for (kind, size, processes), own in told[0].items():

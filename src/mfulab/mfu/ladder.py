@@ -13,11 +13,9 @@ TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tens
 
 @dataclass(frozen=True)
 class Rung:
-    """One rung: `column` of the profile table, also the key of its name in the catalogues' section `rungs`.
-
-    With `falls` it belongs to the falling order, limited to `precisions`; a value of the column `instead` puts it
-    beside the order. A rung `only_below` another is left out of rows in which it is no lower.
-    """
+    """One rung: `column` of the profile table, also the key of its name in the catalogues' section `rungs`. With
+    `falls` it belongs to the falling order, limited to `precisions`; a value of the column `instead` puts it beside the
+    order. A rung `only_below` another is left out of rows in which it is no lower."""
 
     column: str
     falls: bool = True
@@ -42,8 +40,7 @@ RUNGS = (
     Rung("mfu_percent"),
     Rung("useful_mfu_percent", only_below="mfu_percent"),
 )
-COLUMNS = ("effective_precision", *(rung.column for rung in RUNGS))
-"""All that a row's ladder is read from."""
+COLUMNS = ("effective_precision", *(rung.column for rung in RUNGS))  # all that a row's ladder is read from
 
 
 @dataclass(frozen=True)

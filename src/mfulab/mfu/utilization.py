@@ -1,7 +1,5 @@
-"""MFU, HFU and MBU: FLOPs or bytes ÷ time ÷ peak, in one function for tables, your own loop and validation.
-
-None is "not measured" and makes every value that needs it None. Ratios are never clipped at 100.
-"""
+"""MFU, HFU and MBU: FLOPs or bytes ÷ time ÷ peak, in one function for tables, your own loop and validation. None is
+"not measured" and makes every value that needs it None. Ratios are never clipped at 100."""
 
 import math
 from collections.abc import Mapping, Sequence

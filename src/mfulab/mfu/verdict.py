@@ -1,8 +1,6 @@
-"""Verdict on a run: the rung at which its ladder drops, and the cause of the largest part of the time that it loses.
-
-A verdict is keys and numbers, which is what tables store; its sentences stand in the catalogues, under `verdict`. The
-thresholds are rules of thumb, and every sentence carries the numbers that it rests on.
-"""
+"""Verdict on a run: the rung at which its ladder drops, and the cause of the largest part of the time that it loses. A
+verdict is keys and numbers, which is what tables store; its sentences stand in the catalogues, under `verdict`. The
+thresholds are rules of thumb, and every sentence carries the numbers that it rests on."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -70,10 +68,8 @@ def _reached(key: str, facts: Facts, column: str, least: float, name: str = "sha
 
 def lost_parts(facts: Facts) -> Lost:
     """Parts of the time that do not serve the model, in percent of the step: of its headroom, else of the shares that
-    were read, where `busy` is time of which nothing more is known.
-
-    Beside them `padding`, the share of the useful part that serves no token, and `unused`, what a CPU's cores idle.
-    """
+    were read, where `busy` is time of which nothing more is known. Beside them `padding`, the share of the useful part
+    that serves no token, and `unused`, what a CPU's cores idle."""
     mfu, useful, used = facts["mfu_percent"], facts["useful_mfu_percent"], facts["utilization_percent"]
     beside = {"padding": mfu - useful} if mfu is not None and useful is not None else {}
     if used is not None and _on_cpu(facts):

@@ -112,10 +112,8 @@ class Analysis:
 
     def untraced(self, step_s: float) -> "Analysis":
         """Shares of steps of `step_s` seconds, as they take without a trace, which lengthens the host's part alone.
-
         Idle time is what the kernels leave, by cause as in the trace; in longer steps the kernels were slower, by the
-        clock that the power limit allows. All stays as traced where the kernels alone took longer.
-        """
+        clock that the power limit allows. All stays as traced where the kernels alone took longer."""
         length, idle = round(step_s * 1e9 * self.window.steps), self.spent["idle"] + self.spent["input_wait"]
         active = self.window.length - idle
         if not self.on_gpu or not 0 < active <= length:

@@ -1,8 +1,5 @@
-"""Operator of each launch, by the launch's place in time on its thread, else by the id they share.
-
-An operator goes by its outermost name. A product (matmul, convolution or attention) is the outermost call with a
-formula.
-"""
+"""Operator of each launch, by the launch's place in time on its thread, else by the id they share. An operator goes by
+its outermost name. A product (matmul, convolution or attention) is the outermost call with a formula."""
 
 from dataclasses import dataclass
 

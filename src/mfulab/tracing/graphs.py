@@ -1,8 +1,6 @@
-"""Gives the kernels of replayed CUDA and HIP graphs the operators that the trace of their capture holds.
-
-Each replay's kernels are joined with the launches of a capture, in order: by their kernels' names where the capture has
-them (ROCm), else only where their numbers are equal and matmul kernels meet matmuls.
-"""
+"""Gives the kernels of replayed CUDA and HIP graphs the operators that the trace of their capture holds. Each replay's
+kernels are joined with the launches of a capture, in order: by their kernels' names where the capture has them (ROCm),
+else only where their numbers are equal and matmul kernels meet matmuls."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,8 +1,6 @@
-"""A step's time and FLOPs by the model's modules and by marked ranges.
-
-torch.profiler records modules as `nn.Module: NAME_NUMBER`; ranges are those of `record_function` and NVTX. Work of a
-backward pass belongs to the module of the forward operator that has its sequence number.
-"""
+"""A step's time and FLOPs by the model's modules and by marked ranges. torch.profiler records modules as `nn.Module:
+NAME_NUMBER`; ranges are those of `record_function` and NVTX. Work of a backward pass belongs to the module of the
+forward operator that has its sequence number."""
 
 import json
 from collections import Counter, defaultdict

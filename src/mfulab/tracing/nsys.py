@@ -1,7 +1,5 @@
-"""Reads what `nsys export --type sqlite` writes into a `Trace`; a column that an export lacks is NULL.
-
-Tables and columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference".
-"""
+"""Reads what `nsys export --type sqlite` writes into a `Trace`; a column that an export lacks is NULL. Tables and
+columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference"."""
 
 import json
 import re

@@ -129,11 +129,9 @@ def _checked(trace: Trace, devices: Indices) -> Trace:
 
 
 def _possible(trace: Trace) -> Trace:
-    """Leaves out events at times that cannot be; a note counts them.
-
-    An activity at 0 before all that the host did was never timed. Events an hour away from most others, or as long,
-    have a broken stamp. A kernel long before its launch has one too, unless most have: then the clocks differ.
-    """
+    """Leaves out events at times that cannot be; a note counts them. An activity at 0 before all that the host did was
+    never timed. Events an hour away from most others, or as long, have a broken stamp. A kernel long before its launch
+    has one too, unless most have: then the clocks differ."""
     columns = trace.activities, trace.host, trace.launches
     begin, end = (np.concatenate([getattr(column, name) for column in columns]) for name in ("begin", "end"))
     held = end - begin < PAUSE_NS
@@ -180,11 +178,9 @@ def _columns(flat: "array[int]", count: int) -> list[Any]:
 
 
 def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[Trace]:
-    """A trace of each process that launched work, or marked steps; the whole where there is but one.
-
-    `threads` are the process of each thread, `places` that of each device, as the file names them: in a trace of torch
-    it may be the device's number.
-    """
+    """A trace of each process that launched work, or marked steps; the whole where there is but one. `threads` are the
+    process of each thread, `places` that of each device, as the file names them: in a trace of torch it may be the
+    device's number."""
     host, launches = trace.host, trace.launches
     names = _names([*dict.fromkeys(threads)], [*dict.fromkeys(places)])
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names[one] for one in threads))}

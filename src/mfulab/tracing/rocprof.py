@@ -1,7 +1,5 @@
-"""Reads the JSON of rocprofv3 (`rocprofv3 --sys-trace --output-format json`) into a `Trace`.
-
-Schema: ROCm, rocprofiler-sdk, "Using rocprofv3". Times are whole nanoseconds.
-"""
+"""Reads the JSON of rocprofv3 (`rocprofv3 --sys-trace --output-format json`) into a `Trace`. Schema: ROCm,
+rocprofiler-sdk, "Using rocprofv3". Times are whole nanoseconds."""
 
 import json
 import math

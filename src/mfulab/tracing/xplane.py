@@ -1,8 +1,6 @@
-"""Reads a profile of JAX or TensorFlow (`*.xplane.pb`), on GPUs and TPUs, into a `Trace`.
-
-Messages: tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA. A TPU names its own FLOPs and bytes
-of each operator; on a GPU they are counted from the module that the profile holds.
-"""
+"""Reads a profile of JAX or TensorFlow (`*.xplane.pb`), on GPUs and TPUs, into a `Trace`. Messages:
+tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA. A TPU names its own FLOPs and bytes of each
+operator; on a GPU they are counted from the module that the profile holds."""
 
 import functools
 import math

@@ -67,12 +67,10 @@ def _values(page: Metrics, engine: str | None) -> dict[str, float]:
 def sample_of(
     url: str, before: Page, after: Page, config: ModelConfig | None, precision: str, peak: Peak, devices: int = 1
 ) -> dict[str, Any]:
-    """The columns of an engine between two readings of its page, and in `missing` why some of them are empty.
-
-    FLOPs are the engine's own where it exports them, those of `config` counted here as `counted_tflop_s`; both are of
-    one device of the `devices` that share an engine's model. `precision` is that of matmuls and weights. The halves of
-    MFU are of the whole time, so that they sum to it.
-    """
+    """The columns of an engine between two readings of its page, and in `missing` why some of them are empty. FLOPs are
+    the engine's own where it exports them, those of `config` counted here as `counted_tflop_s`; both are of one device
+    of the `devices` that share an engine's model. `precision` is that of matmuls and weights. The halves of MFU are of
+    the whole time, so that they sum to it."""
     passed, now, devices = after.seconds - before.seconds, after.values, devices * after.owners
     anew = any(now[each] < before.values.get(each, 0) for each in METRICS["counters"] if each in now)
 

@@ -1,7 +1,5 @@
 """The ladder of a job from its processes' journals: wall time, devices held, in steps, steps kept, MFU, useful tokens.
-
-All times are whole nanoseconds, so that shares add up to the wall time exactly.
-"""
+All times are whole nanoseconds, so that shares add up to the wall time exactly."""
 
 import itertools
 import statistics
@@ -18,10 +16,8 @@ from mfulab.core.files import UnreadableError, read_bytes
 from mfulab.core.rows import LARGEST
 from mfulab.mfu.utilization import percent, product, ratio, total
 
+# Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what their peaks offer.
 RUNGS = ("held", "in_steps", "kept", "mfu", "useful_mfu")
-"""Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what their peaks offer."""
-
-
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Moment = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]  # a clock may be set to before 1970
 Quantity = Annotated[float, Field(ge=0, le=LARGEST)]
@@ -94,11 +90,9 @@ class Stretch:
 
 @dataclass
 class Job:
-    """A job's wall time in nanoseconds, and its stretches, whose spans sum to ranks × wall.
-
-    `lost` is the time of steps that were run again, `step` that of those that were kept; `unknown` what no line says.
-    `timed` holds each rank's kept steps and their time, without the first of a process.
-    """
+    """A job's wall time in nanoseconds, and its stretches, whose spans sum to ranks × wall. `lost` is the time of steps
+    that were run again, `step` that of those that were kept; `unknown` what no line says. `timed` holds each rank's
+    kept steps and their time, without the first of a process."""
 
     folder: str
     wall: int

@@ -1,9 +1,7 @@
-"""Pages for Prometheus, read: which series of a metric are repeats, which are totals, and which are parts that sum.
-
-One rule for all labels. Ranks that share a request repeat it: one of them counts. A series whose labels are some of
+"""Pages for Prometheus, read: which series of a metric are repeats, which are totals, and which are parts that sum. One
+rule for all labels. Ranks that share a request repeat it: one of them counts. A series whose labels are some of
 another's, with the same values, is the total of the longer ones: an empty label is none, and so is `all`. What is left
-are parts; those of an engine's labels are engines of their own.
-"""
+are parts; those of an engine's labels are engines of their own."""
 
 import http.client
 import math

@@ -23,8 +23,7 @@ MOST_TRIES = 16
 # A kind is counted again at these of its phases: they must cost the same.
 CHECKED = frozenset(64 * 8**power for power in range(8))
 
-Format = tuple[torch.dtype, bool]
-"""The format that multiplied, and if convolutions did."""
+Format = tuple[torch.dtype, bool]  # the format that multiplied, and if convolutions did
 
 
 class Kind(NamedTuple):

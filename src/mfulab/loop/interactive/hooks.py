@@ -25,12 +25,10 @@ class Call(NamedTuple):
 
 
 class Hooks:
-    """Hooks on models, optimisers and autograd's engine, whose errors, time and code stay out of the loop's way.
-
-    No hook is on a module while torch compiles, else compiled code would keep it and be compiled anew without it.
-    `failed` is called with an error of a hook's own, `compiles` as a compilation begins. `spent_s` are host seconds
-    inside hooks so far, `compiled` counts compilations in all threads.
-    """
+    """Hooks on models, optimisers and autograd's engine, whose errors, time and code stay out of the loop's way. No
+    hook is on a module while torch compiles, else compiled code would keep it and be compiled anew without it. `failed`
+    is called with an error of a hook's own, `compiles` as a compilation begins. `spent_s` are host seconds inside hooks
+    so far, `compiled` counts compilations in all threads."""
 
     def __init__(
         self, models: Sequence[torch.nn.Module], failed: Callable[[Exception], None], compiles: Callable[[], None]

@@ -18,12 +18,10 @@ from mfulab.timing.clocks import Clock, EventClock, clock_for
 
 
 class Loop:
-    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check.
-
-    `settle` is called before each moment, `publish` with the cost of some steps, None if it is not known, and their
-    number. `phases` are those of watched steps; `rest` holds steps that nothing watches now, None while hooks are on.
-    `named` holds stretches of each named phase. `tick_s` are host seconds that the end of a step then takes.
-    """
+    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check. `settle` is
+    called before each moment, `publish` with the cost of some steps, None if it is not known, and their number.
+    `phases` are those of watched steps; `rest` holds steps that nothing watches now, None while hooks are on. `named`
+    holds stretches of each named phase. `tick_s` are host seconds that the end of a step then takes."""
 
     def __init__(
         self,

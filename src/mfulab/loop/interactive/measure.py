@@ -258,12 +258,9 @@ class Measurement:
                 _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
 
     def lap(self) -> dict[str, float]:
-        """Numbers for a logger over the steps since the last lap, after `step()`; empty without one.
-
-        `mfu`, `hfu` and `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in s; the verdict is
-        `verdict/<cause>` = 1. `row` and `verdict` hold the lap's until the block ends. On a GPU it waits for the
-        device.
-        """
+        """Numbers for a logger over the steps since the last lap, after `step()`; empty without one. `mfu`, `hfu` and
+        `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in s; the verdict is `verdict/<cause>` = 1. `row`
+        and `verdict` hold the lap's until the block ends. On a GPU it waits for the device."""
         return self._lap() or {}
 
     @_while_open
@@ -284,11 +281,9 @@ class Measurement:
 
     def job(self) -> dict[str, Any]:
         """The job's values over all ranks of torch.distributed, after the block, None for what a rank does not know;
-        every rank must call it.
-
-        MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in percent. The keys are
-        `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent` and `rank_step_s`.
-        """
+        every rank must call it. MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in
+        percent. The keys are `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent` and
+        `rank_step_s`."""
         own = {name: self.row.get(name) for name in ("flops", "executed_flops", "mfu_percent", "tflop_s")}
         own["seconds"] = ratio(ratio(own["flops"], own["tflop_s"]), 1e12) or self.row.get("time_s")
         ranks: list[Any] = [own]

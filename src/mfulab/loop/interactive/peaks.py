@@ -84,10 +84,8 @@ def peaks_of(
     anew: bool = True,
 ) -> WeightedPeaks:
     """Looks up the peak of each format in use, and measures its best matmul, sharing `ceiling_s` seconds among them.
-
     `formats`, which are not empty, are FLOPs that the model needs by what was multiplied. The peaks that the user has
-    `given` go first; `anew` measures a ceiling again that others disturbed.
-    """
+    `given` go first; `anew` measures a ceiling again that others disturbed."""
     needed, done = by_precision(device, formats), by_precision(device, executed)
     under = {  # the format whose peak stands under each: fp32 where the device emulates it and no peak is given
         name: "fp32" if name not in given.peak_tflop_s and emulated(name, device) else name for name in (*needed, *done)

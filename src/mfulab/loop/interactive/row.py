@@ -42,10 +42,8 @@ _BOUNDS: tuple[tuple[What, tuple[What, ...]], ...] = (
 
 
 class Mark(NamedTuple):
-    """A moment: how many phases and compilations were over by then; of a rest, the moments of its own steps.
-
-    `name` is that of a named phase which begins or ends.
-    """
+    """A moment: how many phases and compilations were over by then; of a rest, the moments of its own steps. `name` is
+    that of a named phase which begins or ends."""
 
     what: What
     phases: int
@@ -267,11 +265,9 @@ def shares(
     clock_mhz: float | None,
     peaks: Callable[[Mapping[Format, int], Mapping[Format, int]], WeightedPeaks],
 ) -> tuple[dict[str, Any], Readings]:
-    """Columns of FLOPs, MFU and HFU of the mean step, since all FLOPs count, and why some are missing.
-
-    `dtype` is that of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not
-    reported; `peaks` gives the peaks of FLOPs by format, needed and executed.
-    """
+    """Columns of FLOPs, MFU and HFU of the mean step, since all FLOPs count, and why some are missing. `dtype` is that
+    of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not reported; `peaks`
+    gives the peaks of FLOPs by format, needed and executed."""
     readings = {"flops": work.reading}
     if work.total is None:
         precision = allowed_precision(dtype, device, convolutions=False)
@@ -309,10 +305,8 @@ def shares(
 def named_row(
     stretches: Sequence[Step], steps: Sequence[Step], phases: Phases, columns: Callable[[Work], tuple[Any, Readings]]
 ) -> dict[str, Any]:
-    """Row of a named phase: calls, times, FLOPs and shares of a call, and the share of the steps' time.
-
-    Stretches under the counter are timed only where there is no other; `columns` makes shares of work.
-    """
+    """Row of a named phase: calls, times, FLOPs and shares of a call, and the share of the steps' time. Stretches under
+    the counter are timed only where there is no other; `columns` makes shares of work."""
     whole = [stretch for stretch in stretches if not stretch.counted and not stretch.compiled] or stretches
     shown, readings = columns(counted_work(whole, phases))
     mean_s = sum(stretch.seconds for stretch in whole) / len(whole)
