@@ -330,9 +330,8 @@ def elements(tensors: list[torch.Tensor]) -> int:
 
 def _shares_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> bool:
     storages = {tensor.untyped_storage()._cdata for tensor in read if tensor.layout == torch.strided}
-    return bool(written) and all(
-        tensor.layout == torch.strided and tensor.untyped_storage()._cdata in storages for tensor in written
-    )
+    is_strided = all(tensor.layout == torch.strided for tensor in written)
+    return bool(written) and is_strided and all(one.untyped_storage()._cdata in storages for one in written)
 
 
 def layer_rows(model: torch.nn.Module, operations: Operations) -> list[dict[str, object]]:

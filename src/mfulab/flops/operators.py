@@ -25,10 +25,10 @@ def register(operator: Any, formula: Formula) -> None:
     as `out` where it has such a parameter, and returns FLOPs or a Cost. It replaces an earlier one, torch's own
     included.
     """
-    takes_result = "out" in inspect.signature(formula).parameters
-    FORMULAS[operator_name(operator)] = (
-        formula if takes_result else lambda *args, out, **kwargs: formula(*args, **kwargs)
-    )
+    if "out" in inspect.signature(formula).parameters:
+        FORMULAS[operator_name(operator)] = formula
+    else:
+        FORMULAS[operator_name(operator)] = lambda *args, out, **kwargs: formula(*args, **kwargs)
 
 
 def operator_name(operator: Any) -> str:

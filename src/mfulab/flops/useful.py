@@ -90,9 +90,8 @@ def _mask(mask: Any, shape: tuple[int, int]) -> list[int] | None:
 
 def _positions(positions: Any, shape: tuple[int, int]) -> list[int] | None:
     starts = [[*(row == 0).nonzero().flatten().tolist(), len(row)] for row in positions]
-    if not any(len(row) > 2 for row in starts):
-        return None
-    return [end - begin for row in starts for begin, end in pairwise(row)]
+    several = any(len(row) > 2 for row in starts)
+    return [end - begin for row in starts for begin, end in pairwise(row)] if several else None
 
 
 def _labels(labels: Any, shape: tuple[int, int]) -> list[int] | None:

@@ -28,9 +28,8 @@ class Choices:
 
 OURS = Choices()
 ORDER = tuple(each.name for each in fields(Choices))  # in which a waterfall changes choices
-POSSIBLE: dict[str, tuple[object, ...]] = {
-    name: get_args(kind) or (False, True) for name, kind in get_type_hints(Choices).items()
-}
+_HINTS = get_type_hints(Choices).items()
+POSSIBLE: dict[str, tuple[object, ...]] = {name: get_args(kind) or (False, True) for name, kind in _HINTS}
 
 
 @dataclass(frozen=True)

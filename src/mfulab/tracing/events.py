@@ -14,14 +14,12 @@ from mfulab.tracing.recorder import Recorder
 from mfulab.tracing.trace import COPY, MODULE, Call, Collective, Pair, Span, Trace, TraceError, kind_of, printable
 
 _KERNEL, _COPY, _LAUNCH, _CALL, _ANNOTATION, _FUNCTION = range(6)
-_KINDS = {
-    **dict.fromkeys(("kernel", "Kernel", "concurrent_kernel"), _KERNEL),
-    **dict.fromkeys(("gpu_memcpy", "gpu_memset", "Memcpy", "Memset"), _COPY),
-    **dict.fromkeys(
-        ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "Runtime", "runtime"), _LAUNCH
-    ),
-    **{"cpu_op": _CALL, "Operator": _CALL, "user_annotation": _ANNOTATION, "python_function": _FUNCTION},
-}
+_NAMES = (  # of each kind
+    *("kernel Kernel concurrent_kernel", "gpu_memcpy gpu_memset Memcpy Memset"),
+    "cuda_runtime cuda_driver hip_runtime hip_driver xpu_runtime Runtime runtime",
+    *("cpu_op Operator", "user_annotation", "python_function"),
+)
+_KINDS = {name: kind for kind, names in enumerate(_NAMES) for name in names.split()}
 # Kinds that name a device and are no work of one.
 _ASIDE = re.compile(r"annotation|sync|event$|runtime|driver|counter|overhead|range|^Trace$", re.IGNORECASE)
 _OF_DEVICES = {"device", "device id", "stream", "stream id", "task type"}  # arguments, in any case

@@ -74,10 +74,8 @@ class Call:
 
 
 def _is_shape(shape: list[Any]) -> bool:
-    return all(
-        _is_shape(side) if isinstance(side, list) else isinstance(side, int) and 0 <= side < MOST_ELEMENTS
-        for side in shape
-    )
+    inner, sides = ([side for side in shape if isinstance(side, list) is nested] for nested in (True, False))
+    return all(map(_is_shape, inner)) and all(isinstance(one, int) and 0 <= one < MOST_ELEMENTS for one in sides)
 
 
 @dataclass
