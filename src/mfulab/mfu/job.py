@@ -2,6 +2,7 @@
 sum of their peaks), and the rank that the others wait for."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any, TypeVar
@@ -85,11 +86,10 @@ def collectives(row: Row) -> Mapping[str, Sequence[int]]:
 
 def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Rows that share a job and its steps, each of another rank, two or more."""
-    jobs: dict[Any, dict[Any, dict[str, Any]]] = {}
+    jobs = defaultdict[Any, dict[Any, dict[str, Any]]](dict)
     for row in rows:
         if row.get("status") == "ok" and row.get("job") and row.get("time_s") and row.get("rank") is not None:
-            key = (row.get("recorded"), row["job"], row["first_step"], row["last_step"])
-            jobs.setdefault(key, {}).setdefault(_place(row), row)
+            jobs[row.get("recorded"), row["job"], row["first_step"], row["last_step"]].setdefault(_place(row), row)
     return [[ranks[place] for place in sorted(ranks)] for ranks in jobs.values() if len(ranks) > 1]
 
 
