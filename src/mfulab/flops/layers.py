@@ -60,13 +60,10 @@ class Opened(ExitStack):
 
 
 class LayerTracker(Opened):
-    """Follows a model through its step, and remembers which layer made each node of the autograd graph.
-
-    Autograd numbers its nodes in order: the numbers at which layers begin and end say to which layer a gradient
-    belongs. A module used twice goes by its first name; one that is no part of the model belongs to whatever called it.
-    Hooks are global, so neither the model nor a compiled form of it is touched. Several models are one
-    `torch.nn.ModuleDict`.
-    """
+    """Follows a model through its step, and remembers which layer made each node of the autograd graph. Autograd
+    numbers its nodes in order: the numbers at which layers begin and end say to which layer a gradient belongs. A
+    module used twice goes by its first name; one that is no part of the model belongs to whatever called it. Hooks are
+    global, so neither the model nor a compiled form of it is touched. Several models are one `torch.nn.ModuleDict`."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()

@@ -79,13 +79,11 @@ def training_peak_bytes(
     optimizer_copies: int = 0,
     accumulated: bool = False,
 ) -> int:
-    """Peak of a training step beyond its inputs, without an allocator's rounding and the libraries' workspaces.
-
-    Weights and optimiser state stay; on top comes the larger of what forward and backward hold at once, and of
-    gradients with the optimiser's temporaries. Step peaks are as counted, 4 bytes an element; `optimizer_copies` are
-    temporaries of the size of all gradients, 1 for torch's default (foreach) Adam on a GPU; `accumulated` gradients of
-    an earlier micro-batch are there while the next runs. Other arguments are those of `training_memory`.
-    """
+    """Peak of a training step beyond its inputs, without an allocator's rounding and the libraries' workspaces. Weights
+    and optimiser state stay; on top comes the larger of what forward and backward hold at once, and of gradients with
+    the optimiser's temporaries. Step peaks are as counted, 4 bytes an element; `optimizer_copies` are temporaries of
+    the size of all gradients, 1 for torch's default (foreach) Adam on a GPU; `accumulated` gradients of an earlier
+    micro-batch are there while the next runs. Other arguments are those of `training_memory`."""
     stored = 4 if autocast else element_bytes
     about: Any = {"element_bytes": element_bytes, "autocast": autocast, "optimizer": optimizer}
     kept = training_memory(parameters, trainable=trainable, **about)

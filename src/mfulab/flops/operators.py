@@ -19,12 +19,10 @@ Shape = Sequence[int]
 
 def register(operator: Any, formula: Formula) -> None:
     """Gives an operator a formula, in one line: `register(torch.ops.mine.matmul, lambda x, w: 2 * x.numel())`.
-
     `operator` is one of `torch.ops`, of `torch.library.custom_op`, a Triton kernel (as a custom operator: torch does
     not see one launched by hand), or a name such as `"mine::matmul"`. The formula takes its arguments, and its result
     as `out` where it has such a parameter, and returns FLOPs or a Cost. It replaces an earlier one, torch's own
-    included.
-    """
+    included."""
     if "out" in inspect.signature(formula).parameters:
         FORMULAS[operator_name(operator)] = formula
     else:

@@ -35,14 +35,12 @@ class RealTokens:
 
 
 def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTokens | None:
-    """Reads a model call's arguments: where its documents begin and end, None if nothing says so.
-
-    In this order: flex_attention's `BlockMask`, unless it leaves nothing out; `cu_seqlens`; an `attention_mask` [rows,
-    width] of zeros and ones or of the documents' numbers; `key_padding_mask` (true where padding); `position_ids` that
-    begin anew with each document; an `attention_mask` that leaves nothing out; `labels` in one run a row, after which
-    the tokens are padding. A mask of another shape than the tokens belongs to a cache and says nothing. A mapping as
-    the only argument is taken for keywords.
-    """
+    """Reads a model call's arguments: where its documents begin and end, None if nothing says so. In this order:
+    flex_attention's `BlockMask`, unless it leaves nothing out; `cu_seqlens`; an `attention_mask` [rows, width] of zeros
+    and ones or of the documents' numbers; `key_padding_mask` (true where padding); `position_ids` that begin anew with
+    each document; an `attention_mask` that leaves nothing out; `labels` in one run a row, after which the tokens are
+    padding. A mask of another shape than the tokens belongs to a cache and says nothing. A mapping as the only argument
+    is taken for keywords."""
     given: dict[str, Any] = dict(keywords)
     for argument in arguments:
         if isinstance(argument, Mapping):
