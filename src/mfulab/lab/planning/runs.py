@@ -99,7 +99,7 @@ class Plan:
 def plan(
     composed: Composition, hardware: str, device: str, emulated: Container[str] = (), memory_bytes: float | None = None
 ) -> Plan:
-    """Expands a composed experiment into validated runs; `emulated` formats get few. Raises ConfigurationError."""
+    """Expands a composed experiment into validated runs on a device of kind `device`. Raises ConfigurationError."""
     planner, base = _Planner(composed, hardware, device, emulated, memory_bytes), composed.base
     for step in base["steps"]:
         for labels, dotted, content in planner.combinations(step):
