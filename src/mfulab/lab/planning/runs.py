@@ -60,7 +60,7 @@ class Run:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What the tables read of it: folder, digest of its config, and the rows that this one is joined with."""
+        """Entry in the manifest: folder, digest of the config, and folders of the rows to join with this one."""
         ceilings = {key: f"results/{folder}" for key, folder in self.needs.items()}
         flops, digest = ceilings.pop("flops", None), hashlib.sha256(self.text.encode()).hexdigest()[:12]
         who = {"step": self.step, "run": self.name, "folder": f"results/{self.folder}", "config_digest": digest}
