@@ -95,6 +95,11 @@ def _file(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, Any
     for flag in (words["mfu_note"] if row["mfu_percent"] is not None else "", words["verdict_flags"]):
         if flag:
             console.print(Text(str(flag), style="red"))
+    if (attainable := row["attainable_mfu_percent"]) is not None:
+        gap = percent(attainable - row["mfu_percent"])
+        console.print(text("attainable", share=percent(attainable), gap=gap))
+    elif row["mfu_percent"] is not None:
+        console.print(Text(text("no_attainable"), style="dim"))
     console.print(_budget(text, row))
     if told := verdicts.misaligned(row, language):
         console.print(Text(told, style="yellow"))

@@ -114,6 +114,23 @@ def of_operators(
     return known + sorted((row for row in found if not row["bound"]), key=lambda row: -row["time_ms"])
 
 
+def attainable_s(roofs: Sequence[Mapping[str, Any]], executed_ratio: float | None = None) -> float | None:
+    """Seconds of a step if each operator of `of_operators` took its best time, and nothing waited between them.
+
+    One without a best time takes its own. Padding of matmuls stays where it is known, as operations executed ÷ counted.
+    None where no matmul has a best time.
+    """
+    times_ms = [
+        one["time_ms"]
+        if one["bound"] is None
+        else one["best_ms"] * (executed_ratio or 1.0 if (one["kind"], one["bound"]) == ("products", "compute") else 1.0)
+        for one in roofs
+        if one["kind"] not in ("idle", "input_wait")
+    ]
+    known = any(one["bound"] and one["kind"] == "products" for one in roofs)
+    return sum(times_ms) / 1e3 if known else None
+
+
 def columns(parts: Mapping[str, int] | None) -> dict[str, float | None]:
     """The parts in ms a step, as columns of a table; None for a part that is not known, or without a budget."""
     return {f"{part}_ms": parts[part] / 1e6 if parts and part in parts else None for part in PARTS}

@@ -41,7 +41,9 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     bandwidth = peak(device, "fp32", units).memory_gb_s if device else None
     operators = json.loads(row.get("operators") or "[]") if time else []
     roofs = headroom.of_operators(operators, tflop_s_of, bandwidth, steps)
+    attainable = product(mfu, ratio(time, headroom.attainable_s(roofs, row.get("executed_ratio"))))
     joined = {
+        "attainable_mfu_percent": attainable,
         "tflop_s": tflop_s(total_flops, time),
         "peak_tflop_s": weighted,
         "peak_weights": json.dumps(weights) if weights else None,

@@ -244,9 +244,13 @@ def sweep_triad(device: torch.device, search: Search | None = None) -> list[dict
 
 def triad_length(device: torch.device) -> int:
     """Elements of each of the triad's three fp32 arrays: each is 4 times the last-level cache, at least 64 MiB."""
+    return max(4 * last_cache_bytes(device), 64 << 20) // 4
+
+
+def last_cache_bytes(device: torch.device) -> int:
+    """Bytes of a device's last-level cache; 32 MiB for a CPU that does not tell."""
     of_cpu = cpu.cpu().last_level_cache_bytes or 32 << 20
-    cache = vendors.of_device(device).last_cache_bytes(device) if is_gpu(device) else of_cpu
-    return max(4 * cache, 64 << 20) // 4
+    return vendors.of_device(device).last_cache_bytes(device) if is_gpu(device) else of_cpu
 
 
 class Sample(NamedTuple):

@@ -18,7 +18,14 @@ MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent"
 COLUMNS = (
     *("running", "waiting", "cache_percent", "requests_per_s", "prompt_tokens_per_s", "generated_tokens_per_s"),
     *("ttft_s", "tpot_s", "utilization_percent", "tflop_s", "counted_tflop_s", "read_gb_s", "mbu_percent"),
-    *("prefill_mfu_percent", "decode_mfu_percent", "mfu_percent", "held_percent", "kept_percent"),
+    *(
+        "prefill_mfu_percent",
+        "decode_mfu_percent",
+        "mfu_percent",
+        "attainable_mfu_percent",
+        "held_percent",
+        "kept_percent",
+    ),
 )
 LENGTHS = (64, 128)  # tokens of the two counts that give any other
 
@@ -110,6 +117,7 @@ def sample_of(
         "prefill_mfu_percent": share(prefill),
         "decode_mfu_percent": share(decode),
         "mfu_percent": share(flops),
+        "attainable_mfu_percent": _attainable(flops, prefill, moved, peak),
     }
     found |= {name: now[name] for name in METRICS["gauges"] if name in COLUMNS and name in now}
     row = {name: found.get(name) for name in COLUMNS}
@@ -117,6 +125,17 @@ def sample_of(
     replica = after.replica or None
     missing = _missing(row, now, peak, anew) if after.engine != "mfulab" else []
     return {**whose, "replica": replica, **row, "verdict": _verdict(row), "missing": missing}
+
+
+def _attainable(flops: float | None, prefill: float | None, moved: float | None, peak: Peak) -> float | None:
+    """MFU in percent of the same work on the roofline: prefill by FLOPs, decoding by the longer of FLOPs and bytes.
+
+    Without halves all work is taken as one, which then takes less time: prefill's FLOPs hide decoding's bytes.
+    """
+    if flops is None or moved is None or peak.spec is None or peak.memory_gb_s is None:
+        return None
+    compute_s, first_s = (each / peak.spec / 1e12 for each in (flops, min(prefill or 0.0, flops)))
+    return of_peak(flops, first_s + max(compute_s - first_s, moved / peak.memory_gb_s / 1e9), peak.spec)
 
 
 def _missing(row: Mapping[str, Any], now: Reading, peak: Peak, anew: bool) -> list[str]:

@@ -31,8 +31,9 @@ from mfulab.loop.interactive.published import Published
 from mfulab.loop.interactive.row import Step, Work
 from mfulab.loop.interactive.show import show
 from mfulab.mfu import headroom
+from mfulab.mfu.ladder import Facts
 from mfulab.mfu.utilization import product, ratio
-from mfulab.mfu.verdict import Verdict, judge
+from mfulab.mfu.verdict import Verdict, corrected_ofu, judge
 from mfulab.timing.clocks import clock_for
 from mfulab.tracing.operators import BlockTrace
 
@@ -353,7 +354,8 @@ class Measurement:
             told = {**self.row, **analysis.ratios(), "spent": json.dumps(analysis.spent), "time_s": mean}
             self.row |= headroom.of_step(told) | headroom.rungs(told)
         self.verdict = judge(self.row)
-        self.row["expected_mfu_percent"] = self.verdict.expected_mfu_percent
+        self.row["expected_mfu_percent"] = expected = self.verdict.expected_mfu_percent
+        self.row["ofu_percent"] = corrected_ofu(Facts(self.row), expected)
 
     def _work(self, steps: Sequence[Step]) -> Work:
         if self._given_flops is not None:

@@ -13,7 +13,7 @@ from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import sources_answered
 from mfulab.loop.interactive.costs import Cost, Format, Phase, cost_of, cost_of_all
-from mfulab.loop.interactive.peaks import WeightedPeaks
+from mfulab.loop.interactive.peaks import WeightedPeaks, attainable_s
 from mfulab.loop.interactive.phases import Phases
 from mfulab.loop.interactive.rest import Rest
 from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total, utilization
@@ -299,7 +299,13 @@ def shares(
         executed_compute=found.executed if whole else {},
         memory={},
     )
+    best_s, why = attainable_s(total, found, device, work.steps)
+    attainable = product(found_shares["mfu_percent"], ratio(work.seconds / work.steps, best_s))
+    if attainable is not None and attainable < found_shares["mfu_percent"]:
+        attainable, why = None, "it ran above this roofline: a cache held operands, or a ceiling was disturbed"
+    readings["attainable_mfu_percent"] = Reading(attainable, "%", "roofline of each product", reason=why)
     return {
+        "attainable_mfu_percent": attainable,
         "uncounted_operators": ", ".join(sorted(total.uncounted)) or None,
         "flops": needed,
         "executed_flops": executed,
