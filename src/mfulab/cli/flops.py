@@ -77,7 +77,7 @@ def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None)
     forward, backward = layers[""]
     rows = list[dict[str, object]]()
     for name, flops in layers.items():
-        numbers = dict(zip(names, (*flops, 100 * sum(flops) / (forward + backward)), strict=True))
+        numbers: dict[str, object] = dict(zip(names, (*flops, 100 * sum(flops) / (forward + backward)), strict=True))
         rows.append({"layer": name, "module": "" if name else config.name} | numbers)
     causal = sum(each.causal_flops for each in step.operations)
     parameters = step.parameters, step.parameters - step.inactive
