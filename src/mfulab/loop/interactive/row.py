@@ -300,8 +300,11 @@ def shares(
         memory={},
     )
     best_s, why = attainable_s(total, found, device, work.steps)
-    attainable = product(found_shares["mfu_percent"], ratio(work.seconds / work.steps, best_s))
-    if attainable is not None and attainable < found_shares["mfu_percent"]:
+    mfu = found_shares["mfu_percent"]
+    attainable = product(mfu, ratio(work.seconds / work.steps, best_s))
+    if mfu is None:
+        why = "MFU is not known"
+    elif attainable is not None and attainable < mfu:
         attainable, why = None, "it ran above this roofline: a cache held operands, or a ceiling was disturbed"
     readings["attainable_mfu_percent"] = Reading(attainable, "%", "roofline of each product", reason=why)
     return {
