@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from mfulab.lab.planning.overrides import complete
 from rich.console import Console
 from support.workflow_copy import ROOT
 

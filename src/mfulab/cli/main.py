@@ -116,14 +116,10 @@ class Command(click.Command):
             click.echo(ctx.get_help())
             ctx.exit()
         several = {name for each in self.params if isinstance(each, Several) for name in each.opts}
-        words: list[str] = []
-        option = ""
+        words, option = list[str](), ""
         for word in args:
-            if word.startswith("-"):
-                option = word if word in several else ""
-                words += [word] if not option else []
-            else:
-                words += [option, word] if option else [word]
+            option = option if not word.startswith("-") else word if word in several else ""
+            words += [] if word == option else [option, word] if option else [word]
         return super().parse_args(ctx, words)
 
 

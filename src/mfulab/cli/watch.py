@@ -68,10 +68,9 @@ def frames(
 def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], now: float) -> dict[str, Any]:
     """Current readings as one mapping: the device's columns, MFU by hardware counters, and its processes."""
     values: dict[str, Any] = {key: reading.value for key, reading in readings.items()}
-    clock = local_peak("fp16").spec_clock_mhz if uuid else None
     # Which format the tensor pipe worked in it does not report; all of them have one clock.
-    known = {**values, "effective_precision": "bf16", "peak_clock_mhz": clock}
-    values["expected_mfu_percent"] = expected_mfu(Facts(known))
+    known = {"effective_precision": "bf16", "peak_clock_mhz": local_peak("fp16").spec_clock_mhz if uuid else None}
+    values["expected_mfu_percent"] = expected_mfu(Facts(values | known))
     processes = [process_of(rate, GPU if uuid else "cpu") for rate in rates if rate.device == (uuid or "cpu")]
     on_tensor_cores = processes and all(each["precision"] in TENSOR_PRECISIONS for each in processes)
     counted = total(*(each["mfu_spec_percent"] for each in processes)) if on_tensor_cores else None

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mfulab.lab.planning.overrides import from_snakemake
 from support.planted import PLANTED
 from support.workflow_copy import ROOT
 
@@ -17,11 +16,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.lab.planning import composition
 from mfulab.lab.planning.checks import MOST
 from mfulab.lab.planning.composition import compose_experiments
-<<<<<<< HEAD
-from mfulab.lab.planning.load import load, place
-=======
 from mfulab.lab.planning.load import from_snakemake, load, place
->>>>>>> lab
 from mfulab.lab.planning.runs import plan
 
 CONFIG = ROOT / "config"

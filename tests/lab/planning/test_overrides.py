@@ -4,14 +4,10 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
-from mfulab.lab.planning.overrides import complete, from_snakemake
 
 from mfulab.core.errors import ConfigurationError
-<<<<<<< HEAD
-=======
 from mfulab.lab.planning.composition import complete
 from mfulab.lab.planning.load import from_snakemake
->>>>>>> lab
 
 values = st.recursive(
     st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner, max_size=3), max_leaves=5

@@ -13,7 +13,6 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hypothesis import given
 from hypothesis import strategies as st
-from mfulab.lab.planning.overrides import complete, from_snakemake
 from omegaconf import OmegaConf
 from snakemake.target_jobs import parse_target_jobs_cli_args
 from snakemake_interface_executor_plugins.utils import TargetSpec, encode_target_jobs_cli_args
@@ -26,13 +25,8 @@ from mfulab.lab.planning import keys, load, runs
 from mfulab.lab.planning.composition import Composition, Value, _hydra, complete, compose_experiments
 from mfulab.lab.planning.load import from_snakemake
 from mfulab.lab.planning.naming import LONGEST, run_name
-<<<<<<< HEAD
-from mfulab.lab.planning.runs import excluded_because, plan
-from mfulab.lab.planning.snakemake_workarounds import restore_commas
-=======
 from mfulab.lab.planning.runs import holds, plan
 from mfulab.lab.planning.snakemake_workarounds import keep_commas
->>>>>>> lab
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.mfu import remedies

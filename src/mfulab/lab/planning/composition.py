@@ -48,10 +48,7 @@ class Composition:
 
 
 def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool = True) -> list[Composition]:
-    """Compositions, one for each experiment that `overrides` name (`experiment=a,b`). Raises ConfigurationError.
-
-    Without `sweeps` an experiment's own axes are left out, and several values of a key are an error.
-    """
+    """Compositions of the experiments that `overrides` name (`experiment=a,b`). Raises ConfigurationError."""
     with _hydra(folder):
         parsed = _parse(complete(overrides))
         if several := next((each.input_line for each in parsed if each.is_sweep_override() and not sweeps), None):

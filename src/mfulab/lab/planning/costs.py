@@ -1,7 +1,4 @@
-"""Predicts what runs cost, in seconds of wall time: planning's part of a budget, which `runtime.budget` corrects.
-
-Constants are of two cores of an AMD EPYC (results/reference/amd-epyc-2c), and of an H100 and an H200.
-"""
+"""Predicts what runs cost in seconds, by constants of two cores of an AMD EPYC, an H100 and an H200, before a sweep."""
 
 import hashlib
 import math

@@ -99,10 +99,7 @@ class Plan:
 def plan(
     composed: Composition, hardware: str, device: str, emulated: Container[str] = (), memory_bytes: float | None = None
 ) -> Plan:
-    """Expands a composed experiment into validated runs on a device of kind `device`. Raises ConfigurationError.
-
-    `emulated` are the number formats that the device has no units for.
-    """
+    """Expands a composed experiment into validated runs; `emulated` formats get few. Raises ConfigurationError."""
     planner, base = _Planner(composed, hardware, device, emulated, memory_bytes), composed.base
     for step in base["steps"]:
         for labels, dotted, content in planner.combinations(step):

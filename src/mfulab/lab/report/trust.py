@@ -66,10 +66,9 @@ def impossible(rows: pd.DataFrame) -> pd.Series:
 
 def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.Series]:
     """For each reason a flag a row; `failed` are those of `consistency`."""
-    nothing = pd.Series(False, index=rows.index)
-    ok = rows["status"] == "ok" if "status" in rows else ~nothing
-    timed = ok & rows["replicates"].notna() if "replicates" in rows else ok  # not what was read from a trace
-    flags = rows["verdict_flags"] if "verdict_flags" in rows else pd.Series("", index=rows.index)
+    ok = rows.get("status", pd.Series("ok", rows.index)) == "ok"
+    timed = ok & rows.get("replicates", ok).notna()  # not what was read from a trace
+    flags = rows.get("verdict_flags", pd.Series("", rows.index))
     cells = [cell for cell in flags.unique() if isinstance(cell, str)]
     masks = {key: ok & flags.isin([cell for cell in cells if f'"{key}"' in cell]) for key in DISTURBING}
     if "steady" in rows:
@@ -129,9 +128,8 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     experiments = ",".join(filter(None, rows.loc[~rows["recorded"], "experiment"].unique()))
     chosen = f" --config experiment={experiments}" if experiments else ""
     command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
-    says = text("ceilings_only") if found else ""
-    says = text("headline", count=int(timed.sum()), total=len(timed)) if timed.any() else says
-    return says or lines.pop(0), lines, command
+    says = text("headline", count=int(timed.sum()), total=len(timed)) if timed.any() else ""
+    return says or (text("ceilings_only") if found else lines.pop(0)), lines, command
 
 
 def precision(tables: frames.Tables, language: str = "en") -> str:

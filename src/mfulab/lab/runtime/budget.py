@@ -21,10 +21,7 @@ LEFT_OUT_S = 0.2  # of a run that is not measured
 
 
 class Budget:
-    """Plan of a sweep's time: `begun` (Unix time), `budget_min`, `finish_s` of tables to page, `command`, `due` runs.
-
-    `runs` holds the cost of each run by its folder below results/, as `planning.costs` gives it.
-    """
+    """Plan of a sweep's time: `begun`, `budget_min`, `finish_s`, `command`, runs `due`, and each run's cost."""
 
     def __init__(self, plan: Mapping[str, Any], took: Mapping[str, tuple[str, float, float]]) -> None:
         self.plan = plan

@@ -34,10 +34,7 @@ Environment = dict[str, str]
 
 @contextmanager
 def claim(device: str | None, config_path: str, environment: Environment, count: int = 1) -> Iterator[Environment]:
-    """Holds `count` devices of a type (`cpu`, a GPU's kind or None), waiting for them; yields the run's environment.
-
-    A run that wants more GPUs than there are holds all, and refuses itself. Raises WorkflowEndedError or HeldError.
-    """
+    """Holds `count` devices of a type, or all there are, waiting for them; yields the environment. Raises HeldError."""
     candidates = ["cpu"] if device == "cpu" else []
     if is_gpu(device):  # those of the hardware that the run's folder, results/<hardware>/…, names
         hardware = os.path.abspath(config_path).split(os.sep)[-4]

@@ -55,10 +55,7 @@ def main(step: str) -> None:
 
 
 def measure(step: str, config_path: Path) -> Row:
-    """Measures the run whose config is `config_path` and leaves `row.csv` and `samples.csv` beside it.
-
-    Raises ConfigurationError, and writes nothing, where the run was planned for another measurement or device.
-    """
+    """Measures the run at `config_path` into its folder. Raises ConfigurationError for another's config or device."""
     started, started_at = time.perf_counter(), datetime.now(UTC)
     config, folder = read_config(step, config_path), config_path.absolute().parent  # a model may go elsewhere
     hardware, row_of = check_device(config, folder), MEASUREMENTS[step].row.of
@@ -78,10 +75,7 @@ def measure(step: str, config_path: Path) -> Row:
 
 
 def elsewhere() -> tuple[mmap.mmap, bytearray]:
-    """Memory of random size, in pages and on the heap: while it is kept, what a run allocates lies elsewhere.
-
-    Where data lie hardly differs between processes forked from one worker: a bias that more of them do not average out.
-    """
+    """Memory of random size: while it is kept, what a run allocates lies elsewhere than in the process before it."""
     chance = random.SystemRandom()
     pages = chance.randint(1, MOST_PAGES)
     held = mmap.mmap(-1, pages * mmap.PAGESIZE)

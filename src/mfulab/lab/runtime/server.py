@@ -77,10 +77,7 @@ def fork() -> int:
 
 
 def modules_for(work: str) -> list[str]:
-    """The modules that a workflow needs at once which only measures (`rows`), makes the `report`, or does `both`.
-
-    What runs use of BESIDE may follow, as in `both tensorflow`, and classes, as `package:name`.
-    """
+    """Modules for a workflow that measures (`rows`), makes the `report`, or does `both`, and for names of BESIDE."""
     work, *used = work.split()
     if work == "report":
         return list(REPORT)

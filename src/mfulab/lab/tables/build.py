@@ -103,10 +103,7 @@ class _Beside:
         return self._devices.get(_machine(row))
 
     def compute(self, row: Record) -> Record:
-        """Gives the ceiling of the format that the matmuls really used, where it is known, and never another one's.
-
-        An emulated format gets a copy of fp32's that `emulates` it: what the format reaches raises no ceiling of fp32.
-        """
+        """Gives the ceiling of the format that the matmuls really used; for an emulated one a copy of fp32's."""
         machine, used = _machine(row), row.get("effective_precision")
         name, _, conditions = (row.get("ceiling") or "").partition(",")
         found = self._by_name.get((machine, name, conditions), {})

@@ -158,10 +158,7 @@ def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
 
 
 def fast_s(row: Mapping[str, Any]) -> float | None:
-    """The time in seconds that a process's row is compared by; None without one.
-
-    On a CPU the 5th percentile of the steps, which repeats better than the fastest window; else `time_s`.
-    """
+    """The time in seconds that a row is compared by, or None: on a CPU the 5th percentile of steps, the steadiest."""
     time_s, median_s, fastest_s = (float(row.get(name) or 0) for name in ("time_s", "median_time_s", "time_p5_s"))
     return (fastest_s if fastest_s and time_s < median_s else time_s) or None
 

@@ -55,10 +55,7 @@ def record(
     allow_unfit: bool = False,
     replace: bool = False,
 ) -> Path:
-    """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, and writes nothing, if unfit.
-
-    `commit` is that of the measuring code where it was copied without its repository, so that rows have none.
-    """
+    """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, writing nothing, if unfit."""
     folder, found = folder_of(results, hardware), gather(results, hardware)
     rows = [row for table in found.records.values() for row in table]
     if not found.records["environment"] or len(rows) == 1:

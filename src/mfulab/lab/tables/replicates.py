@@ -1,7 +1,4 @@
-"""Replicates of a run become one row: processes apart in time, and the interval that their spread allows.
-
-Windows inside one process see one state of the machine, so the interval comes from the times of several processes.
-"""
+"""Replicates of a run become one row: processes apart in time, and the interval that their spread allows."""
 
 import json
 import math
@@ -189,10 +186,7 @@ def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
 
 
 def ratio_half_width(old: Sequence[float], new: Sequence[float], usual: float | None) -> float:
-    """Half the 95 % interval of the ratio of two undisturbed times, as a logarithm; `usual` by `jackknife_variance`.
-
-    What few processes lie above many cancels, so `old` has as many times as `new`, or at least `FEWEST_FAST`.
-    """
+    """Half the 95 % interval of the logarithm of a ratio of undisturbed times; `usual` as by `jackknife_variance`."""
     (one, few), (other, more) = map(jackknife_variance, (old, new))
     variance, count = (one * few + other * more) / (few + more), 1 / (1 / len(old) + 1 / len(new))
     return interval_half_width(variance, few + more, count, usual=usual, prior=PRIOR_DEGREES)

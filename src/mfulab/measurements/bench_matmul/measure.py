@@ -38,7 +38,7 @@ from mfulab.timing.device_timer import DeviceTimer
 from mfulab.timing.instruments import Instruments
 from mfulab.timing.pace import Pace, is_short, pace_for
 from mfulab.timing.probe import packed
-from mfulab.timing.repetitions import LONGEST_SPIN_S, Budget, Call, HostTimer, Repetition, Timer, interleave, summarise
+from mfulab.timing.repetitions import LONGEST_SPIN_S, Budget, Call, HostTimer, Repetition, interleave, summarise
 from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
 
 # Of each process; a matmul is steady once nvbench's rule says so.
@@ -253,7 +253,7 @@ def _repeated(
 
     timing, device = bench.config.timing, operands.c.device
     short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if is_short(bench.device, timing) else ()
-    timer: Timer = DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
+    timer = DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
     timed = interleave(contestants, timer, _budget(bench), refresh, instruments.probe, instruments.best)
     row.probes = packed(timed.states, torch.get_num_threads())
     row.disturbed_windows = len({one.round for one in timed.repetitions if one.disturbed})

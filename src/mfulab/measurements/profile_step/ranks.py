@@ -19,7 +19,8 @@ from mfulab.core.files import read_json, write_json, write_text
 from mfulab.core.groups import ParallelConfig
 from mfulab.core.measurement import Measured
 from mfulab.device import GPU, identity, is_gpu, require_cuda
-from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, process
+from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
+from mfulab.measurements.profile_step.measure import measure_step
 from mfulab.mfu.job import waits
 from mfulab.models import parallel
 from mfulab.models.build import build
@@ -106,7 +107,7 @@ def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> Non
     count = config.parallel.processes
     store = dist.FileStore(where, count) if kind == "file" else dist.TCPStore(host, int(port), is_master=False)
     parallel.join(rank, config.parallel, store, device)
-    measured, analysis = process.measure_step(config, own)
+    measured, analysis = measure_step(config, own)
     report = {"row": measured.row.model_dump(), "samples": measured.samples, **_communication(analysis)}
     report["meter"] = rank if is_gpu(device) else socket.gethostname()  # a CPU's counts the whole machine
     write_json(own / REPORT, report)

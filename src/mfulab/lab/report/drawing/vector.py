@@ -87,6 +87,5 @@ def is_drawing(svg: str) -> bool:
 
 
 def _is_harmless(key: str, value: str) -> bool:
-    """True if an attribute neither runs nor loads anything."""
     loads = not value.startswith(("#", "data:image/png;base64,")) if key in ("href", "src") else LOADS.search(value)
     return not key.lower().startswith("on") and not loads

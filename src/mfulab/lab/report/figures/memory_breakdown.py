@@ -74,15 +74,12 @@ def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, 
 
 
 def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any) -> StepMemory:
-    saved = row["checkpointed_activation_bytes" if checkpointing else "activation_bytes"]
-    fixed = row["activation_fixed_bytes"]
-    return training_memory(
-        int(row["parameters"]),
-        trainable=int(row["trainable_parameters"]),
-        activation_elements=int(saved) // BYTES,
-        activation_fixed_bytes=int(fixed) if fixed == fixed and not checkpointing else 0,
-        **options,
-    ).sharded(devices)
+    saved, fixed = row["checkpointed_activation_bytes" if checkpointing else "activation_bytes"], 0
+    if pd.notna(row["activation_fixed_bytes"]) and not checkpointing:
+        fixed = int(row["activation_fixed_bytes"])
+    options |= {"activation_elements": int(saved) // BYTES, "activation_fixed_bytes": fixed}
+    held = training_memory(int(row["parameters"]), trainable=int(row["trainable_parameters"]), **options)
+    return held.sharded(devices)
 
 
 def _are(measured: pd.DataFrame, asked: Mapping[str, Any]) -> pd.Series:

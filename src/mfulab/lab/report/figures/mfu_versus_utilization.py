@@ -45,8 +45,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         values |= {"low_busy": worst["utilization_percent"], "high_busy": best["utilization_percent"], "least": least}
     else:
         key = "finding_one" if len(here) == 1 else "finding_same" if low == high else "finding"
-    words = [text(key, count=len(here), total=len(rows), **values)]
-    return " ".join([*words, *([text("doubtful", count=above)] if above else [])])
+    said = [text("doubtful", count=above)] if above else []
+    return " ".join([text(key, count=len(here), total=len(rows), **values), *said])
 
 
 def lowest(rows: pd.DataFrame) -> pd.Series:
@@ -61,7 +61,6 @@ def _useful(told: pd.DataFrame) -> pd.DataFrame:
 
 
 def _told(sound: pd.DataFrame) -> pd.DataFrame:
-    """The busy runs, or all where none is."""
     return preferred(sound, sound["utilization_percent"] >= BUSY)
 
 
@@ -93,10 +92,10 @@ def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
         if len(here) > most:
             here = preferred(here, (here["mfu_percent"] > 0) & ~trust.doubtful(here))
             fastest = here.sort_values("samples_per_s", ascending=False).drop_duplicates(["model", "mode"])
-            kept = here[here.index.isin(named)]
-            others = here[here.index.isin(fastest.index.difference(kept.index))]
+            kept = here.index[here.index.isin(named)]
+            others = here.index[here.index.isin(fastest.index.difference(kept))]
             places = np.linspace(0, len(others) - 1, min(len(others), most - len(kept))).round().astype(int)
-            here = here[here.index.isin([*kept.index, *others.index[places]])]
+            here = here[here.index.isin([*kept, *others[places]])]
         found.append(here.assign(name=curves.apart(here, text)))
     rows = pd.concat(found)
     budgets = [remedies.budget(row) for row in rows.to_dict("records")]

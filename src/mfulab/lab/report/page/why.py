@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mfulab.core.language import Texts, verdicts
@@ -58,20 +59,21 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
     lost = failed["batch_size"].groupby([failed[name].map(str) for name in curves.KEYS]).agg(list).to_dict()
     known = frames.ok(rows, "samples_per_s", "batch_size")
     known = frames.one_each(known, [*curves.KEYS, "batch_size"]) if len(known) else known
-    found = []
-    for _, group in known.groupby(curves.KEYS, dropna=False, sort=False):
-        here = group.sort_values("batch_size")
-        case, sizes, speeds = here[curves.KEYS].iloc[0].to_dict(), here["batch_size"], here["samples_per_s"]
-        knee = (speeds >= KNEE * speeds.max()).idxmax()
-        beyond = [size for size in lost.get(tuple(map(str, case.values())), ()) if size > sizes.max()]
-        predicted = [*here[["batch_size", "predicted_memory_bytes"]].dropna().itertuples(index=False, name=None)]
+    cases, number = known[curves.KEYS].to_dict("records"), known.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
+    sizes, speeds, memory = known[["batch_size", "samples_per_s", "predicted_memory_bytes"]].to_numpy(dtype=float).T
+    order, found = np.lexsort((sizes, number)), []
+    for rising in np.split(order, np.flatnonzero(np.diff(number.iloc[order])) + 1) if len(order) else ():
+        best, last = speeds[rising].max(), rising[-1]
+        knee = rising[speeds[rising] >= KNEE * best][0]
+        beyond = [size for size in lost.get(tuple(map(str, cases[last].values())), ()) if size > sizes[last]]
+        predicted = [(sizes[place], memory[place]) for place in rising if memory[place] == memory[place]]
         found.append(
             Batch(
-                case=case,
-                batch_size=int(sizes[knee]) if len(here) > 1 else None,
+                case=cases[last],
+                batch_size=int(sizes[knee]) if len(rising) > 1 else None,
                 samples_per_s=speeds[knee],
-                share_percent=100 * speeds[knee] / speeds.max(),
-                rising=len(here) > 1 and knee == here.index[-1] and not beyond,
+                share_percent=100 * speeds[knee] / best,
+                rising=len(rising) > 1 and sizes[knee] == sizes[last] and not beyond,
                 too_large=int(min(beyond)) if beyond else None,
                 fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
                 at_least=not bytes_a_sample(predicted),
