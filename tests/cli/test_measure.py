@@ -147,6 +147,21 @@ def test_an_optimiser_that_exists_is_waited_for(measured):
     assert row["flops"] == TRAINING
 
 
+def test_an_optimiser_whose_steps_do_not_show_is_given_up(measured):
+    """So does a compiled one: its first step shows, and no other."""
+    script = f"""
+    {STEP}
+    for _ in range(540):
+        model(torch.randn(4, 32)).sum().backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight -= 1e-3 * weight.grad
+                weight.grad = None
+    """
+    row, _ = measured(script, "--steps", "5")
+    assert (row["flops"], row["step_of"]) == (TRAINING, "Sequential")
+
+
 def test_an_optimiser_that_comes_later_is_measured_instead(measured):
     script = f"""
     with torch.no_grad():

@@ -97,7 +97,8 @@ def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[f
             # What follows the last forward pass that nothing watched is of no known kind.
             if before is not None and mark.what != "skip" and not (before[0].rest and mark.what == "end"):
                 found.append((moment - before[1], before[0], mark))
-            before = mark, moment
+            # What follows left-out work up to the next forward pass is no step either.
+            before = None if mark.what == "skip" and "forward" in wanted else (mark, moment)
     return found
 
 

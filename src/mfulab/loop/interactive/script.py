@@ -28,7 +28,7 @@ from mfulab.loop.interactive.hooks import Hooks
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.statistics import Stats
 
-# Forward passes beside an optimiser that does not step, after which each of them counts as a step.
+# Forward passes without a step of the optimiser that exists, after which each of them counts as a step.
 LONG = 512
 STEPS = 50
 SPLIT_STEPS = 8
@@ -92,7 +92,8 @@ class Script:
             self._roots = {key: root for key, root in self._roots.items() if key not in held} | {place: module}
         self._forwards[place] = passes = self._forwards[place] + 1
         is_due = passes > self._wanted.warm_up and (passes & (passes - 1) == 0 or passes == self._wanted.warm_up + 1)
-        if self._boundary is None and not self._optimizers and is_due and (passes >= LONG or not _has_optimizer()):
+        none_steps = passes >= LONG or (is_due and not self._optimizers and not _has_optimizer())
+        if self._boundary is None and is_due and none_steps:
             self._boundary = module
             self._open([module])
             self._handle = module.register_forward_hook(self._hooks.guarded(self._ended))
@@ -104,6 +105,7 @@ class Script:
         if self._boundary is not None:
             self._is_stale = self._is_stale or optimizer not in self._optimizers
         steps = self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
+        self._forwards.clear()
         if self._boundary is None and steps == min(self._optimizers.values()) >= self._wanted.warm_up:
             self._boundary = optimizer
             # Torch walks the global hooks now, and an optimiser's own before them: only there may others change.
@@ -151,6 +153,8 @@ class Script:
         device = self._window.device
         kept = torch.random.fork_rng([device], device_type=device.type) if is_gpu(device) else torch.random.fork_rng([])
         with torch.inference_mode(False), torch.autocast(device.type, enabled=False), kept:
+            if not isinstance(self._boundary, torch.optim.Optimizer):
+                self._window.skip()  # of the last step the forward pass alone is over
             self._window.__exit__(None, None, None)
 
     def _tell(self) -> None:
