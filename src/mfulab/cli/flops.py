@@ -14,8 +14,8 @@ from mfulab.core.files import parse_json, read_given
 from mfulab.core.groups import ModelConfig
 from mfulab.core.language.quantities import quantity
 from mfulab.core.terminal import Terminal
-from mfulab.mfu.decoders import computed, missing
 from mfulab.mfu.models import FOLDERS, model_config, read_yaml
+from mfulab.models.decoders import computed, missing
 
 DEFAULT_TOKENS = 1024  # of a sequence where a published config.json is given and no length
 SMALLEST_PERCENT = 0.1  # of the FLOPs, below which a layer is not drawn

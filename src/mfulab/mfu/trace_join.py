@@ -71,14 +71,14 @@ def _trace_peak(device: str, precision: str, units: int | None, given: Values) -
         return given[precision], None
     if not device:
         return None, Said("unnamed_device", {"precision": precision})
-    found = peak(device, precision, units)
-    if found.spec is not None:
+    if (found := peak(device, precision, units)).spec is not None:
         return found.spec, None
+    why = "no_peak_in"
     try:
         find(device, units)
     except UnknownDeviceError:
-        return None, Said("unknown_device", {"device": device, "precision": precision})
-    return None, Said("no_peak_in", {"device": device, "precision": precision})
+        why = "unknown_device"
+    return None, Said(why, {"device": device, "precision": precision})
 
 
 def _without_mfu(row: Values, joined: Values, missing: Said | None, at_least: float | None) -> Said | None:

@@ -27,9 +27,9 @@ from mfulab.lab.planning.load import from_snakemake
 from mfulab.lab.planning.naming import LONGEST, run_name
 from mfulab.lab.planning.runs import holds, plan
 from mfulab.lab.planning.snakemake_workarounds import keep_commas
+from mfulab.lab.report import remedies
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.mfu import remedies
 
 CONFIG = ROOT / "config"
 EXPERIMENTS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))

@@ -9,9 +9,8 @@ import pytest
 
 from mfulab.core.language import Texts
 from mfulab.lab.planning import naming
-from mfulab.lab.report import figures, frames, summary, trust
+from mfulab.lab.report import figures, frames, remedies, summary, trust
 from mfulab.lab.report.page import document, why
-from mfulab.mfu import remedies
 from mfulab.mfu.headroom import PARTS
 from mfulab.mfu.verdict import CAUSES
 

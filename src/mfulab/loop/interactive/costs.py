@@ -23,10 +23,8 @@ MOST_TRIES = 16
 # A kind is counted again at these of its phases: they must cost the same.
 CHECKED = frozenset(64 * 8**power for power in range(8))
 
-Format = tuple[torch.dtype, bool]
-"""The format that multiplied, and if convolutions did."""
-Product = tuple[Format, int, int]
-"""Format of a matmul, convolution or attention, its FLOPs and its bytes."""
+Format = tuple[torch.dtype, bool]  # the format that multiplied, and if convolutions did
+Product = tuple[Format, int, int]  # format of a matmul, convolution or attention, its FLOPs and its bytes
 
 
 class Kind(NamedTuple):
@@ -108,8 +106,7 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
 
 
 def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
-    """Arguments without data, and their batch: the first tensor's dimensions, of which the first counts samples; empty
-    without one."""
+    """Arguments without data, and the first tensor's dimensions, of which the first counts samples; empty without."""
     words, sizes, batch = list[Any](), list[int](), list[tuple[int, ...]]()
     _walk(value, words, sizes, batch)
     return Kind(tuple(words), tuple(sizes)), batch[0] if batch else ()

@@ -18,12 +18,10 @@ from mfulab.timing.clocks import Clock, EventClock, clock_for
 
 
 class Loop:
-    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check.
-
-    `settle` is called before each moment, `publish` with the cost of some steps, None if it is not known, and their
-    number. `phases` are those of watched steps; `rest` holds steps that nothing watches now, None while hooks are on.
-    `named` holds stretches of each named phase. `tick_s` are host seconds that the end of a step then takes.
-    """
+    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check. `settle` is
+    called before each moment, `publish` with the cost of some steps, None if it is not known, and their number.
+    `phases` are those of watched steps; `rest` holds steps that nothing watches now, None while hooks are on. `named`
+    holds stretches of each named phase. `tick_s` are host seconds that the end of a step then takes."""
 
     def __init__(
         self,
@@ -158,9 +156,7 @@ class Loop:
             self._rest_from(inside, calls, cost, nodes, of_forwards)
         return not counted
 
-    def _rest_from(
-        self, inside: Sequence[Phase], calls: list[Any], cost: Cost | None, nodes: int, of_forwards: bool
-    ) -> None:
+    def _rest_from(self, inside: Sequence[Phase], calls: Any, cost: Cost | None, nodes: int, of_forwards: bool) -> None:
         resolution_s = self._clock.resolution_s * (MARK_RARELY if isinstance(self._clock, EventClock) else 1)
         most, group = self._steadiness.between_checks(resolution_s)
         looks = self.phases.look_s * len(calls) <= LOOK * self._steadiness.step_s

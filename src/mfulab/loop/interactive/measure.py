@@ -147,8 +147,6 @@ class Measurement:
         self.verdict: Verdict | None = None
         self.phases: dict[str, dict[str, Any]] = {}
 
-    # -------------------------------------------------------------------------------------------------- around a loop
-
     def __enter__(self) -> "Measurement":
         self.row, self.readings, self.verdict = {}, {}, None
         if Measurement._running is not None:
@@ -211,18 +209,13 @@ class Measurement:
         """Marks the end of a step; then steps are counted by these calls alone."""
         rest = self._loop.rest
         if rest is None or not rest.tick():
-            self._step()
+            self._guarded(self._loop.step)
         if self.journal:
-            self._note_step()
+            self._guarded(self.journal.step)
 
     @_while_open
-    def _note_step(self) -> None:
-        if self.journal:
-            self.journal.step()
-
-    @_while_open
-    def _step(self) -> None:
-        self._loop.step()
+    def _guarded(self, call: Callable[[], object]) -> None:
+        call()
 
     @_while_open
     def note(self, batch: Any) -> None:
@@ -248,9 +241,7 @@ class Measurement:
     def _mark_phase(self, name: str, what: row.What) -> None:
         self._loop.named_phase(name, what)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._open is None:
             return
         with self._open:
@@ -268,12 +259,9 @@ class Measurement:
                 _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
 
     def lap(self) -> dict[str, float]:
-        """Numbers for a logger over the steps since the last lap, after `step()`; empty without one.
-
-        `mfu`, `hfu` and `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in s; the verdict is
-        `verdict/<cause>` = 1. `row` and `verdict` hold the lap's until the block ends. On a GPU it waits for the
-        device.
-        """
+        """Numbers for a logger over the steps since the last lap, after `step()`; empty without one. `mfu`, `hfu` and
+        `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in s; the verdict is `verdict/<cause>` = 1. `row`
+        and `verdict` hold the lap's until the block ends. On a GPU it waits for the device."""
         return self._lap() or {}
 
     @_while_open
@@ -294,11 +282,9 @@ class Measurement:
 
     def job(self) -> dict[str, Any]:
         """The job's values over all ranks of torch.distributed, after the block, None for what a rank does not know;
-        every rank must call it.
-
-        MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in percent. The keys are
-        `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent` and `rank_step_s`.
-        """
+        every rank must call it. MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in
+        percent. The keys are `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent` and
+        `rank_step_s`."""
         own = {name: self.row.get(name) for name in ("flops", "executed_flops", "mfu_percent", "tflop_s")}
         own["seconds"] = ratio(ratio(own["flops"], own["tflop_s"]), 1e12) or self.row.get("time_s")
         ranks: list[Any] = [own]

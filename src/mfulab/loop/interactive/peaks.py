@@ -69,9 +69,8 @@ def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s
 def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
     try:
         with sampling(samplers_for(device)) as sampled, matmuls_in(precision):
-            rate = fastest_matmul(
-                sweep_matmuls(precision, device, replace(CAREFUL[device.type], limit_s=limit_s)), device
-            ).tflop_s
+            sweep = sweep_matmuls(precision, device, replace(CAREFUL[device.type], limit_s=limit_s))
+            rate = fastest_matmul(sweep, device).tflop_s
     except UnsupportedError:
         return Ceiling(None)
     values = {name: reading.value for name, reading in first_available(sampled).items()}
@@ -100,10 +99,8 @@ def peaks_of(
     anew: bool = True,
 ) -> WeightedPeaks:
     """Looks up the peak of each format in use, and measures its best matmul, sharing `ceiling_s` seconds among them.
-
     `formats`, which are not empty, are FLOPs that the model needs by what was multiplied. The peaks that the user has
-    `given` go first; `anew` measures a ceiling again that others disturbed.
-    """
+    `given` go first; `anew` measures a ceiling again that others disturbed."""
     needed, done = by_precision(device, formats), by_precision(device, executed)
     under = {  # the format whose peak stands under each: fp32 where the device emulates it and no peak is given
         name: "fp32" if name not in given.peak_tflop_s and emulated(name, device) else name for name in (*needed, *done)
@@ -167,9 +164,7 @@ def attainable_s(cost: Cost, peaks: WeightedPeaks, device: torch.device, steps: 
 
 def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[str, int]:
     """FLOPs by the format that this device's matmuls use, as torch's switches stand."""
-    return _added(
-        (allowed_precision(dtype, device, convolutions), flops) for (dtype, convolutions), flops in formats.items()
-    )
+    return _added((allowed_precision(dtype, device, by), flops) for (dtype, by), flops in formats.items())
 
 
 def _added(flops: Iterable[tuple[str, int]]) -> Counter[str]:

@@ -42,10 +42,8 @@ _BOUNDS: tuple[tuple[What, tuple[What, ...]], ...] = (
 
 
 class Mark(NamedTuple):
-    """A moment: how many phases and compilations were over by then; of a rest, the moments of its own steps.
-
-    `name` is that of a named phase which begins or ends.
-    """
+    """A moment: how many phases and compilations were over by then; of a rest, the moments of its own steps. `name` is
+    that of a named phase which begins or ends."""
 
     what: What
     phases: int
@@ -56,8 +54,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: seconds, FLOPs and samples where they are known, and whether it `counted` operators, was `compiled` in
-    part, or was `watched` by hooks."""
+    """One step: seconds, FLOPs and samples where known, whether it `counted`, was `compiled` in part, or `watched`."""
 
     seconds: float
     cost: Cost | None
@@ -78,8 +75,7 @@ class Work:
 
 
 def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, Mark, Mark]]:
-    """Seconds of each step and the marks around it, from the seconds between moments; `skip` ends no step, and steps of
-    a rest have its mark on both sides."""
+    """Seconds of each step and the marks around it, twice its own in a rest, from the seconds between moments."""
     kinds = {mark.what if mark.rest is None else "forward" if mark.rest.of_forwards else "step" for mark in marks}
     wanted = next((bounds for what, bounds in _BOUNDS if what in kinds), ())
     moments, found = itertools.accumulate(intervals, initial=0.0), []
@@ -105,9 +101,7 @@ def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[f
 def steps_of(marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]) -> list[Step]:
     """Steps from their marks and the phases that are `done`."""
     steps: list[Step] = []
-    for mark, cut in itertools.groupby(
-        stretches(marks, intervals), lambda each: each[1] if each[1] is each[2] else None
-    ):
+    for mark, cut in itertools.groupby(stretches(marks, intervals), lambda cut: cut[1] if cut[1] is cut[2] else None):
         if mark is not None and mark.rest is not None:
             steps += _rested(mark.rest, [seconds for seconds, _, _ in cut])
             continue
@@ -272,11 +266,9 @@ def shares(
     clock_mhz: float | None,
     peaks: Callable[[Mapping[Format, int], Mapping[Format, int]], WeightedPeaks],
 ) -> tuple[dict[str, Any], Readings]:
-    """Columns of FLOPs, MFU and HFU of the mean step, since all FLOPs count, and why some are missing.
-
-    `dtype` is that of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not
-    reported; `peaks` gives the peaks of FLOPs by format, needed and executed.
-    """
+    """Columns of FLOPs, MFU and HFU of the mean step, since all FLOPs count, and why some are missing. `dtype` is that
+    of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not reported; `peaks`
+    gives the peaks of FLOPs by format, needed and executed."""
     readings = {"flops": work.reading}
     if work.total is None:
         precision = allowed_precision(dtype, device, convolutions=False)
@@ -323,10 +315,8 @@ def shares(
 def named_row(
     stretches: Sequence[Step], steps: Sequence[Step], phases: Phases, columns: Callable[[Work], tuple[Any, Readings]]
 ) -> dict[str, Any]:
-    """Row of a named phase: calls, times, FLOPs and shares of a call, and the share of the steps' time.
-
-    Stretches under the counter are timed only where there is no other; `columns` makes shares of work.
-    """
+    """Row of a named phase: calls, times, FLOPs and shares of a call, and the share of the steps' time. Stretches under
+    the counter are timed only where there is no other; `columns` makes shares of work."""
     whole = [stretch for stretch in stretches if not stretch.counted and not stretch.compiled] or stretches
     shown, readings = columns(counted_work(whole, phases))
     mean_s = sum(stretch.seconds for stretch in whole) / len(whole)

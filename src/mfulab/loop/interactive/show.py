@@ -33,8 +33,7 @@ def bar(percent: float) -> str:
 
 
 def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], language: str = "en") -> Table:
-    """The rungs of the ladder that were measured, those beside its falling order dimmed; the reason in place of a bar
-    if the first is missing."""
+    """The measured rungs of the ladder, those beside its order dimmed; why the first is missing in place of a bar."""
     table, names = Table(box=None, pad_edge=False, show_header=False), Texts(language, "rungs")
     measured, first = ladder.measured(values), ladder.RUNGS[0].column
     drop = ladder.largest_drop(values)

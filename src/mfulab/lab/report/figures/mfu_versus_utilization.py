@@ -3,12 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from mfulab.lab.report import frames, trust
+from mfulab.lab.report import frames, remedies, trust
 from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, percent, runs, style
 from mfulab.lab.report.figures.headroom import COLORS
 from mfulab.lab.report.frames import READ, Tables, ok, own, preferred, with_machine, with_traces
 from mfulab.lab.tables.consistency import above_peak
-from mfulab.mfu import remedies
 
 TOPIC, ORDER = "headline", 0
 TALLEST = 4.6  # inches: sentence, figure and cause are one screen

@@ -10,11 +10,10 @@ import pandas as pd
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.lab.planning.naming import MEASURE
-from mfulab.lab.report import frames
+from mfulab.lab.report import frames, remedies
 from mfulab.lab.report.drawing import curves, relative
 from mfulab.lab.report.figures import headroom, mfu_versus_utilization
 from mfulab.lab.report.figures import input as input_figure
-from mfulab.mfu import remedies
 from mfulab.mfu.ladder import number
 from mfulab.mfu.models import FOLDERS
 from mfulab.mfu.verdict import COLUMNS as VERDICT
