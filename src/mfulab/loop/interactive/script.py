@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import dataloader
 
 from mfulab.core.files import write_text
@@ -27,7 +28,7 @@ from mfulab.loop.interactive.hooks import Hooks
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.statistics import Stats
 
-# Forward passes beside an optimiser that does not step, after which each of them counts as a step.
+# Forward passes without a step of the optimiser that exists, after which each of them counts as a step.
 LONG = 512
 STEPS = 50
 SPLIT_STEPS = 8
@@ -91,7 +92,8 @@ class Script:
             self._roots = {key: root for key, root in self._roots.items() if key not in held} | {place: module}
         self._forwards[place] = passes = self._forwards[place] + 1
         is_due = passes > self._wanted.warm_up and (passes & (passes - 1) == 0 or passes == self._wanted.warm_up + 1)
-        if self._boundary is None and not self._optimizers and is_due and (passes >= LONG or not _has_optimizer()):
+        none_steps = passes >= LONG or (is_due and not self._optimizers and not _has_optimizer())
+        if self._boundary is None and is_due and none_steps:
             self._boundary = module
             self._open([module])
             self._handle = module.register_forward_hook(self._hooks.guarded(self._ended))
@@ -103,6 +105,7 @@ class Script:
         if self._boundary is not None:
             self._is_stale = self._is_stale or optimizer not in self._optimizers
         steps = self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
+        self._forwards.clear()
         if self._boundary is None and steps == min(self._optimizers.values()) >= self._wanted.warm_up:
             self._boundary = optimizer
             # Torch walks the global hooks now, and an optimiser's own before them: only there may others change.
@@ -150,6 +153,8 @@ class Script:
         device = self._window.device
         kept = torch.random.fork_rng([device], device_type=device.type) if is_gpu(device) else torch.random.fork_rng([])
         with torch.inference_mode(False), torch.autocast(device.type, enabled=False), kept:
+            if not isinstance(self._boundary, torch.optim.Optimizer):
+                self._window.skip()  # of the last step the forward pass alone is over
             self._window.__exit__(None, None, None)
 
     def _tell(self) -> None:
@@ -157,9 +162,9 @@ class Script:
         from mfulab.loop.interactive.show import show
 
         window, wanted, split, boundary = self._window, self._wanted, self._split, self._boundary
-        self._is_over = True
         self._let_go()
         if not window.row:
+            self._is_over = True
             return
         row = window.row | (split.row() if split else {})
         text, names = Texts(wanted.language, "script"), [type(_unwrapped(each)).__name__ for each in window.models]
@@ -178,16 +183,16 @@ class Script:
                 if value is not None:
                     console.print(f"{name:36} {value}")
         if wanted.out:
-            rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+            joined = dist.is_available() and dist.is_initialized()
+            rank = dist.get_rank() if joined else int(os.environ.get("RANK", "0"))
+            ranks = dist.get_world_size() if joined else int(os.environ.get("WORLD_SIZE", "1"))
             reasons = {name: each.reason for name, each in window.readings.items() if each.reason}
-            place: dict[str, Any] = {
-                "script": wanted.name,
-                "models": names,
-                "step_of": names[0] if of_forwards else ends,
-            }
-            place |= {"rank": rank, "ranks": ranks, "verdict": window.verdict and window.verdict.cause}
+            place: dict[str, Any] = {"script": wanted.name, "models": names, "rank": rank, "ranks": ranks}
+            place["step_of"] = names[0] if of_forwards else ends
+            place["verdict"] = window.verdict and window.verdict.cause
             out = wanted.out.with_name(f"{wanted.out.stem}.rank{rank}{wanted.out.suffix}") if rank else wanted.out
             write_text(out, json.dumps(place | row | {"reasons": reasons}, ensure_ascii=False, default=str) + "\n")
+        self._is_over = True
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends with the script: tells what was measured by then, or in one sentence why nothing is."""
@@ -203,15 +208,11 @@ class Script:
             if held is not None:
                 held.__exit__(RuntimeError, RuntimeError("ended"), None)
             seen = max(self._optimizers.values(), default=max(self._forwards.values(), default=0))
-            why = (
-                f"ended by {type(error).__name__} after {steps} measured steps"
-                if error
-                else (
-                    f"it ended after {seen} steps, --warm-up {self._wanted.warm_up} and the counted one among them"
-                    if seen
-                    else "no module with parameters was called in its main thread"
-                )
-            )
+            why = "no module with parameters was called in its main thread"
+            if error is not None:
+                why = f"ended by {type(error).__name__} after {steps} measured steps"
+            elif seen:
+                why = f"it ended after {seen} steps, --warm-up {self._wanted.warm_up} and the counted one among them"
             self._say(why)
             self._let_go()
         except Exception as failure:
@@ -239,11 +240,8 @@ class Script:
             self._split.close()
         self._roots.clear()
         if self._boundary is not None and hasattr(self, "_handle"):
-            held = self._handle.hooks_dict_ref()
-            if (
-                not isinstance(self._boundary, torch.optim.Optimizer)
-                or next(reversed(held or ()), None) == self._handle.id
-            ):
+            held = self._handle.hooks_dict_ref() or {}
+            if isinstance(self._boundary, torch.nn.Module) or [*held][-1:] == [self._handle.id]:
                 self._handle.remove()
         self._hooks.close()
         self._boundary = self._window = self._split = None
