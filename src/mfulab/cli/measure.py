@@ -34,9 +34,9 @@ def _measured(script: str, arguments: Sequence[str], is_module: bool, wanted: di
     pid, made = os.getpid(), list[Any]()
 
     def begin() -> None:
-        from mfulab.loop.interactive.script import Script, Wanted
+        from mfulab.loop.interactive.script import Script
 
-        made.append(Script(Wanted(script, **wanted)))
+        made.append(Script(script, **wanted))
 
     waits = _Imports({"torch": begin, "torch._dynamo": lambda: [each.follow_compiler() for each in made]})
     sys.meta_path.insert(0, waits)

@@ -10,8 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -34,29 +33,17 @@ STEPS = 50
 SPLIT_STEPS = 8
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What is asked of a script: how many steps or seconds after how much warm-up, and where its row goes."""
-
-    name: str
-    steps: int | None
-    seconds: float | None
-    warm_up: int
-    ceiling_s: float
-    out: Path | None
-    whole: bool
-    language: str
-
-
 class Script:
     """Follows the script from the thread that makes this object; its hooks do nothing in threads and forks of it.
 
     A step ends with that optimiser's step which comes least often, the last of equals; without an optimiser each
     forward pass of a module is one. An optimiser that appears later lets the search begin anew.
+
+    `name` is the script's; `wanted` are the options of `mfulab measure`.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted, self._own = wanted, (os.getpid(), threading.get_ident())
+    def __init__(self, name: str, **wanted: Any) -> None:
+        self._wanted, self._own = SimpleNamespace(name=name, **wanted), (os.getpid(), threading.get_ident())
         self._hooks = Hooks((), self.fail, lambda: None)
         self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._is_over = False
@@ -222,7 +209,6 @@ class Script:
         """Says in one sentence what went wrong in measuring, and measures nothing more; the script goes on."""
         if self._is_over or os.getpid() != self._own[0]:
             return
-        self._is_over = True
         self._say(f"{type(error).__name__}: {error}")
         with suppress(Exception):
             if self._window is not None:
@@ -232,7 +218,8 @@ class Script:
 
     def _say(self, why: str) -> None:
         self._is_over = True
-        say(self._wanted.name, why)
+        with suppress(OSError, ValueError):
+            print(f"mfulab measure {self._wanted.name}: nothing is measured: {why}", file=sys.stderr)
 
     def _let_go(self) -> None:
         """Takes every hook off; one that others of its optimiser follow stays and does nothing."""
@@ -269,6 +256,8 @@ class Split:
         self.steps: list[list[str]] = [[]]
         self._running = ["other"]
         self._hooks, self._undo = Hooks(models, failed, lambda: None), ExitStack()
+        self._undo.callback(self._hooks.close)
+        self.close = self._undo.close
         begin, end = self._hooks.guarded(self._begin), self._hooks.guarded(self._end)
 
         def around(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -284,10 +273,8 @@ class Split:
         engine = around("backward", torch.autograd._engine_run_backward)
         optimizer = (lambda *_: self._begin("optimiser"), lambda *_: self._end())
         self._hooks.put_on(lambda _: self._begin("forward"), lambda *_: self._end(), None, optimizer, engine)
-        targets = [
-            (dataloader._BaseDataLoaderIter, "__next__", "loader"),
-            (dataloader.DataLoader, "__iter__", "loader"),
-        ]
+        loader: Any = dataloader
+        targets = [(loader._BaseDataLoaderIter, "__next__", "loader"), (loader.DataLoader, "__iter__", "loader")]
         if is_gpu(device):  # on a CPU nothing is copied to the device
             targets += [(torch.Tensor, "to", "copy"), (torch.Tensor, "cuda", "copy")]
         for owner, method, name in targets:
@@ -321,11 +308,6 @@ class Split:
         self._running = ["other"]
         self.steps.append([])
 
-    def close(self) -> None:
-        """Takes its hooks off."""
-        self._hooks.close()
-        self._undo.close()
-
     def row(self) -> dict[str, float | None]:
         """Median ms of each phase; None for one that no step had. Waits for a GPU to end."""
         intervals, sums = iter(self._clock.intervals()), list[Counter[str]]()
@@ -338,12 +320,6 @@ class Split:
         return {
             f"{name}_ms": 1e3 * Stats([each[name] for each in whole]).median if name in seen else None for name in PARTS
         }
-
-
-def say(name: str, why: str) -> None:
-    """Says on the standard error why nothing of a script is measured."""
-    with suppress(OSError, ValueError):
-        print(f"mfulab measure {name}: nothing is measured: {why}", file=sys.stderr)
 
 
 def _nothing(*_: Any) -> None:
