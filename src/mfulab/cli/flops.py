@@ -26,13 +26,7 @@ def show(
 ) -> None:
     """Prints the tree and the totals, or every layer as JSON. Raises ConfigurationError for what cannot be counted."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
-    changes = {}
-    for word in words:
-        key, separator, text = word.partition("=")
-        if not separator:
-            raise ConfigurationError(f"{word}: give key=value, such as arguments.num_hidden_layers=80")
-        changes[key] = read_yaml(text)
-    config = config_of(model, changes, sequence_length)
+    config = config_of(model, changed(words), sequence_length)
     rows, lines = (_computed if missing(config) else _counted)(config, batch_size, sequence_length)
     notes = list(filter(None, lines))
     if as_json:
@@ -42,6 +36,17 @@ def show(
     console.print(render(rows, depth=depth))
     for line in notes:
         console.print(line, markup=False)
+
+
+def changed(words: Sequence[str]) -> dict[str, Any]:
+    """Keys of a model and their values, from `key=value` each. Raises ConfigurationError."""
+    changes = {}
+    for word in words:
+        key, separator, text = word.partition("=")
+        if not separator:
+            raise ConfigurationError(f"{word}: give key=value, such as arguments.num_hidden_layers=80")
+        changes[key] = read_yaml(text)
+    return changes
 
 
 Told = tuple[list[dict[str, object]], Iterator[str]]

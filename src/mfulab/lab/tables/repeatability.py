@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mfulab.lab.tables import compare, replicates
-from mfulab.timing.statistics import fast_variance, undisturbed
+from mfulab.timing.statistics import fast_variance, undisturbed, usual_variance
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Trust:
 def trust(runs: Sequence[Sequence[float]]) -> Trust:
     """The trust that the processes' times of each run of one machine deserve."""
     several = [list(times) for times in runs if len(times) > 1]
-    usual = replicates.usual_variance([fast_variance(times) for times in several])
+    usual = usual_variance([fast_variance(times) for times in several])
     known = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
     split = list(filter(None, map(replicates.measurements, several)))
     if not split:
         return known
     # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
     turns = itertools.zip_longest(*split)
-    usuals = [replicates.usual_variance([fast_variance(each) for each in turn if each]) for turn in turns]
+    usuals = [usual_variance([fast_variance(each) for each in turn if each]) for turn in turns]
     covered, changed = [], []
     for measurements in split:
         intervals = []
