@@ -107,9 +107,14 @@ LOCKED = $(PIP) --require-hashes --requirement
 # Five seconds for an answer: pip itself would try again for minutes.
 ANSWERS = $(PYTHON) -c 'import sys, urllib.request as web; web.urlopen(sys.argv[1], timeout=5)' $(CPU_TORCH)/torch/ 2> /dev/null
 
+# Without PYTHON they go into `.venv`: no command writes into a system's Python unasked.
+ifeq ($(origin PYTHON),file)
+install: $(VENV)/installed ## Install the locked versions into .venv, or into the environment of PYTHON (EXTRAS="slurm counters notebook")
+	@$(if $(EXTRAS),$(MAKE) --no-print-directory install PYTHON=$(BIN)/python EXTRAS="$(EXTRAS)")
+else
 # torch's default build on Linux is the one for CUDA. Where no driver is, its CPU build comes first, from PyTorch's own index;
 # where that does not answer, the default build stays, which cannot be imported without CUDA's libraries.
-install: ## Install the locked versions into an environment of yours, the one of PYTHON (EXTRAS="slurm counters notebook")
+install:
 	@mkdir -p $(VENV) && : > $(LOG)
 	@echo "installing, 1 to 5 minutes the first time; pip writes to $(LOG)"
 	@$(LOCKED) requirements/build.lock $(LOGGED)
@@ -123,6 +128,7 @@ endif
 	@$(if $(CUDA),,$(PYTHON) -c 'import torch' 2> /dev/null ||) { echo "  CUDA's libraries, 2 GB"; $(LOCKED) requirements/cuda.lock $(LOGGED); }
 	@for extra in $(EXTRAS); do echo "  the extra $$extra"; $(LOCKED) requirements/$$extra.lock $(LOGGED); done
 	@$(PIP) --editable . $(LOGGED)
+endif
 
 # An environment holds the path that it was made at: a checkout that was moved makes it anew.
 HERE = [ "$$(cat $(VENV)/installed 2> /dev/null)" = "$$(pwd -P)" ]

@@ -218,3 +218,22 @@ def test_no_module_imports_itself_through_others():
 def test_tests_of_a_group_share_a_process(request):
     """xdist tells groups by a suffix of the test's name; without it, each process draws the page again, silently."""
     assert request.node.nodeid.endswith("@groups") == getattr(request.config.option, "loadgroup", False)
+
+
+def test_nothing_is_installed_into_a_python_that_nobody_named():
+    """With no PYTHON given, `make install` makes `.venv` and writes there, with its extras."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "MAKEFLAGS")}
+    commands = {
+        words: subprocess.run(
+            ["make", "-n", "VENV=none", "EXTRAS=slurm", *words],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+        ).stdout.splitlines()
+        for words in (("install",), ("install", "PYTHON=python3"))
+    }
+    writes = {words: set(re.findall(r"\S+(?= -m pip install )", "\n".join(lines))) for words, lines in commands.items()}
+    assert writes[("install",)] == {"none/bin/python"}
+    assert writes[("install", "PYTHON=python3")] == {"python3"}
+    assert any("slurm" in line for line in commands[("install",)])

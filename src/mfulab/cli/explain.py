@@ -14,9 +14,9 @@ from mfulab.core.errors import ConfigurationError, lacks, unknown
 from mfulab.core.groups import ModelConfig
 from mfulab.core.terminal import Terminal
 from mfulab.mfu.conventions import ORDER
-from mfulab.mfu.explain import BY_CHANCE, TOLERANCE, Explanation, explain
+from mfulab.mfu.explain import BY_CHANCE, TOLERANCE, Explanation
 from mfulab.mfu.models import model_config, read_yaml
-from mfulab.mfu.roofline import expect
+from mfulab.models.work import expect, explain
 
 COUNTS = ("sequence_length", "batch_size", "devices")
 NUMBERS = (*COUNTS, "tokens_per_s", "samples_per_s", "time_s", "reported", "peak_tflop_s")

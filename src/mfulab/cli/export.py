@@ -41,10 +41,7 @@ class Latest(Collector):
 
 @contextmanager
 def prometheus_page(port: int) -> Iterator[Latest]:
-    """Serves `http://127.0.0.1:PORT/metrics` with the sample that it gives; only this machine reaches it.
-
-    Raises ConfigurationError if the port (0: any free one) is taken.
-    """
+    """Serves `http://127.0.0.1:PORT/metrics`, 0: any port. Raises ConfigurationError if the port is taken."""
     registry, latest = CollectorRegistry(), Latest()
     registry.register(latest)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from mfulab.cli.flops import changed, config_of
 from mfulab.core.language.quantities import quantity
 from mfulab.core.terminal import Terminal
-from mfulab.mfu.fits import fits
+from mfulab.models.fits import fits
 
 
 def show(model: str, words: Sequence[str], as_json: bool, **asked: Any) -> int:

@@ -1,13 +1,6 @@
 """Two commits on one machine, measured in turn in one sweep: A B, later B A, so that drift hits both alike.
 
-    make compare BASE=main                                           the experiment `repeat`, this checkout against main
-    mfulab paired --base ../before --config experiment=kernels size=512,1024
-    mfulab paired --base v1.0 --minutes 10 --out results/tables/comparison.csv        and on the page
-
-After some rounds only runs without a verdict go on, until all have one, or the rounds or minutes are over.
-
-Each side plans with its own code and runs in a warm worker of its own; what is in results/ stays as it is. The exit
-code is that of `mfulab compare`.
+After some rounds only runs without a verdict go on. Each side plans with its own code and runs in its own warm worker.
 """
 
 import contextlib

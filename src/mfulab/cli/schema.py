@@ -26,10 +26,7 @@ EXPERIMENTS = "## Experiments, by question\n"  # in config/README.md, up to the 
 
 
 def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
-    """Prints the JSON Schema of the config of `step`, a measurement; without one the table of keys. Gives the status.
-
-    With `row` that of its row, and under `table` the lines of columns.csv for its table. With the others `check`.
-    """
+    """Prints the JSON Schema of a measurement's config, or of its `row`; without one all keys. Gives the status."""
     if only_check or fix:
         return check(fix)
     if step is None:

@@ -39,10 +39,7 @@ from mfulab.measurements.registry import MEASUREMENTS
 
 
 def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None) -> None:
-    """Measures `step`, a measurement, for Hydra's overrides, and before it what its numbers are joined with.
-
-    Raises ConfigurationError for a mistake in them.
-    """
+    """Measures `step` for Hydra's overrides, after what it is joined with. Raises ConfigurationError for a mistake."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     if CONFIG.is_dir() and {"-h", "--help"} & set(words):
         print(click.get_current_context().get_help(), help_of(step), sep="\n\n")
@@ -193,10 +190,7 @@ def with_unit(name: str, value: object) -> str:
 
 
 def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
-    """A line a run, with the columns that the page shows first; what all runs have alike stands below.
-
-    Columns that do not fit `width` letters are left out from the right, and counted.
-    """
+    """A line a run with the first columns that fit `width` letters; what all runs have alike stands below."""
     wanted = [name for name in MEASUREMENTS[step].shown.split() if name not in ("hardware", "verdict")]
     cells = {name: ["" if row.get(name) is None else with_unit(name, row[name]) for row in rows] for name in wanted}
     known = {name: column for name, column in cells.items() if any(column)}

@@ -119,7 +119,7 @@ def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Pa
         verdict = f"{words['verdict']}: {words['verdict_reason']}"
         said = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
         added += timeline.tracks(number, time, flops, peak and 1e12 * peak, said, names)
-    timeline.write(out, list({id(time.recording): time.recording for time, *_ in told}.values()), added)
+    timeline.write(out, list({id(time.trace): time.trace for time, *_ in told}.values()), added)
     print(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
 
 

@@ -22,11 +22,7 @@ LONGEST = 15
 
 
 def either(old: Path, new: Path, noticeable: float, gate: float | None, out: Path | None, as_json: bool) -> int:
-    """Compares two traces where both are files, otherwise two sets of results; the status of either.
-
-    Raises:
-        ConfigurationError: nothing is there to compare, or `out` is given, which holds runs, with traces.
-    """
+    """Compares two traces, or two sets of results. Raises ConfigurationError for none, or `out` of traces."""
     if not (old.is_file() and new.is_file()):
         return results(old, new, noticeable, gate, out, as_json)
     if out:
@@ -37,9 +33,7 @@ def either(old: Path, new: Path, noticeable: float, gate: float | None, out: Pat
 def compare(paths: Sequence[Path], gate: float | None, as_json: bool, language: str, **options: Any) -> int:
     """Shows the difference of the first rows of two files; 1 where the second is slower by more than the gate.
 
-    Raises:
-        ConfigurationError: there are not two files.
-        TraceError: a file cannot be read.
+    Raises ConfigurationError unless there are two files, TraceError if one cannot be read.
     """
     if len(paths) != 2:
         raise ConfigurationError(f"--compare: give two traces, the old one and the new one; here are {len(paths)}")

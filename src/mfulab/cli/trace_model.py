@@ -14,16 +14,9 @@ from mfulab.models.counted import count_model
 def count(
     model: str, batch_size: int, sequence_length: int | None, precision: str
 ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Counts one step of a model and gives what makes of a trace's row one with these FLOPs.
+    """Counts a step of a model, its products in `precision`, and gives what fills a trace's row with these FLOPs.
 
-    Args:
-        model: a name in config/model/, or one of a published model.
-        batch_size: samples a step.
-        sequence_length: tokens a sample; the model's own where None.
-        precision: the format of its products, which a trace without shapes does not tell.
-
-    Raises:
-        ConfigurationError: the model is unknown or cannot be counted.
+    Raises ConfigurationError if the model is unknown or cannot be counted.
     """
     try:
         operations = count_model(model_config(model, {}), batch_size, sequence_length).count.operations

@@ -16,10 +16,8 @@ from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
 
 
 def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, int]:
-    """The device to compute on and the CPU threads in use; raises NoDeviceError for a GPU that torch cannot use.
-
-    The allocator is in its declared state afterwards, unless the step brings it there itself (`settled=False`).
-    """
+    """The device to compute on and the CPU threads in use, the allocator settled unless the step does that itself.
+    Raises NoDeviceError for a GPU that torch cannot use."""
     threads = device.threads or cpu.usable_cores()
     torch.set_num_threads(threads)
     if settled:
@@ -36,11 +34,8 @@ def cores_filled() -> int:
 
 
 def effective_precision(precision: PrecisionConfig, device: torch.device) -> str:
-    """The format that matmuls use: autocast's where it is on, TF32 where float32 matmuls are allowed to round.
-
-    TF32 is a GPU's (compute capability 8.0 and later): elsewhere the switch changes nothing and matmuls stay fp32.
-    Raises UnsupportedError for a format in which torch computes nothing on the device.
-    """
+    """The format that matmuls use: autocast's, or TF32 on GPUs that have it and may round to it. Raises
+    UnsupportedError for one in which torch computes nothing there."""
     name = BY_DTYPE[precision.dtype].name
     formats = vendors.of_device(device).FORMATS if is_gpu(device) else ()
     if formats and name not in formats:
@@ -65,11 +60,8 @@ def emulated(precision: str, device: torch.device) -> str:
 
 
 def allow_tf32(allowed: bool) -> None:
-    """Sets the switches that make float32 matmuls and convolutions TF32, both of which torch has.
-
-    By their older names, which set the newer ones too: torch's own compiler reads either, and an older one that the
-    newer contradicts raises.
-    """
+    """Sets both of torch's switches for TF32 by their older names: torch's compiler reads either, and raises where
+    an older one contradicts the newer."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 

@@ -7,10 +7,8 @@ from mfulab.flops.formulas import TransformerShape, kaplan_flops, megatron_flops
 
 
 def looked_up_parameters(model: torch.nn.Module) -> int:
-    """Parameters of embedding tables that no other layer holds: a pass reads a row a token, and not the table.
-
-    A table that is the output layer's matrix as well is multiplied by, and read whole.
-    """
+    """Parameters of embedding tables that no other layer holds: a pass reads a row a token, and not the table, unless
+    it is the output layer's matrix as well."""
     tables: dict[int, int] = {}
     others: dict[int, int] = {}
     for module in model.modules():
@@ -20,11 +18,8 @@ def looked_up_parameters(model: torch.nn.Module) -> int:
 
 
 def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
-    """Reads the shape from a transformers decoder's config; None for what is none.
-
-    N leaves out tables of positions, which are looked up and multiply nothing. A table of words that is no output
-    layer too is left out as well.
-    """
+    """Reads the shape from a transformers decoder's config; None for what is none. N leaves out tables of positions,
+    and of words that are no output layer too."""
     config = getattr(model, "config", None)
     heads = getattr(config, "num_attention_heads", None)
     if config is None or heads is None or not getattr(config, "vocab_size", None):

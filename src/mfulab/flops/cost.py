@@ -66,11 +66,8 @@ def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
 def document_pairs(
     queries: int, keys: int, is_causal: bool, left: int | None = None, right: int | None = None
 ) -> Pairs:
-    """One document of a kernel that takes lengths or windows; the last query is aligned with the last key.
-
-    A query sees `left` keys before its own place and `right` after it; None and -1 are without a limit, causal is
-    `right` = 0.
-    """
+    """One document of a kernel that takes lengths or windows; the last query is aligned with the last key. A query sees
+    `left` keys before its place and `right` after it; None and -1 are no limit."""
     left, right = (-1 if side is None else side for side in (left, right))
     right = 0 if is_causal else right
     if left < 0 and right < 0:

@@ -30,10 +30,8 @@ _POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
 
 
 def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """FLOPs of one call of an operator that does not count towards MFU; None if there is no formula.
-
-    `packet` is the operator's `torch.ops` overload packet; `tensors` are all that it reads and writes.
-    """
+    """FLOPs of one call of an operator that does not count towards MFU; None if there is no formula. `packet` is its
+    `torch.ops` overload packet; `tensors` are all that it reads and writes."""
     name = getattr(packet, "__name__", "")
     if name in FUSED_OPTIMIZERS or name.startswith("_foreach_"):
         # On a list of tensors what the plain operator costs on each.

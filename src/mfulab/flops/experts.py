@@ -34,11 +34,11 @@ def active_parameters(model: torch.nn.Module) -> int:
 
 
 class RoutedTokens(ExitStack):
-    """Notes inside it how tokens are routed: `unread_parameters`, the weights of experts that no token is sent to.
+    """Notes inside it how tokens are routed: `unread_parameters`, the weights of experts that no token is sent to, and
+    `imbalance`, since a step waits in each layer for its busiest expert.
 
-    `imbalance` is the mean of each layer's: a step waits in each layer for its busiest expert. A layer of experts has
-    stacked weights, [experts, …], and is called with the chosen experts' numbers, as in transformers. Both are None if
-    none was called, as under a compiler or a CUDA graph.
+    A layer of experts has stacked weights, [experts, …], and is called with the chosen experts' numbers, as in
+    transformers. Both are None if none was called, as under a compiler or a CUDA graph.
     """
 
     def __init__(self) -> None:
@@ -67,10 +67,8 @@ class RoutedTokens(ExitStack):
 
 
 def unread_elements(numbers: tuple[int, int] | None, rows: torch.Tensor, experts: torch.Tensor) -> int:
-    """Elements of stacked weights [E, …] that no row reads, of k·n rows of n tokens routed evenly at random.
-
-    `numbers` as `expert_numbers` gives them; of other groups each row chooses one.
-    """
+    """Elements of stacked weights [E, …] that no row reads, of k·n rows of n tokens routed evenly at random; `numbers`
+    as `expert_numbers` gives them, of other groups each row chooses one."""
     count = experts.shape[0]
     active = numbers[1] if numbers and numbers[0] == count else 1
     read = expected_experts_read(count, active, rows.shape[0] / active)

@@ -50,11 +50,8 @@ def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str,
 def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Explanation:
     """Finds the fewest kinds of layers, left out or counted twice, that leave only what elementwise operators explain.
 
-    Args:
-        counted: the tool's FLOPs.
-        kinds: ours by kind of layer; all sets of them are tried.
-        other_flops: ours of elementwise operators. Up to eight times as much is taken for them: conventions differ by a
-            few FLOPs an element, some tools count biases, and those that give MACs have all of it doubled.
+    `counted` are the tool's FLOPs, `kinds` ours by kind of layer. Up to eight times `other_flops` are taken for
+    elementwise operators: conventions differ by a few FLOPs an element, and MACs have all of it doubled.
     """
     whole = sum(kinds.values())
     for size in range(len(kinds) + 1):

@@ -1,8 +1,7 @@
 """flex_attention inside a counter: its pairs by its own mask function, and a result on any device.
 
-Outside, torch runs it compiled or not at all, on real devices alone. Inside, the one function that all its callers end
-in is replaced: without data it becomes the attention made for counting, with data it runs as it would, unseen, and is
-counted as a whole.
+The one function that all callers end in is replaced: without data it becomes the attention made for counting, with data
+it runs as it would, unseen, and is counted as a whole.
 """
 
 from collections.abc import Callable, Iterator
@@ -79,10 +78,8 @@ def block_mask_pairs(query: Tensor, key: Tensor, block_mask: tuple[Any, ...]) ->
 
 
 def block_mask_documents(block_mask: module.BlockMask) -> list[list[int]] | None:
-    """Real tokens of each document of each sequence that a block mask distinguishes, as `masks.documents_of`.
-
-    None for queries that are other tokens than the keys, for masks of more than `LARGEST_MASK` pairs, and without data.
-    """
+    """Real tokens of each document of each sequence that a block mask distinguishes. None for queries that are other
+    tokens than the keys, for masks of more than `LARGEST_MASK` pairs, and without data."""
     queries, keys = block_mask.seq_lengths
     mask = _evaluated(block_mask.as_tuple(), queries, keys, block_mask.kv_num_blocks) if queries == keys else None
     return None if mask is None else documents_of(mask)

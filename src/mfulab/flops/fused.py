@@ -14,7 +14,6 @@ from torch.library import CustomOpDef
 
 
 def _operator(name: str, schema: str, shapes: Callable[..., Any]) -> CustomOpDef:
-    """Makes an operator that computes the shapes of its results, and no values."""
 
     def without_data(*_: Any) -> Any:
         raise NotImplementedError("made for counting: it knows shapes, not values")
@@ -85,11 +84,8 @@ grouped_product.register_autograd(
 
 @contextmanager
 def fused_operators() -> Iterator[None]:
-    """Has torch's fused functions call the operators above on tensors without data.
-
-    The replacement is made at the autograd level of torch's dispatcher: wherever the call comes from, a layer of torch,
-    the recomputation of a checkpoint or a function imported by name, it is met there.
-    """
+    """Has torch's fused functions call the operators above on tensors without data, at the autograd level of torch's
+    dispatcher: wherever the call comes from, it is met there."""
     library = torch.library.Library("aten", "IMPL")
     try:
         for key in ("AutogradMeta", "AutogradCPU"):

@@ -22,12 +22,8 @@ Body = Callable[..., Any]
 
 @contextmanager
 def bodies_seen(listens: Callable[[Any], bool], branches: Callable[[Body, Body, Sequence[Any]], Any]) -> Iterator[None]:
-    """Inside it `cond`, `scan`, `map` and `while_loop` run their bodies in the open.
-
-    Args:
-        listens: whether a call with these arguments is the counter's to see.
-        branches: gives the result of a `cond` that has no data to choose by, from both bodies and their operands.
-    """
+    """Inside it `cond`, `scan`, `map` and `while_loop` run their bodies in the open, where `listens` takes their
+    arguments; `branches` gives the result of a `cond` that has no data to choose by."""
     dispatch = HigherOrderOperator.dispatch
 
     def cond(pred: Any, yes: Body, no: Body, operands: Sequence[Any] = ()) -> Any:
@@ -52,7 +48,6 @@ def bodies_seen(listens: Callable[[Any], bool], branches: Callable[[Body, Body, 
 
 
 def _plain(operator: HigherOrderOperator) -> Any:
-    """The implementation that calls an operator's body on tensors with data."""
     return operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
 
 

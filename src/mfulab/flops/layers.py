@@ -25,8 +25,6 @@ Pass = Literal["forward", "backward", "recomputed", "optimizer"]
 
 @dataclass(frozen=True)
 class _Frame:
-    """Activity that is under way: a layer's forward, autograd's engine, or an optimiser's step."""
-
     kind: Literal["layer", "engine", "optimizer"]
     layer: str = ROOT
     owner: int = 0
@@ -65,12 +63,10 @@ class Opened(ExitStack):
 class LayerTracker(Opened):
     """Follows a model through its step, and remembers which layer made each node of the autograd graph.
 
-    Autograd numbers its nodes in the order of their making. The numbers at which layers begin and end say in the
-    backward pass to which layer a gradient belongs. A module used twice goes by its first name; one that is no part of
-    the model belongs to whatever called it.
-
-    Hooks are global ones, so neither the model nor a compiled form of it is touched. Several models are tracked as one
-    `torch.nn.ModuleDict`, whose keys become the first part of their layers' names.
+    Autograd numbers its nodes in order: the numbers at which layers begin and end say to which layer a gradient
+    belongs. A module used twice goes by its first name; one that is no part of the model belongs to whatever called it.
+    Hooks are global, so neither the model nor a compiled form of it is touched. Several models are one
+    `torch.nn.ModuleDict`.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -122,7 +118,6 @@ class LayerTracker(Opened):
         return layer, direction
 
     def _maker(self, node: Node) -> str:
-        """Name of the layer that made an autograd node; the root for those that belong to none."""
         number = node._sequence_nr()
         # Accumulating a leaf's gradient has the largest number that there is.
         return ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
@@ -218,7 +213,6 @@ class LayerTracker(Opened):
 
 
 def _holders(model: torch.nn.Module) -> dict[int, set[str]]:
-    """Modules by the storage of each weight that they hold themselves."""
     holders: dict[int, set[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         plain = type(weight) in (torch.Tensor, torch.nn.Parameter) or isinstance(weight, FakeTensor)

@@ -34,17 +34,12 @@ def with_values(tensor: Any) -> Any:
 
 
 def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
-    """Pairs of one head and sequence, the mean over those that the mask distinguishes.
-
-    Args:
-        mask: [..., queries, keys] or what broadcasts to it; true, or above -10,000, where a query sees a key.
-        queries: of each sequence.
-        keys: of each sequence.
+    """Pairs of one head and sequence, the mean over those that the mask [..., queries, keys] distinguishes: true, or
+    above -10,000, where a query sees a key.
 
     Documents are the blocks along the diagonal that no query's keys reach across; a document's queries count as many
     keys as the one that sees most. Keys that nobody sees and queries that see nothing are padding of the document
-    before them, so padding alone changes no full count; `Pairs.padding` is its part. Without data all pairs count, as a
-    bound.
+    before them, so padding alone changes no full count. Without data all pairs count, as a bound.
     """
     mask = with_values(mask)
     if mask is None:

@@ -22,13 +22,10 @@ Shape = Sequence[int]
 def register(operator: Any, formula: Formula) -> None:
     """Gives an operator a formula, in one line: `register(torch.ops.mine.matmul, lambda x, w: 2 * x.numel())`.
 
-    Args:
-        operator: a `torch.ops` operator, the object that `torch.library.custom_op` returns, a Triton kernel, or a name
-            such as `"mine::matmul"`. A kernel launched by hand is invisible to torch: make it a custom operator first.
-        formula: takes the operator's arguments, and its result as `out` where it has a parameter of that name; returns
-            FLOPs, or a Cost where causal or executed FLOPs differ.
-
-    A later registration replaces an earlier one, torch's own included.
+    `operator` is one of `torch.ops`, of `torch.library.custom_op`, a Triton kernel (as a custom operator: torch does
+    not see one launched by hand), or a name such as `"mine::matmul"`. The formula takes its arguments, and its result
+    as `out` where it has such a parameter, and returns FLOPs or a Cost. It replaces an earlier one, torch's own
+    included.
     """
     takes_result = "out" in inspect.signature(formula).parameters
     FORMULAS[operator_name(operator)] = (
@@ -50,10 +47,8 @@ def operator_name(operator: Any) -> str:
 
 
 def matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]: each element of the first meets n of the second.
-
-    A sparse operand has as many elements as it stores. A complex multiply-add is four real ones.
-    """
+    """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]. A sparse operand has as many elements as it stores; a
+    complex multiply-add is four real ones."""
     asked = getattr(a, "is_complex", None)
     real = 4 if asked and asked() else 1
     if _is_sparse(b) and not _is_sparse(a):
@@ -72,10 +67,8 @@ def _stored(tensor: Any) -> int:
 
 
 def batched_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int | Cost:
-    """FLOPs of a batched matmul. Squares of tokens by tokens, which eager attention makes, grow with pairs of tokens.
-
-    Those of a chunk, or of a head's width in linear attention, look the same: `Cost.side` tells them apart.
-    """
+    """FLOPs of a batched matmul. Squares of tokens by tokens, which eager attention makes, grow with pairs of tokens;
+    `Cost.side` tells those of a chunk or of a head's width apart."""
     if getattr(b, "is_nested", False) or getattr(a, "is_nested", False):
         return nested_matmul(a, b)
     flops = matmul(a, b)
@@ -86,10 +79,8 @@ def batched_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int | Cost:
 
 
 def trilinear(a: Any, b: Any, c: Any, *rest: Sequence[int], **__: Any) -> int:
-    """FLOPs of Bilinear's product of three factors, or a gradient: of the first two, then of that with the third.
-
-    `rest` is the dimensions of size 1 that each factor is given, and those that are summed over.
-    """
+    """FLOPs of Bilinear's product of three factors, or a gradient. `rest` is the dimensions of size 1 that each factor
+    is given, and those that are summed over."""
     *added, summed = (set(dimensions) for dimensions in rest[:4])
     sizes: dict[int, int] = {}
     for factor, missing in zip((a, b, c), added, strict=True):
@@ -122,7 +113,6 @@ def nested_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
 
 
 def _lengths(x: Any) -> list[int]:
-    """Tokens of each sequence of [batch, tokens, width], nested or not."""
     if getattr(x, "is_nested", False):
         return [int(size[0]) for size in x._nested_tensor_size().tolist()]
     return [x.shape[1]] * x.shape[0]
@@ -134,19 +124,14 @@ def linear(inputs: Any, weight: Any, *_: Any, **__: Any) -> int:
 
 
 def grouped_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """FLOPs of a grouped matmul: each row meets one group, so a mixture costs what its active experts cost.
-
-    [rows, k]·[groups, k, n], and [m, rows]·[rows, n] for the gradient of the weights.
-    """
+    """FLOPs of a grouped matmul, [rows, k]·[groups, k, n] or [m, rows]·[rows, n] for the gradient of the weights: each
+    row meets one group."""
     return 2 * a.numel() * b.shape[-1]
 
 
 def convolution_flops(input_shape: Shape, weight_shape: Shape, output_shape: Shape, transposed: bool) -> int:
-    """FLOPs of a convolution, grouped and depthwise ones included.
-
-    A weight [out channels, in channels ÷ groups, *kernel] costs each output element its own slice; a transposed one's
-    weight [in channels, out channels ÷ groups, *kernel] costs each input element its slice.
-    """
+    """FLOPs of a convolution: each output element costs its slice of the weight [out channels, in channels ÷ groups,
+    *kernel]; each input element where it is transposed."""
     return 2 * prod(input_shape if transposed else output_shape) * prod(weight_shape[1:])
 
 

@@ -1,10 +1,9 @@
 """Other tools that count a model's forward pass, each behind one function, converted to FLOPs of two a multiply-add."""
 
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -12,8 +11,7 @@ from torch import nn
 OtherCounter = Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
 
 
-@dataclass(frozen=True)
-class OtherCount:
+class OtherCount(NamedTuple):
     """Result of a tool for one forward pass."""
 
     printed: float  # the tool's own number
@@ -44,7 +42,6 @@ def count_by(counter: OtherCounter, model: nn.Module, inputs: torch.Tensor) -> O
 
 
 def _counted(counter: OtherCounter, model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
-    """The tool's number, its unit, and what it passed over if it says so."""
     match counter:
         case "torch":
             from torch.utils.flop_counter import FlopCounterMode

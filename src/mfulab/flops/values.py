@@ -1,8 +1,5 @@
-"""Small tensors on the meta device that keep their values, so that code which reads a few of them runs there too.
-
-Schedules of dropout rates (`[x.item() for x in torch.linspace(0, 0.1, 12)]`), masks that are looked at for zeros,
-sequence lengths: a few numbers decide what is built, and no device is needed to know them.
-"""
+"""Small tensors on the meta device that keep their values, so that code which reads a few of them runs there too:
+schedules of dropout rates, masks that are looked at for zeros, sequence lengths."""
 
 from contextlib import suppress
 from typing import Any

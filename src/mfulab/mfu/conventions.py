@@ -51,11 +51,8 @@ CONVENTIONS = tuple(BY_KEY.values())
 
 
 def flops(work: Work, choices: Choices) -> float:
-    """FLOPs of a step as a convention counts them.
-
-    A parameter that is multiplied by costs 2 FLOPs a token and pass; passes are forward, and in training the gradients
-    of activations and of weights: 6·N in all (Kaplan et al. 2020, arXiv:2001.08361).
-    """
+    """FLOPs of a step as a convention counts them. A parameter costs 2 FLOPs a token and pass, forward and two
+    gradients in training: 6·N in all (Kaplan et al. 2020, arXiv:2001.08361)."""
     passes = 3 if work.mode == "training" else 1
     each = 2 * passes * work.tokens
     products = work.flops("products")

@@ -1,8 +1,5 @@
-"""The utilization ladder, each rung once: from a busy device to useful arithmetic, and where a run falls furthest.
-
-A rung is a share of the same step that asks more than the one before it. Verdict, figure, terminal and docs take the
-rungs and the largest drop from here.
-"""
+"""The utilization ladder, each rung once: from a busy device to useful arithmetic, and where a run falls furthest. A
+rung is a share of the same step that asks more than the one before it."""
 
 import itertools
 import math
@@ -19,9 +16,8 @@ TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tens
 class Rung:
     """One rung: `column` of the profile table, also the key of its name in the catalogues' section `rungs`.
 
-    With `falls` it belongs to the falling order, otherwise it stands beside it. `precisions` limits the order to rows
-    of these effective precisions; a value of the column `instead` puts the rung beside the order. A rung `only_below`
-    another is left out of rows in which it is no lower.
+    With `falls` it belongs to the falling order, limited to `precisions`; a value of the column `instead` puts it
+    beside the order. A rung `only_below` another is left out of rows in which it is no lower.
     """
 
     column: str

@@ -16,11 +16,8 @@ MOST_UNCOUNTED = 50.0  # % of matmuls' time: beyond it MFU would say more of wha
 
 
 def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> dict[str, Any]:
-    """Joined columns of one row read from a trace: MFU against the peak of its device, weighted by its formats.
-
-    FLOPs in several formats take useful time in each: the peak is the FLOP-weighted harmonic mean, so that MFU is the
-    share of the step that the FLOPs would take at their own peaks. `measured` is as in `headroom.best_time`.
-    """
+    """Joined columns of one row read from a trace. MFU is the share of the step that the FLOPs would take at their own
+    peaks: the peak is the FLOP-weighted harmonic mean."""
     given: Values = json.loads(row.get("given_peaks") or "{}")
     device, units, steps = row.get("device") or "", row.get("units"), row.get("steps") or 1
     time = row.get("time_s") if row.get("status") == "ok" else None
@@ -83,7 +80,6 @@ def _trace_peak(device: str, precision: str, units: int | None, given: Values) -
 
 
 def _without_mfu(row: Values, joined: Values, missing: Said | None, at_least: float | None) -> Said | None:
-    """Reason why a trace gives no MFU, with a remedy; None if it gives one."""
     if row.get("status") != "ok" or joined["mfu_percent"] is not None:
         return None
     if row.get("flops") is None:

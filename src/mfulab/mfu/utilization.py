@@ -46,10 +46,8 @@ def percent(part: float | None, whole: float | None) -> float | None:
 
 
 def of_peak(flops: float | None, seconds: float | None, peak_tflop_s: float | None) -> float | None:
-    """FLOPs ÷ seconds ÷ peak in percent: MFU of the FLOPs that a model needs, HFU of those that ran.
-
-    Chowdhery et al. 2022, PaLM, appendix B. Every MFU of this project is formed here. None as in `ratio`.
-    """
+    """FLOPs ÷ seconds ÷ peak in percent: MFU of the FLOPs that a model needs, HFU of those that ran (Chowdhery et al.
+    2022, PaLM, appendix B); None as in `ratio`. Every MFU is formed here."""
     return percent(tflop_s(flops, seconds), peak_tflop_s)
 
 
@@ -59,11 +57,8 @@ Measure = Sequence[float | None]  # (value, low, high)
 def quotient_interval(
     value: float | None, numerators: Sequence[Measure] = (), denominators: Sequence[Measure] = ()
 ) -> tuple[float | None, float | None]:
-    """The 95 % confidence interval of a quotient of independent measures: relative half-widths add as squares.
-
-    A measure without an interval counts as exact, as a datasheet's peak is. None if the value is None, or no measure
-    has an interval.
-    """
+    """The 95 % confidence interval of a quotient of independent measures: relative half-widths add as squares. A
+    measure without an interval counts as exact; None if all do, or without a value."""
     low = [*(_width(each, 1) for each in numerators), *(_width(each, 2) for each in denominators)]
     high = [*(_width(each, 2) for each in numerators), *(_width(each, 1) for each in denominators)]
     if value is None or not any(low):
@@ -79,10 +74,8 @@ def _width(measure: Measure, bound: int) -> float | None:
 
 
 def default_basis(device: str | None) -> str:
-    """`spec` on a GPU with datasheets; `measured` on a CPU, whose computed peak is no limit, and on Apple's GPUs.
-
-    Virtual machines hide turbo clocks; Apple prints rates of few chips, in fp32 alone.
-    """
+    """`spec` on a GPU with datasheets; `measured` on a CPU, whose turbo clocks virtual machines hide, and on Apple's
+    GPUs, of which few rates are printed."""
     return "spec" if device == GPU else "measured"
 
 
@@ -107,15 +100,12 @@ def utilization(
     Inference Performance Engineering: Best Practices", Databricks): a pass reads each parameter at least once.
 
     Args:
-        time_s: seconds of the step.
+        time_s: seconds of the step, with its confidence interval `interval_s`; MFU's includes a measured ceiling's.
         device: cpu or cuda, which decides the default denominator.
-        flops: what the model needs for the step; `causal_flops` the same with causal attention counted by its half,
-            `executed_flops` what ran, recomputation included.
+        flops: what the model needs; `causal_flops` with causal attention by its half, `executed_flops` what ran.
         read_bytes: parameters and key-value cache that the step reads; None for training, which has no MBU.
-        interval_s: the confidence interval of `time_s`, low and high; MFU's includes that of a measured ceiling.
         clock_mhz: the mean clock during the step; the peak at the actual clock scales with it.
-        compute: the ceilings row of the step's effective precision, in TFLOP/s; empty without one.
-        memory: the ceilings row of the memory bandwidth, in GB/s; empty without one.
+        compute: the ceilings row of the step's effective precision, in TFLOP/s; `memory` that of bandwidth, in GB/s.
         executed_compute: as `compute`, under HFU, where what was executed has another mixture of formats.
     """
     denominators = _denominators(compute, clock_mhz)
@@ -140,7 +130,6 @@ def utilization(
 
 
 def _denominators(compute: Mapping[str, Any], clock_mhz: float | None) -> dict[str, float | None]:
-    """Peaks in TFLOP/s by the basis that they make."""
     spec = compute.get("computed_tflop_s")
     return {
         "spec": spec,

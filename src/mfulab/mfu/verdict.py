@@ -1,8 +1,7 @@
 """Verdict on a run: the rung at which its ladder drops, and the cause of the largest part of the time that it loses.
 
-A pure function of one joined row of a step or trace. A verdict is keys and numbers, which is what tables store; its
-sentences stand in the catalogues, under `verdict`, and `core/language/verdicts.py` forms them. The thresholds are rules
-of thumb, and every sentence carries the numbers that it rests on, so that a reader can disagree.
+A verdict is keys and numbers, which is what tables store; its sentences stand in the catalogues, under `verdict`. The
+thresholds are rules of thumb, and every sentence carries the numbers that it rests on.
 """
 
 import json
@@ -61,7 +60,6 @@ def judge(row: Mapping[str, object]) -> Verdict:
 
 
 def _first(*values: float | None) -> float | None:
-    """The first value that was measured."""
     return next((value for value in values if value is not None), None)
 
 
@@ -71,9 +69,9 @@ def _reached(key: str, facts: Facts, column: str, least: float, name: str = "sha
 
 
 def lost_parts(facts: Facts) -> Lost:
-    """Parts of the time that do not serve the model, in percent of the step: of its headroom, where that is known.
+    """Parts of the time that do not serve the model, in percent of the step: of its headroom, else of the shares that
+    were read, where `busy` is time of which nothing more is known.
 
-    Else of the shares that were read: `busy` is time in which the device works, of which nothing more is known.
     Beside them `padding`, the share of the useful part that serves no token, and `unused`, what a CPU's cores idle.
     """
     mfu, useful, used = facts["mfu_percent"], facts["useful_mfu_percent"], facts["utilization_percent"]
@@ -245,7 +243,6 @@ def _low_occupancy(facts: Facts, lost: Lost) -> Said | None:
 
 
 def _computed_beside(facts: Facts) -> Said | None:
-    """The share of a CPU that other processes took; None if they left it alone."""
     return _reached("beside", facts, "other_processes_percent", OTHERS)
 
 
@@ -257,7 +254,6 @@ def _held_back(facts: Facts) -> Said | None:
 
 
 def _disturbed(facts: Facts) -> Said | None:
-    """Processes that met a slow state of the machine, by its probe; None if it was as fast as ever."""
     numbers = {"count": facts["disturbed_replicates"], "total": facts["replicates"], "slowdown": facts["slowdown"]}
     return Said("disturbed", numbers) if facts.at_least("disturbed_replicates", 1) else None
 
@@ -272,10 +268,8 @@ def _on_cpu(facts: Facts) -> bool:
 
 
 def _attributed(facts: Facts) -> dict[str, float] | None:
-    """MFU taken apart, percent: time in matmuls, in other operators, outside of any; the MFU of the matmuls alone.
-
-    Their MFU is against the best matmul measured, or against the datasheet's peak where none was.
-    """
+    """MFU taken apart, percent: time in matmuls, in other operators, outside of any; the MFU of the matmuls alone,
+    against the best matmul measured, else the datasheet's peak."""
     matmuls, others, measured = facts["matmul_percent"], facts["other_operators_percent"], facts["mfu_measured_percent"]
     mfu = _first(measured, facts["mfu_percent"])
     if not matmuls or others is None or mfu is None:

@@ -18,16 +18,12 @@ BETWEEN_MARKS = QUEUED // 2
 
 
 class DeviceTimer:
-    """CUDA events on the current stream.
+    """CUDA events on the current stream, held by a spinning kernel a little longer than the host took to queue as many
+    launches.
 
-    The hold is a spinning kernel a little longer than the host took to queue the same launches the last time. Of a
-    longer group only the first `QUEUED` calls are held back; the host queues the others while these run, and marks
-    between them show that the device never caught up.
-
-    A group whose hold ended before all was queued is void: the next hold is twice as long and the spinning kernel is
-    calibrated anew, since the clock may have risen. So is one in which the device caught up. After three in a row a
-    group is of `QUEUED` calls at most, for a host slower than its kernel; after three such it is timed as it is, and
-    not `held`: a call that synchronises cannot be.
+    Of a longer group the first `QUEUED` calls are held; marks between later ones show that the device never caught
+    up. A group whose hold ended early, or that was caught up, is void: the next hold is longer, calibrated anew.
+    After three a group is of `QUEUED` calls at most; after three such it is timed as it is, and not `held`.
     """
 
     most_calls = 100_000  # as many as a kernel of 1 µs needs
@@ -45,7 +41,6 @@ class DeviceTimer:
 
     @staticmethod
     def _calibrate(cycles: int = 10_000_000) -> float:
-        """Cycles of the spinning kernel that take a second."""
         torch.cuda._sleep(cycles)
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()

@@ -111,10 +111,9 @@ def in_rounds(
     now: Callable[[], float] = time.monotonic,
     say: Callable[[str], object] = lambda _: None,
 ) -> list[Compared]:
-    """Verdicts on pairs that are measured in rounds, of runs that lack one, as long as rounds and minutes last.
+    """Verdicts on pairs measured in rounds, of runs that lack one; no pair begins that would end after the minutes.
 
-    A pair is not begun where the longest one of its run so far would not end in time. `measure` takes a run, and
-    whether the new goes first; `now` tells seconds, and `say` gets a line a round.
+    `measure` takes a run, and whether the new goes first; `now` tells seconds, and `say` gets a line a round.
     """
     pairs: dict[Run, list[Pair]] = {run: [] for run in runs}
     took_s = dict.fromkeys(runs, 0.0)
@@ -150,10 +149,8 @@ def judge(
 ) -> list[Compared]:
     """A verdict on each run from its ratio new ÷ old and the 95 % confidence interval of that (`ratio_of`).
 
-    Args:
-        pairs: both times of each pair, measured one after the other; a pair that lacks one does not count.
-        reasons: why runs have no time, in words.
-        noticeable: the relative difference that matters.
+    `pairs` are both times in seconds, measured in turn; a pair that lacks one does not count. `reasons` say why a run
+    has no time; `noticeable` is the relative difference that matters.
     """
     both = {run: [(old, new) for old, new in several if old and new] for run, several in pairs.items()}
     ratios = {run: [new / old for old, new in several] for run, several in both.items()}
@@ -178,10 +175,9 @@ def judge(
 def ratio_of(ratios: Sequence[float], usual: float | None = None) -> tuple[float, float, float]:
     """The ratio that two or more pairs give, and the ends of its 95 % interval.
 
-    Hodges and Lehmann's (1963): the median of the mean logarithms of every two pairs, each with itself among them. It
-    needs two thirds of the normal pairs that a median needs, and one pair in four may be far off. From `RANKED` pairs
-    on the interval is Wilcoxon's of signed ranks; of fewer Student's, which borrows from `usual`, the variance that
-    most runs' logarithms have.
+    Hodges and Lehmann's (1963): the median of the mean logarithms of every two pairs; one pair in four may be far off.
+    From RANKED pairs on the interval is Wilcoxon's of signed ranks; of fewer Student's, which borrows from `usual`, the
+    variance of most runs' logarithms.
     """
     logarithms = [math.log(each) for each in ratios]
     count = len(logarithms)

@@ -1,7 +1,7 @@
 """Times short calls, hot and cold, contestants interleaved so that drift hits all alike, until the spread settles.
 
-The stopping rule is nvbench's: a contestant is done once its noise is under 0.5 %, or no longer falls. One repetition
-is a group of calls long enough for its clock; a cold one is a single call after the caches were flushed.
+The stopping rule is nvbench's: noise under 0.5 %, or falling no longer. One repetition is a group of calls long
+enough for its clock; a cold one is a single call after the caches were flushed.
 """
 
 import math
@@ -152,12 +152,11 @@ def interleave(
     watch: Watch | None = None,
     best: Best = UNKNOWN,
 ) -> Interleaved:
-    """Warms every contestant up, then times one hot and one cold repetition of each a round.
+    """Warms every contestant up, then times one hot and one cold repetition of each a round, until all have settled.
 
-    Rounds begin with each contestant in turn, equally often: at a power limit the first finds a rested device, and was
-    up to 11 % faster on an H100. `refresh` is called before each round, untimed: it gives the contestants other inputs.
-    `watch` tells the machine's state around each round, whose `best` may be known. Disturbed rounds do not count where
-    `least_rounds` others were timed.
+    Rounds begin with each contestant in turn: at a power limit the first was up to 11 % faster on an H100. `refresh`
+    gives other inputs before each round, untimed. Disturbed rounds do not count where `least_rounds` others were
+    timed.
     """
     calls, best_s = {}, {}
     for name, call in contestants.items():
@@ -194,11 +193,8 @@ def interleave(
 
 
 def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
-    """The rounds between two states of which one was disturbed; `states` has one more than there were rounds.
-
-    A state that a probe answered twice, since it costs time, stands for the rounds up to the next: these share their
-    states, the one before all and the one after.
-    """
+    """Rounds between two states of which one was disturbed; `states` has one more than rounds. Rounds between two
+    equal answers of the probe share their states."""
     disturbed: set[int] = set()
     first = 0
     for last in range(1, len(states)):
@@ -218,10 +214,7 @@ def undisturbed(repetitions: Sequence[Repetition], disturbed: set[int], least_ro
 
 
 def _warm_up(call: Call, timer: Timer, warm_up_s: float) -> tuple[int, float]:
-    """Calls until the time is over; returns how many calls make one hot repetition, and the best call's seconds.
-
-    A call alone takes longer than one of many, of which the second count is made.
-    """
+    """Calls that make one hot repetition, and the best call's seconds; a call alone takes longer than one of many."""
     started = time.perf_counter()
     best_s = timer.time(call, 1).time_s
     while time.perf_counter() - started < warm_up_s:

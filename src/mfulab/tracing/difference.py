@@ -1,6 +1,6 @@
 """Two traces held against each other: a step's difference by kind of time, operator and shapes, exactly."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import variance
 
@@ -48,12 +48,11 @@ class Difference:
 
     def kinds(self) -> list[Part]:
         """The parts summed by kind of time."""
-        sums: dict[str, tuple[Fraction, Fraction]] = {}
+        sums: dict[str, Part] = {}
         for part in self.parts:
-            before, after = sums.get(part.kind, (Fraction(), Fraction()))
-            sums[part.kind] = before + part.before, after + part.after
-        found = [Part(kind, "", "", *both) for kind, both in sums.items()]
-        return sorted(found, key=lambda part: -abs(part.difference))
+            kind = sums.get(part.kind, Part(part.kind, "", "", Fraction(), Fraction()))
+            sums[part.kind] = replace(kind, before=kind.before + part.before, after=kind.after + part.after)
+        return sorted(sums.values(), key=lambda part: -abs(part.difference))
 
 
 def difference(before: Analysis, after: Analysis) -> Difference:

@@ -1,7 +1,6 @@
-"""Reads the JSON of rocprofv3 (`rocprofv3 --sys-trace --output-format json`) into a `Recording`.
+"""Reads the JSON of rocprofv3 (`rocprofv3 --sys-trace --output-format json`) into a `Trace`.
 
-Schema: ROCm, rocprofiler-sdk, "Using rocprofv3": a list of processes with agents, kernel symbols, strings and
-buffer records. Times are whole nanoseconds.
+Schema: ROCm, rocprofiler-sdk, "Using rocprofv3". Times are whole nanoseconds.
 """
 
 import json
@@ -11,14 +10,14 @@ from typing import Any
 
 from mfulab.tracing.chrome import Stream
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.recording import COPY, Recording, TraceError, kind_of, step_mark
+from mfulab.tracing.trace import COPY, Trace, TraceError, kind_of, step_mark
 
 TOOL = b'"rocprofiler-sdk-tool"'
 GPU = 2  # an agent's type
 _NAMES = ("formatted_kernel_name", "demangled_kernel_name", "truncated_kernel_name", "kernel_name")
 
 
-def read(path: Path) -> list[Recording]:
+def read(path: Path) -> list[Trace]:
     """Reads kernels, copies, calls of HIP and ranges of ROCTx. Raises TraceError: cut, another schema, no kernel."""
     try:
         processes = json.loads(b"".join(Stream(path).chunks()))["rocprofiler-sdk-tool"]

@@ -8,7 +8,7 @@ import numpy as np
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.tracing.attribution import COMPILED, FUSED
 from mfulab.tracing.intervals import Intervals
-from mfulab.tracing.recording import Activities, HostCalls, Indices, Recording
+from mfulab.tracing.trace import Activities, HostCalls, Indices, Trace
 
 SOURCE = "profiler trace"
 OF_KERNELS = (
@@ -42,10 +42,10 @@ def called(name: str) -> str:
     return FUSED if name.startswith(COMPILED) else name
 
 
-def waits(recording: Recording) -> Intervals:
+def waits(trace: Trace) -> Intervals:
     """The spans in which the host waited for its DataLoader."""
-    chosen = recording.named(LOADER.search)[recording.host.name]
-    return Intervals(recording.host.begin[chosen], recording.host.end[chosen])
+    chosen = trace.named(LOADER.search)[trace.host.name]
+    return Intervals(trace.host.begin[chosen], trace.host.end[chosen])
 
 
 def lengths_by_name(names: list[str], spans: Activities | HostCalls, chosen: Indices) -> dict[str, list[int]]:

@@ -532,12 +532,6 @@ def test_labels_are_pushed_apart_in_order(wanted, height):
     assert max(placed) <= 1 + 1e-9
 
 
-def test_a_figure_reads_no_table_that_it_does_not_name(few):
-    for name, module in figures.modules().items():
-        named = {table: few[table] for table in module.TABLES}
-        assert module.rows(named).equals(module.rows(few)), name
-
-
 def test_runs_without_a_partner_have_no_speed_up_and_its_columns_are_there(few):
     rows = frames.with_machine(few, frames.ok(few["profile"], "time_s", "samples_per_s"))
     alone = relative.against(rows[rows["precision"] == "bf16"], "precision", "fp32")
@@ -611,7 +605,6 @@ A_FIGURE = """
 from mfulab.lab.report.drawing import kinds, runs, style
 from mfulab.lab.report.frames import ok
 
-TABLES = ("profile",)
 TOPIC = "memory"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mfulab.core.language import Texts
 from mfulab.lab.planning import naming
-from mfulab.lab.report import answers, figures, summary, trust
+from mfulab.lab.report import answers, figures, frames, summary, trust
 from mfulab.lab.report.page import document, why
 from mfulab.mfu import remedies
 from mfulab.mfu.headroom import PARTS
@@ -51,12 +51,12 @@ def tables(rows: pd.DataFrame, raised: float = 1.0) -> dict[str, pd.DataFrame]:
 
 def test_two_times_differ_where_their_intervals_do_not_meet():
     rows = profile(0.1, 0.1015, 0.103)  # each ± 1 %
-    assert trust.apart(rows, rows.iloc[0]).tolist() == [False, False, True]
-    assert not trust.apart(rows.iloc[2], rows.iloc[1])
-    assert trust.apart(rows.iloc[2], rows.iloc[0], ratio=2.0)
-    assert not trust.apart(rows.iloc[2], rows.iloc[0], ratio=1.0)
+    assert frames.apart(rows, rows.iloc[0]).tolist() == [False, False, True]
+    assert not frames.apart(rows.iloc[2], rows.iloc[1])
+    assert frames.apart(rows.iloc[2], rows.iloc[0], ratio=2.0)
+    assert not frames.apart(rows.iloc[2], rows.iloc[0], ratio=1.0)
     beside = rows.join(rows.shift(-2).add_suffix("_other"))
-    assert trust.apart(beside, suffix="_other").tolist() == [True, True, True]  # two without an interval
+    assert frames.apart(beside, suffix="_other").tolist() == [True, True, True]  # two without an interval
 
 
 def test_sound_rows_raise_no_doubt():

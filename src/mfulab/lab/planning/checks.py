@@ -15,8 +15,7 @@ from pydantic.fields import FieldInfo
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import read_text
-from mfulab.lab.planning.keys import Experiment, choices, group_model, groups
-from mfulab.lab.planning.overrides import OPEN, put
+from mfulab.lab.planning.keys import OPEN, Experiment, choices, group_model, groups, put
 from mfulab.measurements.registry import MEASUREMENTS
 
 MOST = 100_000  # values of one key, and runs of one measurement: more is a mistake
@@ -142,12 +141,7 @@ def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None
 
 
 def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
-    """Raises ConfigurationError for the first bad value of a composed config, also where no measurement reads it.
-
-    Nor is a number that is not finite, or a key that is no text.
-
-    `swept` are nested keys, each with one of its values, which may be what makes the others fit.
-    """
+    """Raises ConfigurationError for the first bad value of a composed config; `swept` are values of nested keys."""
     content = dict(base)
     for key, each in swept.items():
         put(content, key, each)
@@ -171,7 +165,6 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
 
 
 def _check_conditions(name: str, conditions: Iterable[str]) -> None:
-    """Raises ConfigurationError for the first condition that is no key, and nothing that planning knows of a device."""
     for key in conditions:
         if str(key).split(".")[0] not in (known := [*_names(Experiment), *OF_DEVICES]):
             raise unknown(name, key, known)
@@ -241,7 +234,6 @@ def _find(model: type[BaseModel], where: Sequence[str]) -> tuple[type[BaseModel]
 
 
 def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
-    """The keys next to the last of `where`, each whole."""
     holder = _find(model, where)[0]
     return [".".join([*where[:-1], name]) for name in _names(holder)] if holder else []
 

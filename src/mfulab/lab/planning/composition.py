@@ -1,7 +1,6 @@
 """Hydra's part of planning: the composed base config of an experiment and the values of each swept axis.
 
-Composing costs some 100 ms, so each option of a group is composed once, not once a combination. It is taken from its
-file alone if nothing else touches the group. The content of a group must not depend on the choice in another.
+Composing costs 100 ms, so each option of a group is composed once, whatever is chosen in other groups.
 """
 
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -22,8 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests
 from mfulab.lab.planning import checks
-from mfulab.lab.planning.keys import defaults, derived, groups, register
-from mfulab.lab.planning.overrides import complete
+from mfulab.lab.planning.keys import OPEN, defaults, derived, groups
 
 BY_HYDRA = re.compile(r"@package|\$\{|^defaults:", re.MULTILINE)  # in a file that only Hydra can compose
 
@@ -49,9 +48,9 @@ class Composition:
 
 
 def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool = True) -> list[Composition]:
-    """Compositions, one for each experiment that `overrides` name (`experiment=a,b`), or for the default one.
+    """Compositions, one for each experiment that `overrides` name (`experiment=a,b`). Raises ConfigurationError.
 
-    Without `sweeps` an experiment's own axes are left out. Raises ConfigurationError, then also for several values.
+    Without `sweeps` an experiment's own axes are left out, and several values of a key are an error.
     """
     with _hydra(folder):
         parsed = _parse(complete(overrides))
@@ -67,13 +66,30 @@ def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool 
         return [_compose_one(chosen, rest, folder, sweeps) for chosen in wanted]
 
 
+def complete(overrides: Sequence[str]) -> list[str]:
+    """Adds what goes without saying: `model=own` for `model._target_=…`, and `++` for a key of the user's own."""
+    keys = [override.split("=", 1)[0].lstrip("+~") for override in overrides]
+    result = ["model=own"] if "model._target_" in keys and "model" not in keys else []
+    for key, override in zip(keys, overrides, strict=True):
+        is_open = key.startswith(tuple(f"{prefix}." for prefix in OPEN))
+        if key == "steps" and not override.partition("=")[2].startswith("["):
+            override = f"steps=[{override.partition('=')[2]}]"  # one measurement, or several with commas, are a list
+        result.append(f"++{override}" if is_open and override[0] not in "+~" else override)
+    return result
+
+
 @contextmanager
 def _hydra(folder: Path) -> Iterator[None]:
     """Hydra's global state, and its errors in this project's words; it opens what this project would not."""
     digests(folder, ".yaml")
     checks.anchors(folder)
     try:
-        register(folder)
+        store = ConfigStore.instance()
+        store.store("keys", defaults())
+        for group in groups(folder):
+            store.repo.pop(group, None)
+            for name, content in derived(folder, group).items():
+                store.store(name, content, group=group)
         with initialize_config_dir(version_base="1.3", config_dir=str(folder.resolve())):
             yield
     except ConfigurationError:
@@ -156,7 +172,6 @@ _read = cache(lambda path, changed_ns: OmegaConf.load(path))
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """The config without Hydra's own node, interpolations resolved."""
     keys = [key for key in config if key != "hydra"]  # also such as 1.5, which is none
     found = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True)  # type: ignore[arg-type]
     return cast(dict[str, Any], found)

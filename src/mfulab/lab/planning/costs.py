@@ -1,7 +1,6 @@
-"""Predicts what runs cost, in seconds of wall time, before any of them: planning's part of a budget.
+"""Predicts what runs cost, in seconds of wall time: planning's part of a budget, which `runtime.budget` corrects.
 
-Constants are of two cores of an AMD EPYC (results/reference/amd-epyc-2c), and of an H100 and an H200; `runtime.budget`
-corrects them as runs come in.
+Constants are of two cores of an AMD EPYC (results/reference/amd-epyc-2c), and of an H100 and an H200.
 """
 
 import hashlib
@@ -148,10 +147,7 @@ def finish_s(plans: Sequence[Plan]) -> float:
 
 
 def headline(plan: Plan) -> list[str]:
-    """Folders for the page's first sentence: the environment, what the sweep names first, and what that is joined with.
-
-    Where it names nothing, the first step in its first precision.
-    """
+    """Folders for the page's first sentence: environment, what the sweep names first, and what that is joined with."""
     joined = [run for run in plan.runs if "compute" in run.needs and replicate_of(run.name) == 1]
     named = next(iter(plan.first), ())
     first = [run for run in joined if run.folder in named] or [

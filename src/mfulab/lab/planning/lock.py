@@ -25,7 +25,7 @@ _held: dict[Path, int] = {}
 def take(results: Path) -> bool:
     """Holds `results` until this process ends; true where the holder before was killed and left its work half done.
 
-    Raises ConfigurationError, and changes nothing, where a holder lives, or where it was on another machine and may.
+    Raises ConfigurationError, and changes nothing, where a holder lives, or may live on another machine.
     """
     path = results.resolve() / NAME
     if path in _held:
@@ -55,10 +55,7 @@ def clear(results: Path) -> None:
 
 
 def _locked(path: Path) -> tuple[int, bool]:
-    """The file's descriptor, and false where the file system keeps no locks. Raises ConfigurationError.
-
-    Without locks a holder lives as long as its process does; two that begin at once meet at Snakemake's own lock.
-    """
+    """The file's descriptor, and false where the file system keeps no locks: a holder then lives as its process."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:

@@ -1,10 +1,8 @@
 """The sources of a measurement, found by reading code and names of data files, never by importing.
 
-Snakemake tracks a script's own text but not the modules behind it, nor what these read: tables of facts, CUDA C,
-catalogues, templates. All are declared as inputs, so that an edited kernel re-runs its runs and nothing else.
-
-In a module of this package all that the measurement reaches by name counts, at any depth. So does each statement that
-does something when the module is imported. Docstrings, comments and descriptions of fields count nowhere.
+Snakemake tracks neither the modules behind a script nor the data that these read. Declared as inputs, an edited kernel
+re-runs its own runs alone. In this package what a measurement reaches by name counts, and each statement with an effect
+on import; docstrings, comments and descriptions of fields count nowhere.
 """
 
 import ast
@@ -78,10 +76,7 @@ def _version() -> str:
 
 
 def _walk(roots: Iterable[Node], without: tuple[str, ...] = ()) -> tuple[set[Path], dict["_Module", set[int]]]:
-    """Data files, and of each module the places of its statements, that these definitions reach.
-
-    Modules whose names begin with one of `without` are not entered.
-    """
+    """Data files, and of each module the places of statements, that `roots` reach outside of modules `without`."""
     data, statements = set[Path](), dict["_Module", set[int]]()
     seen, waiting = set[Node](), set(roots)
     while waiting:
@@ -115,11 +110,7 @@ def digests(files: Sources) -> str:
 
 
 def write_digests(path: Path, files: Sources) -> None:
-    """Writes the digest of each file to `path` where one changed; `path` is then as old as the newest of them.
-
-    Its age matters for results that were copied from elsewhere: those that are newer than the code stay. A reworded
-    docstring makes a file newer and `path` not.
-    """
+    """Writes the digest of each file to `path` where one changed; `path` is then as old as the newest of them."""
     if write_if_changed(path, digests(files)):
         newest = max(file.stat().st_mtime_ns for file in files)
         os.utime(path, ns=(newest, newest))
@@ -162,10 +153,7 @@ class _Module:
         self.effects = {place for place, each in enumerate(self.statements) if self._has_effect(each)}
 
     def meant(self, name: str) -> tuple[set[int], set[Node]]:
-        """Places of what a name means and of what happens on import, and nodes of other modules that these bring.
-
-        All places of a user's module, or where the name is unknown.
-        """
+        """Places of what a name means and of what happens on import, and nodes of other modules that these bring."""
         if name == ALL:  # of a module that was imported whole, the statements say what they use
             named = {node for node in self.aliases.values() if node[1] != ALL}
         else:
@@ -181,10 +169,7 @@ class _Module:
         return "\n".join([ast.dump(self.statements[place]), *uses])
 
     def _read(self, place: int) -> tuple[set[Node], set[Path], list[str]]:
-        """Definitions, data files and resolved names that a statement uses.
-
-        What does not count, such as docstrings, is gone from the statement then.
-        """
+        """Definitions, data files and resolved names that a statement uses; docstrings and such are removed from it."""
         statement = self.statements[place]
         inner: dict[str, Node] = {}
         dotted: set[tuple[str, ...]] = set()
@@ -270,7 +255,6 @@ def _is_text(statement: ast.AST) -> bool:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement binds in its module."""
     if isinstance(statement, DEFINITIONS):
         return {statement.name}
     names = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
@@ -319,7 +303,6 @@ def _data(folder: Path, names: Iterable[str]) -> set[Path]:
 
 @cache
 def _data_files() -> dict[str, list[Path]]:
-    """Files of this package other than Python's, by the names' endings."""
     found: dict[str, list[Path]] = {}
     for path in PACKAGE.rglob("*.*"):
         if path.suffix not in (".py", ".pyc", ".typed") and path.is_file():
@@ -355,10 +338,7 @@ def _file(module: str) -> Path | None:
 
 @cache
 def locate(target: str) -> str:
-    """The module of a `_target_`. Raises ConfigurationError if no module, or no such name in it, is found.
-
-    A name is looked for in the module's text; a module that makes its names at run time is believed.
-    """
+    """The module of a `_target_`, found by text. Raises ConfigurationError without the module, or such a name in it."""
     parts = target.split(".")
     for length in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:length])

@@ -1,7 +1,6 @@
-"""The plan on disk: run configs and manifests, written only where their text changed, and results that are never lost.
+"""The plan on disk, written only where its text changed, and results that are never lost.
 
-A finished run whose config changed is not overwritten: its folder is moved to results/superseded/, and comes back
-untouched when its config does, so that reverting a change measures nothing again.
+A finished run whose config changed is moved to results/superseded/, and comes back untouched when its config does.
 """
 
 import hashlib
@@ -49,11 +48,7 @@ def holds(path: Path, text: str) -> bool:
 
 
 def state(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf) -> State:
-    """State that `write_run` would find; changes nothing.
-
-    A result at rest comes back only if it is as new as `newest`, the run's sources. A row that a budget left unmeasured
-    gives way to a larger one.
-    """
+    """State that `write_run` would find; changes nothing. A result at rest must be as new as its sources (`newest`)."""
     folder = results / run.folder
     row = folder / "row.csv"
     if _read(folder / "config.json") == run.text:
@@ -124,7 +119,6 @@ def write_if_changed(path: Path, text: str) -> bool:
 
 
 def _read(path: Path) -> str | None:
-    """The text of a file; None if it is missing or cannot be read, which is to be written anew."""
     try:
         return read_text(path)
     except (FileNotFoundError, UnreadableError):

@@ -33,11 +33,7 @@ class Batch:
 
 
 def batches(rows: pd.DataFrame) -> list[Batch]:
-    """A recommendation for each case of measured profile rows with their machine; the knee of samples per second.
-
-    The knee is the smallest batch size with KNEE of the most samples per second; `rising` if it is also the largest
-    and none beyond it was out of memory.
-    """
+    """Recommends for each case of profile rows the smallest batch size with KNEE of the most samples per second."""
     rows = rows[["status", *curves.KEYS, "batch_size", "samples_per_s", "predicted_memory_bytes"]]
     failed = rows[rows["status"] == OUT_OF_MEMORY]
     lost = failed["batch_size"].groupby([failed[name].map(str) for name in curves.KEYS]).agg(list).to_dict()
@@ -67,11 +63,9 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
 
 
 def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float) -> int | None:
-    """The largest batch size whose predicted memory stays within USABLE of a card; 0 if none does; None if unknown.
+    """Largest batch size whose predicted memory stays within USABLE of a card; 0 if none does; None if unknown.
 
-    `predicted` are batch sizes, rising, with their memory. It grows with the batch by a line through the smallest and
-    the largest that were measured. One alone, or a line that does not rise, says whether it fits, not what would: then
-    the largest measured, or None, as a smaller one might.
+    `predicted` are batch sizes, rising, with their memory: a line through the smallest and the largest predicts others.
     """
     if not predicted:
         return None
@@ -90,10 +84,7 @@ def bytes_a_sample(predicted: Sequence[tuple[float, float]]) -> float | None:
 
 
 def bf16(rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs in bf16 beside the same run in fp32, with `speedup` and `worth`: bf16_yes, _no, _unclear, _once or _faults.
-
-    The last are pairs of which one is in another state of the allocator.
-    """
+    """Runs in bf16 beside the same run in fp32, with `speedup`, and with `worth`, the key of what is said of it."""
     pairs = relative.against(frames.ok(rows, "samples_per_s"), "precision", "fp32")
     pairs = pairs[pairs["precision"].isin(["bf16", "amp_bf16"])]
     once = pairs["speedup_low"].isna()  # of a single process, which has no interval

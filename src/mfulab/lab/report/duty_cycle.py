@@ -23,12 +23,7 @@ class DutyCycle:
 
 
 def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
-    """Duty cycle of rows, by `hardware`, `started_at`, `process_s` and `measured_s`; None where no row has all.
-
-    A run that ended without having measured, out of time or unsupported, took its time all the same. What happens
-    between the runs of a machine (the pipeline's own work, counting, waiting) is in the total, pauses left out;
-    Snakemake's start and the drawing are not.
-    """
+    """Duty cycle of rows, gaps between their runs included, pauses left out; None where no row has its times."""
     begins = pd.to_datetime(rows["started_at"], utc=True, errors="coerce")
     timed = rows.assign(begin=(begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds())
     timed = timed.dropna(subset=["begin", "process_s"])

@@ -63,10 +63,7 @@ def left_out(tables: Path) -> int:
 
 
 def show(tables: Path, page: Path, as_json: bool = False) -> int:
-    """Prints the rows of the folder `tables`, what to doubt of them, and where the `page` is; 1 without tables.
-
-    With `as_json` the rows alone are printed, a line of JSON each, without empty columns.
-    """
+    """Prints rows of the folder `tables`, their doubts and the `page`, or JSON lines alone; 1 without tables."""
     console = Terminal(stderr=as_json)
     if runs := left_out(tables):
         console.print(f"measured runs that no table shows yet: {runs} (to show them: {MEASURE})")

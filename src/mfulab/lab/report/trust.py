@@ -1,10 +1,9 @@
 """Doubts about measured rows: what disturbed them, and what cannot be; for the page, the terminal and the figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from mfulab.core.language import Texts
@@ -16,7 +15,6 @@ from mfulab.measurements.registry import TABLES
 
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
 FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
-INTERVAL = ["time_s", "time_ci_low_s", "time_ci_high_s"]
 STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 
 # Reasons, by their keys in section `trust`.
@@ -55,10 +53,7 @@ def _judged(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
-    """True for each row that was measured on a disturbed machine, or not to an end; such points are drawn hollow.
-
-    A wide interval is no doubt: it is the row's precision, and shown as that.
-    """
+    """True for each row measured on a disturbed machine or not to an end, drawn hollow; wide intervals are no doubt."""
     return rows["doubtful"] if "doubtful" in rows else _judged(rows)["doubtful"]
 
 
@@ -82,30 +77,6 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
     if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
         masks["falling"] = ok & falling(rows)
     return masks | {key: ok & mask for key, mask in failed.items()}
-
-
-def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
-    """True where the intervals of two times do not meet: those of rows, or of one, and of `others`, or with `suffix`.
-
-    `ratio` is the first time ÷ the second of equal work, by default of the steps. Without an interval any two differ.
-    """
-    others = rows if others is None else others
-    time_s, *ends = (rows[name] for name in INTERVAL)
-    other_s, *other_ends = (others[f"{name}{suffix}"] for name in INTERVAL)
-    ratio = time_s / other_s if ratio is None else ratio
-    low, high = (ratio * end / time_s for end in ends)
-    other_low, other_high = (end / other_s for end in other_ends)
-    return np.logical_not((low <= other_high) & (other_low <= high))
-
-
-def against(rows: pd.DataFrame, base: pd.DataFrame, keys: Sequence[str], suffix: str, *columns: str) -> pd.DataFrame:
-    """The rows that have a partner in `base`, alike in `keys`, with its time, interval and `columns` under `suffix`.
-
-    `apart` is true where the two intervals do not meet, `factor` is the row's time ÷ its partner's.
-    """
-    partners = base.drop_duplicates(keys)[[*keys, *INTERVAL, *columns]]
-    paired = rows.merge(partners, on=[*keys], suffixes=("", suffix))
-    return paired.assign(apart=apart(paired, suffix=suffix), factor=paired["time_s"] / paired[f"time_s{suffix}"])
 
 
 def doubts(tables: frames.Tables) -> list[Doubt]:

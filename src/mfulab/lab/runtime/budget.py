@@ -1,7 +1,6 @@
 """Wall time of a sweep: what each run is predicted to cost, what it took, and whether its turn still comes.
 
-The workflow writes PLAN when it begins. The client of each run reads it, on whatever machine, and adds to LEDGER.
-Standard library alone: a client starts in 25 ms.
+The workflow writes PLAN, the client of each run adds to LEDGER. Standard library alone: a client starts in 25 ms.
 """
 
 import csv
@@ -22,11 +21,9 @@ LEFT_OUT_S = 0.2  # of a run that is not measured
 
 
 class Budget:
-    """The plan of a sweep's time.
+    """Plan of a sweep's time: `begun` (Unix time), `budget_min`, `finish_s` of tables to page, `command`, `due` runs.
 
-    `plan` holds `begun` (Unix time), `budget_min`, `finish_s` (predicted time of tables, figures and page), `command`
-    (for what is left out), `due` (runs without a row). `runs` is the cost of each by its folder below results/, as
-    `planning.costs` gives it.
+    `runs` holds the cost of each run by its folder below results/, as `planning.costs` gives it.
     """
 
     def __init__(self, plan: Mapping[str, Any], took: Mapping[str, tuple[str, float, float]]) -> None:
@@ -76,10 +73,7 @@ class Budget:
             file.write(json.dumps([folder, cost["group"], _cost_s(cost), seconds]) + "\n")
 
     def _ratio(self, group: str) -> float:
-        """Geometric mean of what runs took ÷ what was predicted: of all, of the measurement, of the group.
-
-        The mean is geometric, with the level above as one run more: one slow run does not speak for all.
-        """
+        """Geometric mean of what runs took ÷ what was predicted: of all, then the measurement, then the group."""
         ratio = 1.0
         for beginning in ("", group.partition(" ")[0], group):
             alike = [each for each in self._took.values() if each[0].startswith(beginning) and each[0] != PAGE]
@@ -113,7 +107,6 @@ def _cost_s(cost: Mapping[str, Any]) -> float:
 
 
 def _number(row: str, column: str) -> float:
-    """A number of a row's file; 0 where it is not there."""
     try:
         with open(row, newline="", encoding="utf-8") as file:
             return float(next(csv.DictReader(file))[column] or 0)

@@ -1,7 +1,7 @@
 """Runs a measurement's script in the warm worker, or in a new process without one; a run that dies gets its row.
 
-Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run. So this imports little, and only from the
-standard library (some 25 ms). Exit status 0: there is a row. Anything else: the run was refused and there is none.
+Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run, so imports are few and of the standard
+library. Exit status 0: there is a row. Anything else: the run was refused and there is none.
 """
 
 import fcntl
@@ -107,7 +107,6 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
 
 
 def _killed(command: list[str], environment: dict[str, str]) -> int:
-    """Writes, after the end of a client that was killed, the row of its run, where that has not written one."""
     processes.check_workflow(environment)
     if "--config" not in command:
         return ABANDONED
@@ -126,7 +125,6 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 
 def _fail(command: list[str], failure: str, *more: str) -> int:
-    """Writes the row of a run that ended with `failure`."""
     import subprocess
 
     print(failure, file=sys.stderr)
@@ -134,7 +132,6 @@ def _fail(command: list[str], failure: str, *more: str) -> int:
 
 
 def _failure(status: int, is_out_of_memory: bool) -> str:
-    """Message for a run that ended with `status` (negative: a signal) without a row."""
     if status == -signal.SIGKILL and is_out_of_memory:
         return "the kernel killed the run's process: out of memory"
     if status == -signal.SIGINT:

@@ -1,8 +1,6 @@
 """Devices of one run: a run of a GPU takes a free one and hides the others from itself; the CPU is measured by one.
 
-Devices are held by locks on files, which the kernel drops when their holder dies. Snakemake's resources keep runs from
-waiting here; the locks hold where the user changes these, where two workflows share a machine, and inside a job of a
-cluster that holds several GPUs.
+Locks on files, dropped by the kernel with their holder, hold also between workflows and inside a job of a cluster.
 """
 
 import errno
@@ -35,11 +33,9 @@ class HeldError(RuntimeError):
 def claim(
     device: str | None, config_path: str, environment: dict[str, str], count: int = 1
 ) -> Iterator[dict[str, str]]:
-    """Holds devices of type `device` for the run of `config_path`, waiting for them; yields the run's environment.
+    """Holds `count` devices of a type (`cpu`, a GPU's kind or None), waiting for them; yields the run's environment.
 
-    `device` is `cpu`, a GPU's kind, or None for a run that needs none. Where it is not known which GPUs there are, the
-    run sees what it would see anyway. A run that wants more GPUs than there are holds all, and refuses itself.
-    Raises WorkflowEndedError if the workflow ends meanwhile, and HeldError after LONGEST_WAIT_S.
+    A run that wants more GPUs than there are holds all, and refuses itself. Raises WorkflowEndedError or HeldError.
     """
     candidates = ["cpu"] if device == "cpu" else []
     if is_gpu(device):  # those of the hardware that the run's folder, results/<hardware>/…, names
@@ -111,10 +107,7 @@ def holder(path: str) -> str:
 
 
 def open_lock(path: str) -> int:
-    """The descriptor of a lock that all users of a machine share: it is read by all, and nobody writes into it.
-
-    Raises RuntimeError, saying what to do, where something else stands there: a link, or a file that may not be read.
-    """
+    """The descriptor of a lock of all users, never written to. Raises RuntimeError where another thing stands there."""
     try:
         with suppress(FileExistsError):
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)

@@ -36,10 +36,7 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate",
 
 
 def main(step: str) -> None:
-    """Measures the run of `--config FILE`; `--failed MESSAGE --after SECONDS` writes the row of one that ended so.
-
-    Ends the process with `REFUSED`, after one message, where the run must not become a row.
-    """
+    """Measures the run of `--config FILE`; `--failed MESSAGE --after SECONDS` writes the row of one that ended so."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     config = Path(given["--config"])
@@ -61,8 +58,7 @@ def main(step: str) -> None:
 def measure(step: str, config_path: Path) -> Row:
     """Measures the run whose config is `config_path` and leaves `row.csv` and `samples.csv` beside it.
 
-    Raises ConfigurationError, and writes nothing, where the config is of another measurement or the run was planned for
-    another device than this one.
+    Raises ConfigurationError, and writes nothing, where the run was planned for another measurement or device.
     """
     started = time.perf_counter()
     started_at = datetime.now(UTC)
@@ -89,8 +85,7 @@ def measure(step: str, config_path: Path) -> Row:
 def elsewhere() -> tuple[mmap.mmap, bytearray]:
     """Memory of random size, in pages and on the heap: while it is kept, what a run allocates lies elsewhere.
 
-    A process gets the pages that the one before it freed, and a fork its worker's heap. So where data lie, and how
-    often they conflict in a cache, hardly differs between processes: a bias that more of them do not average out.
+    Where data lie hardly differs between processes forked from one worker: a bias that more of them do not average out.
     """
     chance = random.SystemRandom()
     pages = chance.randint(1, MOST_PAGES)

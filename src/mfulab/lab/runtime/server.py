@@ -1,10 +1,9 @@
 """The warm worker: imports once, touches no device, forks a child for each run, ends when the workflow does.
 
-    python -m mfulab.lab.runtime.server LISTENER FOLDER
+    python -m mfulab.lab.runtime.server LISTENER FOLDER WORK
 
-LISTENER is the descriptor of a listening Unix socket in FOLDER, standard input the lifeline: its end is the worker's.
-For each request two processes are forked from the pristine worker: a keeper, and from it the run. The keeper tells how
-the run ended, and ends it when the client or the workflow is gone. Runs share imported code and nothing else.
+LISTENER is the descriptor of a listening Unix socket in FOLDER, standard input the lifeline. For each request a keeper
+is forked, and from it the run: the keeper tells how it ended, and ends it when client or workflow is gone.
 """
 
 import ctypes
@@ -80,7 +79,7 @@ def fork() -> int:
 def modules_for(work: str) -> list[str]:
     """The modules that a workflow needs at once which only measures (`rows`), makes the `report`, or does `both`.
 
-    After it stand those of BESIDE that runs use, as in `both tensorflow`, and classes, as `package:name`.
+    What runs use of BESIDE may follow, as in `both tensorflow`, and classes, as `package:name`.
     """
     work, *used = work.split()
     if work == "report":

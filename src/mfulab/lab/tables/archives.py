@@ -59,10 +59,9 @@ def room(folder: Path) -> Iterator[Path]:
 
 
 def unpack(archive: Path, folder: Path, is_wanted: Callable[[Sequence[str]], bool]) -> None:
-    """Writes those files of a tar or zip whose path `is_wanted` into the new `folder`; nothing else is touched.
+    """Writes those files of a tar or zip whose path `is_wanted` into the new `folder`. Raises ConfigurationError.
 
-    Raises ConfigurationError, naming the member: it leads elsewhere, is a link or a device, stands there twice, or is
-    larger than LARGEST allows.
+    It names the member that leads elsewhere, is a link or a device, stands there twice, or makes more than LARGEST.
     """
     folder.mkdir(parents=True)
     left, number, name, links = LARGEST, 0, "", dict[PurePosixPath, str]()

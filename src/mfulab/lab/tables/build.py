@@ -9,7 +9,7 @@ from typing import Any
 from mfulab.core.files import is_inside, write_csv, write_json
 from mfulab.core.rows import LONGEST_MESSAGE
 from mfulab.device import is_gpu
-from mfulab.lab.tables import details, replicates, series
+from mfulab.lab.tables import details, replicates
 from mfulab.lab.tables.columns import LEADING, Column, Record, Records, columns, dictionary
 from mfulab.lab.tables.records import (
     AGAIN,
@@ -40,13 +40,11 @@ def collect(
     reference: Path | None = None,
     partial: bool = False,
 ) -> Collected:
-    """Everything to be reported, joined.
+    """Everything to be reported, joined; a run that was found is not replaced by a later one.
 
-    `manifests` are the experiments asked for: a run of theirs without a row becomes a failed row, or with `partial` one
-    that is still to come. `also` are other plans, which add the rows that they have. Under `results`, machines without
-    any plan are read folder by folder; under `reference`, recorded machines: all where nothing was measured here, else
-    the GPUs but for the kind measured here, whose every run would be there twice. A run that was found is not replaced
-    by a later one.
+    `manifests` are the experiments asked for: a run without a row is failed, or to come if `partial`. `also` are other
+    plans, whose finished rows are added. Machines without a plan are read under `results`, recorded ones under
+    `reference`: all where nothing was measured here, else GPUs of other kinds.
     """
     everything, plans = Collected(), [*map(Path, manifests)]
     for manifest in plans:
@@ -115,10 +113,9 @@ class _Beside:
         return self._devices.get(_machine(row))
 
     def compute(self, row: Record) -> Record:
-        """Gives the ceiling of the format that the matmuls really used, where it is known.
+        """Gives the ceiling of the format that the matmuls really used, where it is known, and never another one's.
 
-        Never another one's, except fp32's for a format that the device emulates. That is a copy, `emulates` the format:
-        what an emulated format reaches raises no ceiling of fp32.
+        An emulated format gets a copy of fp32's that `emulates` it: what the format reaches raises no ceiling of fp32.
         """
         machine, used = _machine(row), row.get("effective_precision")
         name, _, conditions = (row.get("ceiling") or "").partition(",")
@@ -179,7 +176,6 @@ def joined(records: Records) -> Records:
 
 
 def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
-    """Adds joined columns to each row; one whose cells are not of its measurement's types becomes `failed`."""
     for row in rows:
         try:
             row |= columns(row)
@@ -216,8 +212,8 @@ def write(collected: Collected, folder: Path) -> None:
     write_csv(folder / "columns.csv", [each.model_dump() for each in dictionary()], list(Column.model_fields))
     shown = ((table, row) for table in ("readings", "profile") for row in collected.records[table])
     folders = ((row, collected.folders.get(identity(table, row))) for table, row in shown)
-    polled = [*series.collect((row, place) for row, place in folders if place), *collected.series]
-    write_csv(folder / "series.csv", polled, series.columns(polled))
+    polled = [*details.series((row, place) for row, place in folders if place), *collected.series]
+    write_csv(folder / "series.csv", polled, details.series_columns(polled))
     shown_runs = itertools.islice(collected.folders.items(), details.MOST_RUNS)
     told = {name: details.describe(place, collected.problems) for name, place in shown_runs}
     write_csv(folder / "problems.csv", [{"problem": line} for line in collected.problems], ["problem"])

@@ -19,13 +19,15 @@ from mfulab.core.files import unquoted, write_csv
 from mfulab.core.language.quantities import ABSENT, change, percent, quantity
 from mfulab.core.terminal import Terminal
 from mfulab.lab.planning.naming import short
-from mfulab.lab.tables import build, replicates, series
+from mfulab.lab.tables import build, replicates
+from mfulab.lab.tables.details import cells
 from mfulab.lab.tables.records import from_folder, from_recorded
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.timing.paired import NOTICEABLE, Compared, Run, decided, one_sided, verdict_of
 from mfulab.timing.statistics import FEWEST_FAST, Stats, undisturbed, usual_variance
 
 STEPS = ("profile_step", "bench_matmul")
+TABLES = {step: MEASUREMENTS[step].table for step in STEPS}
 FEWEST_PROCESSES = 4  # of each set, from which on a ratio has an interval of its own: three may all be slow
 UNKNOWN_DRIFT = "what the machine does between sweeps is not: experiment=repeat measures it"
 FAST = "times on a CPU are the 5th percentile of steps"
@@ -52,22 +54,18 @@ COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the 
 
 
 def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
-    """(verdict, reason) of two times.
+    """(verdict, reason) of two times: `faster` or `slower` where the 95 % interval of their ratio is beyond it.
 
-    `faster` or `slower` where the whole 95 % interval of their ratio lies beyond `noticeable`; `same` where both
-    one-sided tests at 5 % say that it lies within; `ambiguous` where neither is known, or a time has no interval.
+    `same` where both one-sided tests at 5 % say that it lies within `noticeable`; `ambiguous` where neither is known.
     """
-    if not (old.known and new.known):
-        which = " and ".join(name for name, each in (("old", old), ("new", new)) if not each.known)
-        return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
-    return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
+    if old.known and new.known:
+        return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
+    which = " and ".join(name for name, interval in (("old", old), ("new", new)) if not interval.known)
+    return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
 
 
 def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
-    """The 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner, 2008).
-
-    Times that were measured apart err apart: both at their worst in opposite directions is rarer than one in twenty.
-    """
+    """The 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner, 2008)."""
     ratio = new.time_s / old.time_s
     low = math.hypot(math.log(new.time_s / new.low_s), math.log(old.high_s / old.time_s))
     high = math.hypot(math.log(new.high_s / new.time_s), math.log(old.time_s / old.low_s))
@@ -76,10 +74,9 @@ def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
 
 def interval(row: Row) -> Interval | None:
     """The interval of a row's `time_s`, from the spread between the processes that measured it. None without a time."""
-    time = row.get("time_s")
+    time, low, high = (row.get(name) for name in ("time_s", "time_ci_low_s", "time_ci_high_s"))
     if row.get("status") != "ok" or not isinstance(time, float):
         return None
-    low, high = row.get("time_ci_low_s"), row.get("time_ci_high_s")
     if isinstance(low, float) and isinstance(high, float) and low > 0:
         return Interval(time, low, high, True)
     return Interval(time, time, time, False)
@@ -109,10 +106,7 @@ def widened(found: Interval, drift: float) -> Interval:
 
 
 def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
-    """Widens the interval to what as few processes as the other set has would give, in 95 % of cases.
-
-    The undisturbed time of few lies higher: fewer than FEWEST_FAST may all have met a slow state. Medians do not.
-    """
+    """Widens the interval to what as few processes as the other set has would give, in 95 % of cases."""
     times, count = replicates.times_of(row)[:24], len(replicates.times_of(other))  # 10,626 combinations at most
     if row.get("machine_cost_percent") is None or not 1 < count < min(len(times), FEWEST_FAST):
         return found
@@ -123,28 +117,23 @@ def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
 def fast_s(row: Mapping[str, Any]) -> float | None:
     """The time in seconds that a process's row is compared by; None without one.
 
-    On a CPU it is the 5th percentile of the steps, which repeats better than the fastest window, `time_s`. A change
-    that slows only some steps is not seen in it. A GPU's row has the median in `time_s`, too; a matmul's has no steps.
+    On a CPU the 5th percentile of the steps, which repeats better than the fastest window; else `time_s`.
     """
     time_s, median_s, fastest_s = (float(row.get(name) or 0) for name in ("time_s", "median_time_s", "time_p5_s"))
     return (fastest_s if fastest_s and time_s < median_s else time_s) or None
 
 
 def merged(folder: Path, fast: bool = False) -> Rows:
-    """The rows of a machine's folder by measurement and run: replicates as one, judged as in the tables.
-
-    Where `fast`, the time of a process is `fast_s`, which recordings do not keep.
-    """
+    """The rows of a machine's folder by measurement and run, merged and judged; timed by `fast_s` where `fast`."""
     if is_recording(folder):
-        collected = from_recorded(folder)
+        records = from_recorded(folder).records
     else:
-        collected = from_folder(folder.parent, folder.name)
-        for step in STEPS:
-            table = MEASUREMENTS[step].table
-            measured = (row for row in collected.records[table] if (folder / step / row["run"] / "row.csv").exists())
-            collected.records[table] = [{**row, "time_s": fast_s(row)} if fast else row for row in measured]
-    judged = build.judged(replicates.merge(collected.records))
-    return {(step, row["run"]): row for step in STEPS for row in judged[MEASUREMENTS[step].table]}
+        records = from_folder(folder.parent, folder.name).records
+        for step, table in TABLES.items():
+            measured = (row for row in records[table] if (folder / step / row["run"] / "row.csv").exists())
+            records[table] = [{**row, "time_s": fast_s(row)} if fast else row for row in measured]
+    judged = build.judged(replicates.merge(records))
+    return {(step, row["run"]): row for step, table in TABLES.items() for row in judged[table]}
 
 
 def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: float, usual: float | None) -> Compared:
@@ -159,23 +148,20 @@ def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: f
         because = f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
         return Compared(*run, "not comparable", because=because)
     ratio = after.time_s / before.time_s
-    if before.known and after.known:
-        if half := _half_width(old, new, usual):
-            factor = math.exp(math.hypot(half, 1.96 * math.sqrt(2) * drift))
-            bounds = ratio / factor, ratio * factor
-        else:
-            wide = of_as_few(widened(before, drift), old, new), of_as_few(widened(after, drift), new, old)
-            bounds = ratio_interval(*wide)
-        return decided(run, before.time_s, after.time_s, ratio, bounds, noticeable)
-    says, because = verdict(before, after)
-    return Compared(*run, says, before.time_s, after.time_s, ratio, because=because)
+    if not (before.known and after.known):
+        says, because = verdict(before, after)
+        return Compared(*run, says, before.time_s, after.time_s, ratio, because=because)
+    if half := _half_width(old, new, usual):
+        factor = math.exp(math.hypot(half, 1.96 * math.sqrt(2) * drift))
+        bounds = ratio / factor, ratio * factor
+    else:
+        wide = of_as_few(widened(before, drift), old, new), of_as_few(widened(after, drift), new, old)
+        bounds = ratio_interval(*wide)
+    return decided(run, before.time_s, after.time_s, ratio, bounds, noticeable)
 
 
 def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
-    """Half the interval of a ratio by the processes of both; None where only their own intervals tell.
-
-    That is so of medians, as on a GPU, of processes that met a disturbed machine, and of few beside many.
-    """
+    """Half the interval of a ratio by the processes of both; None of medians, disturbed or too few processes."""
     before, after = replicates.times_of(old), replicates.times_of(new)
     few, many = sorted((len(before), len(after)))
     if few < FEWEST_PROCESSES or (few < many and few < FEWEST_FAST):
@@ -187,20 +173,20 @@ def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
 
 def is_recording(folder: Path) -> bool:
     """True for a machine's recording, as in results/reference/, whose rows stand in tables."""
-    return any((folder / f"{MEASUREMENTS[step].table}.csv").is_file() for step in STEPS)
+    return any((folder / f"{table}.csv").is_file() for table in TABLES.values())
 
 
 def machine_folder(path: Path) -> Path:
     """The folder results/<hardware> that `path` is or holds. Raises ConfigurationError if there is none, or several."""
     if any((path / step).is_dir() for step in STEPS) or is_recording(path):
         return path
-    places = (each.parent for pattern in ("*/", "results/*/") for step in STEPS for each in path.glob(pattern + step))
-    found = sorted({place for place in places if place.name != "superseded"})
-    if not found:
+    steps = (folder for pattern in ("*/", "results/*/") for step in STEPS for folder in path.glob(pattern + step))
+    machines = sorted({folder.parent for folder in steps if folder.parent.name != "superseded"})
+    if not machines:
         raise ConfigurationError(f"{path}: no results here (no <hardware>/{STEPS[0]}/<run>/row.csv).")
-    if len(found) > 1:
-        raise ConfigurationError(f"{path}: results of several machines; choose one of {', '.join(map(str, found))}.")
-    return found[0]
+    if len(machines) > 1:
+        raise ConfigurationError(f"{path}: results of several machines; choose one of {', '.join(map(str, machines))}.")
+    return machines[0]
 
 
 def table(compared: Sequence[Compared]) -> Table:
@@ -210,17 +196,16 @@ def table(compared: Sequence[Compared]) -> Table:
     for name in ("old", "new", "change", "95 % interval", "detects"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("verdict")
-    order = list(STYLES)
-    for each in sorted(compared, key=lambda each: order.index(each.verdict)):
-        if each.ratio is None:
+    for run in sorted(compared, key=lambda run: list(STYLES).index(run.verdict)):
+        if run.ratio is None:
             continue
         bounds = detects = ABSENT
-        if each.ratio_low is not None and each.ratio_high is not None and each.detects_percent is not None:
-            bounds = f"{change(each.ratio_low)} … {change(each.ratio_high)}"
-            detects = f"≥ {change(1 + each.detects_percent / 100).removeprefix('+')}"
-        times = quantity(each.old_s, "s"), quantity(each.new_s, "s")
-        cells = (short(each.run), *times, change(each.ratio), bounds, detects, each.verdict)
-        shown.add_row(*(Text(cell) for cell in cells), style=STYLES[each.verdict])
+        if run.ratio_low is not None and run.ratio_high is not None and run.detects_percent is not None:
+            bounds = f"{change(run.ratio_low)} … {change(run.ratio_high)}"
+            detects = f"≥ {change(1 + run.detects_percent / 100).removeprefix('+')}"
+        times = quantity(run.old_s, "s"), quantity(run.new_s, "s")
+        cells = (short(run.run), *times, change(run.ratio), bounds, detects, run.verdict)
+        shown.add_row(*map(Text, cells), style=STYLES[run.verdict])
     return shown
 
 
@@ -232,7 +217,7 @@ def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> Non
 def read(path: Path) -> pd.DataFrame:
     """The comparison that `write` left, as texts and in the terminal's order; empty without one."""
     try:
-        found = series.cells(path).map(unquoted)
+        found = cells(path).map(unquoted)
         order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})
     except (FileNotFoundError, ValueError, KeyError):
         return pd.DataFrame(columns=COLUMNS, dtype=str)
@@ -281,10 +266,9 @@ def _print(compared: Sequence[Compared], title: str, basis: str) -> None:
     console.print(Text(title), soft_wrap=True)
     console.print(Text(basis, style="dim"), soft_wrap=True)
     console.print(table(compared))
-    reasons = Counter((each.verdict, each.because) for each in compared)
-    plain = ", ".join(f"{count} {says}" for (says, because), count in reasons.items() if not because)
-    if plain:
+    reasons = Counter((run.verdict, run.because) for run in compared)
+    if plain := ", ".join(f"{count} {says}" for (says, because), count in reasons.items() if not because):
         console.print(Text(plain))
-    for (says, because), count in sorted(reasons.items(), key=lambda each: list(STYLES).index(each[0][0])):
+    for (says, because), count in sorted(reasons.items(), key=lambda reason: list(STYLES).index(reason[0][0])):
         if because:
             console.print(Text(f"{count} {says}: {because}", style="dim"), soft_wrap=True)

@@ -75,10 +75,7 @@ def unfit(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
 
 
 def _updates(rows: pd.DataFrame) -> pd.Series:
-    """True where an update takes far longer than with a larger batch, though it is of every weight in both.
-
-    A larger one may drive the weights out of the caches; a smaller one leaves no more of them there.
-    """
+    """True where an update takes far longer than with a larger batch, though it is of every weight in both."""
     update_ms = pd.to_numeric(rows["optimiser_ms"]).dropna()  # of objects, where all are empty
     timed = rows.loc[update_ms.index, ["run", "hardware", "recorded"]].assign(update_ms=update_ms)
     batch = pd.to_numeric(timed["run"].str.extract(f"({BATCH})", expand=False)).fillna(0)

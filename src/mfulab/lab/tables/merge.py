@@ -55,13 +55,9 @@ class Merged:
 def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> Merged:
     """Copies runs and plans of each of `sources` (a results folder, a project with one, an archive) into `results`.
 
-    A run that is here already stays as it is; where theirs says something else, that is a problem and not copied.
-    Raises ConfigurationError, before anything is copied, for a source without results.
-
-    Args:
-        in_class: each source is a folder of what participants gave. Their machines are named `DEVICE--PARTICIPANT`, by
-            the name of the file, so that equal devices stay apart; one without results is a problem and no error. Of
-            their archives one at a time is unpacked.
+    A run that is here stays; where theirs says something else, that is a problem. `in_class` each source is a folder of
+    what participants gave: machines are named `DEVICE--PARTICIPANT`, and one without results is a problem. Else it is a
+    ConfigurationError, before anything is copied.
     """
     merged = Merged()
     given = list(_participants(sources)) if in_class else [(source, "") for source in sources]
@@ -106,13 +102,11 @@ def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def _named(path: Path, participant: str) -> Path:
-    """A path below the results, of a participant's machine where it lies on one."""
     machine, *rest = path.parts
     return Path(f"{machine}{OF}{participant}" if participant and machine not in NO_MACHINE else machine, *rest)
 
 
 def _check_sources(sources: Iterable[Path]) -> None:
-    """Raises ConfigurationError for a folder without results."""
     for source in sources:
         if not source.is_file():
             _results_of(source, source)
@@ -132,13 +126,11 @@ def _results_of(source: Path, room: Path) -> Path:
 
 
 def _is_wanted(parts: Sequence[str]) -> bool:
-    """True for the path of a file in a run's folder, and for that of a plan."""
     is_plan = parts[-2:-1] == ("plan",) and parts[-1].endswith(".json")
     return len(parts) <= DEEPEST and (is_plan or (len(parts) > 2 and parts[-3] in MEASUREMENTS))
 
 
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
-    """Measurement and folder of each run."""
     for measurement in MEASUREMENTS.values():
         place = f"*/{measurement.step}" if measurement.on_device else measurement.step
         for config in sorted(results.glob(f"{place}/*/config.json")):
@@ -231,7 +223,6 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
 
 
 def _plan(path: Path) -> dict[str, Any]:
-    """A manifest as it stands, once it was found to be one of its machine."""
     found = manifest.read(path)
     if found.hardware != path.parents[1].name:
         raise UnreadableError(f"{path}: is a plan of hardware={found.hardware}")

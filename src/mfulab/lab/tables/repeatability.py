@@ -1,8 +1,4 @@
-"""Repeatability of a machine's numbers: runs measured again, judged as if each were another commit.
-
-A run of many processes holds several measurements, apart in time: its first processes, the next ones, and so on. Of
-each the interval is made as for any run; all of them together say what is true. `experiment=repeat` has enough.
-"""
+"""Repeatability of a machine's numbers: runs measured again (`experiment=repeat`), each judged like another commit."""
 
 import itertools
 import math

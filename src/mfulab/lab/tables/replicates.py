@@ -1,8 +1,6 @@
-"""Replicates of one run become one row: processes apart in time, and the interval that their spread allows.
+"""Replicates of a run become one row: processes apart in time, and the interval that their spread allows.
 
-Windows in a row inside one process see one state of the machine: a neighbour on the host, where memory lies, which core
-a thread got. So their spread says nothing of the next process. The interval therefore comes from the times of several
-processes, never from within one.
+Windows inside one process see one state of the machine, so the interval comes from the times of several processes.
 """
 
 import json
@@ -41,10 +39,7 @@ FIRST = ("started_at", "first_call_s", "first_calls", "first_calls_mean_s", "com
 
 
 class Quantity(NamedTuple):
-    """A column that processes measure, its interval's columns, and whether a slow machine makes it smaller.
-
-    `is_low`: what it is where nothing disturbs, a low quantile over processes; else their median.
-    """
+    """A column that processes measure, its interval's columns, and whether it is a rate or a low quantile."""
 
     name: str
     low: str
@@ -93,13 +88,9 @@ def merge_rows(
 ) -> list[Record]:
     """Rows of several processes made one for each run, in the order of their first replicates.
 
-    Numbers that were measured are medians over the processes that count (`counting`), durations and counts sums over
-    all. A CPU's time is the undisturbed one, its ceiling the best of its processes. Each quantity's 95 % confidence
-    interval is empty if fewer than two processes measured it.
-
-    Args:
-        best: what the machine's probe reads at best, from every row of it; of `rows` where None.
-        gpus: machines whose times are medians: nobody shares them, and their clock and power shape every process.
+    Numbers are medians over the processes that count (`counting`), durations and counts sums over all. A CPU's time is
+    the undisturbed one, its ceiling the best. A 95 % confidence interval needs two processes. `best` is what the probe
+    reads at best on each machine; `gpus` are machines whose times are medians, as nobody shares them.
     """
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for row in rows:
@@ -140,10 +131,7 @@ def merge_rows(
 
 
 def counting(group: Sequence[Record], best: states.Bests) -> list[Record]:
-    """The replicates whose numbers count: where two or more met no slow state of the machine, those alone.
-
-    The probe decides, never the time that was measured, so that nothing is left out for being slow.
-    """
+    """The replicates that count: where two or more met no slow state of the machine, by its probe, those alone."""
     quiet = [row for row in group if row["status"] == "ok" and states.slowdown(row, best) < DISTURBED]
     return quiet if len(quiet) > 1 else list(group)
 
@@ -151,14 +139,10 @@ def counting(group: Sequence[Record], best: states.Bests) -> list[Record]:
 def interval_columns(
     times: Sequence[float], usual: float | None, slowdowns: Sequence[float] = (), quantity: Quantity = TIME
 ) -> dict[str, float | None]:
-    """`replicates`, their relative spread in percent and the interval of what is estimated from them.
+    """`replicates`, their relative spread in percent and the interval of what is estimated from `times` (s) or rates.
 
-    Args:
-        times: of each process, in seconds, or rates.
-        usual: variance of the logarithm of a time between processes on this machine, None if too few runs tell it.
-        slowdowns: of the machine around each process, by its probe. A process that met a slow state would have been
-            that much faster elsewhere, at most: the interval holds both.
-        quantity: names of the columns.
+    `usual` is the variance of a time's logarithm between processes here, None if unknown. A process in a slow state
+    (`slowdowns`, by the probe) would have been that much faster, at most: the interval holds both.
     """
     disturbed = [slowdown >= DISTURBED for slowdown in slowdowns]
     columns: dict[str, float | None] = {
@@ -189,8 +173,7 @@ def interval_columns(
 def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
     """(variance, degrees of freedom) that one of several processes brings to the logarithm of their undisturbed time.
 
-    The delete-half jackknife, which holds for quantiles (Shao and Wu, 1989): the mean square by which the estimate of
-    half of the processes differs from that of all, over a hundred halves drawn at random.
+    The delete-half jackknife, which holds for quantiles (Shao and Wu, 1989), over a hundred halves drawn at random.
     """
     count = len(times)
     kept = count - count // 2
@@ -201,13 +184,9 @@ def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
 
 
 def ratio_half_width(old: Sequence[float], new: Sequence[float], usual: float | None) -> float:
-    """Half the 95 % interval of the ratio of two undisturbed times, as a logarithm.
+    """Half the 95 % interval of the ratio of two undisturbed times, as a logarithm; `usual` by `jackknife_variance`.
 
-    Each time's own interval also holds by how much few processes lie above many; in a ratio of as many that cancels.
-
-    Args:
-        old: times of each process, as many as `new` has or at least `FEWEST_FAST`.
-        usual: the variance by `jackknife_variance` that most runs of the machine have.
+    What few processes lie above many cancels, so `old` has as many times as `new`, or at least `FEWEST_FAST`.
     """
     (one, few), (other, more) = map(jackknife_variance, (old, new))
     variance, count = (one * few + other * more) / (few + more), 1 / (1 / len(old) + 1 / len(new))

@@ -1,7 +1,4 @@
-"""Numbers and statements of the seminar's material, computed anew by this project's own code.
-
-`seminar.yaml` holds what the material says; here is what each value is.
-"""
+"""Numbers and statements of the seminar's material (`seminar.yaml`), computed anew by this project's own code."""
 
 import importlib.util
 import struct
@@ -190,7 +187,6 @@ def _quantised_statically() -> None:
 
 
 def _raised(call: Callable[[], object]) -> str:
-    """Name of the error that a call raises, or `none`."""
     with warnings.catch_warnings(action="ignore"):
         try:
             call()
@@ -200,7 +196,6 @@ def _raised(call: Callable[[], object]) -> str:
 
 
 def _practice() -> Values:
-    """Statements of the material on libraries and training, tried."""
     installed = importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings")
     exists = installed and importlib.util.find_spec("cuda.bindings.cublas")
     missing = "cuda-python is not installed"

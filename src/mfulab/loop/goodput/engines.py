@@ -12,6 +12,7 @@ from mfulab.device.peaks import Peak
 from mfulab.loop.goodput.pages import METRICS, Metrics
 from mfulab.mfu import decoders
 from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total
+from mfulab.models.work import work_of
 
 MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
 COLUMNS = (
@@ -37,10 +38,8 @@ class Page:
 
 
 def pages_of(page: Metrics, url: str) -> list[Page]:
-    """The page as a whole, then each engine of several on it.
-
-    Raises ConfigurationError for a page without a metric that is known here.
-    """
+    """The page as a whole, then each engine of several on it. Raises ConfigurationError for a page without a metric
+    that is known here."""
     engines = ("vllm", "sglang", "mfulab")
     engine = next((one for one in engines if any(name.startswith(one) for name in page.series)), "")
     found = [Page(page.seconds, engine, page.model, _values(page, None), owners=page.owners)]
@@ -71,9 +70,9 @@ def sample_of(
 ) -> dict[str, Any]:
     """The columns of an engine between two readings of its page, and in `missing` why some of them are empty.
 
-    FLOPs are the engine's own where it exports them, and those of `config` counted here as `counted_tflop_s`; both are
-    of one device, as `peak` is, of the `devices` that share an engine's model. `precision` is that of matmuls and
-    weights. The halves of MFU are of the whole time, so that they sum to it.
+    FLOPs are the engine's own where it exports them, those of `config` counted here as `counted_tflop_s`; both are of
+    one device of the `devices` that share an engine's model. `precision` is that of matmuls and weights. The halves of
+    MFU are of the whole time, so that they sum to it.
     """
     passed, now, devices = after.seconds - before.seconds, after.values, devices * after.owners
     anew = any(now[each] < before.values.get(each, 0) for each in METRICS["counters"] if each in now)
@@ -121,7 +120,6 @@ def sample_of(
 
 
 def _missing(row: Mapping[str, Any], now: Reading, peak: Peak, anew: bool) -> list[str]:
-    """Keys of the sentences that say why columns are empty."""
     has_histogram = "first_tokens" in now
     rules = {
         "anew": anew,
@@ -167,10 +165,8 @@ def _bytes(config: ModelConfig, context: float, precision: str, steps: float, de
 
 
 def _lengths(now: Reading) -> tuple[float, float] | None:
-    """Tokens of a mean prompt, and those that a mean decoded token attends to; None without a request.
-
-    Means over the engine's life: prompt tokens ÷ first tokens, and half of the generated ones behind them.
-    """
+    """Tokens of a mean prompt, and those that a mean decoded token attends to, over the engine's life; None without a
+    request."""
     prompt = ratio(now.get("prompt_tokens"), now.get("first_tokens"))
     answer = ratio(now.get("generated_tokens"), now.get("first_tokens"))
     return (prompt, prompt + answer / 2) if prompt and answer is not None else None
@@ -186,9 +182,8 @@ def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> tuple[f
 
 @cache
 def _counted(config: str, length: int, mode: decoders.Mode) -> decoders.Work:
-    """Work computed from a plain decoder's dimensions, else counted."""
     made = ModelConfig.model_validate_json(config)
     try:
         return decoders.computed(made, length, 1, mode)
     except ConfigurationError:
-        return decoders.work_of(made, length, 1, mode)
+        return work_of(made, length, 1, mode)

@@ -14,23 +14,15 @@ from mfulab.loop.interactive.hooks import Call
 from mfulab.loop.interactive.phases import Phase, Phases
 from mfulab.loop.interactive.rest import CALL_S, LOOK, MARK_RARELY, TICKS, Rest, Steadiness
 from mfulab.loop.interactive.row import Mark, Step, What
-from mfulab.timing.clocks import Clock, HostClock, clock_for
+from mfulab.timing.clocks import Clock, EventClock, clock_for
 
 
 class Loop:
     """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check.
 
-    Args:
-        models: modules whose outermost calls are forward passes; may be empty.
-        device: the device that `clock` is of.
-        counting: whether to count operators at all.
-        settle: called before each moment is marked.
-        publish: called with the cost of some steps, None if it is not known, and their number.
-
-    Attributes:
-        phases: phases of the steps that are watched.
-        rest: steps that nothing watches now; None while hooks are on.
-        tick_s: host seconds that the end of a step takes where nothing is watched; 0 before the first one.
+    `settle` is called before each moment, `publish` with the cost of some steps, None if it is not known, and their
+    number. `phases` are those of watched steps; `rest` holds steps that nothing watches now, None while hooks are on.
+    `tick_s` are host seconds that the end of a step then takes.
     """
 
     def __init__(
@@ -131,7 +123,6 @@ class Loop:
             self._judge(of_forwards=True)
 
     def _judge(self, of_forwards: bool) -> None:
-        """Judges the step that a mark has just ended, and takes the hooks off if enough were alike."""
         phases = self.phases
         since, number, compiled, spent_s = self._reached
         self._reach()
@@ -155,7 +146,7 @@ class Loop:
     def _rest_from(
         self, inside: Sequence[Phase], calls: list[Any], cost: Cost | None, nodes: int, of_forwards: bool
     ) -> None:
-        resolution_s = self._clock.resolution_s * (1 if isinstance(self._clock, HostClock) else MARK_RARELY)
+        resolution_s = self._clock.resolution_s * (MARK_RARELY if isinstance(self._clock, EventClock) else 1)
         most, group = self._steadiness.between_checks(resolution_s)
         looks = self.phases.look_s * len(calls) <= LOOK * self._steadiness.step_s
         look = self._look if looks or of_forwards else None
@@ -205,7 +196,6 @@ class Loop:
         self._reach()
 
     def _cost_of_tick(self, group: int) -> float:
-        """Host seconds that the end of a step costs where nothing is watched."""
         rest = Rest(clock_for(self._device), 0, 2 * TICKS, group)
         began = time.perf_counter()
         for _ in range(TICKS):

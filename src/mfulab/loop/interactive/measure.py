@@ -17,7 +17,7 @@ from mfulab.core.files import scratch
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.language import LANGUAGES
 from mfulab.device.compute import is_first_rank
-from mfulab.device.samplers.memory import PeakMemory
+from mfulab.device.samplers.memory import peak_memory
 from mfulab.device.samplers.reading import Reading, Readings, first_available, sampling
 from mfulab.device.samplers.selection import per_step, samplers_for
 from mfulab.device.samplers.series import Series
@@ -79,31 +79,25 @@ class Measurement:
     measuring reaches the loop: a `MeasureWarning` says what is missing and why.
 
     Args:
-        model: the module that the loop calls, or a list or dictionary of them; a model in a compiled or parallel form
-            is given in that form. None if the loop calls no module: then call `window.step()`.
-        batch: what one step eats, for loops that do not call the model itself (a replayed CUDA graph): the model's
-            arguments as a tensor, a tuple or a dict. Each step is then one forward and, where the model is in
-            training mode, one backward pass of it, counted on tensors without data.
+        model: the module that the loop calls, in its compiled or parallel form, or a list or dictionary of them. None
+            if the loop calls no module: then call `window.step()`.
+        batch: one step's arguments of the model (tensor, tuple, dict), for loops that do not call it, as a replayed
+            CUDA graph's: each step is a forward pass, in training mode also a backward one, counted without data.
         flops_per_step: FLOPs that the model needs for a step, for what cannot be counted; nothing is counted then.
-        ceiling_s: seconds to spend after the block on measuring the best matmul, 0 for none. On a CPU that is what
-            MFU is reported against.
+        ceiling_s: seconds to spend after the block on the best matmul, 0 for none; MFU's denominator on a CPU.
         peak_tflop_s: dense peaks by precision, for a device that is not known here.
         device: the device to watch; without it that of the model's parameters.
         series: where to keep the time series as CSV; dropped where empty.
-        trace: where to keep a Chrome trace of the block (`trace.json.gz`). It adds kernel-busy and the wait for a
-            DataLoader to the ladder, and slows the steps down: measure times without it.
-        job: a folder in which the journal of this process is kept, or a `mfulab.Journal`; `mfulab goodput` reads it.
-            A step is then what `window.step()` ends.
+        trace: where to keep a Chrome trace (`trace.json.gz`). It adds kernel-busy and the wait for a DataLoader to the
+            ladder, and slows the steps down.
+        job: a folder for the journal, or a `mfulab.Journal`, for `mfulab goodput`; `window.step()` ends a step.
         quiet: print nothing.
         language: what to print in, `en` or `ko`.
 
     Raises ValueError or TypeError for an argument that cannot be, before the loop begins.
 
-    Attributes (after the block):
-        row: every value by its column's name, in the units of the profile table; None if it was not measured.
-        readings: the measured ones with source, window and reason.
-        verdict: the likely cause, with numbers; None if no step was seen.
-        journal: of the job; None without one.
+    After the block `row` holds every value by its column's name, None if it was not measured. `readings` are the
+    measured ones with source, window and reason. `verdict` is the likely cause, None if no step was seen.
     """
 
     _running: "Measurement | None" = None
@@ -182,7 +176,7 @@ class Measurement:
         self._clock.synchronise()
         self._watching = undo.enter_context(ExitStack())
         self._watch()
-        self._memory = PeakMemory(self.device)
+        self._memory = peak_memory(self.device)
         self._published, self._settled = Published(self.device), False
         undo.callback(self._published.close)
         undo.callback(self._phases.close)
@@ -258,9 +252,9 @@ class Measurement:
     def lap(self) -> dict[str, float]:
         """Numbers for a logger over the steps since the last lap, after `step()`; empty without one.
 
-        The keys are those that training frameworks log: `mfu`, `hfu` and `utilization` in percent, `tflops` in TFLOP/s,
-        `step_time` in s, `samples_per_second`, and the verdict as `verdict/<cause>` = 1. `row` and `verdict` hold the
-        lap's until the block ends. On a GPU it waits for the device.
+        `mfu`, `hfu` and `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in s; the verdict is
+        `verdict/<cause>` = 1. `row` and `verdict` hold the lap's until the block ends. On a GPU it waits for the
+        device.
         """
         return self._lap() or {}
 
@@ -281,13 +275,11 @@ class Measurement:
         return found | ({f"verdict/{self.verdict.cause}": 1.0} if self.verdict else {})
 
     def job(self) -> dict[str, Any]:
-        """The job's values over all ranks of torch.distributed, after the block; every rank must call it.
+        """The job's values over all ranks of torch.distributed, after the block, None for what a rank does not know;
+        every rank must call it.
 
-        The job's MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in percent.
-
-        Returns:
-            `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent`, `rank_step_s`;
-            None for what a rank does not know.
+        MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in percent. The keys are
+        `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent` and `rank_step_s`.
         """
         own = {name: self.row.get(name) for name in ("flops", "executed_flops", "mfu_percent", "tflop_s")}
         own["seconds"] = ratio(ratio(own["flops"], own["tflop_s"]), 1e12) or self.row.get("time_s")

@@ -38,12 +38,8 @@ _known: dict[tuple[str, str, int], Ceiling] = {}
 
 
 def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s: float, anew: bool = True) -> Ceiling:
-    """The ceiling of as many threads, measured once a process; again where others disturbed it, the best stays.
-
-    Without `anew`, in the middle of a training, one that was disturbed is good enough for now.
-
-    Neighbours can only slow a matmul down: the fastest is the nearest.
-    """
+    """The ceiling of as many threads, measured once a process; with `anew` again where others disturbed it. The best
+    stays, since neighbours can only slow a matmul down."""
     key = str(device), precision, threads
     for _ in range(2):
         before = _known.get(key)
@@ -71,14 +67,8 @@ def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
 
 @dataclass(frozen=True)
 class WeightedPeaks:
-    """Peaks in TFLOP/s under MFU, and those under HFU, as `mfulab.mfu.utilization.utilization` takes a ceilings row.
-
-    Attributes:
-        model: under the FLOPs that the model needs.
-        executed: under those that were executed, which recomputation may shift to another format.
-        columns: of the window's row.
-        reason: why there is no computed peak; empty if there is one.
-    """
+    """Peaks in TFLOP/s as ceilings rows, under the FLOPs that the model needs and under those executed. Beside them the
+    window's columns, and why there is no computed peak."""
 
     model: dict[str, float | None]
     executed: dict[str, float | None]
@@ -96,8 +86,8 @@ def peaks_of(
 ) -> WeightedPeaks:
     """Looks up the peak of each format in use, and measures its best matmul, sharing `ceiling_s` seconds among them.
 
-    `formats`, which are not empty, are FLOPs that the model needs by what was multiplied, `executed` those executed.
-    The peaks that the user has `given` go first; `anew` measures a ceiling again that others disturbed.
+    `formats`, which are not empty, are FLOPs that the model needs by what was multiplied. The peaks that the user has
+    `given` go first; `anew` measures a ceiling again that others disturbed.
     """
     needed, done = by_precision(device, formats), by_precision(device, executed)
     under = {  # the format whose peak stands under each: fp32 where the device emulates it and no peak is given
@@ -132,7 +122,6 @@ def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[st
 
 
 def _added(flops: Iterable[tuple[str, int]]) -> Counter[str]:
-    """Sums by name."""
     found: Counter[str] = Counter()
     for name, count in flops:
         found[name] += count

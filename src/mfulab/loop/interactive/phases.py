@@ -20,7 +20,7 @@ from mfulab.flops.counter import Operations
 from mfulab.flops.layers import LayerTracker, outermost
 from mfulab.flops.useful import RealTokens
 from mfulab.loop.interactive import structure
-from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, Phase, describe
+from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, Phase, cost_of_all, describe
 from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code, state
 from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
 from mfulab.loop.interactive.structure import GraphsSeen, Inside, Structure
@@ -34,15 +34,8 @@ _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
 
 
 class Phases:
-    """Follows a loop between `open` and `close`, from the thread that opens it.
-
-    Args:
-        models: the modules whose outermost calls are forward passes; may be empty.
-        on_forward: called before each forward pass that is part of no other.
-        on_optimizer: called after each optimiser's step.
-        on_compilation: called as torch begins to compile, in whatever thread.
-        counting: whether to count at all.
-    """
+    """Follows a loop between `open` and `close`, from the thread that opens it. Outermost calls of `models`, which may
+    be none, are forward passes."""
 
     def __init__(
         self,
@@ -109,10 +102,8 @@ class Phases:
         self.begin()
 
     def rest(self, look: Callable[[Call], None] | None) -> bool:
-        """Takes all hooks off, between two steps, but one that only looks at forward passes where there is one.
-
-        Returns whether it did: a graph that waits for its backward pass reaches from one step into the next.
-        """
+        """Takes all hooks off between two steps, but one that looks at forward passes where there is one. Returns
+        whether it did: a graph that waits for its backward pass reaches into the next step."""
         waits = self._pending[:-1] if self._depth else self._pending
         if self._running or self._counter is not None or waits or self.nested:
             return False
@@ -165,7 +156,7 @@ class Phases:
             if len(self._sums) > MOST_PENDING:
                 self._sums.clear()
             known = [cost for cost in costs if cost is not None]
-            self._sums[key] = costs, sum(known, Cost()) if len(known) == len(costs) else None
+            self._sums[key] = costs, cost_of_all([(cost, 1) for cost in known]) if len(known) == len(costs) else None
         return self._sums[key][1]
 
     def describe(self, call: Call) -> tuple[Kind, tuple[int, ...]]:
@@ -300,7 +291,6 @@ class Phases:
             self._counter.follow(gradients, leaves)
 
     def _of_compiled_code(self, passed: Sequence[Phase], nodes: int, outputs: Any) -> bool:
-        """True if the forward passes of a graph were compiled."""
         words = {phase.entry.words for phase in passed}
         if self._compiled or words <= self._of_compiled:
             return True
@@ -322,8 +312,7 @@ class Phases:
         phase = self._current
         wanted, starts = self._counting and not self.failure, self._counter is None
         if wanted:
-            wanted, phase.tentative = self.known.wants(phase.entry)
-            wanted = wanted or self._owed > 0
+            wanted = self.known.wants(phase.entry) or self._owed > 0
         if wanted and starts and phase.entry.words[0] == "backward" and self._is_of_compiled(phase.entry):
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
             for passed in self._passed:
@@ -377,7 +366,7 @@ class Phases:
             elif counter is not None and counter.sees_all and self._compiled_before == structure.graphs_compiled():
                 of_forward = self._passed[-1].entry if entry.words[0] == "backward" else entry
                 self.known.note(entry, phase.kind, counter.operations, self._real.get(of_forward))
-            elif not phase.tentative and not self.known.has(phase.kind):
+            elif not self.known.has(phase.kind):
                 self.known.doubt(entry, phase.kind)
         if phase.batch:
             if inside.leading and inside.leading == phase.batch[:2]:

@@ -43,16 +43,13 @@ class Rate:
 def folder() -> Path:
     """Folder in which processes of this user publish: below XDG_RUNTIME_DIR, or in the temporary directory."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
-    return (
-        Path(base, "mfulab") if base and Path(base).is_dir() else Path(tempfile.gettempdir(), f"mfulab-{os.getuid()}")
-    )
+    has_own = base and Path(base).is_dir()
+    return Path(base, "mfulab") if has_own else Path(tempfile.gettempdir(), f"mfulab-{os.getuid()}")
 
 
 def why_unsafe(place: Path) -> str | None:
-    """Says why nothing is published in, or read from, a folder: who else may write there chooses what is overwritten.
-
-    None for a folder of this user alone, and for one that does not exist.
-    """
+    """Says why nothing is published in, or read from, a folder that others may write; None for a folder of this user
+    alone, and for one that does not exist."""
     try:
         about = place.lstat()
     except FileNotFoundError:
@@ -69,15 +66,11 @@ def rates(now: Callable[[], float] = time.time) -> list[Rate]:
     import psutil
 
     found: list[Rate] = []
-    if why_unsafe(folder()):
-        return found
-    for file in sorted(folder().glob("*.json")):
+    for file in [] if why_unsafe(folder()) else sorted(folder().glob("*.json")):
         with suppress(OSError, ValueError):
             if not psutil.pid_exists(int(file.stem)):
                 file.unlink()
-                continue
-            rate = _read(file)
-            if now() - rate.unix_s <= STALE_S:
+            elif now() - (rate := _read(file)).unix_s <= STALE_S:
                 found.append(rate)
     return found
 

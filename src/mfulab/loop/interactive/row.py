@@ -12,7 +12,7 @@ from mfulab.device.compute import allowed_precision
 from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import sources_answered
-from mfulab.loop.interactive.costs import Cost, Format, Phase
+from mfulab.loop.interactive.costs import Cost, Format, Phase, cost_of, cost_of_all
 from mfulab.loop.interactive.peaks import WeightedPeaks
 from mfulab.loop.interactive.phases import Phases
 from mfulab.loop.interactive.rest import Rest
@@ -52,10 +52,8 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: seconds, its FLOPs where they are known, samples that went forward, and what slowed it down.
-
-    It `counted` operators, was `compiled` in part, or was `watched` by hooks.
-    """
+    """One step: seconds, FLOPs and samples where they are known, and whether it `counted` operators, was `compiled` in
+    part, or was `watched` by hooks."""
 
     seconds: float
     cost: Cost | None
@@ -76,10 +74,8 @@ class Work:
 
 
 def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, Mark, Mark]]:
-    """Seconds of each step and the marks around it, from the seconds between moments; `skip` ends no step.
-
-    Steps of a rest have its mark on both sides.
-    """
+    """Seconds of each step and the marks around it, from the seconds between moments; `skip` ends no step, and steps of
+    a rest have its mark on both sides."""
     kinds = {mark.what if mark.rest is None else "forward" if mark.rest.of_forwards else "step" for mark in marks}
     wanted = next((bounds for what, bounds in _BOUNDS if what in kinds), ())
     moments, found = itertools.accumulate(intervals, initial=0.0), []
@@ -181,7 +177,7 @@ def work_of_batch(steps: Sequence[Step], models: Sequence[torch.nn.Module], batc
     if not models:
         return _unknown("batch= needs model= as well")
     try:
-        cost = count_call(models[0], batch, backward=models[0].training)
+        cost = cost_of(count_call(models[0], batch, backward=models[0].training).operations)
     except CountError as error:
         return _unknown(f"{error}; give flops_per_step=")
     return same_work(steps, cost, Reading(cost.model, "", "counted of `batch` on tensors without data"))
@@ -189,7 +185,7 @@ def work_of_batch(steps: Sequence[Step], models: Sequence[torch.nn.Module], batc
 
 def same_work(steps: Sequence[Step], cost: Cost, reading: Reading) -> Work:
     """Work of steps that all cost the same."""
-    return Work(cost.times(len(steps)), len(steps), sum(step.seconds for step in steps), reading)
+    return Work(cost_of_all([(cost, len(steps))]), len(steps), sum(step.seconds for step in steps), reading)
 
 
 def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
@@ -201,13 +197,13 @@ def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
         return _unknown(f"{phases.known.differing or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
     counts = Counter(id(step.cost) for step in known)
     costs = {id(cost): cost for step in known if (cost := step.cost) is not None}
-    total = sum((cost.times(counts[place]) for place, cost in costs.items()), Cost())
+    total = cost_of_all([(cost, counts[place]) for place, cost in costs.items()])
     if not total.model:
         return _unknown(f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}")
     counted, derived = phases.known.numbers
     parts = [f"operators of {counted} kinds of phases, each counted once"]
     if derived:
-        parts.append(f"{derived} kinds follow from counted ones of other lengths")
+        parts.append(f"{derived} kinds cost what counted ones of as many elements cost")
     if phases.unused:
         parts.append(f"did not run and cost nothing: {', '.join(phases.unused)}")
     if left := len(steps) - len(known):
@@ -249,7 +245,7 @@ def shares(
     clock_mhz: float | None,
     peaks: Callable[[Mapping[Format, int], Mapping[Format, int]], WeightedPeaks],
 ) -> tuple[dict[str, Any], Readings]:
-    """Columns of FLOPs, MFU and HFU, and why some are missing. They take the mean step, since all FLOPs count.
+    """Columns of FLOPs, MFU and HFU of the mean step, since all FLOPs count, and why some are missing.
 
     `dtype` is that of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not
     reported; `peaks` gives the peaks of FLOPs by format, needed and executed.
@@ -296,21 +292,18 @@ def merged(laps: Sequence[tuple[float, Readings]]) -> Readings:
     for name in dict.fromkeys(name for _, readings in laps for name in readings):
         of_all = [(seconds, readings[name]) for seconds, readings in laps if name in readings]
         known = [(seconds, each, each.value) for seconds, each in of_all if each.value is not None]
-        if not known:
-            found[name] = of_all[0][1]
-            continue
-        value = sum(seconds * value for seconds, _, value in known) / sum(seconds for seconds, _, _ in known)
-        if name in _SUMMED or name in _LARGEST:
-            value = (sum if name in _SUMMED else max)(value for _, _, value in known)
-        found[name] = replace(known[-1][1], value=value, window_s=total(*(each.window_s for _, each, _ in known)))
+        found[name] = of_all[0][1]
+        if known:
+            whole, values = sum(seconds for seconds, *_ in known), [value for *_, value in known]
+            mean = sum(seconds * value for seconds, _, value in known) / whole
+            value = sum(values) if name in _SUMMED else max(values) if name in _LARGEST else mean
+            found[name] = replace(known[-1][1], value=value, window_s=total(*(each.window_s for _, each, _ in known)))
     return found
 
 
 def as_job(ranks: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """The job's values from those of its ranks: `flops`, `executed_flops` and `seconds` of a mean step, `mfu_percent`.
-
-    What a rank does not know the job does not know either. A rank's peak follows from its own MFU.
-    """
+    """The job's values from those of its ranks' mean steps. What a rank does not know the job does not know either. A
+    rank's peak follows from its own MFU."""
     seconds = [rank["seconds"] for rank in ranks]
     slowest = max(range(len(ranks)), key=lambda place: seconds[place] or 0.0)
     longest = seconds[slowest]

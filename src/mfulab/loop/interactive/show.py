@@ -33,18 +33,15 @@ def bar(percent: float) -> str:
 
 
 def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], language: str = "en") -> Table:
-    """The rungs of the ladder that were measured, those beside its falling order dimmed.
-
-    If the first is missing, its reason stands in place of a bar.
-    """
+    """The rungs of the ladder that were measured, those beside its falling order dimmed; the reason in place of a bar
+    if the first is missing."""
     table, names = Table(box=None, pad_edge=False, show_header=False), Texts(language, "rungs")
     measured, first = ladder.measured(values), ladder.RUNGS[0].column
     drop = ladder.largest_drop(values)
     if first in readings and all(rung.column != first for rung in measured):
         table.add_row(names(first), "—", Text(names.said(readings[first].reason), style="dim"))
     for rung in measured:
-        lost = drop is not None and rung.column == drop.below.column
-        style = "dim" if not rung.falls else "yellow" if lost else "green"
+        style = "dim" if not rung.falls else "yellow" if drop and rung.column == drop.below.column else "green"
         table.add_row(names(rung.column), f"{rung.percent:6.1f} %", Text(bar(rung.percent), style=style))
     return table
 
@@ -68,12 +65,9 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
         "memory_bytes": lambda size: text("memory", gigabytes=f"{size / 1e9:.2f}"),
     }
     parts += [shown(value) for name, shown in rest.items() if (value := values.get(name)) is not None]
-    if values.get("counted_steps") and not values.get("only_counted"):
-        parts.append(text("counted", count=values["counted_steps"]))
-    if values.get("compiled_steps"):
-        parts.append(text("compiled", count=values["compiled_steps"], places=values.get("compiled_places")))
-    if values.get("watched_steps"):
-        parts.append(text("watched", count=values["watched_steps"]))
+    for key in ("counted", "compiled", "watched"):
+        if (count := values.get(f"{key}_steps")) and not (key == "counted" and values.get("only_counted")):
+            parts.append(text(key, count=count, places=values.get(f"{key}_places")))
     if values.get("slow_places"):
         parts.append(text("slow", places=values["slow_places"]))
     return " · ".join(parts)

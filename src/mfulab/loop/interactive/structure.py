@@ -37,11 +37,8 @@ class Inside(NamedTuple):
 
 
 class Structure:
-    """Notes every module that the thread calls, from one `take` to the next; compiled code shows none.
-
-    Args:
-        models: noted by their caller, with `note`, once it knows that a phase begins.
-    """
+    """Notes every module that the thread calls, from one `take` to the next; compiled code shows none. The caller
+    itself notes `models`, once a phase begins."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
         self._roots, self._thread = frozenset(map(id, models)), threading.get_ident()
@@ -59,15 +56,9 @@ class Structure:
         if not self._noted:
             return _NOTHING
         shapes, elements = hash(tuple(self._given)) if self._given else 0, sum(map(math.prod, self._given))
-        found = Inside(self._modules(), shapes, elements, self._leading)
+        found = Inside(_hash(self._noted), shapes, elements, self._leading)
         self._noted, self._given, self._leading = [], [], ()
         return found
-
-    def _modules(self) -> int:
-        try:
-            return hash(tuple(self._noted))
-        except TypeError:  # a module's own `stride` may be a list
-            return hash(repr(self._noted))
 
     def note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         """Notes a call."""
@@ -75,7 +66,7 @@ class Structure:
         if "_graph" in held or "_parameters" not in held:
             return  # a traced one: torch runs such under its own operators too, in whatever order
         if len(noted) > MOST_NOTED:
-            noted[:] = [self._modules()]
+            noted[:] = [_hash(noted)]
         if not (own := held["_parameters"]):
             noted.append(type(module))
             return
@@ -101,6 +92,13 @@ class Structure:
 
 
 _NOTHING = Inside()
+
+
+def _hash(noted: list[Any]) -> int:
+    try:
+        return hash(tuple(noted))
+    except TypeError:  # a module's own `stride` may be a list
+        return hash(repr(noted))
 
 
 def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -177,13 +175,8 @@ def is_compiled(module: torch.nn.Module) -> bool:
 
 
 def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> int:
-    """The operators that may cost FLOPs in the graph of a backward pass, and the shapes of their results and weights.
-
-    Args:
-        outputs: what the backward pass begins from.
-        begin: autograd's number from which on nodes count.
-        spans: beginnings and ends of the numbers that do not, in order.
-    """
+    """The operators that may cost FLOPs in the graph of a backward pass from `outputs`, by shapes of results and
+    weights; nodes before `begin` and inside `spans`, in order, do not count."""
     code, starts = 0, [start for start, _ in spans]
     for node in nodes_of(outputs):
         number = node._sequence_nr()
@@ -208,10 +201,8 @@ class GraphsSeen:
     def made(
         self, entry: Any, inside: Inside, nodes: int, outputs: Any, begin: int, spans: Sequence[tuple[int, int]]
     ) -> int:
-        """Hash of the part of a graph that costs FLOPs and that no model's forward made.
-
-        It is looked through once for as many `nodes` made by as many modules, and each time where no module tells.
-        """
+        """Hash of the part of a graph that costs FLOPs and that no model's forward made: looked through once for as
+        many `nodes` by as many modules, and each time where no module tells."""
         seen = entry, inside.modules, nodes, len(spans)
         if not (inside.modules and seen in self._made):
             self._made[seen] = graph_hash(outputs, begin, spans)

@@ -13,10 +13,8 @@ from mfulab.models.counted import count_model
 
 
 def measure(config: CompareCountersConfig, folder: Path) -> Measured:
-    """Counts the model by `config.counter` on the CPU, in evaluation mode. Samples: our FLOPs by kind of layer.
-
-    Raises UnsupportedError if the tool is not installed, or cannot count this model.
-    """
+    """Counts the model by `config.counter` on the CPU in evaluation mode; samples: our FLOPs by kind of layer.
+    Raises UnsupportedError where the tool is missing or cannot."""
     installed = counter_version(config.counter)
     if installed is None:
         raise UnsupportedError(f"counter={config.counter} is not installed: pip install {config.counter}")

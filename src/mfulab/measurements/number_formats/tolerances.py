@@ -15,10 +15,8 @@ NATIVE = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "
 
 
 def tolerances(form: NumberFormat, values: torch.Tensor) -> dict[str, float]:
-    """Columns of the row: the least relative tolerance for all right results, and what 1e-8 refuses and accepts.
-
-    Right results are x · 1.5 / 1.5, rounded twice; wrong ones are eight units in the last place off.
-    """
+    """Columns of the least relative tolerance for x · 1.5 / 1.5, and of what 1e-8 refuses of it, and accepts of
+    results eight last places off."""
     right = form.round(form.round(values * 1.5) / 1.5)
     wrong = form.round(values * (1 + OFF * epsilon(form)))
     off, differs = (right - values).abs(), wrong != values

@@ -43,7 +43,9 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     device, effective = _prepare(config)
     with Instruments(device, folder) as instruments:
         made = _make(config, instruments)
-        pace = _pace(config, device)
+        pace = pace_for(device.type, config.timing)
+        if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
+            pace = replace(pace, patience_s=0.0, precision=None)
         seen = _observe(config, made.step, pace, instruments)
     row = _row(config, effective, made, seen, instruments)
     run = Run(config, instruments, row, made.step, pace, seen, dict(seen.readings))
@@ -86,26 +88,17 @@ def _make(config: ProfileStepConfig, instruments: Instruments) -> Made:
     return made
 
 
-def _pace(config: ProfileStepConfig, device: torch.device) -> Pace:
-    pace = pace_for(device.type, config.timing)
-    if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
-        return replace(pace, patience_s=0.0, precision=None)
-    return pace
-
-
 def _observe(config: ProfileStepConfig, step: Step, pace: Pace, instruments: Instruments) -> Observation:
-    """Warms up, then times windows with every sampler around them."""
     is_alone = config.parallel.processes == 1
     watch, best = (instruments.probe, instruments.best) if is_alone else (None, UNKNOWN)
     samplers = instruments.samplers(polled=is_first_rank() or instruments.on_gpu)  # on a CPU the series is rank 0's
-    frequency_mhz, clock = instruments.frequency_mhz, instruments.clock
-    return observe(step.call, clock, pace, samplers, frequency_mhz, watch, best, agreed, allocator.settle)
+    tools = instruments.clock, pace, samplers, instruments.frequency_mhz
+    return observe(step.call, *tools, watch, best, agreed, allocator.settle)
 
 
 def _row(
     config: ProfileStepConfig, effective: str, made: Made, seen: Observation, instruments: Instruments
 ) -> ProfileRow:
-    """The row of the windows' times."""
     steps = Stats(seen.step_times_s)
     compiles = config.execution.mode not in ("eager", "tensorflow_eager")
     in_first_call_s = made.ended_s - made.began_s + seen.warm_up.first_call_s - seen.time_s

@@ -77,10 +77,8 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
 
 
 def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) -> nn.Module:
-    """The cheaper model: trained itself, or made of the trained whole one, which is then trained no more.
-
-    Raises UnsupportedError if this device has no such integer matmul.
-    """
+    """The cheaper model: trained itself, or made of the trained whole one. Raises UnsupportedError if this device
+    has no such integer matmul."""
     model = _architecture(way, whole)
     if way in ARGUMENTS:
         train(model, trained, seed, whole if way == "distilled" else None)
@@ -94,7 +92,6 @@ def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) 
 
 
 def _architecture(way: Compression, whole: nn.Module) -> nn.Module:
-    """The whole model's copy, pruned if that is the way, or the smaller model, untrained."""
     if way in ARGUMENTS:
         return small_digits(**ARGUMENTS[way]).to(next(whole.parameters()).device)
     model = copy.deepcopy(whole)
@@ -105,7 +102,6 @@ def _architecture(way: Compression, whole: nn.Module) -> nn.Module:
 
 
 def _flops(model: nn.Module) -> int:
-    """FLOPs of an image forward, counted on the meta device."""
     model = copy.deepcopy(model).to("meta")
     counted = count(model, lambda: model(torch.empty(1, 1, 8, 8, device="meta")), backward=False)
     return counted.operations.sum("forward").flops

@@ -1,11 +1,8 @@
 """Real images, and the training of a small model on them in about a second.
 
-`digits.csv.gz` holds the 1,797 test images of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak 1998,
-UCI Machine Learning Repository, doi:10.24432/C50P49, licence CC BY 4.0): 64 pixels of 0 to 16 and the digit a line. It
-is the file that scikit-learn ships (BSD-3-Clause), unchanged:
-
-    pip download --no-deps scikit-learn==1.9.1
-    unzip -p scikit_learn-*.whl sklearn/datasets/data/digits.csv.gz > digits.csv.gz
+`digits.csv.gz` holds the 1,797 test images of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak
+1998, UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0): 64 pixels of 0 to 16 and the digit a line. It
+is sklearn/datasets/data/digits.csv.gz of scikit-learn 1.9.1 (BSD-3-Clause), unchanged.
 """
 
 import gzip

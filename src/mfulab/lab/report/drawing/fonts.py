@@ -1,8 +1,4 @@
-"""The Hangul font that comes with the installation: for figures, and cut to the letters of a page for the page itself.
-
-NanumGothic (NAVER, SIL Open Font License) as packaged by koreanize-matplotlib, whose import is avoided: it changes
-matplotlib's settings for the whole process.
-"""
+"""The Hangul font NanumGothic (NAVER, SIL Open Font License), for figures, and cut to the letters of a page."""
 
 import base64
 import logging

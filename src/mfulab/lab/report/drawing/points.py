@@ -38,7 +38,7 @@ def draw(
     **shared: Any,
 ) -> None:
     """A panel a machine; `finish` sets scales and limits and returns points of lines that the models' names avoid."""
-    colors = style.precision_colors(rows["precision"])
+    colors = style.usual_colors(rows["precision"])
     for axes, here in style.by_machine(figure, rows, **shared):
         scatter(axes, here, *place, colors, shapes)
         name_highest(axes, here, *place, finish(axes, here))

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
-from mfulab.lab.report import frames, trust
+from mfulab.lab.report import frames
 from mfulab.lab.report.drawing import curves, kinds, runs, style, ticks
 from mfulab.mfu.utilization import quotient_interval
 
@@ -21,20 +21,17 @@ MARGIN = 1.1  # by which two measured ceilings may err
 
 
 def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
-    """Each run that has a partner at `axis == baseline`, at the largest batch where it has one, with its `speedup`.
-
-    `speedup_low` and `speedup_high` bound it; both runs' confidence intervals are in it.
-    """
+    """Each run that has a partner at `axis == baseline`, at its largest such batch, with `speedup` and its interval."""
     keys = [key for key in KEYS if key != axis]
     filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
-    values = [*READ, *trust.INTERVAL]
+    values = [*READ, *frames.INTERVAL]
     filled = filled.reindex(columns=dict.fromkeys([*filled, *values]))
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
     largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
     paired = paired[paired["batch_size"] == largest]
     paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])
-    each = paired[["speedup", *(f"{name}_base" for name in trust.INTERVAL), *trust.INTERVAL]].itertuples(index=False)
+    each = paired[["speedup", *(f"{name}_base" for name in frames.INTERVAL), *frames.INTERVAL]].itertuples(index=False)
     own = [quotient_interval(speedup, [measured[:3]], [measured[3:]]) for speedup, *measured in each]
     ends = ["speedup_low", "speedup_high"]
     paired[ends] = pd.DataFrame(own, paired.index, ends, dtype=float)
@@ -46,10 +43,7 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
-    """The largest gain and the largest loss, or the smallest gain where nothing loses; a gain that cannot be.
-
-    Pairs of which one is in another state of the allocator are counted and not ranked, where any other is left.
-    """
+    """Tells the largest and the least gain of comparable pairs, how many others there are, and gains that cannot be."""
     sound = frames.comparable(rows) & frames.comparable(rows, "_base")
     left_out = int((~sound).sum()) if sound.any() else 0
     rows = frames.preferred(rows, sound)
@@ -79,10 +73,7 @@ def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
-    """A panel a machine and mode, a line of dots a model, models ordered by their best gain; doubtful ones hollow.
-
-    Prefill and decoding of a model are lines of their own in the panel of inference.
-    """
+    """A panel a machine and mode, dots of each model on a line, by its best gain; phases of inference apart."""
     phase = ~rows["mode"].isin(("training", "inference"))
     pairs = rows[["machine", "mode"]][~phase].drop_duplicates()
     if len(pairs) < pairs["machine"].nunique() * pairs["mode"].nunique():  # a panel would be empty
@@ -96,7 +87,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
         style.fit(figure, min(MOST, rows["model"].nunique()))
     low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
     values = rows[axis].unique()
-    colors = style.precision_colors(values) if axis == "precision" else style.colors(sorted(values))
+    colors = style.usual_colors(values) if axis == "precision" else style.colors(sorted(values))
     shapes = style.shapes(colors)
     for number, (axes, here) in enumerate(panels):
         on_it = rows[rows["machine"] == machines[number // len(titles)]]

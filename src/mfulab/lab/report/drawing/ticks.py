@@ -27,10 +27,7 @@ def _named(value: float, unit: str) -> str:
 
 
 class _Fitting(Locator):
-    """All values in view; only powers of two where these do not fit; then each second of them, each third and so on.
-
-    It is asked anew whenever the axis is drawn, so the answer is one for the axis's final width.
-    """
+    """All values in view that fit the axis's final width; else powers of two, else each second of them, and so on."""
 
     def __init__(self, values: Iterable[float], unit: str) -> None:
         self._values, self._unit = sorted(set(values)), unit

@@ -25,10 +25,9 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
-    """The element of an SVG file, made part of a page. `name` sets its ids apart from those of other figures.
+    """The element of an SVG file as part of a page, `name` in its ids; outlines of letters are put into `glyphs`.
 
-    Outlines of its letters are put into `glyphs`, by their ids in the page, which holds each once. Classes are what
-    the page's script reads of the drawing: panels, axes, texts, legend and title.
+    Classes are what the page's script reads of the drawing: panels, axes, texts, legend and title.
     """
     svg = svg[svg.index("<svg") :]
     head, body = svg.split(">", 1)
@@ -72,10 +71,7 @@ def saved(folder: Path | None, name: str) -> str | None:
 
 
 def is_drawing(svg: str) -> bool:
-    """True if a text is SVG that only draws: shapes and texts that refer to nothing but one another.
-
-    What XML and HTML read differently, processing instructions and CDATA sections, is none; comments are to be removed.
-    """
+    """True if an SVG only draws: shapes and texts that refer to one another, without CDATA and instructions."""
     begins = BEGINNING.match(svg)
     if begins is None or "<?" in svg[begins.end() :] or "<!" in COMMENT.sub("", svg[begins.end() :]):
         return False

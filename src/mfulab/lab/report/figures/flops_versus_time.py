@@ -2,13 +2,10 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import points, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, points, runs, style, ticks
 from mfulab.lab.report.frames import Tables, alone, ok, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "flops", 2
 PLACE = ("flops_per_sample", "time_per_sample")
 ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
@@ -44,7 +41,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
-    colors = style.precision_colors(rows["precision"])
+    colors = style.usual_colors(rows["precision"])
     panels = style.facets(figure, rows, "mode", style.modes(rows, text), sharex=True)
     for axes, here in panels:
         points.scatter(axes, here, *PLACE, colors)

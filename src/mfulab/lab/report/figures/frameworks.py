@@ -4,15 +4,10 @@ import itertools
 import json
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style
-from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, significant, style
+from mfulab.lab.report.frames import Tables, alone, apart, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "execution", 2
 IN_TORCH = ("eager", "compile")
 ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
@@ -34,27 +29,21 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
-    """Steps before the loss vanishes in any execution, and in these the largest deviation within a step, in percent.
-
-    A deviation is relative to the step's largest loss. What follows a loss of zero is chance: no gradient leads there.
-    """
+    """Steps before a loss vanishes, and the largest deviation, in percent of a step's largest loss."""
     steps = list(zip(*curves.values(), strict=False))
     kept = list(itertools.takewhile(lambda losses: min(losses) > VANISHED * steps[0][0], steps))
     return len(kept), 100 * max(((max(losses) - min(losses)) / max(losses) for losses in kept), default=0.0)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree.
-
-    The slowest is ranked only if its interval and the fastest's do not meet.
-    """
+    """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree."""
     cases = [case.sort_values("time_s") for _, case in rows.groupby(CASE, sort=False)]
-    ranked = [case for case in cases if len(case) > 1 and trust.apart(case.iloc[-1], case.iloc[0])]
+    ranked = [case for case in cases if len(case) > 1 and apart(case.iloc[-1], case.iloc[0])]
     here = max(ranked or cases, key=lambda case: case["time_s"].iloc[-1] / case["time_s"].iloc[0])
     fast, slow = here.iloc[0], here.iloc[-1]
     values = {"row": fast, "fast": text(fast.execution), "slow": text(slow.execution), "longer": slow["time_s"]}
     words = [text("finding" if ranked else "finding_alike" if len(here) > 1 else "finding_one", **values)]
-    beside = here.iloc[1:][~trust.apart(here.iloc[1:], fast)] if ranked else here.head(0)
+    beside = here.iloc[1:][~apart(here.iloc[1:], fast)] if ranked else here.head(0)
     if len(beside):
         words.append(text("as_fast", fast=values["fast"], others=", ".join(text(each) for each in beside["execution"])))
     for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():

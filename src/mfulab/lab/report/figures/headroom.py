@@ -1,15 +1,11 @@
 """Milliseconds of a step that are lost between the peak and MFU, each part once."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
 from mfulab.lab.report.frames import Tables, ok, with_machine, with_traces
 from mfulab.mfu.headroom import PARTS
 
-TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "why", 0
 MOST = 12  # runs of all machines
 SHOWN = 0.05  # points below which a part has no step of its own

@@ -4,14 +4,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
 from mfulab.lab.report.frames import Tables, most, ok, one_each, own, with_machine
 
-TABLES = ("readings", "environment")
 TOPIC, ORDER = "ladder", 5
 COUNTERS = (
     *("mfulab_percent", "psutil_process_percent", "cgroup_percent", "proc_stat_percent", "psutil_machine_percent"),

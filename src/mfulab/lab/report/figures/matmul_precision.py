@@ -1,13 +1,10 @@
 """Speed against error of each number format in a matmul, by its fastest implementation."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, labels, matmuls, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, matmuls, runs, style, ticks
 from mfulab.lab.report.frames import Tables, ok, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "precision", 2
 INTEGERS = "int8"  # whose products and sums are exact
 

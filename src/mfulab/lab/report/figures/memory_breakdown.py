@@ -5,16 +5,12 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity
 from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, quantity, runs, style
 from mfulab.lab.report.frames import Tables, alone, ok, with_machine
 
-TABLES = ("profile", "flops", "environment")
 TOPIC, ORDER = "memory", 0
 PARTS = [part.name for part in fields(StepMemory)]
 COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (0, 4, 5, 1, 2, 3)), strict=True))
@@ -45,11 +41,7 @@ NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointe
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured.
-
-    Of each model one count: one whose training was measured before others, then the largest. The largest model that was
-    measured is there, beside the largest of all.
-    """
+    """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured."""
     counted = ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
     profile = with_machine(tables, alone(ok(tables["profile"], "memory_bytes")))
     plain = profile["gradient_accumulation"].fillna(1) == 1

@@ -3,14 +3,10 @@
 import json
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
-from mfulab.lab.report.drawing import kinds, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style, ticks
 from mfulab.lab.report.frames import Tables, most, ok, one_each, own, with_machine
 
-TABLES = ("memory", "environment")
 TOPIC, ORDER = "memory", 2
 ORDERS = ("random", "strided", "sequential", "rows", "columns", "host", "page_cache", "disk")
 KIB = 1024

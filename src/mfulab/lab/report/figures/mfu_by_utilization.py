@@ -3,14 +3,11 @@
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import points, style
+from mfulab.lab.report.drawing import Figure, Texts, points, style
 from mfulab.lab.report.figures import mfu_versus_utilization
 from mfulab.lab.report.frames import Tables
 
-TABLES = mfu_versus_utilization.TABLES
 TOPIC, ORDER = "ladder", 1
 PLACE = ("utilization_percent", "mfu_percent")
 NEAR = 95  # percent busy: from there on utilization tells runs no longer apart

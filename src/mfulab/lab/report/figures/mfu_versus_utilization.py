@@ -2,18 +2,14 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
 from mfulab.lab.report import frames, trust
-from mfulab.lab.report.drawing import curves, kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, percent, runs, style
 from mfulab.lab.report.figures.headroom import COLORS
 from mfulab.lab.report.frames import READ, Tables, ok, own, preferred, with_machine, with_traces
 from mfulab.lab.tables.consistency import above_peak
 from mfulab.mfu import remedies
 
-TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "headline", 0
 TALLEST = 4.6  # inches: sentence, figure and cause are one screen
 BUSY = 90  # percent of the time
@@ -89,11 +85,7 @@ def because(row: pd.Series, text: Texts) -> str:
 
 
 def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
-    """The runs that have a line, by falling MFU: at most MOST, each with its `name`, `cause` and `color`.
-
-    Of more, those with arithmetic and not doubtful: the fastest run of each model and mode, evenly over MFU, and
-    those that the sentences name.
-    """
+    """At most MOST runs by falling MFU, spread evenly, those of the sentences too, with `name`, `cause` and `color`."""
     machines, told = style.machines(rows), _told(_sound(rows))["mfu_percent"]
     named = {told.idxmin(), told.idxmax(), lowest(rows).name}
     most, found = MOST // len(machines), []

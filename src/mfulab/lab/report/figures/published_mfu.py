@@ -1,14 +1,11 @@
 """MFU of public training runs by number of accelerators, one panel a model, and where one's own run of it stands."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from mfulab.core.formats import FORMATS
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
 from mfulab.lab.report.frames import Tables, ok
 
-TABLES = ("published", "profile")
 TOPIC, ORDER = "published", 1
 MOST = 4  # panels
 SEVERAL = 5  # numbers of devices that make a series

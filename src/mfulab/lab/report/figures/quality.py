@@ -3,25 +3,18 @@
 from typing import get_args
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
 from mfulab.lab.report.frames import Tables, most, ok, one_each, own, with_machine
 from mfulab.measurements.quality import Compression
 
-TABLES = ("quality", "environment")
 TOPIC, ORDER = "flops", 2
 WAYS = get_args(Compression)
 WHOLE = WAYS[0]
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """A row a way, of the machine with the most: `errors`, and time, FLOPs and bytes in percent of the whole model's.
-
-    `worse`, `differs`, `faster` and `timed` are true only of differences larger than their interval.
-    """
+    """A row a way of one machine, in percent of the whole model's; flags tell differences beyond their interval."""
     needed = ("accuracy_percent", "whole_accuracy_percent", "time_percent", "flops", "whole_flops", "weight_bytes")
     found = own(with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes")))
     found = most(found[found["compression"].isin(WAYS)], ["machine"])

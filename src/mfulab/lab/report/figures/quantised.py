@@ -1,15 +1,10 @@
 """Speed of quantised models against the same step before, with the bytes of their weights and their error."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style
-from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style
+from mfulab.lab.report.frames import Tables, against, alone, apart, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC = "precision"
 ALIKE = ["machine", "model", "workload", "mode", "batch_size", "sequence_length", "precision"]
 ORDER_OF_SCHEMES = ("dynamic_int8", "static_int8", "weight_int8", "weight_int4")
@@ -22,7 +17,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     before = one_each(found[found["execution"] == "eager"], ALIKE)
     fewer = found[~found["quantisation"].isin(["", "none"]) & found["weight_bytes"].notna()]
     fewer = one_each(fewer, [*ALIKE, "quantisation"])
-    fewer = trust.against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
+    fewer = against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
     # MBU is bytes ÷ time: with the ratio of both its bytes before follow, without a count of their own.
     moved = fewer["mbu_percent_before"] / (fewer["mbu_percent"] * fewer["factor"])
     return fewer.assign(
@@ -43,7 +38,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     if len(beyond) < len(rows):
         said.append(text("overlaps", count=len(rows) - len(beyond), total=len(rows)))
     ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
-    decoded = rows[(rows["mode"] == "decoding") & ratio.notna() & trust.apart(rows, suffix="_before", ratio=ratio)]
+    decoded = rows[(rows["mode"] == "decoding") & ratio.notna() & apart(rows, suffix="_before", ratio=ratio)]
     if not decoded.empty:
         said.append(text("bandwidth", **_case(decoded.loc[decoded["relative"].idxmax()], text)))
     if rows["quantisation"].nunique() > 1:

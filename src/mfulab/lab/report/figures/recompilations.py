@@ -1,13 +1,10 @@
 """Recompilations: what changing shapes and branches make torch.compile do anew, and how long the calls take."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
 from mfulab.lab.report.frames import Tables, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "execution", 3
 
 

@@ -1,20 +1,13 @@
-"""Every run under its roofs: arithmetic intensity against speed, with measured and computed ceilings.
-
-A step read from a trace has computed ones alone; it is here where it has an MFU and all bytes of its matmuls are known.
-"""
+"""Every run under its roofs: arithmetic intensity against speed; steps read from traces have computed roofs alone."""
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity
 from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import points, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, points, quantity, style, ticks
 from mfulab.lab.report.frames import READ, Tables, ok, preferred, with_machine, with_traces
 
-TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "roofline", 0
 PLACE = ("arithmetic_intensity", "tflop_s")
 
@@ -52,7 +45,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """One panel a machine: solid roofs are measured, dashed computed; colour is the precision, a label the height."""
-    colors = style.precision_colors(rows["precision"])
+    colors = style.usual_colors(rows["precision"])
 
     def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
         bandwidth, peak_bandwidth = here["roof_gb_s"].iloc[0] / 1e3, here["peak_gb_s"].iloc[0] / 1e3

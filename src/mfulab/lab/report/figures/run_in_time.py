@@ -1,13 +1,10 @@
 """One run in time: what the device reported while it ran, the measured window marked."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
 from mfulab.lab.report.frames import Tables, ok, with_machine
 
-TABLES = ("series", "profile", "environment")
 TOPIC, ORDER = "series", 0
 VALUES = ("utilization_percent", "system_utilization_percent", "clock_mhz", "power_w", "temperature_c")
 

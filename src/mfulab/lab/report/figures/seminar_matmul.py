@@ -1,14 +1,10 @@
 """The seminar's kernels as written beside the corrected ones: hot, by the seminar's own clock, and by their errors."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity
-from mfulab.lab.report.drawing import kinds, matmuls, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, quantity, runs, style, ticks
 from mfulab.lab.report.frames import Tables, own, preferred, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 5
 CORRECTED = {
     "numba_cpu_seminar": "numba_cpu_naive",

@@ -1,15 +1,10 @@
 """Cost of subnormal numbers: operations on them beside those on normal ones, and with subnormal taken for zero."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style
-from mfulab.lab.report.frames import Tables, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style
+from mfulab.lab.report.frames import Tables, against, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "precision", 7
 KINDS = ("normal", "subnormal", "flushed")
 OPERATIONS = ("products", "quotients", "roots")
@@ -23,7 +18,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     parts = known["model"].str.split("_", n=1).str
     known = known.assign(numbers=parts[0], operation=parts[1])
     known = one_each(style.one_machine(known), [*CASE, "numbers"])
-    both = trust.against(known, known[known["numbers"] == "normal"], CASE, "_normal")
+    both = against(known, known[known["numbers"] == "normal"], CASE, "_normal")
     both = both.merge(both.loc[both["numbers"] == "subnormal", CASE], on=CASE)
     return both.sort_values([*CASE, "numbers"])
 

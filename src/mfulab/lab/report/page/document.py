@@ -18,7 +18,8 @@ from mfulab.core.language import Texts, catalogue, verdicts
 from mfulab.core.language.quantities import duration, percent, quantity, significant
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import figures, frames, trust
-from mfulab.lab.report.drawing import fonts, hover, style, vector
+from mfulab.lab.report.drawing import fonts, style, vector
+from mfulab.lab.report.drawing import runs as marks
 from mfulab.lab.report.duty_cycle import duty_cycle
 from mfulab.lab.report.figures import headroom as headroom_figure
 from mfulab.lab.report.page import payload, why
@@ -231,10 +232,7 @@ def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
 def _sections(
     tables: frames.Tables, drawn: Path | None, text: Texts, problems: list[str], glyphs: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """The topics that have figures, in the page's order; a figure that cannot be made is added to `problems`.
-
-    Letters of the figures are put into `glyphs`.
-    """
+    """The topics that have figures, in order; adds what cannot be made to `problems`, letters to `glyphs`."""
     runs = _runs(tables)
     measured = runs[~runs["recorded"]]
     # A recorded machine's experiments are not to be measured here: its figures come from experiment=recorded.
@@ -282,7 +280,7 @@ def _figure(
     svg, finding = vector.saved(drawn, name), None
     if svg is None:
         found = figures.render(name, tables, text.language, rows)
-        svg, finding = (hover.svg(found.figure), found.finding) if found else ("", None)
+        svg, finding = (marks.svg(found.figure), found.finding) if found else ("", None)
     rows = frames.in_words(rows, text)
     return {
         "name": name,

@@ -100,10 +100,7 @@ def _lowest(tables: frames.Tables) -> pd.Series | None:
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs with most samples per second, one for each machine, model and workload: no setting here cured these.
-
-    The lowest MFU comes first; a step that has no arithmetic to count has nothing to gain, and comes last.
-    """
+    """The fastest run of each machine, model and workload, by MFU; a step without arithmetic to count comes last."""
     keys = ["machine", "model", "workload", "mode"]
     ordered = rows.sort_values("samples_per_s", ascending=False, na_position="last")
     return ordered.drop_duplicates(keys).sort_values("mfu_percent", key=lambda mfu: mfu.where(mfu > 0))
@@ -144,10 +141,7 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
 
 
 def _of_run(config: str, row: Mapping[str, Any]) -> str:
-    """A remedy's config with the run's own model, workload and batch size in place of an example's.
-
-    Kept are experiments, what is swept, and the example where the model is not one that can be named.
-    """
+    """A remedy's config with the run's own model, workload and batch size, where its model is one of config/model/."""
     keys = dict(part.partition("=")[::2] for part in config.split(" "))
     if "model" not in keys or not any((folder / f"{row['model']}.yaml").exists() for folder in FOLDERS):
         return config

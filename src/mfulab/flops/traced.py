@@ -1,8 +1,7 @@
-"""FLOPs of operators that a trace recorded: their shapes, given to the same formulas as a count.
+"""FLOPs and bytes of operators that a trace recorded: their shapes, given to the same formulas as a count.
 
-A trace holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation. Newer
-traces hold these as "Concrete Inputs". An operator whose FLOPs its record does not tell has none here, and a reason,
-never 0.
+A trace holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation
+("Concrete Inputs"). What its record does not tell is none, with a reason, never 0.
 """
 
 import ast
@@ -10,9 +9,13 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from math import prod
+from pathlib import Path
 from typing import Any
 
+from mfulab.core.data import data
+from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
 from mfulab.flops.attention import ATTENTION, SIGNATURES, bind
 from mfulab.flops.cost import Cost
@@ -46,7 +49,7 @@ _COUNTED = "xla::matmul"  # its FLOPs and bytes come with it
 _MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::_mkl_linear", _COUNTED)
 
 
-def is_recorded_matmul(name: str) -> bool:
+def is_traced_matmul(name: str) -> bool:
     """True if an operator of a trace is a matmul, convolution or attention, whose arguments tell its cost."""
     return name in FORMULAS or name.startswith(_MULTIPLYING)
 
@@ -68,7 +71,7 @@ class Shaped:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Traced:
     """Cost of one call, as far as its record holds it."""
 
     cost: Cost | None  # None if the record does not hold it
@@ -83,13 +86,13 @@ class Recorded:
 NO_SHAPES, NO_VALUES = Said("no_shapes"), Said("no_argument_values")
 
 
-def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Recorded:
+def traced_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Traced:
     """Cost of a call of operator `name` with inputs of these shapes (`Input Dims`) and values (`Concrete Inputs`)."""
     if name.startswith(_COUNTED):
         flops, moved = values
-        return Recorded(Cost.of(flops), bytes_moved=moved)
+        return Traced(Cost.of(flops), bytes_moved=moved)
     if not any(shapes):
-        return Recorded(None, reason=NO_SHAPES)
+        return Traced(None, reason=NO_SHAPES)
     arguments = [_argument(shape, values[place] if place < len(values) else "") for place, shape in enumerate(shapes)]
     try:
         if name.startswith("triton_tem_"):
@@ -103,21 +106,21 @@ def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Re
         if name in _CONVOLUTIONS or name in _PLAIN:
             return _convolution(name, arguments)
         if name == "aten::convolution_backward" and (len(arguments) < 11 or not isinstance(arguments[10], list)):
-            return Recorded(None, reason=NO_VALUES)
+            return Traced(None, reason=NO_VALUES)
         cost = FORMULAS[name](*arguments, out=None)
         matmul = _matmul(name, arguments)
         if matmul:
             return replace(_one_matmul(*matmul), cost=Cost.of(cost))
-        found = Recorded(Cost.of(cost), elements=_elements(name, arguments))
+        found = Traced(Cost.of(cost), elements=_elements(name, arguments))
         if name == "aten::convolution_backward":
             gradient, x, weight = arguments[:3]
             return replace(found, convolution=_as_matmul(x.shape, weight.shape, gradient.shape, bool(arguments[7])))
         return replace(found, attention=_attention(name, arguments))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
-        return Recorded(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
+        return Traced(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
 
 
-def recorded_format(types: Sequence[str]) -> str | None:
+def traced_format(types: Sequence[str]) -> str | None:
     """The format of a matmul by its operands' types; the narrower where they differ; None where none is told."""
     found = [TYPES[kind] for kind in types if kind in TYPES]
     order = list(dict.fromkeys(TYPES.values()))
@@ -193,7 +196,7 @@ def _elements(name: str, arguments: list[Any]) -> int | None:
     return operands * (2 if "backward" in name else 1) + q.numel() // q.shape[-1] * v.shape[-1]
 
 
-def _convolution(name: str, arguments: list[Any]) -> Recorded:
+def _convolution(name: str, arguments: list[Any]) -> Traced:
     x, weight = arguments[0], arguments[1]
     transposed = name in _CONVOLUTIONS and bool(arguments[6])
     if name in _CONVOLUTIONS or name == "aten::_conv_depthwise2d":
@@ -203,7 +206,7 @@ def _convolution(name: str, arguments: list[Any]) -> Recorded:
         first = 3 - isinstance(arguments[2], list)  # mkldnn and miopen take a bias before, which may be None
         padding, stride, dilation = arguments[first : first + 3]
     if not isinstance(stride, list) or not isinstance(padding, list):
-        return Recorded(None, reason=NO_VALUES)
+        return Traced(None, reason=NO_VALUES)
     sides = len(weight.shape) - 2
     stride, padding, dilation = (one * sides if len(one) == 1 else one for one in (stride, padding, dilation))
     places = zip(x.shape[-sides:], padding, dilation, weight.shape[2:], stride, strict=True)
@@ -215,10 +218,10 @@ def _convolution(name: str, arguments: list[Any]) -> Recorded:
     flops = convolution_flops(x.shape, weight.shape, output, transposed)
     moved = x.numel() + weight.numel() + prod(output)
     as_matmul = _as_matmul(x.shape, weight.shape, output, transposed)
-    return Recorded(Cost.of(flops), elements=None if transposed else moved, convolution=as_matmul)
+    return Traced(Cost.of(flops), elements=None if transposed else moved, convolution=as_matmul)
 
 
-def _template(arguments: list[Any]) -> Recorded:
+def _template(arguments: list[Any]) -> Traced:
     """Inductor's Triton template of a matmul, by the only m, n, k that fit the shapes of all its tensors."""
     tensors = [one.shape for one in arguments if isinstance(one, Shaped) and one.ndim >= 2]
     found = {
@@ -230,10 +233,55 @@ def _template(arguments: list[Any]) -> Recorded:
         and a[:-2] == b[:-2] == c[:-2] and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1])
     }  # fmt: skip
     if len(found) != 1:
-        return Recorded(None, reason=Said("ambiguous_template"))
+        return Traced(None, reason=Said("ambiguous_template"))
     return _one_matmul(*found.pop())
 
 
-def _one_matmul(batch: int, m: int, n: int, k: int) -> Recorded:
+def _one_matmul(batch: int, m: int, n: int, k: int) -> Traced:
     sides, moved = (batch, m, n, k), batch * (m * k + k * n + m * n)
-    return Recorded(Cost.of(2 * prod(sides)), sides, elements=moved)
+    return Traced(Cost.of(2 * prod(sides)), sides, elements=moved)
+
+
+# Bytes of an element by the names of types in traces; of floating-point types those of their format.
+_FLOATS = {name: ELEMENT_BYTES[held] for name, held in TYPES.items() if "char" not in name}
+_SIZES = _FLOATS | {
+    **dict.fromkeys(("bool", "signed char", "unsigned char"), 1.0),
+    **dict.fromkeys(("short", "short int"), 2.0),
+    "int": 4.0,
+    **dict.fromkeys(("long", "long int", "c10::complex<float>"), 8.0),
+}
+# Bytes by the numbers of torch's ScalarType, as conversions record what they convert to.
+_SCALAR_TYPES = (1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2, *(0,) * 7, 1, 1, 1, 1)
+# Operators by what they write, without underscores around their names.
+_TABLE = data(Path(__file__).with_name("elementwise.yaml"))["written"]
+_KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()}
+
+
+def traced_bytes(name: str, shapes: Sequence[Any], types: Sequence[str], values: Sequence[Any]) -> float | Said:
+    """Bytes of one call that multiplies nothing, or why its record does not tell them. `shapes` (`Input Dims`) of a
+    fused Triton kernel are also of its results."""
+    held = [(shape, kind) for shape, kind in zip(shapes, types, strict=False) if shape]
+    if not held:
+        return NO_SHAPES
+    if any(kind not in _SIZES or not all(isinstance(side, int) for side in shape) for shape, kind in held):
+        return Said("no_types")
+    tensors = [shape for shape, _ in held]
+    moved = [prod(shape) * _SIZES[kind] for shape, kind in held]
+    read, of_first = sum(moved), moved[0]
+    if name.startswith("triton_"):
+        return read
+    kind = _KINDS.get(name.rpartition("::")[2].strip("_").removeprefix("native_"))
+    if kind in ("broadcast", "truth"):
+        result = prod(map(max, zip_longest(*map(reversed, tensors), fillvalue=1)))
+        size = max([_FLOATS[each] for _, each in held if each in _FLOATS] or [_SIZES[each] for _, each in held])
+        return read + result * (1.0 if kind == "truth" else size)
+    number = str(values[1]) if len(values) > 1 else ""
+    if kind == "conversion":
+        known = number.isdecimal() and int(number) < len(_SCALAR_TYPES) and _SCALAR_TYPES[int(number)]
+        return read + prod(tensors[0]) * known if known else NO_VALUES
+    if kind == "looked_up":
+        side = "0" if name.endswith("embedding") else number
+        if len(tensors) != 2 or not side.isdecimal() or int(side) >= len(tensors[0]):
+            return NO_VALUES
+        return moved[1] + 2 * of_first * prod(tensors[1]) / max(1, tensors[0][int(side)])
+    return {"first": read + of_first, "none": read, "filled": of_first}.get(kind or "", Said("no_traffic"))

@@ -10,7 +10,7 @@ from support.workflow_copy import ROOT
 import mfulab
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
-from mfulab.mfu.fits import largest_batch
+from mfulab.models.fits import largest_batch
 
 H100 = "NVIDIA H100 80GB HBM3"
 LINEAR = {"name": "wide", "_target_": "torch.nn.Linear", "input_shape": [4096]}

@@ -14,7 +14,7 @@ from mfulab.core.groups import ModelConfig
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find
 from mfulab.flops.memory import STATE_BYTES, Optimizer, inference_peak_bytes, training_memory, training_peak_bytes
 from mfulab.mfu.models import model_config
-from mfulab.mfu.roofline import check
+from mfulab.models.work import check
 
 FORMATS = {**{name: (name, False) for name in ("fp32", "bf16", "fp16")}, "amp_bf16": ("bf16", True)}
 FORMATS["amp_fp16"] = ("fp16", True)
