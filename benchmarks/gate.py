@@ -1,6 +1,6 @@
 """Counts how often `mfulab gate` calls one command different from itself, and finds five percent more work.
 
-    python benchmarks/gate.py --rounds 3 --minutes 0.5
+    python benchmarks/gate.py --rounds 3 --minutes 0.5 --cpu-time
 
 Each work is a real command whose length the size of a file decides; the larger file holds 5 % more.
 """
@@ -29,7 +29,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=0.5)
+    parser.add_argument("--cpu-time", action="store_true")
     arguments = parser.parse_args()
+    how = ["--minutes", str(arguments.minutes), *(["--cpu-time"] if arguments.cpu_time else [])]
     whole: dict[str, Counter[str]] = {"equal": Counter(), "more": Counter()}
     with tempfile.TemporaryDirectory(prefix="mfulab-") as folder:
         for name, (command, lines) in WORKS.items():
@@ -38,7 +40,7 @@ def main() -> int:
             for _ in range(arguments.rounds):
                 for kind in told:
                     both = [command.format(file) for file in (files[0], files[kind == "more"])]
-                    told[kind].append(gated(both, arguments.minutes))
+                    told[kind].append(gated(both, how))
             for kind, each in told.items():
                 verdicts = Counter(str(one["verdict"]) for one in each)
                 whole[kind] += verdicts
@@ -49,9 +51,9 @@ def main() -> int:
     return 0
 
 
-def gated(commands: list[str], minutes: float) -> dict[str, object]:
+def gated(commands: list[str], how: list[str]) -> dict[str, object]:
     """The gate's answer on two commands."""
-    words = [sys.executable, "-m", "mfulab", "gate", "--json", "--minutes", str(minutes), *commands]
+    words = [sys.executable, "-m", "mfulab", "gate", "--json", *how, *commands]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
     if done.returncode == 2:
         raise SystemExit(2)

@@ -44,6 +44,12 @@ def test_wall_times_are_told_in_a_sentence(capsys):
     assert capsys.readouterr().out.startswith("slower: ")
 
 
+def test_cpu_time_leaves_out_what_a_command_waits_for(capsys):
+    busy = f"{sys.executable} -S -E -c 'sum(range(3000000))'"
+    assert main(["gate", "--minutes", "0.1", "--cpu-time", "--json", f"sleep 0.3; {busy}", f"{busy}; {busy}"]) == 1
+    assert json.loads(capsys.readouterr().out)["ratio"] == pytest.approx(2, rel=0.4)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -54,6 +60,7 @@ def test_wall_times_are_told_in_a_sentence(capsys):
         (["--reads", ".+", "echo fast", "true"], "it reads 'fast', which is no number above 0."),
         (["--reads", "(", "true", "true"], "--reads=(: no regular expression: "),
         (["--rate", "true", "true"], "--rate: says how --reads reads"),
+        (["--cpu-time", "--reads", "a", "true", "true"], "--cpu-time and --reads: each says what is compared"),
         (["true"], "1 commands: give two, each as one word, or --base COMMIT -- COMMAND."),
         (["--minutes", "0", "true", "true"], "--minutes=0: more than 0."),
         (["--base", "no-such-commit", "--", "true"], "--base=no-such-commit: no folder of a checkout, and git says: "),

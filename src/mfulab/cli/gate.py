@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -37,6 +38,7 @@ def run(
     noticeable: float,
     reads: str | None,
     is_rate: bool,
+    cpu_time: bool,
     as_json: bool,
 ) -> int:
     """Measures both commands in turn and prints the verdict; `STATUS` has the exit status of each.
@@ -45,6 +47,8 @@ def run(
     """
     if not minutes > 0:
         raise ConfigurationError(f"--minutes={minutes:g}: more than 0.")
+    if cpu_time and reads:
+        raise ConfigurationError("--cpu-time and --reads: each says what is compared; give one.")
     if is_rate and not reads:
         raise ConfigurationError("--rate: says how --reads reads, which is missing.")
     if base is None and len(commands) != 2:
@@ -62,7 +66,7 @@ def run(
             folders = (stack.enter_context(worktree(base)) / _below_top(), Path.cwd())
             if not folders[0].is_dir():
                 raise ConfigurationError(f"--base={base}: {_below_top()}/ is not in that commit.")
-        sides = [_Side(*each, 60 * minutes, pattern, is_rate) for each in zip(commands, folders, strict=True)]
+        sides = [_Side(*each, 60 * minutes, pattern, is_rate, cpu_time) for each in zip(commands, folders, strict=True)]
         began, pairs = time.monotonic(), [0]
         for side in sides:
             side.value()  # into the caches
@@ -87,6 +91,7 @@ class _Side:
     limit_s: float
     reads: re.Pattern[str] | None
     is_rate: bool
+    of_cpu: bool
 
     def value(self) -> float:
         """Seconds that one run takes, or the number that it prints; of a rate 1 ÷ it. Raises ConfigurationError."""
@@ -106,7 +111,8 @@ class _Side:
 
     def _run(self, out: IO[bytes], errors: IO[bytes]) -> float:
         late = threading.Event()
-        began = time.perf_counter()
+        clock = _children_s if self.of_cpu else time.perf_counter
+        began = clock()
         process = subprocess.Popen(
             ["/bin/sh", "-c", self.command],
             cwd=self.folder,
@@ -124,7 +130,7 @@ class _Side:
         watch.start()
         try:
             status = process.wait()
-            seconds = time.perf_counter() - began
+            seconds = clock() - began
         finally:
             watch.cancel()
             if process.poll() is None:
@@ -137,6 +143,12 @@ class _Side:
             said = (_text(errors).strip() or _text(out).strip() or "it said nothing").splitlines()[-1]
             raise ConfigurationError(f"`{self.command}`: {ended}: {said[:LONGEST_SAID]}")
         return seconds
+
+
+def _children_s() -> float:
+    """CPU seconds of all processes below this one that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _text(file: IO[bytes]) -> str:
