@@ -57,7 +57,9 @@ def _extended(one: Work, two: Work, layers: int) -> Work:
 
 def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, mode: Mode, alike: bool = True) -> Work:
     """Counts the whole model; `alike` sums over blocks that differ in their number alone."""
-    from mfulab.flops.compare import looked_up_parameters, transformer_shape  # imports torch
+    import torch
+
+    from mfulab.flops.compare import looked_up_parameters, transformer_shape
     from mfulab.flops.experts import active_parameters
     from mfulab.models.counted import count_model
 
@@ -66,6 +68,8 @@ def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, 
     shape = transformer_shape(counted.model) if length else None
     parameters = list(counted.model.parameters())
     held = sum(each.numel() for each in parameters)
+    tables = sum(each.weight.numel() for each in counted.model.modules() if isinstance(each, torch.nn.Embedding))
+    elements = batch_size * (length or math.prod(config.input_shape or ()))
     return Work(
         mode=mode,
         tokens=batch_size * (1 if mode == "decoding" else length or 1),
@@ -78,6 +82,7 @@ def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, 
         saved_elements=counted.count.saved.elements,
         cache_elements=shape.cache_elements(batch_size * length) if shape and length else 0,
         operations=tuple(_operations(counted.count.operations, alike)),
+        total_flos=6 * elements * (held - tables) if mode == "training" else 0,
         message=LATENT if mode == "decoding" and shape and shape.latent_width else counted.message,
     )
 
