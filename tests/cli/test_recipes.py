@@ -27,6 +27,4 @@ def test_every_status_of_a_gate_is_told():
     from mfulab.cli.gate import STATUS
 
     rows = dict(re.findall(r"^\| (\d) \| (.*) \|$", PAGE, re.MULTILINE))
-    assert {
-        verdict: rows[str(status)] for verdict, status in STATUS.items() if f"*{verdict}*" not in rows[str(status)]
-    } == {}
+    assert [verdict for verdict, status in STATUS.items() if f"*{verdict}*" not in rows[str(status)]] == []

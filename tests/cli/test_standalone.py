@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from mfulab.lab.planning.overrides import complete
 from rich.console import Console
 from support.workflow_copy import ROOT
 
 from mfulab.cli import standalone
 from mfulab.cli.main import main
 from mfulab.device import identity
+from mfulab.lab.planning.composition import complete
 from mfulab.lab.runtime import client
 
 

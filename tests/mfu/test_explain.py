@@ -13,10 +13,10 @@ from mfulab.core.groups import ModelConfig
 from mfulab.flops.compare import transformer_shape
 from mfulab.flops.formulas import kaplan_flops, palm_flops
 from mfulab.mfu.conventions import CONVENTIONS, OURS, POSSIBLE, Choices, flops
-from mfulab.mfu.decoders import computed
 from mfulab.mfu.explain import covered_percent, denominators_of, explained
 from mfulab.mfu.models import model_config
 from mfulab.models.build import build
+from mfulab.models.decoders import computed
 from mfulab.models.work import _counted, explain, work
 
 SMALL = {

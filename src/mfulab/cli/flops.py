@@ -14,8 +14,8 @@ from mfulab.core.files import parse_json, read_given
 from mfulab.core.groups import ModelConfig
 from mfulab.core.language.quantities import quantity
 from mfulab.core.terminal import Terminal
-from mfulab.mfu.decoders import computed, missing
 from mfulab.mfu.models import FOLDERS, model_config, read_yaml
+from mfulab.models.decoders import computed, missing
 
 DEFAULT_TOKENS = 1024  # of a sequence where a published config.json is given and no length
 SMALLEST_PERCENT = 0.1  # of the FLOPs, below which a layer is not drawn
@@ -40,13 +40,9 @@ def show(
 
 def changed(words: Sequence[str]) -> dict[str, Any]:
     """Keys of a model and their values, from `key=value` each. Raises ConfigurationError."""
-    changes = {}
-    for word in words:
-        key, separator, text = word.partition("=")
-        if not separator:
-            raise ConfigurationError(f"{word}: give key=value, such as arguments.num_hidden_layers=80")
-        changes[key] = read_yaml(text)
-    return changes
+    if wrong := [word for word in words if "=" not in word]:
+        raise ConfigurationError(f"{wrong[0]}: give key=value, such as arguments.num_hidden_layers=80")
+    return {key: read_yaml(text) for key, _, text in (word.partition("=") for word in words)}
 
 
 Told = tuple[list[dict[str, object]], Iterator[str]]
@@ -105,7 +101,6 @@ def config_of(model: str, changes: dict[str, Any], sequence_length: int | None) 
 
 
 def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
-    """Facts of a model, read from a config.json of transformers."""
     text = read_given(path)
     try:
         content = parse_json(text)
@@ -113,8 +108,7 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise ConfigurationError(f"{path}: is no config.json of transformers with `architectures`") from error
     unread = ("architectures", "torch_dtype", "dtype", "transformers_version", "quantization_config", "auto_map")
-    arguments = {key: value for key, value in content.items() if key not in unread}
-    arguments["architecture"] = architecture
+    arguments = {key: value for key, value in content.items() if key not in unread} | {"architecture": architecture}
     config = {"name": architecture, "_target_": "mfulab.models.huggingface.build", "arguments": arguments}
     if words := content.get("vocab_size", content.get("text_config", {}).get("vocab_size")):
         tokens = {"sequence_length": sequence_length or DEFAULT_TOKENS, "vocabulary_size": words}
@@ -149,7 +143,5 @@ def render(rows: list[dict[str, object]], depth: int = 3) -> Tree:
 def _label(row: dict[str, object], title: str) -> Text:
     share = row["share_percent"]
     forward, backward = (quantity(float(str(row[f"{each}_flops"])), "FLOP") for each in ("forward", "backward"))
-    text = Text.assemble((title, "bold"))
-    if isinstance(share, float):
-        text.append(f"  {share:.1f} %", style="cyan")
-    return text.append(f"  forward {forward}  backward {backward}", style="dim")
+    said = (f"  {share:.1f} %" if isinstance(share, float) else "", "cyan")
+    return Text.assemble((title, "bold"), said, (f"  forward {forward}  backward {backward}", "dim"))

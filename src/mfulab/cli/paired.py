@@ -89,12 +89,11 @@ def run(
 
 def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run, swapped: bool) -> paired.Pair:
     """Two times of a run, one after the other, the new first where `swapped`."""
-    times: dict[int, float | None] = {}
-    for place in (1, 0) if swapped else (0, 1):
-        times[place], because = measured(sides[place], run)
-        if because:
-            reasons[run] = f"{('old', 'new')[place]} is {because}"
-    return times[0], times[1]
+    times: dict[str, float | None] = {}
+    for name, side in list(zip(("old", "new"), sides, strict=True))[:: -1 if swapped else 1]:
+        times[name], because = measured(side, run)
+        reasons |= {run: f"{name} is {because}"} if because else {}
+    return times["old"], times["new"]
 
 
 @contextlib.contextmanager

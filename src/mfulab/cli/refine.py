@@ -93,7 +93,6 @@ def _least_known(
 
 
 def _process_s(row: dict[str, Any]) -> float:
-    """Seconds of one process, by those that measured the row."""
     return float(row["process_s"] / row["replicates"])
 
 

@@ -30,7 +30,7 @@ from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language.quantities import duration, quantity
 from mfulab.core.terminal import Terminal
 from mfulab.device import identity
-from mfulab.lab.planning import keys, lock, runs, store
+from mfulab.lab.planning import keys, runs, store
 from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.load import CONFIG, RESULTS, place
 from mfulab.lab.planning.runs import Plan, Run
@@ -42,8 +42,7 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
     """Measures `step` for Hydra's overrides, after what it is joined with. Raises ConfigurationError for a mistake."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     if CONFIG.is_dir() and {"-h", "--help"} & set(words):
-        print(click.get_current_context().get_help(), help_of(step), sep="\n\n")
-        return
+        return print(click.get_current_context().get_help(), help_of(step), sep="\n\n")
     if not (CONFIG.is_dir() and Path("scripts/run.py").is_file()):
         raise ConfigurationError(
             "config/: not in this folder. `mfulab run` measures in a checkout of mfulab: clone it, or change into it. "
@@ -51,13 +50,11 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
         )
     compositions = compose_experiments(words, CONFIG, sweeps=multirun)
     if cfg:
-        for composition in compositions:
-            print(yaml.safe_dump(dict(composition.base), sort_keys=False, allow_unicode=True), end="")
-        return
+        bases = (yaml.safe_dump(dict(each.base), sort_keys=False, allow_unicode=True) for each in compositions)
+        return print(*bases, sep="", end="")
     say = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
     alone: dict[str, Any] = {"steps": [step], "replicates": 1, "ceiling_replicates": 1}
-    if not multirun:
-        alone["exclude"] = []  # of a sweep's combinations; this one was asked for
+    alone |= {} if multirun else {"exclude": []}  # of a sweep's combinations; this one was asked for
     done, rows = set[str](), list[Mapping[str, Any]]()
     for composition in compositions:
         base = {**composition.base, **alone}
@@ -66,19 +63,14 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
             print(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
         for excluded in plan.excluded:
             say(f"left out: {excluded['run']}: {excluded['because']}")
-        wanted = [
-            each
-            for each in plan.runs
-            if each.folder not in done and (each.step == step or not (RESULTS / each.folder / "row.csv").exists())
-        ]
+        wanted = [each for each in plan.runs if each.folder not in done]
+        wanted = [each for each in wanted if each.step == step or not (RESULTS / each.folder / "row.csv").exists()]
         if len(wanted) > 1 and client.SOCKET not in os.environ:
             _start_worker(wanted)
         for number, each in enumerate(wanted, start=1):
             done.add(each.folder)
             _measure(each, f"{number}/{len(wanted)} " if len(wanted) > 1 else "", say)
-            if each.step != step:
-                continue
-            found = _joined(plan, each)
+            found = _joined(plan, each) if each.step == step else []
             rows += found
             for row in found if as_json else ():
                 print(json.dumps(row, ensure_ascii=False, default=str))
@@ -111,7 +103,7 @@ def _measure(run: Run, counted: str, say: Callable[[str], None]) -> None:
     """Measures one run in a process of its own; if that fails, prints its log and ends with its status."""
     config = RESULTS / run.folder / "config.json"
     if config.exists() and store.state(run, RESULTS) is not store.State.KEPT:
-        lock.take(RESULTS)  # what a running sweep has planned is not planned anew
+        store.take(RESULTS)  # what a running sweep has planned is not planned anew
     store.write_run(run, RESULTS)
     about = f" · about {duration(expected)}" if (expected := expected_s(run)) else ""
     say(f"{counted}{run.step}: {run.name}{about}")

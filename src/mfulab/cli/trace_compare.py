@@ -50,14 +50,14 @@ def compare(paths: Sequence[Path], gate: float | None, as_json: bool, language: 
 def _show(console: Terminal, text: Texts, found: Difference, gate: float | None) -> None:
     before, after = (f"{float(span) / 1e6:,.3f}" for span in (found.before, found.after))
     noise = text("no_noise") if found.noise is None else text("noise", share=percent(100 * found.noise))
-    change = f"{100 * found.change:+.2f}"
-    console.print(Text(text("compared", before=before, after=after, change=change), style="bold"))
+    said = text("compared", before=before, after=after, change=f"{100 * found.change:+.2f}")
+    console.print(Text(said, style="bold"))
     console.print(f"{text(found.verdict)}; {noise}")
     if gate is not None:
         console.print(text("gate", share=percent(100 * gate)))
     whole = Part("step", "", "", found.before, found.after)
-    kinds = [_cells(text, one) for one in (*found.kinds(), whole)]
-    table(console, text, "budget", ("kind", *COMPARED[2:]), [(kind, *numbers) for kind, _, _, *numbers in kinds])
+    kinds = [(kind, *numbers) for kind, _, _, *numbers in (_cells(text, one) for one in (*found.kinds(), whole))]
+    table(console, text, "budget", ("kind", *COMPARED[2:]), kinds)
     rows = [_cells(text, one)[1:] for one in found.parts[:LONGEST] if one.difference]
     table(console, text, "differences", COMPARED, rows)
 
@@ -78,12 +78,7 @@ def _plain(found: Difference, failed: bool) -> dict[str, Any]:
         | {f"{name}_ms": float(getattr(part, name)) / 1e6 for name in ("before", "after", "difference")}
         for part in found.parts
     ]
-    return {
-        "before_ms": float(found.before) / 1e6,
-        "after_ms": float(found.after) / 1e6,
-        "change_percent": 100 * found.change,
-        "noise_percent": None if found.noise is None else 100 * found.noise,
-        "verdict": found.verdict,
-        "gate_failed": failed,
-        "parts": rows,
-    }
+    noise = None if found.noise is None else 100 * found.noise
+    numbers: dict[str, Any] = {f"{name}_ms": float(getattr(found, name)) / 1e6 for name in ("before", "after")}
+    numbers |= {"change_percent": 100 * found.change, "noise_percent": noise}
+    return numbers | {"verdict": found.verdict, "gate_failed": failed, "parts": rows}

@@ -109,8 +109,7 @@ def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = False) -> byte
 
 @contextmanager
 def opened(path: Path, *, follow: bool = False) -> Iterator[io.BufferedReader]:
-    """A regular file, open to be read: a pipe may never end. `follow` opens where a link leads, which in results may
-    be another's secret. Raises as `read_text`."""
+    """A regular file, open to be read, as a pipe may never end; a link only if `follow`. Raises as `read_text`."""
     try:
         kept = 0 if follow else os.O_NOFOLLOW
         descriptor = os.open(path, os.O_RDONLY | kept | os.O_NONBLOCK | os.O_CLOEXEC)

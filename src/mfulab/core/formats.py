@@ -46,8 +46,8 @@ class Decoded:
 
 
 def decode(pattern: int, form: Format) -> Decoded:
-    """Reads a bit pattern: IEEE 754-2019, 3.4, and fp8 (E4M3) by OCP, 2023, section 5. Raises ValueError for one
-    that is negative or has more bits than the format."""
+    """Reads a bit pattern: IEEE 754-2019, 3.4, and fp8 (E4M3) by OCP, 2023, section 5. Raises ValueError beyond its
+    bits."""
     if not 0 <= pattern < 1 << form.bits:
         raise ValueError(f"{pattern:#x}: not a pattern of {form.bits} bits, which {form.name} has")
     fraction_bits = form.bits - 1 - form.exponent_bits

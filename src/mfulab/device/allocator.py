@@ -23,8 +23,7 @@ TIMED_BYTES, TIMED = 16 * MIB, 5
 
 
 def settle() -> None:
-    """Brings thresholds to their dynamic maximum, where training brings them, by a block whose pages are never
-    touched. What the environment set (`MALLOC_…_`) stays."""
+    """Brings thresholds to their dynamic maximum, where training brings them, by a block whose pages stay untouched."""
     torch.empty(DYNAMIC_MAXIMUM - ALIGNMENT, dtype=torch.uint8, device="cpu")
 
 
@@ -61,8 +60,7 @@ def page_faults() -> int:
 
 
 def page_fault_s() -> float | None:
-    """Wall time of one page fault now, in seconds: arrival, clearing and return of a page, the least of `TIMED`.
-    None without a fault, or where the machine was too disturbed."""
+    """Seconds of one page fault now: arrival, clearing and return, the least of `TIMED`; None if it cannot be told."""
     found = []
     for _ in range(TIMED):
         began, before = time.perf_counter(), page_faults()

@@ -16,8 +16,8 @@ from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
 
 
 def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, int]:
-    """The device to compute on and the CPU threads in use, the allocator settled unless the step does that itself.
-    Raises NoDeviceError for a GPU that torch cannot use."""
+    """The device, its allocator settled unless the step does that, and the CPU threads; NoDeviceError for an
+    unusable GPU."""
     threads = device.threads or cpu.usable_cores()
     torch.set_num_threads(threads)
     if settled:
@@ -34,13 +34,22 @@ def cores_filled() -> int:
 
 
 def effective_precision(precision: PrecisionConfig, device: torch.device) -> str:
-    """The format that matmuls use: autocast's, or TF32 on GPUs that have it and may round to it. Raises
-    UnsupportedError for one in which torch computes nothing there."""
+    """The format that matmuls use: autocast's, or TF32 where allowed. UnsupportedError for one that the device
+    lacks."""
     name = BY_DTYPE[precision.dtype].name
     formats = vendors.of_device(device).FORMATS if is_gpu(device) else ()
     if formats and name not in formats:
         raise UnsupportedError(f"precision={precision.name}: torch.{device.type} computes in {', '.join(formats)}")
     return "tf32" if name == "fp32" and precision.tf32 and not emulated("tf32", device) else name
+
+
+def use_precision(precision: PrecisionConfig, device: torch.device) -> str:
+    """Sets torch's switches, and gives the format that matmuls now use; UnsupportedError where the device lacks it."""
+    effective = effective_precision(precision, device)
+    if precision.tf32 and effective != "tf32":
+        raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; matmuls here stay fp32")
+    allow_tf32(precision.tf32)
+    return effective
 
 
 def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bool) -> str:
@@ -60,8 +69,7 @@ def emulated(precision: str, device: torch.device) -> str:
 
 
 def allow_tf32(allowed: bool) -> None:
-    """Sets both of torch's switches for TF32 by their older names: torch's compiler reads either, and raises where
-    an older one contradicts the newer."""
+    """Sets torch's switches for TF32 by their older names, as its compiler raises where these contradict the newer."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 

@@ -156,8 +156,8 @@ def physical_cores(logical: frozenset[int]) -> int:
 
 
 def usable_cores() -> int:
-    """Physical cores that affinity and quota let this process keep busy, at least 1: a core's second thread adds no
-    arithmetic units, and a quota stops further ones."""
+    """Physical cores that affinity and quota let this process keep busy, at least 1; second threads add no
+    arithmetic."""
     if count := _sysctl("hw.physicalcpu"):
         return int(count)
     return max(1, min(physical_cores(logical_cpus()), int(cpu_limit() or 1 << 30)))

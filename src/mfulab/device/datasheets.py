@@ -42,8 +42,8 @@ class Datasheet:
 
 
 def find(device: str, units: int | None = None, pci_id: str | None = None) -> Datasheet:
-    """The datasheet of a driver's name (`NVIDIA H100 80GB HBM3`) or PCI id (`10de:2330`). Units and PCI id tell
-    products of one name apart. Raises UnknownDeviceError for none, or several."""
+    """The datasheet of a driver's name (`NVIDIA H100 80GB HBM3`) or PCI id (`10de:2330`); UnknownDeviceError if
+    unsure."""
     is_id = _PCI_ID.fullmatch(asked := device.strip().lower())
     named = _by_name().get(normalised(_SLICE.sub("", device)), ())
     found = [sheet for sheet in datasheets() if asked in sheet.pci_ids] if is_id else list(named)

@@ -1,5 +1,4 @@
-"""Tells formats that a device computes, by CPU flags or compute capability, from those it converts to multiply in
-fp32."""
+"""Tells formats that a device computes, by CPU flags or compute capability, from those it converts to fp32."""
 
 import os
 
@@ -32,8 +31,7 @@ _ALIKE = {"AVX10_1_512": "AVX512_CORE_FP16", "AVX10_1_512_AMX": "AVX512_CORE_AMX
 
 
 def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> str:
-    """Says why a CPU, this one where no `flags` of /proc/cpuinfo are given, emulates a format; empty where it does
-    not, or reports no flags."""
+    """Says why a CPU, this one without `flags`, emulates a format; empty where it does not, or reports no flags."""
     flags = usable(cpu.cpu().flags) if flags is None else flags
     units = CPU_UNITS.get(precision)
     if units is None or (units and (not flags or flags & units.keys())):
@@ -43,8 +41,7 @@ def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> str:
 
 
 def usable(flags: frozenset[str]) -> frozenset[str]:
-    """The flags without those that ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) keeps from torch's matmuls; ATEN's
-    variables leave oneDNN's as they are."""
+    """The flags without those that ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) keeps from torch's matmuls."""
     level = (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "").upper()
     kept = {"avx_vnni"} if level.startswith("AVX2_VNNI") else set()
     level = "AVX2" if kept else _ALIKE.get(level, level)

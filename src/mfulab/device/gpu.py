@@ -13,8 +13,8 @@ def uuid_of(device: Any) -> str:
 
 
 def capability_of(device: Any = None) -> tuple[int, int] | None:
-    """Compute capability of a torch CUDA device or the current one. None of another vendor's: torch gives AMD's the
-    numbers of their architecture (MI300: 9.4)."""
+    """Compute capability of a torch CUDA device or the current one; None of AMD's, whose numbers (MI300: 9.4) are
+    others."""
     import torch
 
     if torch.version.hip or getattr(device, "type", GPU) != GPU:

@@ -10,8 +10,7 @@ from mfulab.device.vendors import Gpu, NoDeviceError, torch_build
 
 
 def resolve(device_type: str) -> str:
-    """The kind of device to measure: `auto` is the first usable GPU that it takes, else the CPU. Raises
-    NoDeviceError for one that is not there or cannot be used."""
+    """The kind to measure: `auto` is the first usable GPU that it takes, else the CPU. NoDeviceError if unusable."""
     check(device_type)
     for kind in _automatic() if device_type == "auto" else [device_type]:
         if is_gpu(kind) and not (reason := why_not(kind)):

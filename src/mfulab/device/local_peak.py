@@ -28,8 +28,7 @@ def local_name() -> str:
 
 
 def local_peak(precision: str) -> Peak:
-    """The computed dense peak in TFLOP/s of the first GPU that CUDA would see, else of the CPU; without torch. Empty
-    where it is not known which of several GPUs comes first."""
+    """The computed dense peak in TFLOP/s of the first GPU that CUDA would see, if that is known, else of the CPU."""
     try:
         gpus = identity.gpus()
     except vendors.NoDeviceError as error:

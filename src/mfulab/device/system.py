@@ -17,8 +17,8 @@ ROOT = "/"  # /proc and /sys stand below it
 
 
 def can_fork_after_imports() -> bool:
-    """True if a process may fork once it has imported torch, as the warm worker does: macOS's frameworks start
-    threads, after which a fork may hang."""
+    """True if a process may fork once it has imported torch: macOS's frameworks start threads, after which it may
+    hang."""
     return IS_LINUX
 
 

@@ -92,8 +92,7 @@ def _packet(name: str) -> Any:
 
 
 def has_formula(name: str) -> bool:
-    """True if a count knows an operator of a trace, such as `aten::mm`. One that torch takes apart is known by the
-    others; what is no operator of torch counts as known."""
+    """True if a count knows an operator of a trace, such as `aten::mm`, or its parts, or it is none of torch."""
     packet = _packet(name)
     if packet is None or is_product(name) or has_other_formula(packet):
         return True
@@ -105,11 +104,9 @@ def has_formula(name: str) -> bool:
 
 
 class LayerCount(ExitStack):
-    """Counts a model's forward pass by what its layers say of themselves: an independent second count.
-
-    Linear layers, convolutions and recurrent layers are known by their shapes; `flops` has one entry a layer, by name.
-    A call inside the backward pass is a recomputation and left out.
-    """
+    """Counts a model's forward pass by what its layers say of themselves: an independent second count. Linear layers,
+    convolutions and recurrent layers are known by their shapes; `flops` has one entry a layer, by name. A call inside
+    the backward pass is a recomputation and left out."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -1,10 +1,8 @@
 """Cost of one call of an operator, and the pairs of query and key that attention's cost is made of. Needs no torch.
-
 Three numbers of pairs, for everybody counts differently: *full*, each query of a document meets all of its document's
 keys (PaLM's convention; with a window, as many keys as the window holds); *attended*, the pairs that the mask leaves, a
 causal triangle as the half of its square, without the diagonal's other half, as FlashAttention's authors do; and
-*executed*, what the kernel goes through.
-"""
+*executed*, what the kernel goes through."""
 
 from __future__ import annotations
 

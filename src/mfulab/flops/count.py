@@ -47,12 +47,10 @@ class Count:
 
 
 def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True, fused: bool = True) -> Count:
-    """Counts a step in which the model computes a scalar loss, and the gradients of what requires them.
-
-    `step` runs the forward pass, on the model's device, and returns the loss, or gradients computed by torch.func. With
-    `fused` attention is one operator, as on a device; for devices without data (meta, fake tensors) only. Raises
-    CountError, which names the layer, if the step failed.
-    """
+    """Counts a step in which the model computes a scalar loss, and the gradients of what requires them. `step` runs the
+    forward pass, on the model's device, and returns the loss, or gradients computed by torch.func. With `fused`
+    attention is one operator, as on a device; for devices without data (meta, fake tensors) only. Raises CountError,
+    which names the layer, if the step failed."""
     layers, saved, second, told = LayerTracker(model), SavedTensors(model), LayerCount(model), _RealTokens(model)
     counter, lstms = OperatorCounter(layers), LstmsOnCpu(model, saved)
     try:

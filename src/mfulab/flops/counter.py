@@ -54,11 +54,8 @@ class Key:
 @dataclass
 class Totals:
     """Sums over calls. FLOPs as in Cost; `other_flops` do not count towards MFU, `bounds` are calls whose cost is an
-    upper bound.
-
-    Operators that count towards MFU read and wrote `elements`, all others `other_elements`. Of stacked experts those
-    are read that tokens choose, as if routed evenly at random.
-    """
+    upper bound. Operators that count towards MFU read and wrote `elements`, all others `other_elements`. Of stacked
+    experts those are read that tokens choose, as if routed evenly at random."""
 
     calls: int = 0
     flops: int = 0
@@ -120,8 +117,7 @@ class Operations:
         return sum(self.sum(direction).executed_flops for direction in PASSES)
 
     def by_format(self, executed: bool = False) -> dict[tuple[torch.dtype, bool], int]:
-        """FLOPs of forward and backward, or those executed, by what was multiplied, and whether by convolutions: torch
-        has a switch for TF32 in each."""
+        """FLOPs needed, or executed, by what was multiplied, and if by convolutions, which TF32 has a switch for."""
         flops: Counter[tuple[torch.dtype, bool]] = Counter()
         passes = PASSES if executed else PASSES[:2]
         for key, totals in self.totals.items():
@@ -334,14 +330,12 @@ def elements(tensors: list[torch.Tensor]) -> int:
 
 def _shares_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> bool:
     storages = {tensor.untyped_storage()._cdata for tensor in read if tensor.layout == torch.strided}
-    return bool(written) and all(
-        tensor.layout == torch.strided and tensor.untyped_storage()._cdata in storages for tensor in written
-    )
+    is_strided = all(tensor.layout == torch.strided for tensor in written)
+    return bool(written) and is_strided and all(one.untyped_storage()._cdata in storages for one in written)
 
 
 def layer_rows(model: torch.nn.Module, operations: Operations) -> list[dict[str, object]]:
-    """FLOPs layer by layer: one row a module, in the model's order, each including the modules inside it. Bytes are of
-    4-byte elements; `share_percent` is of forward and backward FLOPs."""
+    """FLOPs and bytes (4 an element) by layer: a row a module, in the model's order, with the modules inside it."""
     sums = {(direction, name): Totals() for direction in ("forward", "backward") for name, _ in model.named_modules()}
     for key, totals in operations.totals.items():
         for layer in {"", *accumulate(key.layer.split("."), "{}.{}".format)}:

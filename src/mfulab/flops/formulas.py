@@ -1,7 +1,5 @@
-"""The field's formulas for FLOPs, each with its source, to be compared with the count.
-
-N parameters, L layers, H heads of width Q, T tokens of context, V words; a multiply-add is 2 FLOPs.
-"""
+"""The field's formulas for FLOPs, each with its source, to be compared with the count. N parameters, L layers, H heads
+of width Q, T tokens of context, V words; a multiply-add is 2 FLOPs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,8 +52,7 @@ def megatron_flops(shape: TransformerShape, tokens: int, context: int) -> float:
 
 
 def seconds_at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
-    """Seconds that FLOPs by number format take where each runs at its own peak in FLOP/s; None where a format in use
-    has none."""
+    """Seconds of FLOPs by number format, each at its own peak in FLOP/s; None where a format in use has none."""
     used = {name: count for name, count in flops.items() if count}
     return sum(count / peaks[name] for name, count in used.items()) if all(map(peaks.get, used)) else None
 

@@ -1,8 +1,6 @@
 """Higher-order operators inside a counter: branches and loops run as what they mean, so that their bodies are counted.
-
-torch traces a body's backward pass, and runs body and trace where no dispatch mode sees them. Run as plain branches
-and loops the values are the same, and every operator has its place in forward and backward pass.
-"""
+torch traces a body's backward pass, and runs body and trace where no dispatch mode sees them. Run as plain branches and
+loops the values are the same, and every operator has its place in forward and backward pass."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd.graph import Node
 from torch.nn.modules import module as global_hooks
 from torch.optim import optimizer as optimizer_hooks
 
@@ -61,13 +60,10 @@ class Opened(ExitStack):
 
 
 class LayerTracker(Opened):
-    """Follows a model through its step, and remembers which layer made each node of the autograd graph.
-
-    Autograd numbers its nodes in order: the numbers at which layers begin and end say to which layer a gradient
-    belongs. A module used twice goes by its first name; one that is no part of the model belongs to whatever called it.
-    Hooks are global, so neither the model nor a compiled form of it is touched. Several models are one
-    `torch.nn.ModuleDict`.
-    """
+    """Follows a model through its step, and remembers which layer made each node of the autograd graph. Autograd
+    numbers its nodes in order: the numbers at which layers begin and end say to which layer a gradient belongs. A
+    module used twice goes by its first name; one that is no part of the model belongs to whatever called it. Hooks are
+    global, so neither the model nor a compiled form of it is touched. Several models are one `torch.nn.ModuleDict`."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -78,8 +74,7 @@ class LayerTracker(Opened):
         self._thread = threading.get_ident()
         self._ran: set[str] = set()
         self._unread: dict[int, set[str]] | None = None  # storages of weights → the modules that hold them
-        self.failed = ROOT
-        """Name of the innermost layer that was running when its forward failed."""
+        self.failed = ROOT  # name of the innermost layer that was running when its forward failed
 
     def module(self, layer: str) -> torch.nn.Module:
         """The module of a layer's name."""
@@ -95,7 +90,10 @@ class LayerTracker(Opened):
         node = torch._C._current_autograd_node()
         frame = self._frames[-1] if self._frames else None
         in_engine = node is not None and (frame is None or frame.kind == "engine")
-        layer = self._maker(node) if node is not None and in_engine else self.current
+        layer = self.current
+        if node is not None and in_engine:  # the layer that made it; a leaf's accumulation has the largest number
+            number = node._sequence_nr()
+            layer = ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
         if frame is not None and in_engine and torch.is_grad_enabled() and not frame.makes_graph:
             # A gradient that nobody differentiates again builds no graph; what a checkpoint runs anew does.
             return layer, "recomputed"
@@ -116,11 +114,6 @@ class LayerTracker(Opened):
             else:
                 direction = "backward"
         return layer, direction
-
-    def _maker(self, node: Node) -> str:
-        number = node._sequence_nr()
-        # Accumulating a leaf's gradient has the largest number that there is.
-        return ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
 
     @property
     def is_idle(self) -> bool:

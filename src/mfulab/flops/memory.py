@@ -1,7 +1,7 @@
 """Memory of training and inference, predicted from counts: what a step needs on one device."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 Optimizer = Literal["adam", "adamw", "adam_8bit", "sgd"]
 
@@ -79,17 +79,14 @@ def training_peak_bytes(
     optimizer_copies: int = 0,
     accumulated: bool = False,
 ) -> int:
-    """Peak of a training step beyond its inputs, without an allocator's rounding and the libraries' workspaces.
-
-    Weights and optimiser state stay; on top comes the larger of what forward and backward hold at once, and of
-    gradients with the optimiser's temporaries. Step peaks are as counted, 4 bytes an element; `optimizer_copies` are
-    temporaries of the size of all gradients, 1 for torch's default (foreach) Adam on a GPU; `accumulated` gradients of
-    an earlier micro-batch are there while the next runs. Other arguments are those of `training_memory`.
-    """
+    """Peak of a training step beyond its inputs, without an allocator's rounding and the libraries' workspaces. Weights
+    and optimiser state stay; on top comes the larger of what forward and backward hold at once, and of gradients with
+    the optimiser's temporaries. Step peaks are as counted, 4 bytes an element; `optimizer_copies` are temporaries of
+    the size of all gradients, 1 for torch's default (foreach) Adam on a GPU; `accumulated` gradients of an earlier
+    micro-batch are there while the next runs. Other arguments are those of `training_memory`."""
     stored = 4 if autocast else element_bytes
-    kept = training_memory(
-        parameters, trainable=trainable, element_bytes=element_bytes, autocast=autocast, optimizer=optimizer
-    )
+    about: Any = {"element_bytes": element_bytes, "autocast": autocast, "optimizer": optimizer}
+    kept = training_memory(parameters, trainable=trainable, **about)
     # Counted in one format: under autocast the gradients among them keep four bytes.
     widened = (parameters * element_bytes + trainable * (stored - element_bytes)) if autocast else 0
     earlier = kept.gradients if accumulated else 0
@@ -107,10 +104,8 @@ def inference_peak_bytes(
 
 def onednn_lstm_workspace(steps: int, batch_size: int, input_size: int, hidden_size: int) -> tuple[int, int]:
     """Predicts oneDNN's workspace of one layer and direction of an LSTM: elements, and bytes that no format changes.
-
     Gates, states and gradients of states each begin a page; rows are padded to 64 bytes, and by 16 elements more where
-    256 divide them. oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes, get_good_ld).
-    """
+    256 divide them. oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes, get_good_ld)."""
 
     def paged(elements: int) -> int:
         return -(-elements // 1024) * 1024

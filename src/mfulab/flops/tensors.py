@@ -66,8 +66,7 @@ class _Storages:
 
 
 class SavedTensors(Opened):
-    """Notes whatever autograd saves inside it, each piece of memory once, without parameters and buffers. `interrupted`
-    says whether torch.func computed gradients, whose saved tensors are not noted."""
+    """Notes what autograd saves inside it, without parameters and buffers; nothing of torch.func (`interrupted`)."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -104,11 +103,9 @@ class SavedTensors(Opened):
 
 
 class LstmsOnCpu(ExitStack):
-    """Notes, of LSTMs on the meta device, what oneDNN would save beyond the operators that were counted: `more`.
-
-    On a CPU torch runs LSTMs of batches by oneDNN in fp32, and in bf16 where the CPU has instructions for it; not those
-    with projections, and no packed sequences.
-    """
+    """Notes, of LSTMs on the meta device, what oneDNN would save beyond the operators that were counted: `more`. On a
+    CPU torch runs LSTMs of batches by oneDNN in fp32, and in bf16 where the CPU has instructions for it; not those with
+    projections, and no packed sequences."""
 
     def __init__(self, model: torch.nn.Module, saved: SavedTensors) -> None:
         super().__init__()

@@ -1,8 +1,6 @@
-"""FLOPs and bytes of operators that a trace recorded: their shapes, given to the same formulas as a count.
-
-A trace holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation
-("Concrete Inputs"). What its record does not tell is none, with a reason, never 0.
-"""
+"""FLOPs and bytes of operators that a trace recorded: their shapes, given to the same formulas as a count. A trace
+holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation ("Concrete
+Inputs"). What its record does not tell is none, with a reason, never 0."""
 
 import ast
 import functools
@@ -22,19 +20,9 @@ from mfulab.flops.cost import Cost
 from mfulab.flops.operators import FORMULAS, convolution_flops
 
 # The formats of matmuls, by the names of types in traces.
-TYPES = {
-    "double": "fp64",
-    "float": "fp32",
-    "c10::Half": "fp16",
-    "c10::BFloat16": "bf16",
-    "c10::Float8_e4m3fn": "fp8",
-    "c10::Float8_e5m2": "fp8",
-    "c10::Float8_e4m3fnuz": "fp8",
-    "c10::Float8_e5m2fnuz": "fp8",
-    "signed char": "int8",
-    "unsigned char": "int8",
-    "c10::Float4_e2m1fn_x2": "fp4",
-}
+TYPES = {"double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
+TYPES |= {f"c10::Float8_{name}": "fp8" for name in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")}
+TYPES |= {"signed char": "int8", "unsigned char": "int8", "c10::Float4_e2m1fn_x2": "fp4"}
 # The same types as XLA names them.
 XLA_TYPES = {
     "f64": "double", "f32": "float", "f16": "c10::Half", "bf16": "c10::BFloat16", "f8e4m3fn": "c10::Float8_e4m3fn",
@@ -144,18 +132,14 @@ def _value(text: str) -> Any:
 def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None:
     tensors = [one for one in arguments if isinstance(one, Shaped)]
     short = name.removeprefix("aten::")
-    if short in ("mm", "bmm", "_int_mm", "_scaled_mm"):
-        a, b = tensors[:2]
-    elif short in ("addmm", "baddbmm", "_addmm_activation"):
-        a, b = tensors[1:3]
-    elif short == "linear":
-        a, b = tensors[:2]
+    if short not in ("mm", "bmm", "_int_mm", "_scaled_mm", "addmm", "baddbmm", "_addmm_activation", "linear"):
+        return None
+    a, b = tensors[1:3] if "add" in short else tensors[:2]
+    if short == "linear":
         # Old profilers mix the shapes of other calls into a call's own.
         if a.shape[-1] != b.shape[-1] or len(tensors) > 3:
             raise ValueError(f"{a.shape} meets {b.shape}")
         return 1, prod(a.shape[:-1]), b.shape[0], b.shape[1] if b.ndim > 1 else 1
-    else:
-        return None
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(f"{a.shape} meets {b.shape}")
     return prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1]
@@ -166,11 +150,8 @@ def _as_matmul(
 ) -> tuple[int, int, int, int] | None:
     """(pixels out, channels, filters, taps) of a convolution of all channels by all filters."""
     channels = x[1 - len(weight)]
-    return (
-        None
-        if transposed or channels != weight[1]
-        else (prod(output) // weight[0], channels, weight[0], prod(weight[2:]))
-    )
+    is_whole = not transposed and channels == weight[1]
+    return (prod(output) // weight[0], channels, weight[0], prod(weight[2:])) if is_whole else None
 
 
 def _attention(name: str, arguments: list[Any]) -> tuple[int, int, int, bool] | None:
@@ -244,12 +225,8 @@ def _one_matmul(batch: int, m: int, n: int, k: int) -> Traced:
 
 # Bytes of an element by the names of types in traces; of floating-point types those of their format.
 _FLOATS = {name: ELEMENT_BYTES[held] for name, held in TYPES.items() if "char" not in name}
-_SIZES = _FLOATS | {
-    **dict.fromkeys(("bool", "signed char", "unsigned char"), 1.0),
-    **dict.fromkeys(("short", "short int"), 2.0),
-    "int": 4.0,
-    **dict.fromkeys(("long", "long int", "c10::complex<float>"), 8.0),
-}
+_SIZES = _FLOATS | {"bool": 1.0, "signed char": 1.0, "unsigned char": 1.0, "short": 2.0, "short int": 2.0}
+_SIZES |= {"int": 4.0, "long": 8.0, "long int": 8.0, "c10::complex<float>": 8.0}
 # Bytes by the numbers of torch's ScalarType, as conversions record what they convert to.
 _SCALAR_TYPES = (1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2, *(0,) * 7, 1, 1, 1, 1)
 # Operators by what they write, without underscores around their names.
@@ -258,8 +235,7 @@ _KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()
 
 
 def traced_bytes(name: str, shapes: Sequence[Any], types: Sequence[str], values: Sequence[Any]) -> float | Said:
-    """Bytes of one call that multiplies nothing, or why its record does not tell them. `shapes` (`Input Dims`) of a
-    fused Triton kernel are also of its results."""
+    """Bytes of one call that multiplies nothing, or why its shapes, types and values do not tell them."""
     held = [(shape, kind) for shape, kind in zip(shapes, types, strict=False) if shape]
     if not held:
         return NO_SHAPES

@@ -64,8 +64,7 @@ class Resources:
 
 
 class MatmulKernel(ABC):
-    """One implementation for one precision of `mfulab.core.formats.FORMATS`; `block` is its thread block or tile,
-    its own default where None."""
+    """One implementation for one precision of `core.formats.FORMATS`; `block` is its thread block or tile, or None."""
 
     family: ClassVar[str]
     after: ClassVar[str] = ""  # the rung below on its family's ladder, by its name; none: the lowest

@@ -14,8 +14,7 @@ _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 
 
 class CublasLt(MatmulKernel):
-    """The heuristic's first algorithm for up to 32 MiB of workspace; fp8's B is transposed beforehand, in the
-    end-to-end time only."""
+    """The heuristic's first algorithm for up to 32 MiB of workspace; fp8's B is transposed beforehand, untimed."""
 
     family, after = "library", "cublas"
     adds = "cuBLASLt: the algorithm chosen by its heuristic; fp8"

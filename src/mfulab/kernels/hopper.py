@@ -97,8 +97,7 @@ class Hopper(CudaC):
 
 
 class TensorMap:
-    """128 bytes that describe a tensor to the copy engine, at a multiple of 64; those that cuda.bindings makes lie
-    at multiples of 16."""
+    """128 bytes that describe a tensor to the copy engine, at a multiple of 64; cuda.bindings' own lie at 16."""
 
     def __init__(self) -> None:
         self._memory = ctypes.create_string_buffer(128 + 63)
@@ -106,8 +105,7 @@ class TensorMap:
 
 
 def tensor_map(view: View, library: Any = None) -> TensorMap:
-    """A view as the driver encodes it: zeros outside the extents, the 128-byte swizzle that `descriptor` in
-    hopper.cuh names."""
+    """A view as the driver encodes it: zeros outside the extents, the 128-byte swizzle that hopper.cuh names."""
     from cuda.bindings import driver
 
     library = library or ctypes.CDLL("libcuda.so.1")

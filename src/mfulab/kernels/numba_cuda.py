@@ -9,8 +9,8 @@ from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 
 
 class NumbaCuda(MatmulKernel):
-    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n], in the simulator
-    (NUMBA_ENABLE_CUDASIM=1) over CPU tensors."""
+    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n]; the simulator takes CPU
+    tensors."""
 
     family = "Numba CUDA"
     devices, least_capability = ("cuda",), (5, 0)

@@ -23,8 +23,8 @@ class Compiled:
 
 @functools.cache
 def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = ()) -> Compiled:
-    """Machine code of a file of `cuda/` for `arch` ("sm_90a"), as newer PTX does not load on older drivers;
-    UnsupportedError without NVRTC."""
+    """Machine code of a file of `cuda/` for `arch` ("sm_90a"): newer PTX loads on no older driver. Raises
+    UnsupportedError."""
     try:
         from cuda.core import Program, ProgramOptions
     except ImportError:

@@ -44,8 +44,7 @@ class Torch(MatmulKernel):
 
 
 def round_to_tf32(allowed: bool) -> None:
-    """Lets float32 matmuls on a GPU round their operands to TF32, or forbids it; setting the older of torch's
-    switches sets both, reading it may raise."""
+    """Lets float32 matmuls on a GPU round to TF32, or forbids it; setting torch's older switch sets both."""
     switch = torch.backends.cuda.matmul
     if (switch.fp32_precision == "tf32") != allowed:  # type: ignore[attr-defined]
         switch.allow_tf32 = allowed

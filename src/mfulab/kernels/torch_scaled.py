@@ -10,8 +10,7 @@ from mfulab.kernels.torch_matmul import Torch
 
 
 class TorchScaled(MatmulKernel):
-    """e4m3 operands with scales of one, bfloat16 result, no fast accumulation; B is laid out by columns beforehand,
-    in the end-to-end time only."""
+    """e4m3 operands with scales of one, bfloat16 result; B is laid out by columns beforehand, untimed."""
 
     family, after = "library", "cublaslt_bias"
     adds = "the framework's fp8 matmul"
@@ -41,8 +40,8 @@ class TorchScaledFast(TorchScaled):
 
 
 def reference_for(measured: MatmulKernel, device: str, shape: Shape) -> tuple[str, MatmulKernel] | None:
-    """torch's matmul and its name, on a GPU the library's beneath it; None if it has none. In fp8 it accumulates as
-    fast as the measured kernel does."""
+    """torch's matmul and its name, on a GPU the library's beneath; None without. In fp8 it accumulates as
+    `measured`."""
     scaled = TorchScaledFast if measured.accumulates_fast else TorchScaled
     kind = scaled if measured.precision == "fp8" else Torch
     try:

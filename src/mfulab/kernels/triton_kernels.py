@@ -64,8 +64,7 @@ def matmul_persistent(
     tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
     group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr, b_along_k: tl.constexpr,
 ):  # fmt: skip
-    """Multiplies by as many programs as SMs; a[batch·m,k] and b[batch·k,n], with `b_along_k` b[batch·n,k], are
-    tensor descriptors."""
+    """Multiplies by as many programs as SMs; a[batch·m,k] and b[batch·k,n] (b[batch·n,k]) are tensor descriptors."""
     rows, columns = tl.cdiv(m, tile_m), tl.cdiv(n, tile_n)
     for tile in range(tl.program_id(0), batch * rows * columns, tl.num_programs(0)):
         matrix = tile // (rows * columns)

@@ -31,8 +31,8 @@ class Operands:
         self.c.fill_(float("nan") if self.c.is_floating_point() else torch.iinfo(self.c.dtype).min)
 
     def refresh(self, exact: torch.Tensor, seed: int) -> None:
-        """Changes signs of A's rows and B's columns in place, exact in every format, and of `exact`; poisons C: a
-        result kept from earlier inputs is wrong now."""
+        """Changes signs of A's rows and B's columns in place, and of `exact`; poisons C: a result kept before is
+        wrong now."""
         generator = torch.Generator(device=self.a.device).manual_seed(seed)
         for matrix, shape in ((self.a, (*self.a.shape[:2], 1)), (self.b, (self.b.shape[0], 1, self.b.shape[2]))):
             turned = torch.randint(0, 2, shape, generator=generator, device=matrix.device, dtype=torch.uint8)
@@ -65,8 +65,7 @@ def exact_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def effective_precision(form: Format, relative_error: float, k: int) -> str | None:
-    """The format whose rounding the error shows, whatever was asked for; None if it fits none. A float32 matmul with
-    an error of 3e-4 was done in tf32."""
+    """The format whose rounding the error shows, whatever was asked for; None if it fits none: 3e-4 is tf32's."""
     if not math.isfinite(relative_error):
         return None
     if form.error == 0:

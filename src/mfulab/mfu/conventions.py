@@ -28,11 +28,9 @@ class Choices:
 
 
 OURS = Choices()
-ORDER = tuple(each.name for each in fields(Choices))
-"""The order in which a waterfall changes choices."""
-POSSIBLE: dict[str, tuple[object, ...]] = {
-    name: get_args(kind) or (False, True) for name, kind in get_type_hints(Choices).items()
-}
+ORDER = tuple(each.name for each in fields(Choices))  # in which a waterfall changes choices
+_HINTS = get_type_hints(Choices).items()
+POSSIBLE: dict[str, tuple[object, ...]] = {name: get_args(kind) or (False, True) for name, kind in _HINTS}
 
 
 @dataclass(frozen=True)
@@ -58,18 +56,13 @@ def flops(work: Work, choices: Choices) -> float:
         return work.total_flos
     passes = 3 if work.mode == "training" else 1
     each = 2 * passes * work.tokens
-    products = work.flops("products")
-    if choices.experts == "total":
-        products += each * work.inactive
-    if choices.frozen:
-        products += 2 * work.tokens * (work.parameters - work.trainable) if work.mode == "training" else 0
-    if choices.unmultiplied:
-        products += each * work.unmultiplied
-    if choices.looked_up:
-        products += each * work.looked_up
-    attention = 0.0
-    if choices.attention != "none":
-        attention = work.flops("attention", "flops" if choices.attention == "full" else "causal_flops")
+    frozen = choices.frozen and work.mode == "training"
+    products = work.flops("products") + each * work.inactive * (choices.experts == "total")
+    products += 2 * work.tokens * (work.parameters - work.trainable) * frozen
+    products += each * work.unmultiplied * choices.unmultiplied
+    products += each * work.looked_up * choices.looked_up
+    how = "flops" if choices.attention == "full" else "causal_flops"
+    attention = 0.0 if choices.attention == "none" else work.flops("attention", how)
     total = products + attention + _recomputed(work, choices, products, attention)
     return total * choices.multiply_add / 2
 

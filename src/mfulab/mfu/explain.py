@@ -13,17 +13,14 @@ from mfulab.mfu.roofline import peak_of
 from mfulab.mfu.utilization import of_peak
 from mfulab.mfu.work import Work
 
-FALLBACK_TFLOP_S = 312.0
-"""Peak that tools take for a device they do not know: an A100's dense peak in bf16."""
+FALLBACK_TFLOP_S = 312.0  # peak that tools take for a device they do not know: an A100's, dense in bf16
+# Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls runs in them.
 MISTAKEN = {
     **{"fp32": ("bf16", "fp16", "tf32"), "tf32": ("bf16", "fp32"), "fp16": ("fp32", "fp8")},
     **{"bf16": ("fp32", "fp4", "fp8", "tf32"), "fp8": ("bf16", "fp4"), "fp4": ("bf16", "fp8")},
 }
-"""Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls runs in them."""
-TOLERANCE = 0.3
-"""Points of MFU within which a convention gives a reported number."""
-BY_CHANCE = 20.0
-"""Percent of `Explanation.chance_percent` from which a match says little."""
+TOLERANCE = 0.3  # points of MFU within which a convention gives a reported number
+BY_CHANCE = 20.0  # percent of `Explanation.chance_percent` from which a match says little
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,7 @@ def explained(
         for each in CONVENTIONS
         if _matters(each.choices, counted)
     ]
-    matches: list[Row] = []
-    tried: list[float] = []
+    matches, tried = list[Row](), list[float]()
     if reported is not None:
         rows = list(_everything(counted, samples_per_s, denominators))
         near = [row for row in rows if abs(row.mfu_percent - reported) <= TOLERANCE]
@@ -100,8 +96,7 @@ def explained(
 
 
 def covered_percent(values: Sequence[float], reported: float) -> float:
-    """Part of the numbers within a quarter of `reported` that lie within `TOLERANCE` of a value, in percent: the chance
-    that one matches which follows from none of the values."""
+    """Chance in percent that a number within a quarter of `reported` lies within `TOLERANCE` of a value."""
     low, high = sorted((0.75 * reported, 1.25 * reported))
     reached, covered = low, 0.0
     for value in sorted(values):
@@ -133,8 +128,7 @@ def denominators_of(device: str, precision: str, given: float | None = None) -> 
     alike = defaultdict[float, list[Denominator]](list)
     for each in found:
         alike[round(each.tflop_s, 3)].append(each)
-    joined = [Denominator(" = ".join(each.name for each in same), same[0].tflop_s) for same in alike.values()]
-    return sheet.device, joined
+    return sheet.device, [Denominator(" = ".join(one.name for one in same), same[0].tflop_s) for same in alike.values()]
 
 
 def change(
@@ -168,11 +162,9 @@ def _matters(choices: Choices, counted: Work) -> bool:
         return choices == Choices(elements=True) and counted.total_flos > 0 and counted.total_flos != kaplan
     if choices.unmultiplied and not counted.flops("attention"):
         return False  # formulas in N are those of transformers
-    return all(
-        abs(flops(counted, replace(OURS, **{choice: getattr(choices, choice)})) - flops(counted, OURS)) > 0
-        for choice in ORDER
-        if getattr(choices, choice) != getattr(OURS, choice) and choice not in ("unmultiplied",)
-    )
+    changed = {name: value for name, value in vars(choices).items() if value != getattr(OURS, name)}
+    one_by_one = (replace(OURS, **{name: value}) for name, value in changed.items() if name != "unmultiplied")
+    return all(flops(counted, each) != flops(counted, OURS) for each in one_by_one)
 
 
 def _everything(counted: Work, samples_per_s: float, denominators: Sequence[Denominator]) -> Iterator[Row]:

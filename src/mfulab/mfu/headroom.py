@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+Known = float | None
 # From the peak down to MFU, in the order in which the figure takes them off.
 _SAME = ("input_wait", "idle", "communication", "copies", "graph", "page_faults")
 _OF_PRODUCTS = ("clock", "tile_padding", "slow_instructions", "best_below_peak", "matmuls_below_best", "useful")
@@ -15,14 +16,9 @@ _OF_OPERATORS = ("products", "recomputed", "others", "uncounted")  # times in wh
 
 
 def headroom(
-    spent_ns: Mapping[str, int],
-    useful_ns: float | None,
-    *,
-    executed_ratio: float | None = None,
-    issued_ratio: float | None = None,
-    clock_ns: float | None = None,
-    best_ns: float | None = None,
-) -> dict[str, int]:
+    spent_ns: Mapping[str, int], useful_ns: Known, *, executed_ratio: Known = None, issued_ratio: Known = None,
+    clock_ns: Known = None, best_ns: Known = None,
+) -> dict[str, int]:  # fmt: skip
     """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exactly.
 
     Args:
@@ -69,11 +65,9 @@ def best_time(
     products: Sequence[Mapping[str, Any]], measured: Mapping[tuple[str, tuple[int, ...]], float]
 ) -> tuple[float | None, str | None]:
     """Share of the matmuls' time that they would take at the best speed known for each shape, and who says so: `trace`,
-    `matmul_runs` or `both`; None without matmuls.
-
-    `products` have `format`, `matmul` (batch, m, n, k) or None, `flops`, `time_ns`, and `best_ns`, the time of as many
-    calls as fast as the fastest. `measured` are TFLOP/s of the best matmul by format and `shape_class`.
-    """
+    `matmul_runs` or `both`; None without matmuls. `products` have `format`, `matmul` (batch, m, n, k) or None, `flops`,
+    `time_ns`, and `best_ns`, the time of as many calls as fast as the fastest. `measured` are TFLOP/s of the best
+    matmul by format and `shape_class`."""
     whole, best, said = sum(one["time_ns"] for one in products), 0.0, set()
     for one in products:
         rate = measured.get((one["format"], shape_class(*one["matmul"]))) if one["matmul"] else None
@@ -89,11 +83,9 @@ def of_operators(
     operators: Sequence[Mapping[str, Any]], peaks: Mapping[str, float], memory_gb_s: float | None, steps: int
 ) -> list[dict[str, Any]]:
     """Roofline of each operator of a step, the most to gain first: Williams et al. 2009, doi:10.1145/1498765.1498785.
-
     The best time is the longest of three: FLOPs ÷ peak in TFLOP/s (bound by `compute`), bytes ÷ bandwidth in GB/s
     (`memory`), as many kernels as short as the shortest (`launch`). Bytes are a lower bound, so the best time is too.
-    `headroom_ms` is the kernels' own time − best; `doubtful` rows ran above the roof. Nothing is clipped.
-    """
+    `headroom_ms` is the kernels' own time − best; `doubtful` rows ran above the roof. Nothing is clipped."""
     found: list[dict[str, Any]] = []
     for one in operators:
         row: dict[str, Any] = {name: one.get(name) for name in ("kind", "operator", "shapes", "calls", "reason")}
@@ -112,6 +104,23 @@ def of_operators(
         found.append(row)
     known = sorted((row for row in found if row["bound"]), key=lambda row: -row["headroom_ms"])
     return known + sorted((row for row in found if not row["bound"]), key=lambda row: -row["time_ms"])
+
+
+def attainable_s(roofs: Sequence[Mapping[str, Any]], executed_ratio: float | None = None) -> float | None:
+    """Seconds of a step if each operator of `of_operators` took its best time, and nothing waited between them.
+
+    One without a best time takes its own. Padding of matmuls stays where it is known, as operations executed ÷ counted.
+    None where no matmul has a best time.
+    """
+    times_ms = [
+        one["time_ms"]
+        if one["bound"] is None
+        else one["best_ms"] * (executed_ratio or 1.0 if (one["kind"], one["bound"]) == ("products", "compute") else 1.0)
+        for one in roofs
+        if one["kind"] not in ("idle", "input_wait")
+    ]
+    known = any(one["bound"] and one["kind"] == "products" for one in roofs)
+    return sum(times_ms) / 1e3 if known else None
 
 
 def columns(parts: Mapping[str, int] | None) -> dict[str, float | None]:
@@ -149,8 +158,7 @@ def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
 
 
 def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """The columns of a measured step, whose shares come from its traced pass (`spent`, without it all are None) and
-    whose FLOPs from a count."""
+    """The columns of a measured step: its traced pass tells the shares (`spent`, else all are None), a count FLOPs."""
     time, basis = row.get("time_s"), row.get("mfu_basis")
     told = json.loads(row.get("spent") or "{}")
     if not time or not told.get("products", 0) + told.get("uncounted", 0):  # compiled code may hide its matmuls

@@ -2,6 +2,7 @@
 sum of their peaks), and the rank that the others wait for."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any, TypeVar
@@ -45,10 +46,8 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
 
 def bandwidths(ranks: Sequence[Row]) -> str | None:
     """JSON: bandwidth of each kind and size of collective in GB/s by its median time; None where sizes are not told.
-
     Algorithm bandwidth = bytes ÷ time, bus bandwidth = that × `BUS`. The time is the shortest among all ranks;
-    `wait_ms`, what the one that waits most adds in the mean, is None where a rank is alone.
-    """
+    `wait_ms`, what the one that waits most adds in the mean, is None where a rank is alone."""
     told = [{tuple(what): times for *what, times in json.loads(row.get("collective_sizes") or "[]")} for row in ranks]
     found = []
     for (kind, size, processes), own in told[0].items():
@@ -70,8 +69,7 @@ RANK = tuple(Rank.model_fields)
 
 
 def rank_rows(row: Row) -> list[dict[str, Any]]:
-    """A row a rank of a profiled job: its step, communication and memory as reported, and MFU under its own peak; empty
-    for a run of one process. Raises ValueError for NaN."""
+    """A row a rank of a profiled job, with MFU under its own peak; none for one process. Raises ValueError for NaN."""
     told: list[dict[str, Any]] = parse_json(row.get("ranks") or "[]")
     mfu, slowest_s = row.get("mfu_percent"), row.get("time_s")
     for one in told:
@@ -88,11 +86,10 @@ def collectives(row: Row) -> Mapping[str, Sequence[int]]:
 
 def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Rows that share a job and its steps, each of another rank, two or more."""
-    jobs: dict[Any, dict[Any, dict[str, Any]]] = {}
+    jobs = defaultdict[Any, dict[Any, dict[str, Any]]](dict)
     for row in rows:
         if row.get("status") == "ok" and row.get("job") and row.get("time_s") and row.get("rank") is not None:
-            key = (row.get("recorded"), row["job"], row["first_step"], row["last_step"])
-            jobs.setdefault(key, {}).setdefault(_place(row), row)
+            jobs[row.get("recorded"), row["job"], row["first_step"], row["last_step"]].setdefault(_place(row), row)
     return [[ranks[place] for place in sorted(ranks)] for ranks in jobs.values() if len(ranks) > 1]
 
 

@@ -1,6 +1,7 @@
 """The time that a device's roofline allows a step, operator by operator, and the memory that it needs: no measuring."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find
@@ -30,8 +31,7 @@ class Expectation:
 
 
 def peak_of(device: str, precision: str, instead: str = "") -> tuple[Datasheet, Peak, float]:
-    """The device's datasheet, what is known of its peak, and that in TFLOP/s. Raises ConfigurationError if the device
-    is unknown, with what to give `instead`, or has no such peak."""
+    """A device's datasheet and peak, also in TFLOP/s. Raises ConfigurationError, with what to give `instead`."""
     if precision not in UNITS:
         raise unknown("precision", precision, UNITS)
     try:
@@ -82,12 +82,6 @@ def _memory(counted: Work, element_bytes: float, devices: int) -> float | None:
         return (counted.parameters / devices + counted.cache_elements) * element_bytes
     if counted.saved_elements is None:
         return None
-    kept = max(element_bytes, 2)
-    whole = training_memory(
-        round(counted.parameters),
-        trainable=round(counted.trainable),
-        element_bytes=round(kept),
-        master_copy=kept == 2,
-        activation_elements=round(counted.saved_elements),
-    )
-    return whole.sharded(devices).total
+    kept, saved, trainable = max(element_bytes, 2), round(counted.saved_elements), round(counted.trainable)
+    about: Any = {"trainable": trainable, "element_bytes": round(kept), "activation_elements": saved}
+    return training_memory(round(counted.parameters), master_copy=kept == 2, **about).sharded(devices).total

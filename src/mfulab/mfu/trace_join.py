@@ -41,7 +41,9 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     bandwidth = peak(device, "fp32", units).memory_gb_s if device else None
     operators = json.loads(row.get("operators") or "[]") if time else []
     roofs = headroom.of_operators(operators, tflop_s_of, bandwidth, steps)
+    attainable = product(mfu, ratio(time, headroom.attainable_s(roofs, row.get("executed_ratio"))))
     joined = {
+        "attainable_mfu_percent": attainable,
         "tflop_s": tflop_s(total_flops, time),
         "peak_tflop_s": weighted,
         "peak_weights": json.dumps(weights) if weights else None,
@@ -69,14 +71,14 @@ def _trace_peak(device: str, precision: str, units: int | None, given: Values) -
         return given[precision], None
     if not device:
         return None, Said("unnamed_device", {"precision": precision})
-    found = peak(device, precision, units)
-    if found.spec is not None:
+    if (found := peak(device, precision, units)).spec is not None:
         return found.spec, None
+    why = "no_peak_in"
     try:
         find(device, units)
     except UnknownDeviceError:
-        return None, Said("unknown_device", {"device": device, "precision": precision})
-    return None, Said("no_peak_in", {"device": device, "precision": precision})
+        why = "unknown_device"
+    return None, Said(why, {"device": device, "precision": precision})
 
 
 def _without_mfu(row: Values, joined: Values, missing: Said | None, at_least: float | None) -> Said | None:

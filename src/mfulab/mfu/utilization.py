@@ -1,7 +1,5 @@
-"""MFU, HFU and MBU: FLOPs or bytes ÷ time ÷ peak, in one function for tables, your own loop and validation.
-
-None is "not measured" and makes every value that needs it None. Ratios are never clipped at 100.
-"""
+"""MFU, HFU and MBU: FLOPs or bytes ÷ time ÷ peak, in one function for tables, your own loop and validation. None is
+"not measured" and makes every value that needs it None. Ratios are never clipped at 100."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +8,7 @@ from typing import Any
 from mfulab.device import GPU
 
 TERA, GIGA = 1e12, 1e9
+Known = float | None  # None is "not measured"
 CEILING = ("measured_tflop_s", "measured_ci_low_tflop_s", "measured_ci_high_tflop_s")
 
 
@@ -74,25 +73,15 @@ def _width(measure: Measure, bound: int) -> float | None:
 
 
 def default_basis(device: str | None) -> str:
-    """`spec` on a GPU with datasheets; `measured` on a CPU, whose turbo clocks virtual machines hide, and on Apple's
-    GPUs, of which few rates are printed."""
+    """`spec` on a GPU with datasheets; `measured` on a CPU, which hides turbo clocks, and on Apple's GPUs."""
     return "spec" if device == GPU else "measured"
 
 
 def utilization(
-    time_s: float | None,
-    *,
-    device: str | None,
-    flops: float | None,
-    executed_flops: float | None = None,
-    causal_flops: float | None = None,
-    read_bytes: float | None = None,
-    interval_s: tuple[float | None, float | None] = (None, None),
-    clock_mhz: float | None = None,
-    compute: Mapping[str, Any],
-    memory: Mapping[str, Any],
-    executed_compute: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    time_s: Known, *, device: str | None, flops: Known, executed_flops: Known = None, causal_flops: Known = None,
+    read_bytes: Known = None, interval_s: tuple[Known, Known] = (None, None), clock_mhz: Known = None,
+    compute: Mapping[str, Any], memory: Mapping[str, Any], executed_compute: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """MFU by every denominator, HFU and MBU of one step, in percent, as columns of the profile table.
 
     MFU is the model's own FLOPs ÷ time ÷ peak, HFU the executed FLOPs ÷ time ÷ peak (Chowdhery et al. 2022, PaLM,

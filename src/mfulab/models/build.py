@@ -30,8 +30,7 @@ class Batch:
 
 
 def resolve(target: str) -> Callable[..., Any]:
-    """The callable at a dotted path such as `package.module.Class.method`; raises ModelError where nothing can be
-    imported or called."""
+    """The callable at a dotted path such as `package.module.Class.method`; ModelError where none can be imported."""
     parts = target.split(".")
     for length in range(len(parts) - 1, 0, -1):
         module_name = ".".join(parts[:length])
@@ -57,8 +56,8 @@ def resolve(target: str) -> Callable[..., Any]:
 
 
 def build(config: ModelConfig) -> torch.nn.Module:
-    """Builds the model with random weights on torch's default device, in training mode. Raises ModelError for a
-    target or arguments that fail, UnsupportedError where nothing can be pruned."""
+    """Builds the model with random weights on torch's default device, in training mode; ModelError or
+    UnsupportedError."""
     builder = resolve(config.target)
     try:
         model = builder(**config.arguments)
@@ -106,8 +105,7 @@ def require_positions(model: torch.nn.Module, batch: Batch) -> None:
 
 
 def first_tensor(output: Any) -> torch.Tensor:
-    """The logits of whatever a model returns: a tensor, a tuple, a mapping or a transformers ModelOutput. Raises
-    ModelError without a tensor."""
+    """The logits of a model's output, be it tensor, tuple, mapping or ModelOutput; ModelError without a tensor."""
     if isinstance(output, torch.Tensor):
         return output
     if getattr(output, "logits", None) is not None:
@@ -131,8 +129,7 @@ class LogitsOnly(torch.nn.Module):
 
 
 def loss(output: Any, targets: torch.Tensor, task: Task = "classification") -> torch.Tensor:
-    """Mean cross-entropy of [batch, classes, …], or in language modeling [batch, sequence_length, vocabulary_size];
-    a scalar."""
+    """Mean cross-entropy of [batch, classes, …], in language modeling of [batch, sequence_length, vocabulary_size]."""
     logits = first_tensor(output)
     classes_from = 1 if task == "classification" else targets.ndim
     if logits.ndim <= classes_from:
@@ -141,8 +138,7 @@ def loss(output: Any, targets: torch.Tensor, task: Task = "classification") -> t
 
 
 def enable_checkpointing(model: torch.nn.Module) -> int:
-    """Makes each of the `outermost_blocks` recompute its activations in the backward pass; their number. Raises
-    UnsupportedError for none."""
+    """Makes each of the `outermost_blocks` recompute its activations; their number. UnsupportedError for none."""
     blocks = outermost_blocks(model)
     if not blocks:
         raise UnsupportedError(

@@ -16,8 +16,7 @@ _SPINS_PER_MS = 1_000_000
 
 
 class TinyKernels(nn.Module):
-    """One small matmul, then `depth` element-wise operations, each a kernel in eager mode: [batch, width] → [batch,
-    classes]."""
+    """One small matmul, then `depth` element-wise operations, each a kernel: [batch, width] → [batch, classes]."""
 
     def __init__(self, width: int = 64, depth: int = 200, classes: int = 10) -> None:
         super().__init__()

@@ -7,8 +7,8 @@ from torch import nn
 
 
 class SimpleCNN(nn.Module):
-    """A strided convolution and a linear layer: [batch, 3, 224, 224] → [batch, 10]; 2·32·27·112² + 2·401408·10 FLOPs
-    forward."""
+    """A strided convolution and a linear layer: [batch, 3, 224, 224] → [batch, 10]; 2·32·27·112² + 2·401408·10
+    FLOPs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,8 +38,7 @@ class DigitCNN(nn.Module):
 
 
 def small_digits(channels: int = 16, hidden: int = 128, pooled: bool = False, separable: bool = False) -> nn.Sequential:
-    """Builds two 3×3 convolutions and two linear layers, as `ThreeConvolutions`: [batch, 1, 8, 8] → [batch, 10];
-    1,135,104 FLOPs an image forward."""
+    """Builds two 3×3 convolutions and two linear layers: [batch, 1, 8, 8] → [batch, 10]; 1,135,104 FLOPs an image."""
     side = 4 if pooled else 8
     return nn.Sequential(
         _convolution(1, channels),

@@ -15,8 +15,8 @@ DTYPES = (torch.float32, torch.float64)
 
 @torch.library.custom_op("mfulab::direct_convolution", mutates_args=())
 def direct_convolution(images: torch.Tensor, filters: torch.Tensor, padding: int) -> torch.Tensor:
-    """images[batch, in, height, width], filters[out, in, side, side] → [batch, out, height', width'], stride 1;
-    UnsupportedError on a GPU, and beside fp32 and fp64."""
+    """images[batch, in, height, width], filters[out, in, side, side] → [batch, out, height', width'], stride 1; on a
+    CPU."""
     out = images.new_zeros(_shape(images, filters, padding))
     _convolve(*_arrays(images, filters), out.numpy(), padding)
     return out

@@ -46,8 +46,8 @@ def arrange(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) ->
 
 
 def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> Callable[..., Any]:
-    """The model as a callable in the mode asked for; its first calls compile. Raises UnsupportedError where
-    torch.jit refuses it; calls do for an attention that cannot be computed."""
+    """The model as a callable in the mode asked for; its first calls compile. Raises UnsupportedError, as calls may
+    do."""
     call: Callable[..., Any] = model
     match execution.mode:
         case "trace" | "script":
@@ -98,8 +98,7 @@ def _torchscript(model: torch.nn.Module, batch: Batch, mode: str) -> Callable[..
 
 
 def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[[], torch.Tensor]:
-    """`step` captured as a CUDA graph by torch's notes on whole-network capture: one launch for all kernels; every
-    replay overwrites its result."""
+    """`step` captured as a CUDA graph by torch's notes on whole-network capture; every replay overwrites its result."""
     if not is_gpu(device):
         raise UnsupportedError("execution=cuda_graph needs an NVIDIA GPU")
     require_cuda(device, "execution=cuda_graph")

@@ -28,8 +28,8 @@ MEAN, DEVIATION = 127.5, 73.9  # of uniform bytes
 def feeder(
     batch: Batch, config: ModelConfig, workload: WorkloadConfig, sequence_length: int | None
 ) -> Callable[[], None]:
-    """A function that fetches a new batch from a DataLoader and copies it over `batch`. Raises UnsupportedError for
-    memory pinned without a GPU, or a source without such samples."""
+    """A function that copies a new batch of a DataLoader over `batch`; UnsupportedError without such samples or
+    memory."""
     on_gpu = batch.inputs.is_cuda
     if workload.loader_pinned and not on_gpu:
         raise UnsupportedError("workload.loader_pinned=true: only copies to a GPU gain by it")
@@ -87,8 +87,7 @@ class _Drawn(Dataset[Sample]):
 
 
 class Photographs(Dataset[Sample]):
-    """JPEGs in memory: decoded, cropped at random, half mirrored, normalised to floats. Raises UnsupportedError for
-    an input that is no image of one or three channels."""
+    """JPEGs in memory: decoded, cropped at random, half mirrored, normalised to floats; of one or three channels."""
 
     def __init__(self, config: ModelConfig) -> None:
         shape = config.input_shape or []
@@ -123,8 +122,7 @@ def _photograph(library: Any, mode: str, sides: tuple[int, int], seed: int) -> b
 
 
 class Mapped(Dataset[Sample]):
-    """Samples one behind another in a memory-mapped file, of OWN_FILE_BYTES without a path: bytes of images, or
-    token ids of 16 or 32 bits."""
+    """Samples one behind another in a memory-mapped file, its own without a path: bytes of images, or token ids."""
 
     def __init__(self, config: ModelConfig, sequence_length: int | None, path: str | None) -> None:
         self._tokens = config.vocabulary_size

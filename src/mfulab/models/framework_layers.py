@@ -23,8 +23,7 @@ class Layer:
 
 
 def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
-    """Layers of a chain of convolutions, linear layers, ReLU and flattening, channels last; UnsupportedError names
-    the first operation that is none."""
+    """Layers of a chain of convolutions, linear layers, ReLU and flattening, channels last; else UnsupportedError."""
     traced = torch.fx.symbolic_trace(nn.Sequential(model))
     modules = dict(traced.named_modules())
     found: list[Layer] = []

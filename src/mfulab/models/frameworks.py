@@ -1,5 +1,4 @@
-"""Other frameworks that run a torch model: JAX and TensorFlow by its layers and weights, ONNX Runtime by torch's
-export."""
+"""Other frameworks that run a torch model: JAX and TensorFlow by its layers, ONNX Runtime by torch's export."""
 
 import importlib
 import logging
@@ -38,8 +37,8 @@ def load(mode: str) -> None:
 def make_step(
     model: nn.Module, batch: Batch, config: ModelStepConfig, device: torch.device
 ) -> Callable[[], torch.Tensor]:
-    """The step of `config` in its framework: the loss of training, else the output. Raises UnsupportedError for what
-    framework or translation lacks."""
+    """The step of `config` in its framework: the loss of training, else the output. UnsupportedError for what it
+    lacks."""
     mode, workload = config.execution.mode, config.workload
     _require(config, device)
     threads = torch.get_num_threads()

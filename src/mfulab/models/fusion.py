@@ -60,8 +60,7 @@ class InPlaceNormGelu(HandNormGelu):
 
 
 class Halves(nn.Module):
-    """Two independent halves of [batch, tokens, width] in one stream or in two, for which UnsupportedError is raised
-    on a CPU."""
+    """Two independent halves of [batch, tokens, width] in one stream, or two: UnsupportedError on a CPU."""
 
     def __init__(self, width: int = 1024, streams: int = 1) -> None:
         super().__init__()

@@ -26,8 +26,7 @@ SLOWED_SHARE, SLOWED_S = 0.3, 0.02  # of its step without the sleep, at least so
 
 
 def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
-    """CPU threads of each process: as asked for, else a share of its node's cores; UnsupportedError where these do
-    not suffice."""
+    """CPU threads of each process, as asked for or a share of its node's cores; UnsupportedError for too few."""
     here = parallel.processes // parallel.nodes
     threads = device.threads or max(1, usable_cores() // here)
     require_devices(parallel, usable_cores() // threads, f"{threads} CPU core{'s' if threads > 1 else ''}")

@@ -51,8 +51,7 @@ def prune(model: nn.Module, config: ModelConfig) -> None:
 
 
 def compress(model: nn.Module) -> None:
-    """Packs weights with two of four left as tensor cores take them, in place; UnsupportedError below capability
-    8.0, or without 16-bit weights."""
+    """Packs two of four 16-bit weights as tensor cores take them, in place; UnsupportedError below capability 8.0."""
     for layer in (each for each in model.modules() if isinstance(each, nn.Linear)):
         weight = layer.weight.detach()
         if not weight.is_cuda or (gpu.capability_of(weight.device) or (0, 0)) < (8, 0):

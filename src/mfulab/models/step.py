@@ -35,8 +35,8 @@ class Step:
 
 
 def make(config: ModelStepConfig, device: torch.device) -> Step:
-    """Makes the step of `config` on `device`, of the same weights and batch for the same seed. Raises ModelError if
-    the model cannot be built, UnsupportedError for what cannot have such a step."""
+    """Makes the step of `config` on `device`, for one seed of the same weights and batch; ModelError or
+    UnsupportedError."""
     trains = config.workload.mode == "training"
     if config.execution.mode in frameworks.PACKAGES:
         model, batch, facts = _prepared(config, device)
@@ -108,8 +108,7 @@ def _fetching(config: ModelStepConfig, batch: Batch) -> Callable[[], None]:
 
 
 def _without_training(config: ModelStepConfig, device: torch.device) -> Step:
-    """A forward pass of a batch, of a prompt (prefill), or of its last token (decoding). `leaked` keeps outputs of
-    `LEAKED_STEPS` steps, as summing up losses without `item()` does."""
+    """A forward pass of a batch, of a prompt, or of its last token; `leaked` keeps outputs of `LEAKED_STEPS` steps."""
     workload, issued = config.workload, config.execution
     model, batch, facts = _prepared(config, device)
     if workload.mode == "inference":

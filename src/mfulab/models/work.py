@@ -11,11 +11,11 @@ from typing import Any, get_args
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
-from mfulab.mfu.decoders import computed, missing
 from mfulab.mfu.explain import Explanation, denominators_of, explained
 from mfulab.mfu.models import model_config
 from mfulab.mfu.roofline import Expectation, expected, peak_of
 from mfulab.mfu.work import Mode, Operation, Work
+from mfulab.models.decoders import computed, missing
 
 # Architectures whose blocks are all alike: the argument that holds their number. Work is then affine in it, and two
 # counts of one and two blocks give that of any number, exactly and in a moment.

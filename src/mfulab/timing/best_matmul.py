@@ -116,8 +116,8 @@ def _sweep(library: str, precision: str, device: torch.device, search: Search) -
 
 
 def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn") -> Matmul:
-    """A function that multiplies (m, k) by (k, n); UnsupportedError where torch cannot. `layout`: nn row-major, nt a
-    transposed right operand (linear layers), tn a left one (gradients)."""
+    """A function that multiplies (m, k) by (k, n): `layout` nn row-major, nt the right, tn the left operand
+    transposed."""
     # Random normal data: a matmul of zeros draws less power and runs faster.
     a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
     a = a.t().contiguous().t() if layout == "tn" else a
@@ -208,8 +208,7 @@ WAYS: dict[str, Callable[..., Matmul]] = {
 
 
 def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
-    """The way and shape with the highest rate: on a CPU by best samples, which neighbours can only slow; on a GPU by
-    medians, bursts apart."""
+    """The way and shape with the highest rate: on a CPU the best sample's, on a GPU the median's, bursts apart."""
     rates: dict[tuple[str, str], list[float]] = {}
     bursts: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
@@ -245,9 +244,13 @@ def sweep_triad(device: torch.device, search: Search | None = None) -> list[dict
 
 def triad_length(device: torch.device) -> int:
     """Elements of each of the triad's three fp32 arrays: each is 4 times the last-level cache, at least 64 MiB."""
+    return max(4 * last_cache_bytes(device), 64 << 20) // 4
+
+
+def last_cache_bytes(device: torch.device) -> int:
+    """Bytes of a device's last-level cache; 32 MiB for a CPU that does not tell."""
     of_cpu = cpu.cpu().last_level_cache_bytes or 32 << 20
-    cache = vendors.of_device(device).last_cache_bytes(device) if is_gpu(device) else of_cpu
-    return max(4 * cache, 64 << 20) // 4
+    return vendors.of_device(device).last_cache_bytes(device) if is_gpu(device) else of_cpu
 
 
 class Sample(NamedTuple):

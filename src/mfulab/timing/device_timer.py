@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from mfulab.device.gpu import clock_reader
-from mfulab.timing.repetitions import Call, Timed
+from mfulab.timing.repetitions import Call, HostTimer, Timed
 
 LONGEST_HOLD_S = 0.2
 SUSTAINED_S = 0.3  # of back-to-back work before a group: the power limit acts as it does on a model's steps …
@@ -17,7 +17,7 @@ QUEUED = 500  # calls; the launch queue holds about 1000, and a full one would m
 BETWEEN_MARKS = QUEUED // 2
 
 
-class DeviceTimer:
+class DeviceTimer(HostTimer):
     """CUDA events on the current stream, held by a spinning kernel a little longer than the host took to queue as many
     launches.
 

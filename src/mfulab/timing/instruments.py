@@ -16,8 +16,8 @@ from mfulab.timing.probe import Best, Probe, known_best
 
 
 class Instruments(AbstractContextManager["Instruments"]):
-    """Clock, probe, peak memory, samplers and time series of one device, each made when first used. The series is
-    `folder`/series.csv; leaving the context ends its poller."""
+    """Clock, probe, peak memory, samplers and time series (`folder`/series.csv) of one device, each made when first
+    used."""
 
     def __init__(self, device: Any, folder: Path, interval_s: float = INTERVAL_S) -> None:
         self.device, self.folder = device, folder

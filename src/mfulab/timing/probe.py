@@ -1,5 +1,4 @@
-"""State of the machine between windows: the time of a fixed matmul, in the caches, and of a copy ÷ the machine's
-best."""
+"""State of the machine between windows: the time of a fixed matmul and of a copy ÷ the machine's best."""
 
 import json
 import math
@@ -70,8 +69,7 @@ def is_disturbed(before: State, after: State, best: Best) -> bool:
 
 
 class Probe:
-    """Probes a torch.device with torch's threads. Asked again before MOST_COST of the time has passed, it gives its
-    latest state; `spent_s` is its cost."""
+    """Probes a torch.device in at most MOST_COST of the time, else gives its latest state; `spent_s` is its cost."""
 
     def __init__(self, device: Any, clock_mhz: Callable[[], float | None] = lambda: None) -> None:
         import torch

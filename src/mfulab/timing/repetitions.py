@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,32 +33,17 @@ class Timed(NamedTuple):
     held: bool = True
 
 
-class Timer(Protocol):
-    """A device's clock."""
-
-    resolution_s: float  # a group of calls shorter than this is not worth timing
-    most_calls: int  # in one group
-
-    def time(self, call: Call, calls: int) -> Timed:
-        """Times `calls` back-to-back calls, or fewer where the device's queue cannot be kept full."""
-
-    def cold(self, call: Call) -> Timed:
-        """Times one call after the caches were flushed."""
-
-    def settle(self, call: Call, calls: int, best_s: float) -> None:
-        """Brings the device to the state in which it does nothing but this call; `best_s` is its best so far."""
-
-
 class HostTimer:
     """`time.perf_counter`; the caches are flushed by writing twice the last-level cache's bytes."""
 
-    resolution_s = 5e-3
-    most_calls = 50_000  # a call of 0.1 µs; nothing is queued that could overflow
+    resolution_s = 5e-3  # a group of calls shorter than this is not worth timing
+    most_calls = 50_000  # in one group, of 0.1 µs each; nothing is queued that could overflow
 
     def __init__(self, last_level_cache_bytes: int | None) -> None:
-        self._scratch = np.zeros(2 * (last_level_cache_bytes or 32 << 20), np.uint8)
+        self._scratch: Any = np.zeros(2 * (last_level_cache_bytes or 32 << 20), np.uint8)
 
     def time(self, call: Call, calls: int) -> Timed:
+        """Times `calls` back-to-back calls, or fewer where the device's queue cannot be kept full."""
         started = time.perf_counter()
         for _ in range(calls):
             call()
@@ -66,10 +51,12 @@ class HostTimer:
         return Timed((time.perf_counter() - started) / calls, calls)
 
     def cold(self, call: Call) -> Timed:
+        """Times one call after the caches were flushed."""
         self._scratch += 1
         return self.time(call, 1)
 
     def settle(self, call: Call, calls: int, best_s: float) -> None:
+        """Brings the device to the state in which it does nothing but this call; `best_s` is its best so far."""
         if best_s > LONGEST_SPIN_S:
             return  # what spins at first is a small part of such a call
         deadline = time.perf_counter() + LONGEST_SPIN_S
@@ -146,7 +133,7 @@ class Budget:
 
 def interleave(
     contestants: Mapping[str, Call],
-    timer: Timer,
+    timer: HostTimer,
     budget: Budget,
     refresh: Callable[[], None] = lambda: None,
     watch: Watch | None = None,
@@ -193,8 +180,8 @@ def interleave(
 
 
 def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
-    """Rounds between two states of which one was disturbed; `states` has one more than rounds. Rounds between two
-    equal answers of the probe share their states."""
+    """Rounds between two states, of which equal ones are one, if either was disturbed; `states` has one more than
+    rounds."""
     disturbed: set[int] = set()
     first = 0
     for last in range(1, len(states)):
@@ -213,7 +200,7 @@ def undisturbed(repetitions: Sequence[Repetition], disturbed: set[int], least_ro
     return [replace(one, disturbed=one.round in disturbed) for one in repetitions]
 
 
-def _warm_up(call: Call, timer: Timer, warm_up_s: float) -> tuple[int, float]:
+def _warm_up(call: Call, timer: HostTimer, warm_up_s: float) -> tuple[int, float]:
     """Calls that make one hot repetition, and the best call's seconds; a call alone takes longer than one of many."""
     started = time.perf_counter()
     best_s = timer.time(call, 1).time_s
@@ -224,7 +211,7 @@ def _warm_up(call: Call, timer: Timer, warm_up_s: float) -> tuple[int, float]:
     return _repetition(timer, best_s), best_s
 
 
-def _repetition(timer: Timer, call_s: float) -> int:
+def _repetition(timer: HostTimer, call_s: float) -> int:
     return max(1, min(timer.most_calls, math.ceil(timer.resolution_s / call_s)))
 
 

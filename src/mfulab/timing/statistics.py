@@ -116,8 +116,7 @@ def interval_half_width(
 
 
 def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the median of independent windows' medians: median · exp(± half width), as times are
-    disturbed by factors; None for too few."""
+    """95 % interval of the median of independent windows' medians: median · exp(± half width); None for too few."""
     half = relative_half_width(window_medians)
     if half is None or len(window_medians) < FEWEST_WINDOWS:
         return None

@@ -236,8 +236,8 @@ def warm_up(
 def measure_window(
     step: Step, clock: Clock, length_s: float, estimate_s: float, in_flight: Callable[[], object] | None = None
 ) -> WindowTimes:
-    """One window of about `length_s` or more, of a step of about `estimate_s`; `in_flight` is called behind its
-    first steps and shortly before the last end."""
+    """One window of about `length_s` or more; `in_flight` is called behind its first steps and shortly before the
+    last end."""
     # Marks are no denser than the clock allows.
     stride = max(1, math.ceil(clock.resolution_s / max(estimate_s, 1e-9)))
     strides = max(1, math.ceil(length_s / max(estimate_s * stride, 1e-9)))

@@ -88,12 +88,13 @@ class Analysis:
         return dict(found)
 
     def ratios(self) -> dict[str, float | None]:
-        """Operations that kernels execute, and these at their instructions' rates ÷ FLOPs that are counted of them;
-        None where no kernel's name tells, as on a CPU."""
+        """Operations executed, and these at their instructions' rates ÷ FLOPs counted; None where no kernel tells."""
         executed = sum(one.executed_flops for one in self.counted)
         is_told = executed and any(one.tile or one.executed_ratio for one in self.counted)
-        sums = (sum(getattr(one, name) for one in self.counted) for name in ("tiled_flops", "issued_flops"))
-        return dict(zip(RATIOS, (whole / executed if is_told else None for whole in sums), strict=True))
+        ratios = (1.0 if one.executed_ratio is None else one.executed_ratio for one in self.counted)
+        tiled = [one.executed_flops * ratio for one, ratio in zip(self.counted, ratios, strict=True)]
+        issued = [flops * one.slowdown for flops, one in zip(tiled, self.counted, strict=True)]
+        return dict(zip(RATIOS, (sum(each) / executed if is_told else None for each in (tiled, issued)), strict=True))
 
     def misaligned(self) -> str | None:
         """JSON: numbers of the sentence on the matmul that a side of whole 16 bytes would gain most; None without one.
@@ -111,10 +112,8 @@ class Analysis:
 
     def untraced(self, step_s: float) -> "Analysis":
         """Shares of steps of `step_s` seconds, as they take without a trace, which lengthens the host's part alone.
-
         Idle time is what the kernels leave, by cause as in the trace; in longer steps the kernels were slower, by the
-        clock that the power limit allows. All stays as traced where the kernels alone took longer.
-        """
+        clock that the power limit allows. All stays as traced where the kernels alone took longer."""
         length, idle = round(step_s * 1e9 * self.window.steps), self.spent["idle"] + self.spent["input_wait"]
         active = self.window.length - idle
         if not self.on_gpu or not 0 < active <= length:
@@ -149,11 +148,9 @@ class Analysis:
         return json.dumps(shares) if shares and self.readings["matmul_percent"].value is not None else None
 
 
-def analyse(
-    trace: Trace, window: Window, attribution: Attribution | None = None, device: int | None = None
-) -> Analysis:
+def analyse(trace: Trace, window: Window, by: Attribution | None = None, device: int | None = None) -> Analysis:
     """Reads one window of a trace; of several devices in it the one of this number, else that with most activities."""
-    attribution = attribution or attribute(trace)
+    attribution = by or attribute(trace)
     several = devices(trace, window)
     device = (several[0] if device is None else device) if len(several) > 1 else None
     products, uncounted, of_call = products_of(trace, attribution, window, device)

@@ -1,8 +1,5 @@
-"""Operator of each launch, by the launch's place in time on its thread, else by the id they share.
-
-An operator goes by its outermost name. A product (matmul, convolution or attention) is the outermost call with a
-formula.
-"""
+"""Operator of each launch, by the launch's place in time on its thread, else by the id they share. An operator goes by
+its outermost name. A product (matmul, convolution or attention) is the outermost call with a formula."""
 
 from dataclasses import dataclass
 
@@ -73,9 +70,8 @@ def attribute(trace: Trace) -> Attribution:
         stack.append(one)
     of_activity, by_graph = _launched(trace, parent, order)
     owners = (np.append(of, -1)[of_activity] for of in (product, outermost))
-    return Attribution(
-        product, surrounding, outermost, innermost, costs, backward, recomputed, of_activity, by_graph, *owners
-    )
+    of_host = product, surrounding, outermost, innermost, costs
+    return Attribution(*of_host, backward, recomputed, of_activity, by_graph, *owners)
 
 
 def _is_operator(name: str) -> bool:

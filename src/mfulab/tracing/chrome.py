@@ -59,12 +59,11 @@ class Stream:
             self._size = path.stat().st_size
         except (OSError, UnreadableError) as error:
             raise TraceError(str(error)) from None
-        if not begin:
-            raise TraceError(f"{path}: the file is empty")
+        says = next((says for known, says in _BEGINS.items() if begin.startswith(known)), "")
         if path.suffix in _FOREIGN:
-            raise TraceError(f"{path}: this is {_FOREIGN[path.suffix]}; {WANTED}")
-        if says := next((says for known, says in _BEGINS.items() if begin.startswith(known)), ""):
-            raise TraceError(f"{path}: {says}; {WANTED}")
+            says = f"this is {_FOREIGN[path.suffix]}"
+        if says or not begin:
+            raise TraceError(f"{path}: {says}; {WANTED}" if begin else f"{path}: the file is empty")
         self._packed = begin.startswith(_GZIP)
 
     def chunks(self, size: int | None = None) -> Iterator[bytes]:

@@ -86,15 +86,13 @@ class DeviceTime:
     def longest_gaps(self) -> list[tuple[str, int, str]]:
         """Cause and ns of the longest idle gaps, and the operator or kernel that ended each."""
         lengths = self.idle.end - self.idle.begin
-        found = []
-        for gap in np.argsort(-lengths, kind="stable")[:LONGEST_GAPS].tolist():
-            name, last = "", int(self.ended[gap])
-            if last >= 0:
-                owner = int(self.operator[last])
-                kernel = self.trace.activities.name[self.inside[last]]
-                name = self.trace.names[kernel if owner < 0 else self.trace.host.name[owner]]
-            found.append((CAUSES[self.cause[gap]], int(lengths[gap]), name))
-        return found
+        owner, kernels = self.operator, self.trace.activities.name[self.inside]
+        named = np.where(owner < 0, kernels, np.append(self.trace.host.name, -1)[owner])
+        return [
+            (CAUSES[self.cause[gap]], int(lengths[gap]), self.trace.names[named[last]] if last >= 0 else "")
+            for gap in np.argsort(-lengths, kind="stable")[:LONGEST_GAPS].tolist()
+            for last in [int(self.ended[gap])]
+        ]
 
     def readings(self) -> Readings:
         """Shares of the window, gaps and launches, by column; the reason where one is not told."""
@@ -124,9 +122,8 @@ class DeviceTime:
             times["launch_bound_percent"] = int(lengths[late & (lengths < LONG_NS)].sum())
             values |= {"launch_latency_s": float(np.median(delay)) / 1e9, "queue_depth": float(delay.sum()) / wall}
         else:
-            absent |= shares.readings(
-                dict.fromkeys(shares.OF_LAUNCHES), reason="the trace links no kernel to its launch"
-            )
+            why = "the trace links no kernel to its launch"
+            absent |= shares.readings(dict.fromkeys(shares.OF_LAUNCHES), reason=why)
         if without := self._without_operators(compute):
             absent |= shares.readings(dict.fromkeys(shares.OF_OPERATORS), reason=without)
         else:

@@ -59,9 +59,7 @@ def difference(before: Analysis, after: Analysis) -> Difference:
     """The difference of one step of `after` to one of `before`."""
     old, new = (Fraction(one.window.length, one.window.steps) for one in (before, after))
     keys = dict.fromkeys((*before.parts, *after.parts))
-    parts = [
-        Part(*key, *(Fraction(one.parts.get(key, 0), one.window.steps) for one in (before, after))) for key in keys
-    ]
+    parts = [Part(*key, *(Fraction(of.parts.get(key, 0), of.window.steps) for of in (before, after))) for key in keys]
     lengths = [one.window.lengths for one in (before, after)]
     known = all(len(one) > 1 for one in lengths)
     error = sum(variance(one) / len(one) for one in lengths) ** 0.5 if known else 0.0

@@ -11,17 +11,15 @@ from mfulab.core.said import Said
 from mfulab.flops.traced import is_traced_matmul
 from mfulab.tracing.chrome import MOST_US, WANTED, Stream, nanoseconds
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.trace import COPY, MODULE, Call, Collective, Trace, TraceError, kind_of, printable
+from mfulab.tracing.trace import COPY, MODULE, Call, Collective, Pair, Span, Trace, TraceError, kind_of, printable
 
 _KERNEL, _COPY, _LAUNCH, _CALL, _ANNOTATION, _FUNCTION = range(6)
-_KINDS = {
-    **dict.fromkeys(("kernel", "Kernel", "concurrent_kernel"), _KERNEL),
-    **dict.fromkeys(("gpu_memcpy", "gpu_memset", "Memcpy", "Memset"), _COPY),
-    **dict.fromkeys(
-        ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "Runtime", "runtime"), _LAUNCH
-    ),
-    **{"cpu_op": _CALL, "Operator": _CALL, "user_annotation": _ANNOTATION, "python_function": _FUNCTION},
-}
+_NAMES = (  # of each kind
+    *("kernel Kernel concurrent_kernel", "gpu_memcpy gpu_memset Memcpy Memset"),
+    "cuda_runtime cuda_driver hip_runtime hip_driver xpu_runtime Runtime runtime",
+    *("cpu_op Operator", "user_annotation", "python_function"),
+)
+_KINDS = {name: kind for kind, names in enumerate(_NAMES) for name in names.split()}
 # Kinds that name a device and are no work of one.
 _ASIDE = re.compile(r"annotation|sync|event$|runtime|driver|counter|overhead|range|^Trace$", re.IGNORECASE)
 _OF_DEVICES = {"device", "device id", "stream", "stream id", "task type"}  # arguments, in any case
@@ -33,8 +31,7 @@ MOST_LETTERS = 60  # of a kind's name
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads a trace file, gzip or not, a trace of each process that launched work. Raises TraceError where it is
-    none, is damaged, or holds nothing to report."""
+    """Reads a trace file, gzip or not, a trace of each process that launched work. Raises TraceError where none is."""
     stream, taken = Stream(path), _Taken(Recorder(path))
     count = 0
     collects = gc.isenabled()
@@ -125,9 +122,7 @@ class _Taken:
             self.timeless += begin is None or (length is None and dur is not None)
         return None
 
-    def _activity(
-        self, span: tuple[int, int], kind: int, name: str, thread: tuple[Any, Any], args: dict[str, Any]
-    ) -> None:
+    def _activity(self, span: Span, kind: int, name: str, thread: Pair, args: dict[str, Any]) -> None:
         device, stream = _integer(args.get("device", thread[0])), _integer(args.get("stream", thread[1]))
         collective = _collective(args) if "Collective name" in args else None
         grid = args.get("grid")
@@ -138,9 +133,7 @@ class _Taken:
             _integer(args.get("correlation")), external, blocks, collective,
         )  # fmt: skip
 
-    def _call(
-        self, span: tuple[int, int], name: str, thread: tuple[Any, Any], args: dict[str, Any], annotation: bool
-    ) -> None:
+    def _call(self, span: Span, name: str, thread: Pair, args: dict[str, Any], annotation: bool) -> None:
         external, call = _integer(args.get("External id", args.get("external id", -1))), None
         # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
         forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0

@@ -13,8 +13,7 @@ _XSPACE = re.compile(rb"\n.{1,24}?\x12.(?:/host:|/device:|Task |#Chip)", re.DOTA
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads a trace of any of them, a trace of each process that launched work or marked steps. Raises TraceError:
-    it is none, is damaged, or holds nothing to report."""
+    """Reads a trace of any of them, one of each process that launched or marked steps. Raises TraceError for others."""
     traces: list[Trace] = reader_of(path).read(path)
     return traces
 

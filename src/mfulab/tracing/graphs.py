@@ -1,8 +1,6 @@
-"""Gives the kernels of replayed CUDA and HIP graphs the operators that the trace of their capture holds.
-
-Each replay's kernels are joined with the launches of a capture, in order: by their kernels' names where the capture has
-them (ROCm), else only where their numbers are equal and matmul kernels meet matmuls.
-"""
+"""Gives the kernels of replayed CUDA and HIP graphs the operators that the trace of their capture holds. Each replay's
+kernels are joined with the launches of a capture, in order: by their kernels' names where the capture has them (ROCm),
+else only where their numbers are equal and matmul kernels meet matmuls."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -59,9 +57,8 @@ def joined(trace: Trace, capture: Trace) -> Trace:
                 rows.append((begin, begin, names.setdefault(name, len(names)), thread, -1, 0, 0, -1))
             owned[int(replay[kernel])] = known[owner]
     added, (*columns, _) = np.array(rows, np.int64).reshape(-1, 8).T, vars(trace.host).values()
-    extended: list[Any] = [
-        np.concatenate((old, new.astype(old.dtype))) for old, new in zip(columns, added, strict=True)
-    ]
+    pairs = zip(columns, added, strict=True)
+    extended: list[Any] = [np.concatenate((old, new.astype(old.dtype))) for old, new in pairs]
     counts: dict[str, float | str | None] = {"matched": len(owned), "count": len(kernels), "replays": len(replays)}
     return replace(
         trace,

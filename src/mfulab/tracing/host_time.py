@@ -60,11 +60,8 @@ class HostTime:
             if others:
                 reason = "compiled code holds its matmuls itself, and no operator tells them apart"
             return found | shares.readings(dict.fromkeys(shares.OF_OPERATORS), source, reason=reason)
-        times = {
-            "matmul_percent": multiplied,
-            "other_operators_percent": others,
-            "idle_input_percent": self.spent["input_wait"],
-        }
+        times = {"matmul_percent": multiplied, "other_operators_percent": others}
+        times |= {"idle_input_percent": self.spent["input_wait"]}
         if len(self.sent):
             times["communication_percent"] = self.spent["communication"]
             times["communication_total_percent"] = length(union(clip(self._spans(self.sent), *self.window.span)))

@@ -1,8 +1,6 @@
-"""A step's time and FLOPs by the model's modules and by marked ranges.
-
-torch.profiler records modules as `nn.Module: NAME_NUMBER`; ranges are those of `record_function` and NVTX. Work of a
-backward pass belongs to the module of the forward operator that has its sequence number.
-"""
+"""A step's time and FLOPs by the model's modules and by marked ranges. torch.profiler records modules as `nn.Module:
+NAME_NUMBER`; ranges are those of `record_function` and NVTX. Work of a backward pass belongs to the module of the
+forward operator that has its sequence number."""
 
 import json
 from collections import Counter, defaultdict
@@ -134,5 +132,4 @@ def _tree(calls: Counter[Names], time: Counter[Names], flops: Counter[Names]) ->
 def column_of(modules: Sequence[Module]) -> str | None:
     """JSON: the longest modules, each before its parts."""
     kept = sorted(modules, key=lambda one: (-one.time_ns, len(one.path)))[:MOST_MODULES]
-    found = [{**vars(one), "path": list(one.path)} for one in modules if one in kept]
-    return json.dumps(found, ensure_ascii=False) if found else None
+    return json.dumps([vars(one) for one in modules if one in kept], ensure_ascii=False) if kept else None

@@ -1,13 +1,11 @@
-"""Reads what `nsys export --type sqlite` writes into a `Trace`; a column that an export lacks is NULL.
-
-Tables and columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference".
-"""
+"""Reads what `nsys export --type sqlite` writes into a `Trace`; a column that an export lacks is NULL. Tables and
+columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference"."""
 
 import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +58,12 @@ class _Export:
 
     def traces(self) -> list[Trace]:
         if not self._columns("CUPTI_ACTIVITY_KIND_KERNEL") and not self._columns("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
-            what = "without CUDA activities: record with nsys profile --trace=cuda,nvtx"
+            what = "a database of another program"
             if any(name.startswith("rocpd_") for name in self.tables):
-                json_option = "record with rocprofv3 --output-format json"
-                raise TraceError(f"{self.path}: a database of rocprofv3 (rocpd), which is not read: {json_option}")
-            known = self._columns("StringIds") or self._columns("META_DATA_EXPORT")
-            raise TraceError(f"{self.path}: {f'an export {what}' if known else 'a database of another program'}")
+                what = "a database of rocprofv3 (rocpd), which is not read: record with rocprofv3 --output-format json"
+            elif self._columns("StringIds") or self._columns("META_DATA_EXPORT"):
+                what = "an export without CUDA activities: record with nsys profile --trace=cuda,nvtx"
+            raise TraceError(f"{self.path}: {what}")
         self._activities()
         calls = self._spans("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid", "correlationId", "nameId")
         for span, (thread, number, name) in calls:
@@ -139,8 +137,7 @@ class _Export:
 
 
 def _sizes(text: str | None) -> list[Any]:
-    try:
-        found = json.loads(text) if text else []
-    except ValueError:
-        return []
-    return found if isinstance(found, list) else []
+    with suppress(ValueError):
+        found = json.loads(text or "[]")
+        return found if isinstance(found, list) else []
+    return []

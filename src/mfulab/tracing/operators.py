@@ -9,7 +9,7 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from mfulab.tracing.trace import MODULE, TraceError
 from mfulab.tracing.window import STEPS, annotation, windows
 
 Row = dict[str, object]
+Told = tuple[Readings, Analysis | None]
 OPERATOR_COLUMNS = (
     *("operator", "input_shapes", "calls", "self_cpu_time_s", "self_device_time_s"),
     *("flops", "self_cpu_memory_bytes", "self_device_memory_bytes"),
@@ -152,10 +153,7 @@ def modules_of(traced: TracedPass) -> list[Module]:
         trace = read(traced.saved)[0]
         window = windows(trace)[0]
         found, steps = by_module(trace, attribute(trace), window, Spans(trace)), window.steps
-        return [
-            replace(one, calls=one.calls // steps, time_ns=one.time_ns // steps, flops=one.flops // steps)
-            for one in found
-        ]
+        return [Module(one.path, one.calls // steps, one.time_ns // steps, one.flops // steps) for one in found]
     return []
 
 
@@ -177,9 +175,7 @@ def _inside_product(event: Any) -> bool:
     return parent is not None and (is_product(parent.name) or _inside_product(parent))
 
 
-def trace_readings(
-    traced: TracedPass, device: torch.device, step_s: float | None = None
-) -> tuple[Readings, Analysis | None]:
+def trace_readings(traced: TracedPass, device: torch.device, step_s: float | None = None) -> Told:
     """Shares of the traced steps, by kind of kernel and of operator, and what else the trace holds. Where a step takes
     `step_s` without a trace, a GPU's shares are its kernels' time ÷ that."""
     try:

@@ -8,7 +8,6 @@ import numpy as np
 
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
-from mfulab.flops.cost import Cost
 from mfulab.flops.traced import NO_SHAPES, Traced, traced_format
 from mfulab.tracing import tiles
 from mfulab.tracing.attribution import Attribution
@@ -43,16 +42,6 @@ class Product:
     reason: Said | None = None
 
     @property
-    def tiled_flops(self) -> float:
-        """Operations that the device executes, padding included."""
-        return self.executed_flops * (1.0 if self.executed_ratio is None else self.executed_ratio)
-
-    @property
-    def issued_flops(self) -> float:
-        """Operations that the GPU's own instructions would execute in the time that these take at their rate."""
-        return self.tiled_flops * self.slowdown
-
-    @property
     def misaligned_side(self) -> int | None:
         """Longest side of a matmul that is no multiple of 16 bytes, where its kernel's loads are shorter for that."""
         step = 16 // ELEMENT_BYTES.get(self.format or "", 4)
@@ -79,8 +68,7 @@ class Product:
 def products_of(
     trace: Trace, attribution: Attribution, window: Window, device: int | None = None
 ) -> tuple[list[Product], dict[str, tuple[int, Said]], dict[int, Product]]:
-    """The window's products with their FLOPs, those of unknown FLOPs, and the product of each call; with `device`,
-    those of which that device executed a kernel."""
+    """The window's products with their FLOPs, those of unknown FLOPs, and the product of each call, of one device."""
     host, activities, on_gpu = trace.host, trace.activities, len(trace.activities) > 0
     roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
     times, kernels, spans = Counter[int](), dict[int, list[int]](), (activities.end - activities.begin).tolist()
@@ -108,9 +96,7 @@ def products_of(
         if product_format == "fp32" and any(map(tiles.rounds_to_tf32, launched.values())):
             product_format = "tf32"
         again = bool(attribution.recomputed[root])
-        main = max(
-            (one for one, kernel in launched.items() if tiles.multiplies(kernel)), key=spans.__getitem__, default=-1
-        )
+        main = max((at for at, name in launched.items() if tiles.multiplies(name)), key=spans.__getitem__, default=-1)
         name, kernel = trace.names[host.name[root]], launched.get(main, "")
         product_format = product_format or tiles.format_of(kernel)
         recorded = attribution.costs.get(id(call), UNTOLD)
@@ -118,10 +104,8 @@ def products_of(
         product = found.get(key)
         if product is None:
             shapes = str([shape for shape in call.shapes if shape]) if call and any(call.shapes) else ""
-            product = found[key] = Product(
-                name, shapes, product_format, again, kernel=kernel, reason=recorded.reason, matmul=recorded.matmul,
-                elements=recorded.elements, bytes_moved=recorded.bytes_moved,
-            )  # fmt: skip
+            about = {each: getattr(recorded, each) for each in ("reason", "matmul", "elements", "bytes_moved")}
+            product = found[key] = Product(name, shapes, product_format, again, kernel=kernel, **about)
             if kernel:
                 # A convolution's backward pass is two matmuls of as many FLOPs; of others the longest kernel tells.
                 names = list(filter(tiles.multiplies, launched.values())) if recorded.convolution else [kernel]
@@ -131,10 +115,9 @@ def products_of(
         product.time_ns += times[root]
         if times[root]:
             product.shortest_ns = min(times[root], product.shortest_ns or times[root])
-        cost = recorded.cost or Cost(0, 0, 0)
-        product.flops += cost.flops
-        product.causal_flops += cost.causal_flops
-        product.executed_flops += cost.executed_flops
+        if cost := recorded.cost:
+            for what in ("flops", "causal_flops", "executed_flops"):
+                setattr(product, what, getattr(product, what) + getattr(cost, what))
     told = (product for product in found.values() if product.time_ns or not product.reason)
     ordered = sorted(told, key=lambda product: -product.time_ns)
     uncounted: dict[str, tuple[int, Said]] = {}
@@ -148,14 +131,10 @@ def products_of(
 def _unknown(trace: Trace, attribution: Attribution, window: Window, device: int | None) -> dict[str, tuple[int, Said]]:
     """Operators without a formula whose kernels multiply by their names, and such kernels of no operator."""
     activities, host = trace.activities, trace.host
-    chosen = (
-        (activities.kind == COMPUTE)
-        & trace.named(tiles.multiplies)[activities.name]
-        & (attribution.product_of_activity < 0)
-        & (activities.begin >= window.begin)
-        & (activities.begin < window.end)
-        & (device is None or activities.device == device)
-    )
+    inside = (activities.begin >= window.begin) & (activities.begin < window.end)
+    multiplied = (activities.kind == COMPUTE) & trace.named(tiles.multiplies)[activities.name]
+    on_device = (device is None) | (activities.device == device)
+    chosen = inside & multiplied & (attribution.product_of_activity < 0) & on_device
     found, owners = dict[str, tuple[int, Said]](), attribution.operator_of_activity
     for one in np.flatnonzero(chosen):
         name, reason = trace.names[activities.name[one]], Said("of_no_operator")

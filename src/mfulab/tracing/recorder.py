@@ -17,6 +17,8 @@ from mfulab.tracing.trace import (
     HostCalls,
     Indices,
     Launches,
+    Pair,
+    Span,
     Trace,
     TraceError,
     launch_delays,
@@ -55,8 +57,7 @@ class Recorder:
         self, span: tuple[int, int], kind: int, name: str, place: tuple[Any, int], stream: int, correlation: int,
         external: int, blocks: int, collective: Collective | None = None,
     ) -> None:  # fmt: skip
-        """Adds what a device executed: `kind` of `KINDS`, its process and device as `place`, and the blocks of its
-        grid, 0 where they are not known."""
+        """Adds what a device executed: `kind` of `KINDS`, process and device, and blocks of its grid, 0 if unknown."""
         number = self._places.setdefault(place, len(self._places))
         self._activities.extend((*span, kind, self._name(name), number, stream, correlation, external, blocks))
         if collective:
@@ -75,9 +76,7 @@ class Recorder:
             self._calls[len(self._host) // 8] = self._shared[text]
         self._host.extend((*span, self._name(name), number, external, forward, annotation, sequence))
 
-    def launch(
-        self, span: tuple[int, int], thread: tuple[Any, Any], correlation: int, name: str, kernel: str = ""
-    ) -> None:
+    def launch(self, span: Span, thread: Pair, correlation: int, name: str, kernel: str = "") -> None:
         """Adds a call of the runtime, with the name of the kernel that it launches where that is known."""
         launched = self._name(kernel) if kernel else -1
         number = self._threads.setdefault(thread, len(self._threads))
@@ -130,11 +129,9 @@ def _checked(trace: Trace, devices: Indices) -> Trace:
 
 
 def _possible(trace: Trace) -> Trace:
-    """Leaves out events at times that cannot be; a note counts them.
-
-    An activity at 0 before all that the host did was never timed. Events an hour away from most others, or as long,
-    have a broken stamp. A kernel long before its launch has one too, unless most have: then the clocks differ.
-    """
+    """Leaves out events at times that cannot be; a note counts them. An activity at 0 before all that the host did was
+    never timed. Events an hour away from most others, or as long, have a broken stamp. A kernel long before its launch
+    has one too, unless most have: then the clocks differ."""
     columns = trace.activities, trace.host, trace.launches
     begin, end = (np.concatenate([getattr(column, name) for column in columns]) for name in ("begin", "end"))
     held = end - begin < PAUSE_NS
@@ -150,9 +147,8 @@ def _possible(trace: Trace) -> Trace:
     found = launch_of(trace)
     linked = (found >= 0) & held[:count]
     early = linked & (mine.begin < np.append(trace.launches.begin, 0)[found] - CLOCKS_APART_NS)
-    of_device = [
-        np.bincount(mine.device[chosen], minlength=mine.device.max(initial=0) + 1) for chosen in (early, linked)
-    ]
+    most = mine.device.max(initial=0) + 1
+    of_device = [np.bincount(mine.device[chosen], minlength=most) for chosen in (early, linked)]
     held[:count] &= ~(early & (2 * of_device[0] < of_device[1])[mine.device])
     if held.all():
         return trace
@@ -163,8 +159,7 @@ def _possible(trace: Trace) -> Trace:
 
 
 def _trim(activities: Activities, device: int) -> tuple[int, int] | None:
-    """Lets each activity begin where those before it on its stream have ended. Returns how many were cut and by how
-    many ns in all; None without overlap."""
+    """Lets an activity begin where its stream is free; returns how many were cut and by how many ns, None without."""
     count = lost = 0
     mine = np.flatnonzero((activities.device == device) & (activities.stream >= 0))
     for stream in np.unique(activities.stream[mine]):
@@ -183,11 +178,9 @@ def _columns(flat: "array[int]", count: int) -> list[Any]:
 
 
 def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[Trace]:
-    """A trace of each process that launched work, or marked steps; the whole where there is but one.
-
-    `threads` are the process of each thread, `places` that of each device, as the file names them: in a trace of torch
-    it may be the device's number.
-    """
+    """A trace of each process that launched work, or marked steps; the whole where there is but one. `threads` are the
+    process of each thread, `places` that of each device, as the file names them: in a trace of torch it may be the
+    device's number."""
     host, launches = trace.host, trace.launches
     names = _names([*dict.fromkeys(threads)], [*dict.fromkeys(places)])
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names[one] for one in threads))}
@@ -215,8 +208,7 @@ def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[
 
 
 def _names(threads: list[Any], places: list[Any]) -> dict[Any, Any]:
-    """The name of each process: of a text the words before a number, where devices have other numbers. A merged file
-    calls rank 1's process "[TP01] 4242" and its device "[TP01] 1"."""
+    """Processes' names without numbers: "[TP01] 4242" in a merged file, whose device is called "[TP01] 1"."""
     known = set(threads)
     if all(one in known for one in places):
         return {one: one for one in threads}
@@ -224,8 +216,7 @@ def _names(threads: list[Any], places: list[Any]) -> dict[Any, Any]:
 
 
 def _assigned(trace: Trace, of_launch: Indices, of_place: list[int], owners: list[int]) -> list[int]:
-    """The process of each place: as it is named, else whose launches precede most of what was executed there; of equal
-    ones the first that has no place yet."""
+    """The process of each place: as it is named, else whose launches precede most of what was executed there."""
     activities, launches = trace.activities, trace.launches
     taken = set(of_place)
     for place, named in enumerate(of_place):

@@ -1,7 +1,5 @@
-"""Reads the JSON of rocprofv3 (`rocprofv3 --sys-trace --output-format json`) into a `Trace`.
-
-Schema: ROCm, rocprofiler-sdk, "Using rocprofv3". Times are whole nanoseconds.
-"""
+"""Reads the JSON of rocprofv3 (`rocprofv3 --sys-trace --output-format json`) into a `Trace`. Schema: ROCm,
+rocprofiler-sdk, "Using rocprofv3". Times are whole nanoseconds."""
 
 import json
 import math
@@ -27,9 +25,8 @@ def read(path: Path) -> list[Trace]:
     try:
         count = sum(_process(recorder, number, one, properties) for number, one in enumerate(processes))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise TraceError(
-            f"{path}: a schema of rocprofv3 that is not known here ({type(error).__name__}: {error})"
-        ) from None
+        why = f"a schema of rocprofv3 that is not known here ({type(error).__name__}: {error})"
+        raise TraceError(f"{path}: {why}") from None
     if not recorder.executed:
         raise TraceError(f"{path}: rocprofv3 recorded no kernel or copy: record with --kernel-trace or --sys-trace")
     return recorder.done({"deviceProperties": properties}, count)

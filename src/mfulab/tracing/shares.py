@@ -22,11 +22,10 @@ LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__")
 # products of unknown FLOPs, other operators, what a graph launched, and what none of these covers.
 SPENT = (*("products", "recomputed", "uncounted", "others", "graph", "communication", "copies", "input_wait", "idle"),)
 MULTIPLYING = SPENT[:3]
+Values = Mapping[str, float | None]
 
 
-def readings(
-    values: Mapping[str, float | None], source: str = SOURCE, window_s: float | None = None, reason: str = ""
-) -> Readings:
+def readings(values: Values, source: str = SOURCE, window_s: float | None = None, reason: str = "") -> Readings:
     """Values by column with their units; `reason` says why they are None."""
     units = {name: "%" if name.endswith("_percent") else "s" if name.endswith("_s") else "" for name in values}
     return {name: Reading(value, units[name], source, window_s, reason) for name, value in values.items()}

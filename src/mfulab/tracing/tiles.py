@@ -101,8 +101,7 @@ def _whole(side: int, step: int) -> float:
 
 
 def _tiled(m: int, n: int, tile: tuple[int, int, int], blocks: int, batch: int) -> float:
-    """Work on whole tiles ÷ work on the matmul's own m × n. A row-major n lies along BLAS's first side, unless the
-    blocks launched fit only the other way round."""
+    """Work on whole tiles ÷ m × n; a row-major n lies along BLAS's first side, unless the blocks fit only otherwise."""
     straight, swapped = ((-(-first // tile[0]), -(-second // tile[1])) for first, second in ((m, n), (n, m)))
     tiles = straight if blocks and batch * prod(straight) == blocks != batch * prod(swapped) else swapped
     return prod(tiles) * prod(tile[:2]) / (m * n)

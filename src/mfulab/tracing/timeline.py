@@ -61,8 +61,7 @@ def mfu_over_time(told: DeviceTime, flops: dict[int, int], peak_flop_s: float) -
 def tracks(
     number: int, told: DeviceTime, flops: dict[int, int], peak_flop_s: float | None, verdict: str, names: dict[str, str]
 ) -> Iterator[str]:
-    """Events, as JSON, of the tracks of the row of this number; `names` are those of kinds and causes, `verdict` is a
-    sentence."""
+    """Events, as JSON, of one row's tracks; `names` are those of kinds and causes, `verdict` is a sentence."""
     process = PROCESS + number
     yield json.dumps({"ph": "M", "name": "process_name", "pid": process, "args": {"name": "mfulab"}})
     yield json.dumps({"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": -1}})
@@ -121,7 +120,6 @@ def write(target: Path, traces: Sequence[Trace], added: list[str]) -> None:
 def _activities(trace: Trace) -> Iterator[str]:
     activities, host = trace.activities, trace.host
     columns = (activities.begin, activities.end, activities.name, activities.device, activities.stream)
-    called = (host.begin, host.end, host.name, np.full(len(host), PROCESS - 1), host.thread)
-    for each in (columns, called):
+    for each in (columns, (host.begin, host.end, host.name, np.full(len(host), PROCESS - 1), host.thread)):
         for begin, end, name, process, track in zip(*(one.tolist() for one in each), strict=True):
             yield _slice(trace.names[name], begin, end, process, track)

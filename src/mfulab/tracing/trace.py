@@ -1,5 +1,4 @@
-"""A trace as columns: what the device executed, which operators the host called, and the launches between them. Times
-are whole nanoseconds of the trace's clock."""
+"""A trace as columns, in ns of its clock: what devices executed, operators that the host called, and launches."""
 
 import re
 from collections.abc import Callable
@@ -16,6 +15,8 @@ from mfulab.core.said import Said
 Times = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
 Chosen = npt.NDArray[np.bool_]
+Span = tuple[int, int]  # begin and end
+Pair = tuple[Any, Any]  # a process and a thread or device of it
 Collective = tuple[str, int, int]  # its kind, the bytes of its larger side, and how many processes take part
 
 MOST_ELEMENTS = 2**48  # along one side of a tensor
@@ -73,10 +74,8 @@ class Call:
 
 
 def _is_shape(shape: list[Any]) -> bool:
-    return all(
-        _is_shape(side) if isinstance(side, list) else isinstance(side, int) and 0 <= side < MOST_ELEMENTS
-        for side in shape
-    )
+    inner, sides = ([side for side in shape if isinstance(side, list) is nested] for nested in (True, False))
+    return all(map(_is_shape, inner)) and all(isinstance(one, int) and 0 <= one < MOST_ELEMENTS for one in sides)
 
 
 @dataclass

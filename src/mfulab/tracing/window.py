@@ -61,8 +61,7 @@ def annotation(steps: int) -> str:
 
 
 def windows(trace: Trace, steps: int | None = None) -> list[Window]:
-    """One window for each run of consecutive steps; `steps` is their number where the trace does not tell. Raises
-    TraceError: there is no time in it."""
+    """One window for each run of consecutive steps, else one of `steps`. Raises TraceError: there is no time in it."""
     host, marks, found = trace.host, [], list[Window]()
     for index in np.flatnonzero(host.annotation):
         name = trace.names[host.name[index]]
@@ -112,8 +111,7 @@ def _stretch(trace: Trace, run: list[tuple[int, int, int]]) -> Window:
 
 
 def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:
-    """Times between which a device did the work of the steps that the host marked from `begin` to `end`: completions of
-    earlier and own work on the stream that works most for these steps."""
+    """Times between which the main stream completed earlier work and that of steps marked from `begin` to `end`."""
     activities, found = trace.activities, launch_of(trace)
     times = np.append(trace.launches.begin, end)[found]
     own = (times >= begin) & (times < end) & (found >= 0)

@@ -1,8 +1,6 @@
-"""Reads a profile of JAX or TensorFlow (`*.xplane.pb`), on GPUs and TPUs, into a `Trace`.
-
-Messages: tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA. A TPU names its own FLOPs and bytes
-of each operator; on a GPU they are counted from the module that the profile holds.
-"""
+"""Reads a profile of JAX or TensorFlow (`*.xplane.pb`), on GPUs and TPUs, into a `Trace`. Messages:
+tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA. A TPU names its own FLOPs and bytes of each
+operator; on a GPU they are counted from the module that the profile holds."""
 
 import functools
 import math
@@ -15,7 +13,7 @@ from mfulab.core.errors import lacks
 from mfulab.flops.traced import XLA_TYPES
 from mfulab.tracing.chrome import Stream
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.trace import COPY, Call, Trace, TraceError, kind_of, step_mark
+from mfulab.tracing.trace import COMMUNICATION, COPY, Call, Pair, Span, Trace, TraceError, kind_of, step_mark
 
 _DEVICE = re.compile(r"/device:(\w+):(\d+)")
 _COPY = re.compile(r"[Mm]emcpy|[Mm]emset")
@@ -133,11 +131,9 @@ class _Plane:
             begins, operator = owner != operator, owner
             external = _NEW | len(recorder) if begins else external
             grid = _GRID.search(str(about.get("kernel_details", "")))
-            kind = COPY if copies or _COPY.match(name) else kind_of(name)
-            recorder.activity(
-                span, kind, name, (HOST, number), line.id, int(about.get("correlation_id") or -1), external,
-                math.prod(map(int, grid.groups())) if grid else 0,
-            )  # fmt: skip
+            kind, blocks = kind_of(name), math.prod(map(int, grid.groups())) if grid else 0
+            kind, linked = COPY if copies or _COPY.match(name) else kind, int(about.get("correlation_id") or -1)
+            recorder.activity(span, kind, name, (HOST, number), line.id, linked, external, blocks)
             if begins and about.get("hlo_op"):
                 cost = modules.get(about.get("program_id", -1), {}).get(about["hlo_op"])
                 _operator(recorder, span, about["hlo_op"], cost, (HOST, ("xla", number, line.id)), external)
@@ -145,17 +141,15 @@ class _Plane:
     def _operators(self, recorder: Recorder, line: Any, number: int) -> None:
         """A TPU's operators: each with the FLOPs and bytes that its compiler names; loops by what is theirs alone."""
         for event, span in _own_spans(line):
-            kind, about = self.kinds[event.metadata_id], self._about[event.metadata_id] | self.stats(event)
-            name, category = _text(kind.display_name or kind.name), str(about.get("hlo_category", ""))
-            text, external = _text(kind.name), _NEW | len(recorder)
-            collective = _COLLECTIVE.search(category or name)
-            recorder.activity(
-                span, kind_of(f"nccl {name}" if collective else name), name, (HOST, number), line.id, -1, external, 0,
-            )  # fmt: skip
+            told, about = self.kinds[event.metadata_id], self._about[event.metadata_id] | self.stats(event)
+            name, category = _text(told.display_name or told.name), str(about.get("hlo_category", ""))
+            text, external = _text(told.name), _NEW | len(recorder)
+            kind = COMMUNICATION if _COLLECTIVE.search(category or name) else kind_of(name)
+            recorder.activity(span, kind, name, (HOST, number), line.id, -1, external, 0)
             cost = None
             if (flops := about.get("flops")) and _MULTIPLIES.search(category or name):
                 operands = _TENSOR.findall(text)[1:]  # its result comes first
-                tensors = [(kind, [int(side) for side in sides.split(",") if side]) for kind, sides in operands]
+                tensors = [(form, [int(side) for side in sides.split(",") if side]) for form, sides in operands]
                 cost = int(flops), about.get("bytes_accessed"), tensors
             _operator(recorder, span, name.lstrip("%"), cost, (HOST, ("xla", number)), external)
 
@@ -196,9 +190,7 @@ def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
     yield from give(1 << 62)
 
 
-def _operator(
-    recorder: Recorder, span: Any, name: str, cost: Cost | None, thread: tuple[str, Any], external: int
-) -> None:
+def _operator(recorder: Recorder, span: Span, name: str, cost: Cost | None, thread: Pair, external: int) -> None:
     short, call = re.sub(r"[.\d]+$", "", name), None  # without its number
     if cost:
         flops, moved, tensors = cost
@@ -208,8 +200,7 @@ def _operator(
 
 
 def module_costs(module: Any) -> dict[str, Cost]:
-    """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies: a fusion has those of what
-    is in it, a library's call those of its own dimensions."""
+    """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies, fusions included."""
     computations = {one.id: one for one in module.computations}
     known = {one.id: one for computation in module.computations for one in computation.instructions}
 
@@ -322,6 +313,5 @@ def _classes() -> dict[str, Any]:
                 one.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    return {
-        owner: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"xplane.{owner}")) for owner in _MESSAGES
-    }
+    found = {owner: pool.FindMessageTypeByName(f"xplane.{owner}") for owner in _MESSAGES}
+    return {owner: message_factory.GetMessageClass(descriptor) for owner, descriptor in found.items()}

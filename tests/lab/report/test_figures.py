@@ -188,7 +188,7 @@ def factors(rows: pd.DataFrame, factor: float) -> pd.DataFrame:
     return rows.assign(**{name: rows[name].where(odd, rows[name] * factor) for name in numbers})
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", slow.few(["en", "ko"]))
 def test_sentences_stay_true_for_extreme_equal_and_single_rows(few, language):
     for name, module in figures.modules().items():
         rows, text = module.rows(few), Texts(language, name)

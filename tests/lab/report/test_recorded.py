@@ -22,7 +22,7 @@ def recorded(tmp_path_factory) -> Path:
     return record(root / "results", report_rows.GPU).parent
 
 
-def test_everything_is_drawn_again_elsewhere(recorded, tmp_path):
+def test_everything_is_drawn_again_elsewhere(recorded, tmp_path, request):
     """The same figures with the same findings as on the machine that measured, each marked as recorded."""
     measured = frames.read(recorded.parents[1] / "tables")[0]
     main(["tables", "--reference", str(recorded), "--out", str(tmp_path / "tables")])
@@ -37,6 +37,7 @@ def test_everything_is_drawn_again_elsewhere(recorded, tmp_path):
             assert sorted(first["mfu_percent"].dropna()) == pytest.approx(sorted(second["mfu_percent"].dropna()))
         if len(second):
             assert second["machine"].str.endswith("(recorded)").all()
+    request.getfixturevalue("one_figure")
     content = document.build(tmp_path / "tables")
     assert "Invented GPU 80GB (recorded)" in content
     assert "mfu_versus_utilization.svg --config experiment=recorded" in content

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from check_recordings import check
 from support import report_rows
 from support.workflow_copy import ROOT
 
@@ -15,7 +16,7 @@ from mfulab.device import is_gpu, kind_of
 from mfulab.lab.tables import build
 from mfulab.lab.tables import recording as recordings
 from mfulab.lab.tables.consistency import unfit
-from mfulab.lab.tables.recording import FILES, check
+from mfulab.lab.tables.recording import FILES
 from mfulab.measurements.registry import RECORDED
 
 

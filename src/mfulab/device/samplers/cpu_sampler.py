@@ -24,8 +24,7 @@ Counters = dict[str, float | None]
 
 @sampler
 def cpu_sampler(cores: float) -> Watched:
-    """CPU utilization of this process, 100 % where each of `cores` worked all the time. Second logical CPUs exceed
-    it; threads that spin while they wait count as busy."""
+    """CPU utilization of this process: 100 % where each of `cores` worked, or spun, all the time."""
     begin = counters()
     yield
     return between(begin, counters(), cores)

@@ -1,5 +1,4 @@
-"""Counters of a data center GPU without GPM: means that a dcgm-exporter's page shows, 30 s each unless `-c` says
-otherwise."""
+"""Counters of a data center GPU without GPM: means on a dcgm-exporter's page, 30 s each unless `-c` says otherwise."""
 
 import os
 import re

@@ -48,22 +48,19 @@ class Composition:
 
 
 def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool = True) -> list[Composition]:
-    """Compositions, one for each experiment that `overrides` name (`experiment=a,b`). Raises ConfigurationError.
-
-    Without `sweeps` an experiment's own axes are left out, and several values of a key are an error.
-    """
+    """Compositions of the experiments that `overrides` name (`experiment=a,b`). Raises ConfigurationError."""
     with _hydra(folder):
         parsed = _parse(complete(overrides))
-        for override in parsed:
-            if override.is_sweep_override() and not sweeps:
-                raise ConfigurationError(f"{override.input_line}: several values. Add -m to sweep over them.")
+        if several := next((each.input_line for each in parsed if each.is_sweep_override() and not sweeps), None):
+            raise ConfigurationError(f"{several}: several values. Add -m to sweep over them.")
         names = [name for each in parsed if each.key_or_group == "experiment" for name in checks.values_of(each)]
         rest = [each for each in parsed if each.key_or_group != "experiment"]
         for name in names:
             checks.check_choice("experiment", name, folder)
             checks.experiment_file(folder / "experiment" / f"{name}.yaml")
-        wanted = [[f"experiment={name}"] for name in names] or [[]]
-        return [_compose_one(chosen, rest, folder, sweeps) for chosen in wanted]
+        return [
+            _compose_one(chosen, rest, folder, sweeps) for chosen in [[f"experiment={name}"] for name in names] or [[]]
+        ]
 
 
 def complete(overrides: Sequence[str]) -> list[str]:

@@ -110,15 +110,6 @@ def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
     return found
 
 
-def put(content: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
-    *path, last = key.split(".")
-    for part in path:
-        content[part] = dict(content[part])
-        content = content[part]
-    content[last] = value
-
-
 def groups(folder: Path) -> set[str]:
     """Names of the groups of the config tree `folder`."""
     return {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".yaml"} - {"config"}

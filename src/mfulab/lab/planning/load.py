@@ -40,10 +40,7 @@ class Planned:
 
 
 def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESULTS) -> Planned:
-    """Plans for Snakemake's `--config`, one an experiment. Writes nothing. Raises ConfigurationError.
-
-    Composing takes a second or more, so plans are remembered under a digest of all that they are made from.
-    """
+    """Plans for Snakemake's `--config`, remembered, as composing takes seconds. Raises ConfigurationError."""
     overrides = from_snakemake(config)
     memory = results / "plan" / f"{_fingerprint(overrides, folder)}.json"
     if plans := _recall(memory):
@@ -84,10 +81,7 @@ def _hydra_value(value: Any) -> str:
 
 
 def place(base: Mapping[str, Any]) -> tuple[str, str, Mapping[str, str], float | None]:
-    """(hardware slug, device type, emulated formats with the reasons, a GPU's bytes or None) of a composed config.
-
-    They are this machine's, or what `hardware=` claims of another, of which no emulated format is known.
-    """
+    """(hardware slug, device type, emulated formats with the reasons, a GPU's bytes or None) of a composed config."""
     hardware, device = base["hardware"], base["device"]["type"]
     try:
         check(device)

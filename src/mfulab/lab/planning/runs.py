@@ -25,7 +25,6 @@ from mfulab.core.files import UnreadableError, digest, found_files
 from mfulab.core.formats import format_name
 from mfulab.core.replicates import numbered
 from mfulab.device import ByKind, is_gpu
-from mfulab.lab.planning.keys import put
 from mfulab.lab.planning.naming import run_name
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.registry import MEASUREMENTS
@@ -60,11 +59,12 @@ class Run:
         return json.loads(self.text)
 
     @property
-    def joined(self) -> dict[str, Any]:
-        """Rows that this one is joined with, as in the manifest."""
+    def manifest(self) -> dict[str, Any]:
+        """What the tables read of it: folder, digest of its config, and the rows that this one is joined with."""
         ceilings = {key: f"results/{folder}" for key, folder in self.needs.items()}
-        flops = ceilings.pop("flops", None)
-        return ({"flops_folder": flops} if flops else {}) | ({"ceilings": ceilings} if ceilings else {})
+        flops, digest = ceilings.pop("flops", None), hashlib.sha256(self.text.encode()).hexdigest()[:12]
+        who = {"step": self.step, "run": self.name, "folder": f"results/{self.folder}", "config_digest": digest}
+        return who | ({"flops_folder": flops} if flops else {}) | ({"ceilings": ceilings} if ceilings else {})
 
 
 @dataclass(frozen=True)
@@ -91,46 +91,27 @@ class Plan:
     @property
     def manifest(self) -> str:
         """JSON for the tables: each run's row, config and joins; `overrides` are for recordings."""
-        runs = [
-            {
-                "step": run.step,
-                "run": run.name,
-                "folder": f"results/{run.folder}",
-                "config_digest": hashlib.sha256(run.text.encode()).hexdigest()[:12],
-                **run.joined,
-            }
-            for run in self.runs
-        ]
         values = {"experiment": self.experiment, "hardware": self.hardware, "overrides": list(self.overrides)}
+        runs = [run.manifest for run in self.runs]
         return json.dumps({**values, "runs": runs, "excluded": list(self.excluded)}) + "\n"
 
 
 def plan(
-    composition: Composition,
-    hardware: str,
-    device: str,
-    emulated: Container[str] = (),
-    memory_bytes: float | None = None,
+    composed: Composition, hardware: str, device: str, emulated: Container[str] = (), memory_bytes: float | None = None
 ) -> Plan:
-    """Expands a composed experiment into validated runs on a device of kind `device`. Raises ConfigurationError.
-
-    `emulated` are the number formats that the device has no units for.
-    """
-    planner, base = _Planner(composition, hardware, device, emulated, memory_bytes), composition.base
+    """Expands a composed experiment into validated runs; `emulated` formats get few. Raises ConfigurationError."""
+    planner, base = _Planner(composed, hardware, device, emulated, memory_bytes), composed.base
     for step in base["steps"]:
         for labels, dotted, content in planner.combinations(step):
             planner.add(step, labels, dotted, content)
     if planner.runs:
         planner.append("environment", _validated("environment", {"device": planner.base["device"]}), {})
-    limits = [value.content for value in composition.axes.get("timing.time_limit_s", ())]
+    limits = [value.content for value in composed.axes.get("timing.time_limit_s", ())]
     return Plan(
-        composition.experiment,
-        hardware,
-        list(planner.runs.values()),
-        list(planner.excluded.values()),
+        *(composed.experiment, hardware, list(planner.runs.values()), list(planner.excluded.values())),
         language=base["report"]["language"],
-        overrides=composition.overrides,
-        seed=0 if "seed" in composition.axes else base.get("seed", 0),
+        overrides=composed.overrides,
+        seed=0 if "seed" in composed.axes else base.get("seed", 0),
         time_limit_s=max(limits or [base.get("timing", {}).get("time_limit_s", 0)]),
         shown=base["report"]["rows"],
         budget_min=base.get("budget_min") and float(f"{base['budget_min']:g}"),  # as rows quote it
@@ -138,30 +119,29 @@ def plan(
     )
 
 
+@dataclass
 class _Planner:
-    def __init__(
-        self,
-        composition: Composition,
-        hardware: str,
-        device: str,
-        emulated: Container[str],
-        memory_bytes: float | None,
-    ) -> None:
-        self.composition, self.hardware, self.device, self.emulated = composition, hardware, device, emulated
+    composition: Composition
+    hardware: str
+    device: str
+    emulated: Container[str]
+    memory_bytes: float | None
+    runs: dict[str, Run] = field(default_factory=dict)
+    excluded: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         # What conditions may ask of the device.
-        self.of_device = {"device": device, "best_16_bit": "fp16" if "bf16" in emulated else "bf16"}
-        self.of_device["is_small"] = str(memory_bytes is not None and memory_bytes < SMALL_BYTES)
+        self.of_device = {"device": self.device, "best_16_bit": "fp16" if "bf16" in self.emulated else "bf16"}
+        self.of_device["is_small"] = str(self.memory_bytes is not None and self.memory_bytes < SMALL_BYTES)
         # A format that the user named is measured in full.
-        named = any(override.startswith("precision") for override in composition.overrides)
-        self.sweeps_precision = "precision" in composition.axes and not named
-        self.runs: dict[str, Run] = {}
-        self.excluded: dict[str, dict[str, str]] = {}
-        self.first: dict[int, list[str]] = {place: [] for place, _ in enumerate(composition.base.get("first", ()))}
-        self.base = dict(composition.base)
+        named = any(override.startswith("precision") for override in self.composition.overrides)
+        self.sweeps_precision = "precision" in self.composition.axes and not named
+        self.base = dict(self.composition.base)
+        self.first: dict[int, list[str]] = {place: [] for place, _ in enumerate(self.base.get("first", ()))}
         # A given peak belongs to the ceilings alone: it is a denominator and must not re-measure what it divides.
-        self.peaks = {**self.base["device"], "name": device, "type": device}
+        self.peaks = {**self.base["device"], "name": self.device, "type": self.device}
         self.base["device"] = {**self.peaks, "peak_tflop_s": {}}
-        self.short = SHORT[device] if self.base.get("short_processes") else {}
+        self.short = SHORT[self.device] if self.base.get("short_processes") else {}
         self.base["trace_peaks"] = self.peaks["peak_tflop_s"]
 
     def combinations(self, step: str) -> Iterator[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]:
@@ -242,6 +222,15 @@ class _Planner:
                 text = json.dumps(content, indent=1, sort_keys=True) + "\n"
                 self.runs[folder] = Run(step, run, folder, text, needs or {}, measured.get("_target_"))
         return f"{place}/{name}"
+
+
+def put(content: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
+    *path, last = key.split(".")
+    for part in path:
+        content[part] = dict(content[part])
+        content = content[part]
+    content[last] = value
 
 
 def _format(precision: Mapping[str, Any]) -> str | None:

@@ -60,20 +60,14 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
 
 
 def keep_no_default_rate(settings: Any) -> None:
-    """Takes the rate of starting jobs that nobody asked for out of Snakemake's settings of its scheduler.
-
-    To keep it, looks for jobs pile up: after 150 runs they took 0.4 of the core that was measured (pull request 3744).
-    """
+    """Takes out of Snakemake's settings a rate that nobody asked for, whose timers took 0.4 of a core (pull 3744)."""
     rate = settings.max_jobs_per_timespan
     if rate is not None and (rate.max_jobs, rate.timespan) == DEFAULT_RATE:
         settings.max_jobs_per_timespan = None
 
 
 def keep_no_output_older(dag: Any) -> None:
-    """Gives a finished job's output the time of its newest input where a clock was set back.
-
-    Snakemake's graph of jobs fails a job with an output that is older, and removes it.
-    """
+    """Dates a finished job's output by its newest input where a clock was set back: Snakemake would remove it."""
     check = dag.check_output_mtime
 
     async def check_after_dating(job: Any, outputs: Iterable[Any]) -> None:
@@ -102,10 +96,7 @@ def catch_signals(handler: Any) -> None:
 
 
 def end_in_order(scheduler: Any) -> None:
-    """Lets the first SIGINT or SIGTERM end a sweep between two jobs, as Snakemake ends it for SIGTERM.
-
-    A KeyboardInterrupt in its event loop ends with a traceback and without `onerror`.
-    """
+    """Lets the first SIGINT or SIGTERM end a sweep between two jobs: a KeyboardInterrupt would lose `onerror`."""
 
     def end(number: int, frame: Any) -> None:
         lifetime.interrupted = True

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from mfulab.core.language.quantities import duration
 from mfulab.core.measurement import Measurement
 from mfulab.core.replicates import previous, replicate_of, turn
 from mfulab.device import identity, is_gpu, kind_of
-from mfulab.lab.planning import lock, store
+from mfulab.lab.planning import store
 from mfulab.lab.planning.costs import Sweep
 from mfulab.lab.planning.load import RESULTS, load
 from mfulab.lab.planning.runs import Plan, Run
@@ -89,7 +89,7 @@ class Workflow:
                 os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
             except RuntimeError as error:
                 raise ConfigurationError(str(error)) from error
-            is_left_over = lock.take(RESULTS)
+            is_left_over = store.take(RESULTS)
             for plan in self.plans:
                 store.write(plan, RESULTS, _newest, self._sweep.budget_min)
             self._planned.remember()
@@ -133,7 +133,7 @@ class Workflow:
     def clear_lock(self) -> None:
         """Forgets the holder of the results' lock; ends the process with one message where it lives."""
         with _told_in_one_line():
-            lock.clear(RESULTS)
+            store.clear(RESULTS)
 
     @property
     def warm(self) -> str:
@@ -286,9 +286,7 @@ class Workflow:
             return values.get(name)
 
         names = ("gpu", "cpu_measurement", "nodes", "tasks", "tasks_per_gpu", "mpi") if measurement.on_device else ()
-        # A lambda, of whose parameters Snakemake asks which it takes.
-        by_run = {name: (lambda wildcards, name=name: of(name, wildcards)) for name in names}
-        return {"runtime": f"{measurement.runtime_min}m"} | by_run
+        return {"runtime": f"{measurement.runtime_min}m", **{name: partial(of, name) for name in names}}
 
 
 @contextmanager

@@ -119,8 +119,7 @@ def most(rows: pd.DataFrame, keys: Sequence[str], counted: str = "") -> pd.DataF
     if rows.empty:
         return rows
     groups = rows.groupby([*keys])[counted].nunique() if counted else rows[[*keys]].value_counts()
-    largest = groups.idxmax()
-    return rows[(rows[[*keys]] == (list(largest) if isinstance(largest, tuple) else largest)).all(axis=1)]
+    return rows[(rows[[*keys]] == groups.index.to_frame().iloc[groups.argmax()].tolist()).all(axis=1)]
 
 
 def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
@@ -146,16 +145,13 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     known = tables["environment"].drop_duplicates(["hardware", "recorded"], keep="last")
     known = known.assign(name=known["device_name"].map(short_name)).set_index(["hardware", "recorded"], drop=False)
     shared = known.groupby("name")["hardware"].transform("nunique") > 1
-    names = (known["name"] + (" " + known["hardware"]).where(shared, "")).to_dict()
-    devices = known["device"].to_dict()
-    whose = rows[["hardware", "recorded"]]
-    machines = [*whose.drop_duplicates().itertuples(index=False, name=None)]  # few, however many rows
-    shown = [(names.get(machine) or machine[0]) + (RECORDED if machine[1] else "") for machine in machines]
-    which = whose.groupby([*whose], sort=False, dropna=False).ngroup()
-    return rows.assign(
-        machine=which.map(dict(enumerate(shown))).astype(str),
-        device=which.map({number: devices.get(machine, "") for number, machine in enumerate(machines)}).astype(str),
-    )
+    names, devices = (known["name"] + (" " + known["hardware"]).where(shared, "")).to_dict(), known["device"].to_dict()
+    machines = rows.groupby(["hardware", "recorded"], sort=False, dropna=False)
+    keys = [*rows[["hardware", "recorded"]].drop_duplicates().itertuples(index=False, name=None)]  # few
+    shown = [(names.get(key) or key[0]) + (RECORDED if key[1] else "") for key in keys]
+    columns = {"machine": shown, "device": [devices.get(key, "") for key in keys]}
+    which = machines.ngroup()
+    return rows.assign(**{name: which.map(dict(enumerate(cells))).astype(str) for name, cells in columns.items()})
 
 
 # What stands behind a machine's name, and for one without.

@@ -41,9 +41,8 @@ def table(profile: pd.DataFrame, matmul: pd.DataFrame, width: int = 120) -> Tabl
 def _names(runs: Sequence[str]) -> tuple[list[str], str]:
     """Short names of runs; words that all of them share stand apart where names are long."""
     names = [short(run).split() for run in runs]
-    if len(names) < 2 or max(len(" ".join(words)) for words in names) <= LONG:
-        return [" ".join(words) for words in names], ""
-    shared = [word for word in names[0] if all(word in words for words in names)]
+    long = len(names) > 1 and max(len(" ".join(words)) for words in names) > LONG
+    shared = [word for word in names[0] if all(word in words for words in names)] if long else []
     said = f", all {' '.join(shared)}" if shared else ""
     return [" ".join(word for word in words if word not in shared) for words in names], said
 

@@ -21,10 +21,7 @@ LEFT_OUT_S = 0.2  # of a run that is not measured
 
 
 class Budget:
-    """Plan of a sweep's time: `begun` (Unix time), `budget_min`, `finish_s` of tables to page, `command`, `due` runs.
-
-    `runs` holds the cost of each run by its folder below results/, as `planning.costs` gives it.
-    """
+    """Plan of a sweep's time: `begun`, `budget_min`, `finish_s`, `command`, runs `due`, and each run's cost."""
 
     def __init__(self, plan: Mapping[str, Any], took: Mapping[str, tuple[str, float, float]]) -> None:
         self.plan = plan
@@ -34,7 +31,7 @@ class Budget:
     def left_s(self) -> float:
         """Seconds left for measuring: what is left out takes some, and so do tables, figures and page."""
         pages = [seconds / predicted for group, predicted, seconds in self._took.values() if group == PAGE]
-        # Runs tell nothing of a page, and the first page, of few rows, does not tell that the last one is shorter.
+        # Runs tell nothing of a page, and the first page, of few rows, not that the last one is shorter.
         reserved = self.plan["finish_s"] * max(1.0, math.prod(pages) ** (1 / (len(pages) + 1)))
         return self.ends_at - time.time() - reserved - LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
 
@@ -45,8 +42,7 @@ class Budget:
 
     def why_not(self, folder: str) -> str:
         """Reason why the run in `folder` is not measured now; empty where it is."""
-        left = self.limit_s(folder)
-        if left is None or (seconds := self.predicted_s(folder)) <= left:
+        if (left := self.limit_s(folder)) is None or (seconds := self.predicted_s(folder)) <= left:
             return ""
         return self.left_out(f"about {seconds:.0f} s did not fit into {max(0.0, left):.0f} s")
 

@@ -29,14 +29,12 @@ class HeldError(RuntimeError):
     """Others held the devices of a run for LONGEST_WAIT_S."""
 
 
-@contextmanager
-def claim(
-    device: str | None, config_path: str, environment: dict[str, str], count: int = 1
-) -> Iterator[dict[str, str]]:
-    """Holds `count` devices of a type (`cpu`, a GPU's kind or None), waiting for them; yields the run's environment.
+Environment = dict[str, str]
 
-    A run that wants more GPUs than there are holds all, and refuses itself. Raises WorkflowEndedError or HeldError.
-    """
+
+@contextmanager
+def claim(device: str | None, config_path: str, environment: Environment, count: int = 1) -> Iterator[Environment]:
+    """Holds `count` devices of a type, or all there are, waiting for them; yields the environment. Raises HeldError."""
     candidates = ["cpu"] if device == "cpu" else []
     if is_gpu(device):  # those of the hardware that the run's folder, results/<hardware>/…, names
         hardware = os.path.abspath(config_path).split(os.sep)[-4]
@@ -45,15 +43,14 @@ def claim(
         candidates = [uuid for slug, uuid in known if slug == hardware] if known else seen
     if not candidates:
         yield environment
-    count = min(count, len(candidates))
-    is_told, end = False, time.monotonic() + LONGEST_WAIT_S
+    is_told, end, count = False, time.monotonic() + LONGEST_WAIT_S, min(count, len(candidates))
+    paths = {candidate: lock_path(candidate, environment) for candidate in candidates}
     while candidates:
         with ExitStack() as locks:
             # Always in the same order, so that runs which do not compete all measure the same device. All or none: two
             # runs that each held a part of what they want would wait for one another.
             held: list[str] = []
-            paths = [lock_path(candidate, environment) for candidate in candidates]
-            for candidate, path in zip(candidates, paths, strict=True):
+            for candidate, path in paths.items():
                 locks.callback(os.close, descriptor := open_lock(path))
                 with suppress(BlockingIOError):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,11 +59,11 @@ def claim(
                     yield environment | _shown(held, environment) if is_gpu(device) else environment
                     return
         if time.monotonic() > end:
-            told = "; ".join(holder(path) or path for path in paths)
+            told = "; ".join(holder(path) or path for path in paths.values())
             raise HeldError(f"waited {LONGEST_WAIT_S / 60:g} min for a device: {told}")
         if not is_told:
             wanted, names = f"{count} of " if count > 1 else "", " or ".join(candidates)
-            print(f"waiting for {wanted}{names}: another run measures there ({', '.join(paths)})", flush=True)
+            print(f"waiting for {wanted}{names}: another run measures there ({', '.join(paths.values())})", flush=True)
             is_told = True
         time.sleep(POLL_S * (1 + os.getpid() % 97 / 97))  # two that wait for several must not keep step
         check_workflow(environment)
@@ -74,12 +71,11 @@ def claim(
 
 def _shown(held: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that show a run the devices that it holds: CUDA's, where the workflow did not name another."""
-    named = json.loads(environment.get(SHOWN) or "{}")
-    found: dict[str, str] = {}
+    named, values = json.loads(environment.get(SHOWN) or "{}"), dict[str, list[str]]()
     for uuid in held:
         for variable, value in named.get(uuid, {VISIBLE: uuid}).items():
-            found[variable] = f"{found[variable]},{value}" if variable in found else value
-    return found
+            values.setdefault(variable, []).append(value)
+    return {variable: ",".join(devices) for variable, devices in values.items()}
 
 
 def lock_path(device: str, environment: Mapping[str, str]) -> str:

@@ -10,19 +10,9 @@ from mfulab.core.files import is_inside, write_csv, write_json
 from mfulab.core.rows import LONGEST_MESSAGE
 from mfulab.device import is_gpu
 from mfulab.lab.tables import details, replicates
+from mfulab.lab.tables import records as read
 from mfulab.lab.tables.columns import LEADING, Column, Record, Records, columns, dictionary
-from mfulab.lab.tables.records import (
-    AGAIN,
-    Collected,
-    aged,
-    ceiling_name,
-    first_line,
-    from_folder,
-    from_manifest,
-    from_recorded,
-    identity,
-    progress,
-)
+from mfulab.lab.tables.records import AGAIN, Collected, ceiling_name, first_line, identity
 from mfulab.measurements.registry import NO_MACHINE, TABLES
 from mfulab.mfu import headroom, join, trace_join
 from mfulab.mfu import job as jobs
@@ -48,16 +38,16 @@ def collect(
     """
     everything, plans = Collected(), [*map(Path, manifests)]
     for manifest in plans:
-        _extend(everything, from_manifest(manifest, root, finished=partial))
-        everything.progress.update(progress(manifest, root))
+        _extend(everything, read.from_manifest(manifest, root, finished=partial))
+        everything.progress.update(read.progress(manifest, root))
     for manifest in also:
         if manifest not in plans:
-            _extend(everything, from_manifest(manifest, root, finished=True))
+            _extend(everything, read.from_manifest(manifest, root, finished=True))
     if results is not None:
         planned = {row["hardware"] for rows in everything.records.values() for row in rows}
         for folder in sorted(results.iterdir()):
             if folder.is_dir() and is_inside(folder, results) and folder.name not in NO_MACHINE | planned:
-                _extend(everything, from_folder(results, folder.name))
+                _extend(everything, read.from_folder(results, folder.name))
     if reference is not None and reference.is_dir():
         measured = {row["hardware"] for rows in everything.records.values() for row in rows}
         machines = (path for path in reference.iterdir() if path.is_dir() and path.name not in measured | NO_MACHINE)
@@ -65,18 +55,18 @@ def collect(
             if not is_inside(folder, reference):
                 everything.problems.append(f"{folder}: leads out of the recordings and is not read.")
                 continue
-            found = from_recorded(folder)
+            found = read.from_recorded(folder)
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(is_gpu(row.get("device")) for row in found.records["environment"]):
                 _extend(everything, found)
-                everything.problems.extend(aged(folder) if not measured else ())  # told to whom reads recordings alone
-        public = from_recorded(reference / PUBLIC)
+                everything.problems.extend(
+                    read.aged(folder) if not measured else ()
+                )  # told to whom reads recordings alone
+        public = read.from_recorded(reference / PUBLIC)
         if measured:  # public runs fill a page of their own, and beside one's own GPU stands another, not its trace
-            has_gpu = any(
-                is_gpu(row.get("device")) and not row["recorded"] for row in everything.records["environment"]
-            )
-            left_out = [table for table in public.records if TABLES[table].lines or has_gpu]
-            public.records |= {table: [] for table in left_out}
+            own = (row for row in everything.records["environment"] if not row["recorded"])
+            has_gpu = any(is_gpu(row.get("device")) for row in own)
+            public.records |= {table: [] for table in public.records if TABLES[table].lines or has_gpu}
         _extend(everything, public)
     joined(replicates.merge(everything.records))
     return everything
@@ -113,10 +103,7 @@ class _Beside:
         return self._devices.get(_machine(row))
 
     def compute(self, row: Record) -> Record:
-        """Gives the ceiling of the format that the matmuls really used, where it is known, and never another one's.
-
-        An emulated format gets a copy of fp32's that `emulates` it: what the format reaches raises no ceiling of fp32.
-        """
+        """Gives the ceiling of the format that the matmuls really used; for an emulated one a copy of fp32's."""
         machine, used = _machine(row), row.get("effective_precision")
         name, _, conditions = (row.get("ceiling") or "").partition(",")
         found = self._by_name.get((machine, name, conditions), {})

@@ -24,7 +24,7 @@ from mfulab.lab.tables.details import cells
 from mfulab.lab.tables.records import from_folder, from_recorded
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.timing.paired import NOTICEABLE, Compared, Run, decided, one_sided, verdict_of
-from mfulab.timing.statistics import FEWEST_FAST, Stats, undisturbed, usual_variance
+from mfulab.timing.statistics import FEWEST_FAST, Stats, fast_variance, undisturbed, usual_variance
 
 STEPS = ("profile_step", "bench_matmul")
 TABLES = {step: MEASUREMENTS[step].table for step in STEPS}
@@ -115,10 +115,7 @@ def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
 
 
 def fast_s(row: Mapping[str, Any]) -> float | None:
-    """The time in seconds that a process's row is compared by; None without one.
-
-    On a CPU the 5th percentile of the steps, which repeats better than the fastest window; else `time_s`.
-    """
+    """The time in seconds that a row is compared by, or None: on a CPU the 5th percentile of steps, the steadiest."""
     time_s, median_s, fastest_s = (float(row.get(name) or 0) for name in ("time_s", "median_time_s", "time_p5_s"))
     return (fastest_s if fastest_s and time_s < median_s else time_s) or None
 
@@ -272,3 +269,48 @@ def _print(compared: Sequence[Compared], title: str, basis: str) -> None:
     for (says, because), count in sorted(reasons.items(), key=lambda reason: list(STYLES).index(reason[0][0])):
         if because:
             console.print(Text(f"{count} {says}: {because}", style="dim"), soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Findings of repeated measurements of a machine; shares and spreads in percent, None if nothing was repeated."""
+
+    runs: int  # that two processes or more measured
+    spread_percent: float | None = None  # usual standard deviation between processes; None with fewer than eight runs
+    measurements: int = 0  # that runs of many processes hold
+    size: int = 0  # processes of each of these
+    covered_percent: float | None = None  # of their intervals, those that contain the undisturbed time of all processes
+    verdicts: int = 0  # pairs of measurements that were compared, all of unchanged code
+    false_percent: float | None = None  # pairs that were called faster or slower
+
+
+def trust(runs: Sequence[Sequence[float]]) -> Trust:
+    """The trust that the processes' times of each run of one machine deserve."""
+    several = [list(times) for times in runs if len(times) > 1]
+    usual = usual_variance([fast_variance(times) for times in several])
+    known = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
+    split = list(filter(None, map(replicates.measurements, several)))
+    if not split:
+        return known
+    # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
+    turns = itertools.zip_longest(*split)
+    usuals = [usual_variance([fast_variance(each) for each in turn if each]) for turn in turns]
+    covered, changed = [], []
+    for measurements in split:
+        intervals = []
+        for times, usual in zip(measurements, usuals, strict=False):
+            row = {"status": "ok", "time_s": undisturbed(times), **replicates.interval_columns(times, usual)}
+            if found := interval(row):
+                intervals.append(found)
+        middle = undisturbed(itertools.chain(*measurements))
+        covered += [each.low_s <= middle <= each.high_s for each in intervals]
+        verdicts = (verdict(*pair)[0] for pair in itertools.combinations(intervals, 2))
+        changed += [verdict in ("faster", "slower") for verdict in verdicts]
+    return replace(
+        known,
+        measurements=len(covered),
+        size=len(split[0][0]),
+        covered_percent=100 * sum(covered) / len(covered),
+        verdicts=len(changed),
+        false_percent=100 * sum(changed) / len(changed),
+    )

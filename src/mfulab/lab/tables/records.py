@@ -114,10 +114,7 @@ def read_config(folder: Path, problems: list[str] | None = None) -> Record:
 
 
 def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) -> Collected:
-    """The rows of one planned experiment, whose folders are relative to `root`. An unreadable manifest is one problem.
-
-    With `finished`, runs without a row, or whose config is no longer the planned one, are passed over.
-    """
+    """The rows of one planned experiment with folders below `root`; if `finished`, of its runs with a current row."""
     collected = Collected()
     try:
         plan = manifest.read(path)

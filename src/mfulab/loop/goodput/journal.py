@@ -1,7 +1,5 @@
 """The journal of a training process: what its time went to, in lines of JSON that survive its end by SIGKILL.
-
-docs/goodput.md describes the format, for other programs that write it.
-"""
+docs/goodput.md describes the format, for other programs that write it."""
 
 import atexit
 import json

@@ -1,7 +1,5 @@
 """The ladder of a job from its processes' journals: wall time, devices held, in steps, steps kept, MFU, useful tokens.
-
-All times are whole nanoseconds, so that shares add up to the wall time exactly.
-"""
+All times are whole nanoseconds, so that shares add up to the wall time exactly."""
 
 import itertools
 import statistics
@@ -18,10 +16,8 @@ from mfulab.core.files import UnreadableError, read_bytes
 from mfulab.core.rows import LARGEST
 from mfulab.mfu.utilization import percent, product, ratio, total
 
+# Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what their peaks offer.
 RUNGS = ("held", "in_steps", "kept", "mfu", "useful_mfu")
-"""Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what their peaks offer."""
-
-
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Moment = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]  # a clock may be set to before 1970
 Quantity = Annotated[float, Field(ge=0, le=LARGEST)]
@@ -94,11 +90,9 @@ class Stretch:
 
 @dataclass
 class Job:
-    """A job's wall time in nanoseconds, and its stretches, whose spans sum to ranks × wall.
-
-    `lost` is the time of steps that were run again, `step` that of those that were kept; `unknown` what no line says.
-    `timed` holds each rank's kept steps and their time, without the first of a process.
-    """
+    """A job's wall time in nanoseconds, and its stretches, whose spans sum to ranks × wall. `lost` is the time of steps
+    that were run again, `step` that of those that were kept; `unknown` what no line says. `timed` holds each rank's
+    kept steps and their time, without the first of a process."""
 
     folder: str
     wall: int
@@ -142,8 +136,7 @@ class Job:
 
 
 def job_of(folder: Path) -> Job:
-    """The ladder of the job whose processes wrote into `folder`. Raises ConfigurationError if there is no journal, or
-    if two processes were the same rank at the same time."""
+    """The ladder of the job of `folder`. Raises ConfigurationError without a journal, or if a rank ran twice."""
     attempts, unread = [], list[str]()
     for file in sorted(folder.glob("*.jsonl")):
         try:
@@ -181,8 +174,7 @@ def job_of(folder: Path) -> Job:
 
 
 def read(file: Path) -> Attempt | None:
-    """A process's journal; None if its first line cannot be read, so that nothing says whose it is. Raises
-    FileNotFoundError, and UnreadableError for one that is not regular or too large."""
+    """A process's journal; None if its first line cannot be read. Raises FileNotFoundError and UnreadableError."""
     first, *rest = read_bytes(file, follow=True).split(b"\n")
     try:
         head = Head.model_validate_json(first)
@@ -229,8 +221,7 @@ def _one_clock(attempts: Sequence[Attempt]) -> None:
 
 
 def _apart(one: Attempt, other: Attempt) -> int | None:
-    """Nanoseconds by which the clock of `one` is ahead of the other's, by steps that both noted, as the first always
-    is; None without any."""
+    """Nanoseconds by which the clock of `one` is ahead, by steps that both noted, as the first always is; else None."""
     ends, others = ({line.step: each.began + line.ns for line in each.lines if line.trains} for each in (one, other))
     gaps = [ends[step] - others[step] for step in ends.keys() & others.keys()]
     return round(statistics.median(gaps)) if gaps else None

@@ -23,8 +23,8 @@ MOST_TRIES = 16
 # A kind is counted again at these of its phases: they must cost the same.
 CHECKED = frozenset(64 * 8**power for power in range(8))
 
-Format = tuple[torch.dtype, bool]
-"""The format that multiplied, and if convolutions did."""
+Format = tuple[torch.dtype, bool]  # the format that multiplied, and if convolutions did
+Product = tuple[Format, int, int]  # format of a matmul, convolution or attention, its FLOPs and its bytes
 
 
 class Kind(NamedTuple):
@@ -38,14 +38,15 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of a phase by format, needed and executed, and bytes that matmuls moved. `useful` FLOPs served real tokens;
-    None if the model's arguments do not say which ones are."""
+    """FLOPs of a phase by format, needed and executed, bytes that matmuls moved, and numbers of alike `products`.
+    `useful` FLOPs served real tokens; None if the model's arguments do not say which ones are."""
 
     formats: Mapping[Format, int] = field(default_factory=dict)
     executed_formats: Mapping[Format, int] = field(default_factory=dict)
     moved_bytes: int = 0
     uncounted: frozenset[str] = frozenset()
     useful: float | None = None
+    products: Mapping[Product, int] = field(default_factory=dict)
 
     @property
     def model(self) -> int:
@@ -78,15 +79,16 @@ class Phase:
 
 def cost_of_all(counts: Sequence[tuple[Cost, int]]) -> Cost:
     """Cost of each of so many phases together; where some know which FLOPs are useful, all of the others' are."""
-    needed, executed = Counter[Format](), Counter[Format]()
+    needed, executed, products = Counter[Format](), Counter[Format](), Counter[Product]()
     for cost, count in counts:
+        products.update({key: count * calls for key, calls in cost.products.items()})
         needed.update({key: count * flops for key, flops in cost.formats.items()})
         executed.update({key: count * flops for key, flops in cost.executed_formats.items()})
     moved = sum(count * cost.moved_bytes for cost, count in counts)
     useful = sum(count * (cost.model if cost.useful is None else cost.useful) for cost, count in counts)
     is_told = any(cost.useful is not None for cost, _ in counts)
     uncounted = frozenset[str]().union(*(cost.uncounted for cost, _ in counts))
-    return Cost(needed, executed, moved, uncounted, useful if is_told else None)
+    return Cost(needed, executed, moved, uncounted, useful if is_told else None, products)
 
 
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
@@ -95,12 +97,16 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
     moved = sum(key.dtype.itemsize * totals.elements for key, totals in parts if key.dtype is not None)
     needed, executed = operations.by_format(), operations.by_format(executed=True)
     names = frozenset(operations.uncounted)
-    return Cost(needed, executed, moved, names, useful_flops(operations, real))
+    products = Counter[Product]()
+    for key, totals in parts:
+        if key.dtype is not None and totals.calls > 0:
+            size = round(key.dtype.itemsize * totals.elements / totals.calls)
+            products[(key.dtype, "conv" in key.operator), round(totals.flops / totals.calls), size] += totals.calls
+    return Cost(needed, executed, moved, names, useful_flops(operations, real), products)
 
 
 def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
-    """Arguments without data, and their batch: the first tensor's dimensions, of which the first counts samples; empty
-    without one."""
+    """Arguments without data, and the first tensor's dimensions, of which the first counts samples; empty without."""
     words, sizes, batch = list[Any](), list[int](), list[tuple[int, ...]]()
     _walk(value, words, sizes, batch)
     return Kind(tuple(words), tuple(sizes)), batch[0] if batch else ()

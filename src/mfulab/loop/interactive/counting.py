@@ -91,8 +91,7 @@ class LoopCounter(OperatorCounter):
             self.error = f"{operator}: {type(error).__name__}: {error}"
 
     def follow(self, gradients: Iterable[Any], weights: Iterable[torch.Tensor]) -> None:
-        """Counts nothing that follows from `gradients` outside modules and autograd, unless written into `weights`: an
-        optimiser written by hand. Lasts until the next call."""
+        """Counts nothing that follows from `gradients` outside modules and autograd, unless written into `weights`."""
         self._gradients, self._weights = {}, {kept.cdata for kept in map(_storage, weights) if kept is not None}
         self._note_gradients(gradients)
 
@@ -124,8 +123,7 @@ class _LoopDispatch(Dispatch):
 
 @contextmanager
 def higher_order_operators_compiled(stance: Any) -> Iterator[None]:
-    """Inside it `torch.cond`, `scan` and their like trace their bodies, whatever `stance` keeps compiled code aside:
-    without that they can't be trained."""
+    """Lets `torch.cond`, `scan` and their like trace their bodies inside it, without which they can't be trained."""
     from torch._dynamo.eval_frame import _set_stance
     from torch._higher_order_ops import utils
 

@@ -4,9 +4,10 @@ import functools
 import gc
 import json
 import math
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -30,8 +31,9 @@ from mfulab.loop.interactive.published import Published
 from mfulab.loop.interactive.row import Step, Work
 from mfulab.loop.interactive.show import show
 from mfulab.mfu import headroom
+from mfulab.mfu.ladder import Facts
 from mfulab.mfu.utilization import product, ratio
-from mfulab.mfu.verdict import Verdict, judge
+from mfulab.mfu.verdict import Verdict, corrected_ofu, judge
 from mfulab.timing.clocks import clock_for
 from mfulab.tracing.operators import BlockTrace
 
@@ -97,7 +99,8 @@ class Measurement:
     Raises ValueError or TypeError for an argument that cannot be, before the loop begins.
 
     After the block `row` holds every value by its column's name, None if it was not measured. `readings` are the
-    measured ones with source, window and reason. `verdict` is the likely cause, None if no step was seen.
+    measured ones with source, window and reason. `verdict` is the likely cause, None if no step was seen. `phases`
+    holds a row for each name that `phase` was given.
     """
 
     _running: "Measurement | None" = None
@@ -142,8 +145,7 @@ class Measurement:
         self.row: dict[str, Any] = {}
         self.readings: Readings = {}
         self.verdict: Verdict | None = None
-
-    # -------------------------------------------------------------------------------------------------- around a loop
+        self.phases: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> "Measurement":
         self.row, self.readings, self.verdict = {}, {}, None
@@ -186,7 +188,7 @@ class Measurement:
         """Begins to watch anew once nothing is being counted: what the counter slowed is in no reading."""
         if self._settled or self._phases.counting:
             return
-        self._settled = True
+        self._settled, began = True, time.perf_counter()
         gc.collect()  # what counting imported and made would else be collected in a timed step
         self._clock.synchronise()
         if self._phases.done:
@@ -195,6 +197,7 @@ class Measurement:
         if self._trace_path:
             self._trace = BlockTrace(self.device, Path(self._trace_path))
             self._trace.start()
+        self._phases.hooks.spent_s -= time.perf_counter() - began  # once, and not in each step with hooks on
 
     def _publish(self, cost: Cost | None, steps: int) -> None:
         self._published.note_steps(cost, self._dtype, steps)
@@ -206,18 +209,13 @@ class Measurement:
         """Marks the end of a step; then steps are counted by these calls alone."""
         rest = self._loop.rest
         if rest is None or not rest.tick():
-            self._step()
+            self._guarded(self._loop.step)
         if self.journal:
-            self._note_step()
+            self._guarded(self.journal.step)
 
     @_while_open
-    def _note_step(self) -> None:
-        if self.journal:
-            self.journal.step()
-
-    @_while_open
-    def _step(self) -> None:
-        self._loop.step()
+    def _guarded(self, call: Callable[[], object]) -> None:
+        call()
 
     @_while_open
     def note(self, batch: Any) -> None:
@@ -230,9 +228,20 @@ class Measurement:
         self._note(span)
         self._loop.skip()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Gives what runs inside it a row of its own in `phases`: `rollout`, `train`; one inside another is in both."""
+        self._mark_phase(name, "phase")
+        try:
+            yield
+        finally:
+            self._mark_phase(name, "phase end")
+
+    @_while_open
+    def _mark_phase(self, name: str, what: row.What) -> None:
+        self._loop.named_phase(name, what)
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._open is None:
             return
         with self._open:
@@ -250,12 +259,9 @@ class Measurement:
                 _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
 
     def lap(self) -> dict[str, float]:
-        """Numbers for a logger over the steps since the last lap, after `step()`; empty without one.
-
-        `mfu`, `hfu` and `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in s; the verdict is
-        `verdict/<cause>` = 1. `row` and `verdict` hold the lap's until the block ends. On a GPU it waits for the
-        device.
-        """
+        """Numbers for a logger over the steps since the last lap, after `step()`; empty without one. `mfu`, `hfu` and
+        `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in s; the verdict is `verdict/<cause>` = 1. `row`
+        and `verdict` hold the lap's until the block ends. On a GPU it waits for the device."""
         return self._lap() or {}
 
     @_while_open
@@ -276,11 +282,9 @@ class Measurement:
 
     def job(self) -> dict[str, Any]:
         """The job's values over all ranks of torch.distributed, after the block, None for what a rank does not know;
-        every rank must call it.
-
-        MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in percent. The keys are
-        `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent` and `rank_step_s`.
-        """
+        every rank must call it. MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in
+        percent. The keys are `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent` and
+        `rank_step_s`."""
         own = {name: self.row.get(name) for name in ("flops", "executed_flops", "mfu_percent", "tflop_s")}
         own["seconds"] = ratio(ratio(own["flops"], own["tflop_s"]), 1e12) or self.row.get("time_s")
         ranks: list[Any] = [own]
@@ -319,9 +323,15 @@ class Measurement:
         self.row |= row.left_out(steps, chosen)
         self.row["measuring_percent"] = row.measuring_percent(chosen, self._loop.watch_s, self._loop.tick_s)
         peaks = functools.partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
-        work, clock_mhz = self._work(chosen), self.row.get("clock_mhz")
-        columns, reasons = row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
+        clock_mhz = self.row.get("clock_mhz")
+
+        def shares(work: Work) -> tuple[dict[str, Any], Readings]:
+            return row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
+
+        columns, reasons = shares(self._work(chosen))
         self.row |= columns
+        named = self._loop.named.items()
+        self.phases = {name: row.named_row(each, self._steps, self._phases, shares) for name, each in named}
         self.readings |= reasons
         if self._trace and self._trace.analysis:
             mean = sum(step.seconds for step in chosen) / len(chosen)
@@ -330,7 +340,8 @@ class Measurement:
             told = {**self.row, **analysis.ratios(), "spent": json.dumps(analysis.spent), "time_s": mean}
             self.row |= headroom.of_step(told) | headroom.rungs(told)
         self.verdict = judge(self.row)
-        self.row["expected_mfu_percent"] = self.verdict.expected_mfu_percent
+        self.row["expected_mfu_percent"] = expected = self.verdict.expected_mfu_percent
+        self.row["ofu_percent"] = corrected_ofu(Facts(self.row), expected)
 
     def _work(self, steps: Sequence[Step]) -> Work:
         if self._given_flops is not None:

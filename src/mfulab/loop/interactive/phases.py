@@ -1,9 +1,7 @@
-"""Phases of a loop: one begins at each forward and each backward pass, after each of these, and at each step.
-
-Every phase is described cheaply as it begins, and by what ran in it as it ends. The first of its kind runs under a
-counter, which sees each operator that really runs, outside models too; all others are timed undisturbed and cost what
-the first of their kind cost. One that began like a counted one and ran otherwise has no cost, and the next is counted.
-"""
+"""Phases of a loop: one begins at each forward and each backward pass, after each of these, and at each step. Every
+phase is described cheaply as it begins, and by what ran in it as it ends. The first of its kind runs under a counter,
+which sees each operator that really runs, outside models too; all others are timed undisturbed and cost what the first
+of their kind cost. One that began like a counted one and ran otherwise has no cost, and the next is counted."""
 
 import itertools
 import operator
@@ -34,8 +32,7 @@ _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
 
 
 class Phases:
-    """Follows a loop between `open` and `close`, from the thread that opens it. Outermost calls of `models`, which may
-    be none, are forward passes."""
+    """Follows a loop between `open` and `close`, from the thread that opens it; outermost calls are forward passes."""
 
     def __init__(
         self,
@@ -55,8 +52,7 @@ class Phases:
         self._enders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self.known = KnownCosts()
         self.done: list[Phase] = []
-        self.failure = ""
-        """Reason why counting was given up; empty if it was not."""
+        self.failure = ""  # why counting was given up
         self.forwards = 0
         self._unused: set[str] | None = None
         self._counter: LoopCounter | None = None
@@ -65,12 +61,9 @@ class Phases:
         self._leaves: list[weakref.ref[torch.Tensor]] = []
         self._current, self._owed = _DONE, 0
         self.hooks = Hooks(models, self._failed, on_compilation)
-        self.calls: list[Kind] = []
-        """What forward passes were called with; the caller clears it."""
-        self.look_s = 0.0
-        """Host seconds that describing the last forward pass took, inside a hook of its own."""
-        self.nested = False
-        """Whether a call of a model was part of another."""
+        self.calls: list[Kind] = []  # what forward passes were called with; the caller clears it
+        self.look_s = 0.0  # host seconds that describing the last forward pass took, inside a hook of its own
+        self.nested = False  # whether a call of a model was part of another
 
     def open(self) -> None:
         """Begins to listen, and to count unless what lies before the first forward pass is known."""
@@ -102,8 +95,7 @@ class Phases:
         self.begin()
 
     def rest(self, look: Callable[[Call], None] | None) -> bool:
-        """Takes all hooks off between two steps, but one that looks at forward passes where there is one. Returns
-        whether it did: a graph that waits for its backward pass reaches into the next step."""
+        """Takes hooks off between two steps, but `look`; says whether it did: a graph may reach into the next step."""
         waits = self._pending[:-1] if self._depth else self._pending
         if self._running or self._counter is not None or waits or self.nested:
             return False

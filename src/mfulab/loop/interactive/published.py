@@ -10,11 +10,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mfulab.core.files import opened, parse_json
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from mfulab.core.files import opened
 from mfulab.core.formats import FORMATS
 from mfulab.device import is_gpu
 
@@ -28,7 +31,7 @@ LARGEST = 1 << 16  # bytes of a file
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False))
 class Rate:
     """Recent rate of a process over steps that ended before `unix_s`: its model's FLOPs a second by number format."""
 
@@ -48,8 +51,7 @@ def folder() -> Path:
 
 
 def why_unsafe(place: Path) -> str | None:
-    """Says why nothing is published in, or read from, a folder that others may write; None for a folder of this user
-    alone, and for one that does not exist."""
+    """Says why nothing is published in, or read from, a folder that others may write; None for one that is safe."""
     try:
         about = place.lstat()
     except FileNotFoundError:
@@ -80,18 +82,10 @@ def _read(file: Path) -> Rate:
     with opened(file) as content:
         if os.fstat(content.fileno()).st_uid != os.getuid():
             raise ValueError(f"{file}: another user's")
-        told = parse_json(content.read(LARGEST).decode())
-    match told:
-        case {
-            "pid": int(pid),
-            "name": str(name),
-            "device": str(device),
-            "formats": dict(formats),
-            "step_s": int() | float() as step_s,
-            "unix_s": int() | float() as unix_s,
-        } if formats and all(each in FORMATS and isinstance(formats[each], int | float) for each in formats):
-            return Rate(pid, name, device, formats, step_s, unix_s)
-    raise ValueError(f"{file}: no rate")
+        rate = TypeAdapter(Rate).validate_json(content.read(LARGEST))
+    if not rate.formats or rate.formats.keys() - FORMATS.keys():
+        raise ValueError(f"{file}: no rate")
+    return rate
 
 
 class Published:

@@ -24,13 +24,11 @@ CALL_S = 1e-7  # of the loop's own call, around it
 
 
 class Rest:
-    """Steps like those before, from one watched step to the next; autograd's numbers show others cheaply.
-
-    `clock` marks the end of each `group` of steps, which make `nodes` nodes each, and after `most` of them one is
-    watched. `calls` are what forward passes and notes of a step are called with, None where looking costs too much.
-    `compiled` numbers the steps in which torch compiled. `odd`: the last step was another one; `doubtful`: the next
-    watched one was, so that nothing is known of these.
-    """
+    """Steps like those before, from one watched step to the next; autograd's numbers show others cheaply. `clock` marks
+    the end of each `group` of steps, which make `nodes` nodes each, and after `most` of them one is watched. `calls`
+    are what forward passes and notes of a step are called with, None where looking costs too much. `compiled` numbers
+    the steps in which torch compiled. `odd`: the last step was another one; `doubtful`: the next watched one was, so
+    that nothing is known of these."""
 
     __slots__ = (
         "_clock", "_most", "_nodes", "_number", "_wanted", "calls", "compiled", "cost", "doubtful", "group", "marks",

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -13,10 +13,10 @@ from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import sources_answered
 from mfulab.loop.interactive.costs import Cost, Format, Phase, cost_of, cost_of_all
-from mfulab.loop.interactive.peaks import WeightedPeaks
+from mfulab.loop.interactive.peaks import WeightedPeaks, attainable_s
 from mfulab.loop.interactive.phases import Phases
 from mfulab.loop.interactive.rest import Rest
-from mfulab.mfu.utilization import of_peak, product, ratio, tflop_s, total, utilization
+from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total, utilization
 from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
 
 # Steps are cut into as many stretches for the confidence interval.
@@ -32,7 +32,7 @@ HOW_TO_GIVE = (
     " (or batch=, the model's arguments, for a replayed CUDA graph)"
 )
 
-What = Literal["begin", "forward", "optimizer", "step", "skip", "rest", "end"]
+What = Literal["begin", "forward", "optimizer", "step", "skip", "rest", "end", "phase", "phase end"]
 # What bounds steps: the loop's own word, else forward passes, else the optimiser's steps.
 _BOUNDS: tuple[tuple[What, tuple[What, ...]], ...] = (
     ("step", ("begin", "step", "skip")),
@@ -42,18 +42,19 @@ _BOUNDS: tuple[tuple[What, tuple[What, ...]], ...] = (
 
 
 class Mark(NamedTuple):
-    """A moment: how many phases and compilations were over by then; of a rest, the moments of its own steps."""
+    """A moment: how many phases and compilations were over by then; of a rest, the moments of its own steps. `name` is
+    that of a named phase which begins or ends."""
 
     what: What
     phases: int
     compiled: int = 0
     rest: Rest | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: seconds, FLOPs and samples where they are known, and whether it `counted` operators, was `compiled` in
-    part, or was `watched` by hooks."""
+    """One step: seconds, FLOPs and samples where known, whether it `counted`, was `compiled` in part, or `watched`."""
 
     seconds: float
     cost: Cost | None
@@ -74,8 +75,7 @@ class Work:
 
 
 def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, Mark, Mark]]:
-    """Seconds of each step and the marks around it, from the seconds between moments; `skip` ends no step, and steps of
-    a rest have its mark on both sides."""
+    """Seconds of each step and the marks around it, twice its own in a rest, from the seconds between moments."""
     kinds = {mark.what if mark.rest is None else "forward" if mark.rest.of_forwards else "step" for mark in marks}
     wanted = next((bounds for what, bounds in _BOUNDS if what in kinds), ())
     moments, found = itertools.accumulate(intervals, initial=0.0), []
@@ -100,9 +100,7 @@ def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[f
 def steps_of(marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]) -> list[Step]:
     """Steps from their marks and the phases that are `done`."""
     steps: list[Step] = []
-    for mark, cut in itertools.groupby(
-        stretches(marks, intervals), lambda each: each[1] if each[1] is each[2] else None
-    ):
+    for mark, cut in itertools.groupby(stretches(marks, intervals), lambda cut: cut[1] if cut[1] is cut[2] else None):
         if mark is not None and mark.rest is not None:
             steps += _rested(mark.rest, [seconds for seconds, _, _ in cut])
             continue
@@ -111,6 +109,28 @@ def steps_of(marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, 
             counted, compiled = any(phase.counted for phase in inside), before.compiled != after.compiled
             steps.append(Step(seconds, phases.cost(inside), samples_of(inside), counted, compiled))
     return steps
+
+
+def named_stretches(
+    marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]
+) -> Iterator[tuple[str, Step]]:
+    """Gives the name of each named phase that ended, and its stretch; one inside another is part of both."""
+    moments = itertools.accumulate(intervals, initial=0.0)
+    begun: list[tuple[Mark, float]] = []
+    for mark in marks:
+        if mark.rest is not None:
+            begun = []
+            for _ in zip(mark.rest.sizes(), moments, strict=False):
+                pass
+            continue
+        moment = next(moments)
+        if mark.what == "phase":
+            begun.append((mark, moment))
+        elif mark.what == "phase end" and begun:
+            before, since = begun.pop()
+            inside = done[before.phases : mark.phases]
+            counted, compiled = any(phase.counted for phase in inside), before.compiled != mark.compiled
+            yield mark.name, Step(moment - since, phases.cost(inside), samples_of(inside), counted, compiled)
 
 
 def _rested(rest: Rest, seconds: Sequence[float]) -> list[Step]:
@@ -245,11 +265,9 @@ def shares(
     clock_mhz: float | None,
     peaks: Callable[[Mapping[Format, int], Mapping[Format, int]], WeightedPeaks],
 ) -> tuple[dict[str, Any], Readings]:
-    """Columns of FLOPs, MFU and HFU of the mean step, since all FLOPs count, and why some are missing.
-
-    `dtype` is that of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not
-    reported; `peaks` gives the peaks of FLOPs by format, needed and executed.
-    """
+    """Columns of FLOPs, MFU and HFU of the mean step, since all FLOPs count, and why some are missing. `dtype` is that
+    of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not reported; `peaks`
+    gives the peaks of FLOPs by format, needed and executed."""
     readings = {"flops": work.reading}
     if work.total is None:
         precision = allowed_precision(dtype, device, convolutions=False)
@@ -273,7 +291,13 @@ def shares(
         executed_compute=found.executed if whole else {},
         memory={},
     )
+    best_s, why = attainable_s(total, found, device, work.steps)
+    attainable = product(found_shares["mfu_percent"], ratio(work.seconds / work.steps, best_s))
+    if attainable is not None and attainable < found_shares["mfu_percent"]:
+        attainable, why = None, "it ran above this roofline: a cache held operands, or a ceiling was disturbed"
+    readings["attainable_mfu_percent"] = Reading(attainable, "%", "roofline of each product", reason=why)
     return {
+        "attainable_mfu_percent": attainable,
         "uncounted_operators": ", ".join(sorted(total.uncounted)) or None,
         "flops": needed,
         "executed_flops": executed,
@@ -282,6 +306,27 @@ def shares(
         **found_shares,
         "useful_mfu_percent": product(found_shares["mfu_percent"], ratio(total.useful, total.model)),
     }, readings
+
+
+def named_row(
+    stretches: Sequence[Step], steps: Sequence[Step], phases: Phases, columns: Callable[[Work], tuple[Any, Readings]]
+) -> dict[str, Any]:
+    """Row of a named phase: calls, times, FLOPs and shares of a call, and the share of the steps' time. Stretches under
+    the counter are timed only where there is no other; `columns` makes shares of work."""
+    whole = [stretch for stretch in stretches if not stretch.counted and not stretch.compiled] or stretches
+    shown, readings = columns(counted_work(whole, phases))
+    mean_s = sum(stretch.seconds for stretch in whole) / len(whole)
+    timed = steady(steps, 0.0)
+    step_s = len(steps) * sum(step.seconds for step in timed) / len(timed) if steps else None
+    return {
+        "calls": len(stretches),
+        "only_counted": all(stretch.counted for stretch in stretches),
+        "time_s": Stats([stretch.seconds for stretch in whole]).median,
+        "mean_s": mean_s,
+        "step_percent": percent(mean_s * len(stretches), step_s),
+        "reason": next((each.reason for each in readings.values() if each.reason), None),
+        **shown,
+    }
 
 
 def merged(laps: Sequence[tuple[float, Readings]]) -> Readings:

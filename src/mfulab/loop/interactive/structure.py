@@ -26,6 +26,9 @@ CHEAP = frozenset(
 )
 
 
+Spans = Sequence[tuple[int, int]]
+
+
 class Inside(NamedTuple):
     """Summary of what ran: hashes of modules in order and of shapes given to those with parameters; the elements of
     these; the first two dimensions of the first tensor whose second is the batch (`batch_first=False`)."""
@@ -37,8 +40,7 @@ class Inside(NamedTuple):
 
 
 class Structure:
-    """Notes every module that the thread calls, from one `take` to the next; compiled code shows none. The caller
-    itself notes `models`, once a phase begins."""
+    """Notes every module that the thread calls, from one `take` to the next; its caller notes `models` itself."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
         self._roots, self._thread = frozenset(map(id, models)), threading.get_ident()
@@ -174,7 +176,7 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return in_place or hasattr(module, "_orig_mod") or hasattr(module.forward, "_torchdynamo_orig_callable")
 
 
-def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> int:
+def graph_hash(outputs: Any, begin: int, spans: Spans) -> int:
     """The operators that may cost FLOPs in the graph of a backward pass from `outputs`, by shapes of results and
     weights; nodes before `begin` and inside `spans`, in order, do not count."""
     code, starts = 0, [start for start, _ in spans]
@@ -198,9 +200,7 @@ class GraphsSeen:
         self._made: dict[tuple[Any, ...], int] = {}
         self._of_operators: set[Any] = set()
 
-    def made(
-        self, entry: Any, inside: Inside, nodes: int, outputs: Any, begin: int, spans: Sequence[tuple[int, int]]
-    ) -> int:
+    def made(self, entry: Any, inside: Inside, nodes: int, outputs: Any, begin: int, spans: Spans) -> int:
         """Hash of the part of a graph that costs FLOPs and that no model's forward made: looked through once for as
         many `nodes` by as many modules, and each time where no module tells."""
         seen = entry, inside.modules, nodes, len(spans)

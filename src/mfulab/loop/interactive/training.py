@@ -12,11 +12,9 @@ Log = Callable[[dict[str, float]], object]
 
 
 class TrainingWindow:
-    """Base of a callback: its window opens after `warm_up` steps, is logged every `every`, and shown at the end.
-
-    The whole training is kept in the folder `job`, from the process's start: see `mfulab goodput`. `options` are those
-    of `mfulab.measure`. `window` is None before the first steps are over.
-    """
+    """Base of a callback: its window opens after `warm_up` steps, is logged every `every`, and shown at the end. The
+    whole training is kept in the folder `job`, from the process's start: see `mfulab goodput`. `options` are those of
+    `mfulab.measure`. `window` is None before the first steps are over."""
 
     def __init__(self, *, every: int = 50, warm_up: int = 3, job: Any = None, **options: Any) -> None:
         if every < 1 or warm_up < 1:

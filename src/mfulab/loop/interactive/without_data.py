@@ -11,12 +11,10 @@ from mfulab.flops.count import Count, CountError, count
 
 
 def flops_of(model: torch.nn.Module, batch: Any, backward: bool | None = None) -> int:
-    """FLOPs that one call of `model` needs, and those of its backward pass: for `measure(flops_per_step=)`.
-
-    They are counted from shapes: before a model is sharded, or where a wrapper cannot be counted. A warning names
-    modules that this batch (a tensor, a tuple or a dict of one rank's arguments) does not run. Without `backward` a
-    backward pass follows in training mode. Raises CountError, which names the layer, if the forward needs data.
-    """
+    """FLOPs that one call of `model` needs, and those of its backward pass: for `measure(flops_per_step=)`. They are
+    counted from shapes: before a model is sharded, or where a wrapper cannot be counted. A warning names modules that
+    this batch (a tensor, a tuple or a dict of one rank's arguments) does not run. Without `backward` a backward pass
+    follows in training mode. Raises CountError, which names the layer, if the forward needs data."""
     counted = count_call(model, batch, model.training if backward is None else backward)
     if counted.unused:
         warnings.warn(f"mfulab: did not run and cost nothing: {', '.join(counted.unused)}", stacklevel=2)
@@ -24,8 +22,7 @@ def flops_of(model: torch.nn.Module, batch: Any, backward: bool | None = None) -
 
 
 def count_call(model: torch.nn.Module, batch: Any, backward: bool) -> Count:
-    """One call of `model` with a batch as of `flops_of`, and its backward pass from every output that has a gradient;
-    neither the model nor its state is touched."""
+    """One call of `model` with a batch as of `flops_of`, and its backward pass; neither it nor its state is touched."""
     arguments, keywords = ((), batch) if isinstance(batch, dict) else (batch, {})
     if not isinstance(arguments, tuple):
         arguments = tuple(arguments) if isinstance(arguments, list) else (arguments,)

@@ -36,15 +36,13 @@ from mfulab.kernels.verification import Check, Operands, check, exact_product, r
 from mfulab.measurements.bench_matmul import BenchMatmulConfig, MatmulRow
 from mfulab.timing.device_timer import DeviceTimer
 from mfulab.timing.instruments import Instruments
-from mfulab.timing.pace import is_short
+from mfulab.timing.pace import Pace, is_short, pace_for
 from mfulab.timing.probe import packed
-from mfulab.timing.repetitions import LONGEST_SPIN_S, Budget, Call, HostTimer, Repetition, Timer, interleave, summarise
+from mfulab.timing.repetitions import LONGEST_SPIN_S, Budget, Call, HostTimer, Repetition, interleave, summarise
 from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
 
-WINDOWS = ByKind(cpu=2, gpu=3)  # of each process
-WINDOW_S = ByKind(cpu=0.2, gpu=0.1)
-WARM_UP_S = ByKind(cpu=0.4, gpu=0.3)
-PATIENCE_S = ByKind(cpu=1.0, gpu=1.0)
+# Of each process; a matmul is steady once nvbench's rule says so.
+PACE = ByKind(cpu=Pace(2, 0.2, 0.4, 0.0, patience_s=1.0), gpu=Pace(3, 0.1, 0.3, 0.0, patience_s=1.0))
 # What goes around the matmul is repeated for so long: most of it after other libraries' threads have ceased to spin.
 AROUND_S = ByKind(cpu=LONGEST_SPIN_S, gpu=0.0)
 
@@ -230,18 +228,11 @@ class _Bound:
 
 
 def _budget(bench: _Bench) -> Budget:
-    timing, device = bench.config.timing, bench.device
-    windows = timing.windows or WINDOWS[device]
-    time_s = windows * (timing.window_time_s or WINDOW_S[device])
-    longest = 10 if device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
-    return Budget(
-        warm_up_s=timing.warm_up_time_s or WARM_UP_S[device],
-        time_s=time_s,
-        limit_s=min(longest * time_s, timing.time_limit_s / 4),
-        least_rounds=windows,
-        patience_s=PATIENCE_S[device] if timing.patience_s is None else timing.patience_s,
-        precision=timing.relative_precision,
-    )
+    timing, pace = bench.config.timing, pace_for(bench.device, bench.config.timing, PACE)
+    time_s = pace.windows * pace.window_s
+    longest = 10 if bench.device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
+    limit_s = min(longest * time_s, timing.time_limit_s / 4)
+    return Budget(pace.warm_up_s, time_s, limit_s, pace.windows, pace.patience_s, pace.precision)
 
 
 def _repeated(
@@ -262,7 +253,7 @@ def _repeated(
 
     timing, device = bench.config.timing, operands.c.device
     short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if is_short(bench.device, timing) else ()
-    timer: Timer = DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
+    timer = DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
     timed = interleave(contestants, timer, _budget(bench), refresh, instruments.probe, instruments.best)
     row.probes = packed(timed.states, torch.get_num_threads())
     row.disturbed_windows = len({one.round for one in timed.repetitions if one.disturbed})

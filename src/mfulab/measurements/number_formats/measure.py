@@ -8,7 +8,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
-from mfulab.measurements.number_formats import NumberFormatsConfig, NumberFormatsRow, rounding, tolerances
+from mfulab.measurements.number_formats import NumberFormatsConfig, NumberFormatsRow, rounding
 from mfulab.measurements.number_formats import rounding_modes as modes
 
 SCATTERED = 2000  # numbers that are written as text and read back
@@ -57,9 +57,9 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
         round_trip_digits=modes.round_trip_digits(form, scattered),
         sigmoid_fails_at=modes.sigmoid_fails_at(form),
         stable_sigmoid_error=float(((stable - torch.sigmoid(steps)).abs() / torch.sigmoid(steps)).max()),
-        **tolerances.tolerances(form, scattered),
-        gradient_difference_error=tolerances.difference_error(form, form.round(torch.linspace(-4, 4, 9).double())),
-        gradcheck_passes=tolerances.gradcheck_passes(form),
+        **modes.tolerances(form, scattered),
+        gradient_difference_error=modes.difference_error(form, form.round(torch.linspace(-4, 4, 9).double())),
+        gradcheck_passes=modes.gradcheck_passes(form),
         special_values=json.dumps(modes.special_values(form)),
         nan_patterns=modes.nan_patterns(form),
         squares_difference_error=squared,

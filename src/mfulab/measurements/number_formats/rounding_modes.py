@@ -1,13 +1,16 @@
-"""Rounding in all five directions of IEEE 754, sums that compensate, and the bits of special values."""
+"""Rounding in all five directions of IEEE 754, compensated sums, bits of special values, tolerances and gradients."""
 
 import math
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from mfulab.measurements.number_formats.rounding import (
     NumberFormat,
     bias,
+    epsilon,
     exponent_bits,
     mantissa_bits,
     smallest_subnormal,
@@ -16,6 +19,10 @@ from mfulab.measurements.number_formats.rounding import (
 MODES = ("nearest_even", "nearest_away", "toward_zero", "up", "down")
 """IEEE 754-2019, section 4.3: roundTiesToEven, roundTiesToAway, roundTowardZero, roundTowardPositive, …Negative."""
 MOST_DIGITS = 20
+ABSOLUTE = 1e-8  # the default of numpy.isclose and torch.isclose
+OFF = 8  # units in the last place of a result that is called wrong
+DIFFERENCE = 1e-6  # the step of torch.autograd.gradcheck
+NATIVE = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,8 +105,7 @@ def round_trip_digits(form: NumberFormat, values: torch.Tensor) -> int:
 
 
 def sigmoid_fails_at(form: NumberFormat) -> int | None:
-    """First whole x at which exp(x) / (1 + exp(x)) is no number, as ∞ ÷ ∞ is none. None if it never is: fp8
-    saturates, as torch converts to it."""
+    """First whole x at which exp(x) / (1 + exp(x)) is ∞ ÷ ∞; None if it never is, as fp8 saturates."""
     x = torch.arange(1, 1000, dtype=torch.float64)
     failed = x[~torch.isfinite(sigmoid(form, x, stable=False))]
     return int(failed[0]) if len(failed) else None
@@ -116,8 +122,8 @@ def sigmoid(form: NumberFormat, x: torch.Tensor, stable: bool) -> torch.Tensor:
 
 
 def special_values(form: NumberFormat) -> dict[str, str]:
-    """Bits of special values as `sign exponent mantissa`. fp8 (E4M3) has no infinities and one NaN of each sign:
-    OCP, 2023, section 5."""
+    """Bits of special values as `sign exponent mantissa`; fp8 (E4M3) has no infinities, one NaN: OCP, 2023, section
+    5."""
     exponent, mantissa = exponent_bits(form), mantissa_bits(form)
     ones, zeros, nothing = "1" * exponent, "0" * exponent, "0" * mantissa
     regular = form.name != "fp8"
@@ -151,3 +157,54 @@ def across_binades(form: NumberFormat, count: int, seed: int) -> torch.Tensor:
     low, high = max(2 - bias(form), -1000), min(bias(form) - 1, 1000)
     exponents = torch.randint(low, high, (count,), generator=generator).to(torch.float64)
     return form.round((1 + torch.rand(count, generator=generator, dtype=torch.float64)) * torch.exp2(exponents))
+
+
+def tolerances(form: NumberFormat, values: torch.Tensor) -> dict[str, float]:
+    """The least relative tolerance for x · 1.5 / 1.5, and what 1e-8 refuses, or accepts of results eight last places
+    off."""
+    right = form.round(form.round(values * 1.5) / 1.5)
+    wrong = form.round(values * (1 + OFF * epsilon(form)))
+    off, differs = (right - values).abs(), wrong != values
+    return {
+        "relative_tolerance": float((off / values.abs()).max()),
+        "absolute_refuses_percent": 100 * float((off > ABSOLUTE).double().mean()),
+        "absolute_accepts_percent": 100 * float(((wrong - values).abs()[differs] <= ABSOLUTE).double().mean()),
+    }
+
+
+class StableSigmoid(torch.autograd.Function):
+    """The logistic function in the form that never overflows, with its derivative s·(1 − s) given by hand."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """1 / (1 + exp(−x)) from 0 on, exp(x) / (1 + exp(x)) below it."""
+        small = torch.exp(-x.abs())
+        result = torch.where(x >= 0, 1 / (1 + small), small / (1 + small))
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """The gradient times s·(1 − s)."""
+        (result,) = ctx.saved_tensors
+        return gradient * result * (1 - result)
+
+
+def gradcheck_passes(form: NumberFormat) -> bool | None:
+    """Result of torch.autograd.gradcheck of StableSigmoid in the format; None if torch does not compute in it."""
+    if form.name not in NATIVE:
+        return None
+    x = torch.linspace(-4, 4, 9, dtype=NATIVE[form.name], requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of all formats but fp64, which is the point
+        return torch.autograd.gradcheck(StableSigmoid.apply, (x,), eps=DIFFERENCE, raise_exception=False)
+
+
+def difference_error(form: NumberFormat, x: torch.Tensor) -> float:
+    """Median relative error of (σ(x + h) − σ(x − h)) / 2h with gradcheck's h, each operation rounded."""
+    step = form.of(DIFFERENCE)
+    high, low = (sigmoid(form, form.round(x + each), stable=True) for each in (step, -step))
+    exact = torch.sigmoid(x) * torch.sigmoid(-x)
+    rise = form.round(high - low)
+    slope = form.round(rise / form.of(2 * step)) if step else torch.zeros_like(rise)
+    return float(((slope - exact).abs() / exact).median())

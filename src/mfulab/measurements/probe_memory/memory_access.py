@@ -94,8 +94,8 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
 
 
 def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0) -> Walk:
-    """Reads of 8 bytes at random pages of a file in `folder`: of its page cache, or of a page past it. Raises
-    UnsupportedError where the file system knows none."""
+    """Reads of 8 bytes at random pages of a file in `folder`, cached or past it; UnsupportedError where there is
+    none."""
     page = mmap.PAGESIZE
     places = (np.random.default_rng(seed).permutation(working_set_bytes // page)[: FILES[pattern]] * page).tolist()
     try:

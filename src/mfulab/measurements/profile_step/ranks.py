@@ -19,7 +19,8 @@ from mfulab.core.files import read_json, write_json, write_text
 from mfulab.core.groups import ParallelConfig
 from mfulab.core.measurement import Measured
 from mfulab.device import GPU, identity, is_gpu, require_cuda
-from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, process
+from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
+from mfulab.measurements.profile_step.measure import measure_step
 from mfulab.mfu.job import waits
 from mfulab.models import parallel
 from mfulab.models.build import build
@@ -106,7 +107,7 @@ def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> Non
     count = config.parallel.processes
     store = dist.FileStore(where, count) if kind == "file" else dist.TCPStore(host, int(port), is_master=False)
     parallel.join(rank, config.parallel, store, device)
-    measured, analysis = process.measure_step(config, own)
+    measured, analysis = measure_step(config, own)
     report = {"row": measured.row.model_dump(), "samples": measured.samples, **_communication(analysis)}
     report["meter"] = rank if is_gpu(device) else socket.gethostname()  # a CPU's counts the whole machine
     write_json(own / REPORT, report)
@@ -130,8 +131,7 @@ def _communication(analysis: Analysis | None) -> dict[str, Any]:
 
 
 def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
-    """CPU time of others than the job's ranks on one machine, percent of its CPUs; to each rank the job's others are
-    other processes. None where it is not known."""
+    """CPU time of others than the job's ranks on one machine, percent of its CPUs; None where it is not known."""
     known = [(row.system_utilization_percent, row.other_processes_percent) for row in rows]
     pairs = [(system, others) for system, others in known if system is not None and others is not None]
     if not pairs or len(pairs) < len(rows):
@@ -141,8 +141,7 @@ def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
 
 
 def energy_of_job(job: ProfileRow, metered: Iterable[ProfileRow]) -> None:
-    """Writes the sums of energy and power over a job's meters into its row; one meter that did not answer leaves the
-    sum empty, with that one's reason."""
+    """Writes sums of energy and power over a job's meters into its row; one that did not answer empties them."""
     meters = list(metered)
     sources, reasons = (json.loads(each or "{}") for each in (job.sources, job.reasons))
     for name in ("energy_j", "power_w"):

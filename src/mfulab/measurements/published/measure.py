@@ -23,8 +23,7 @@ TRAINED_IN = ("bf16", "fp8", "fp4")
 
 
 def measure(config: PublishedConfig, folder: Path) -> Measured:
-    """A row for each line of `results/reference/published/<published>.csv`, MFU from its speed and FLOPs counted
-    here; what is not known is empty, with a message."""
+    """A row for each line of `results/reference/published/<published>.csv`: MFU by its speed and FLOPs counted here."""
     with (PUBLISHED / f"{config.published}.csv").open(newline="", encoding="utf-8") as file:
         lines = [{key: value or None for key, value in line.items()} for line in csv.DictReader(file)]
     rows = [_row(config.published, line) for line in lines]

@@ -17,8 +17,7 @@ PRODUCT_COLUMNS = (
 
 
 def measure(config: ReadTraceConfig, folder: Path) -> Measured:
-    """The row of one run of consecutive steps on one device; leaves kernels.csv and products.csv in `folder`. Raises
-    TraceError for a damaged file, or one without such a run."""
+    """The row of one run of consecutive steps; leaves kernels.csv and products.csv in `folder`. Raises TraceError."""
     path = Path(config.trace.path)
     found = read_file(path, steps=config.trace_steps, peaks=config.trace_peaks, label=config.trace.name)
     wanted = config.trace_range or 0

@@ -133,8 +133,8 @@ def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
 
 
 def polled(lines: Sequence[Line], began: float, ended: float, period: float, tick: float) -> Readings:
-    """Single readings before, in the middle of and after a loop, and all whose `period`, which ends at the stamp,
-    lies inside; `began` and `ended` are of the lines' clock."""
+    """Readings before, amid and after a loop, and all whose `period` lies inside; `began`, `ended` by the lines'
+    clock."""
     source = f"polled each {period:g} s"
     stamped = [
         (line["monotonic_s"] or 0.0, line["utilization_percent"])

@@ -46,7 +46,7 @@ def faces(text: str) -> str:
 
 def _cut(path: Path, letters: str) -> str:
     logging.getLogger("fontTools.subset").setLevel(logging.ERROR)  # it tells of editing tables that no reader needs
-    font = TTFont(path)
+    font = TTFont(path, recalcTimestamp=False)
     cutter = subset.Subsetter(subset.Options(layout_features=[], hinting=False, notdef_outline=True))
     cutter.populate(text=letters)
     cutter.subset(font)

@@ -70,13 +70,13 @@ def at_line_ends(
 def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
     """Positions in [0, 1] near the wanted ones (ascending), `height` apart: pool adjacent violators."""
     blocks: list[tuple[float, int]] = []  # (start, members)
-    for want in wanted:
-        block = (want, 1)
-        while blocks and blocks[-1][0] + blocks[-1][1] * height > block[0]:
-            start, members = blocks.pop()
-            count = members + block[1]
-            block = ((start * members + (block[0] - members * height) * block[1]) / count, count)
-        blocks.append(block)
+    for start in wanted:
+        count = 1
+        while blocks and blocks[-1][0] + blocks[-1][1] * height > start:
+            below, members = blocks.pop()
+            start = (below * members + (start - members * height) * count) / (members + count)
+            count += members
+        blocks.append((start, count))
     positions = [start + index * height for start, members in blocks for index in range(members)]
     least = height * np.arange(len(positions))  # leave room for those below, and for those above
     return np.maximum(np.minimum(positions, 1 - least[::-1]), least)

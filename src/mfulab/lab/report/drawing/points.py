@@ -48,13 +48,7 @@ def draw(
     style.legend(figure, [*style.dots(colors, text, "precision"), *entries, *runs.key(rows, text), *sizes])
 
 
-def name_highest(
-    axes: Axes,
-    rows: pd.DataFrame,
-    x: str,
-    y: str,
-    lines: Sequence[tuple[float, float]] = (),
-) -> None:
+def name_highest(axes: Axes, rows: pd.DataFrame, x: str, y: str, lines: Sequence[tuple[float, float]] = ()) -> None:
     """Names the highest point of each model, off the others and, where there is room, off `lines`."""
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)
     named = highest[[x, y, "model"]].itertuples(index=False, name=None)

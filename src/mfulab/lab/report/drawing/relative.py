@@ -50,15 +50,14 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     ends = {"best": rows.loc[rows["speedup"].idxmax()], "worst": rows.loc[rows["speedup"].idxmin()]}
     values = {f"{which}_run": _named(row, rows, axis, text) for which, row in ends.items()}
     values |= {which: times(row["speedup"], text) for which, row in ends.items()}
-    said = text("finding_one" if ends["best"]["speedup"] == ends["worst"]["speedup"] else "finding", **values)
-    said = f"{said} {text('left_out', count=left_out)}" if left_out else said
-    said = f"{said} {text('faulty')}" if not sound.any() else said
+    said = [text("finding_one" if ends["best"]["speedup"] == ends["worst"]["speedup"] else "finding", **values)]
+    said += [text("left_out", count=left_out)] if left_out else [] if sound.any() else [text("faulty")]
     beyond = rows["speedup"] / rows["possible"]
-    if axis != "precision" or not (beyond > MARGIN).any():
-        return said
-    row = rows.loc[beyond.idxmax()]
-    key = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
-    return f"{said} {text(key, run=_named(row, rows, axis, text), row=row)}"
+    if axis == "precision" and (beyond > MARGIN).any():
+        row = rows.loc[beyond.idxmax()]
+        key = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
+        said.append(text(key, run=_named(row, rows, axis, text), row=row))
+    return " ".join(said)
 
 
 def times(speedup: float, text: Texts) -> str:
@@ -85,9 +84,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     panels = style.facets(figure, rows, "mode", titles, sharey="row", sharex=True)
     if len(machines) == 1:
         style.fit(figure, min(MOST, rows["model"].nunique()))
-    low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
-    values = rows[axis].unique()
-    colors = style.usual_colors(values) if axis == "precision" else style.colors(sorted(values))
+    limits = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
+    colors = style.usual_colors(rows[axis]) if axis == "precision" else style.colors(sorted(rows[axis].unique()))
     shapes = style.shapes(colors)
     for number, (axes, here) in enumerate(panels):
         on_it = rows[rows["machine"] == machines[number // len(titles)]]
@@ -96,11 +94,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
         here = here[here["model"].isin(order)]
         axes.axvline(1, color=style.MUTED, linewidth=1.2)
         apart = 0.4 / max(1, len(colors) - 1)
-        heights = kinds.lanes(axes, here, "model", order, hue=axis, hues=[*colors][::-1], apart=apart, fontsize=size)
+        heights = kinds.lanes(axes, here, "model", order, axis, [*colors][::-1], apart, fontsize=size)
         look: style.Look = {"hue": axis, "palette": colors, "interval": ("speedup_low", "speedup_high")}
         look |= {"style": axis, "markers": shapes}
         kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
-        axes.set_xlim(low, high)
+        axes.set_xlim(limits)
     style.label(figure, style.wrapped(text("speedup"), 78 // len(titles)))
     style.legend(figure, style.dots(colors, text, axis, shapes) + runs.key(rows, text))

@@ -70,10 +70,9 @@ def one_machine(rows: pd.DataFrame) -> pd.DataFrame:
 
 def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
     """The modes that there are, each with its word, in one order for the panels and legends of all figures."""
-    usual = get_args(WorkloadConfig.model_fields["mode"].annotation)
-    found = set(rows["mode"].unique())
-    present = [*(mode for mode in usual if mode in found), *sorted(found - set(usual))]
-    return {mode: text.name("mode", mode) for mode in present}
+    usual = dict.fromkeys(get_args(WorkloadConfig.model_fields["mode"].annotation))
+    found = rows["mode"].unique()
+    return {mode: text.name("mode", mode) for mode in usual | dict.fromkeys(sorted(found)) if mode in found}
 
 
 def keep_words(axes: Axes) -> None:
@@ -155,13 +154,11 @@ def facets(
     return [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in each]
 
 
-def in_rows(
-    figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared: Any
-) -> list[tuple[list[Axes], pd.DataFrame]]:
+def in_rows(figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared: Any) -> list[tuple[Any, Any]]:
     """A row of panels a machine, at most two of them, a panel for each title of `columns`; with the machine's rows."""
     names = machines(rows, 2)
     grid = panels(figure, names, columns, **shared)
-    return [(list(row), rows[rows["machine"] == name]) for row, name in zip(grid, names, strict=True)]
+    return [(row, rows[rows["machine"] == name]) for row, name in zip(grid, names, strict=True)]
 
 
 def label(figure: Figure, x: str = "", y: str = "") -> None:
@@ -227,13 +224,12 @@ def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
 
 def provenance(rows: pd.DataFrame) -> str:
     """The line under every figure: machine, date and code."""
-    shown = machines(rows) if "machine" in rows else []
     starts, commits = (sorted(filter(None, pd.unique(rows.get(name, pd.Series(dtype=str))))) for name in WHEN)
     span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
-    commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
-    code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""
+    commit = ", ".join(commit[:7] + "-dirty" * commit.endswith("-dirty") for commit in commits[:2])
+    code = f"mfulab {commit}{'…' * (len(commits) > 2)}" if commits else ""
     rest = " · ".join(filter(None, [span, code]))
-    names, room = ", ".join(shown), LETTERS - letters(rest)
+    names, room = ", ".join(machines(rows) if "machine" in rows else []), LETTERS - letters(rest)
     if letters(names) > room:
         names = f"{names[: room * len(names) // letters(names) - 2]} …"
     return " · ".join(filter(None, [names, rest]))

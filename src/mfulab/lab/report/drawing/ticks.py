@@ -63,7 +63,7 @@ def decades(axis: Axis, most: int = 8) -> None:
 
 def zero_at_left(axes: Axes, values: Iterable[float]) -> float:
     """Makes the x axis logarithmic, its left edge standing for zero where a value is zero; returns the edge."""
-    known = [value for value in values if value == value]
+    known = {*values}
     positive = [value for value in known if value > 0] or [1e-16]
     edge = 10.0 ** (math.floor(math.log10(min(positive))) - 1)
     axes.set_xscale("log")

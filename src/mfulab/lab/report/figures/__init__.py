@@ -55,7 +55,6 @@ class Drawn:
     """One figure that has data: its name, its words, and the matplotlib figure."""
 
     name: str
-    topic: str
     title: str
     finding: str
     figure: Figure
@@ -88,7 +87,7 @@ def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.Data
             for words in (each for each in axes.get_children() if isinstance(each, Text)):
                 beside = "value" if VALUE.match(words.get_text()) else "text"
                 words.set_gid(beside if words in axes.texts else "heading")
-    return Drawn(name, module.TOPIC, text("title"), finding(module, rows, text), figure)
+    return Drawn(name, text("title"), finding(module, rows, text), figure)
 
 
 def failed(name: str, error: Exception, language: str = "en") -> Drawn:
@@ -99,7 +98,7 @@ def failed(name: str, error: Exception, language: str = "en") -> Drawn:
         figure = style.blank(text("title"), "")
         lines = textwrap.fill(says, 80)
         figure.text(0.5, 0.5, lines, ha="center", va="center", color=style.INK, parse_math=False, gid=FAILED)
-    return Drawn(name, modules()[name].TOPIC, text("title"), says, figure)
+    return Drawn(name, text("title"), says, figure)
 
 
 def unmade(name: str, error: Exception, language: str) -> str:

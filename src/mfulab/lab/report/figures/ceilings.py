@@ -20,7 +20,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     best = rows.loc[rows["measured_tflop_s"].idxmax()]
     share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
     words = [text("finding" if share == share else "finding_unknown", best=best, share=share)]
-    return " ".join(words + [text("boosted")] * (share > 100 and best["device"] == "cpu"))
+    return " ".join([*words, *([text("boosted")] if share > 100 and best["device"] == "cpu" else [])])
 
 
 def _words(row: pd.Series, text: Texts) -> tuple[str, str]:

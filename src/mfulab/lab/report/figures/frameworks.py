@@ -9,9 +9,8 @@ from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, signi
 from mfulab.lab.report.frames import Tables, alone, apart, ok, one_each, with_machine
 
 TOPIC, ORDER = "execution", 2
-IN_TORCH = ("eager", "compile")
 ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
-EXECUTIONS = (*IN_TORCH, *ELSEWHERE)
+EXECUTIONS = ("eager", "compile", *ELSEWHERE)
 CASE = ["model", "mode", "batch_size"]
 MOST = 3  # cases that get a panel each
 VANISHED = 1e-6  # of the first loss
@@ -30,7 +29,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
     """Steps before a loss vanishes, and the largest deviation, in percent of a step's largest loss."""
-    steps = list(zip(*curves.values(), strict=False))
+    steps = [*zip(*curves.values(), strict=False)]
     kept = list(itertools.takewhile(lambda losses: min(losses) > VANISHED * steps[0][0], steps))
     return len(kept), 100 * max(((max(losses) - min(losses)) / max(losses) for losses in kept), default=0.0)
 
@@ -44,8 +43,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     values = {"row": fast, "fast": text(fast.execution), "slow": text(slow.execution), "longer": slow["time_s"]}
     words = [text("finding" if ranked else "finding_alike" if len(here) > 1 else "finding_one", **values)]
     beside = here.iloc[1:][~apart(here.iloc[1:], fast)] if ranked else here.head(0)
-    if len(beside):
-        words.append(text("as_fast", fast=values["fast"], others=", ".join(text(each) for each in beside["execution"])))
+    others = ", ".join(map(text, beside["execution"]))
+    words += [text("as_fast", fast=values["fast"], others=others)] if others else []
     for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():
         words.append(text("compiled", name=text(row.execution), time=row["compile_s"]))
     told = rows[rows["losses"].fillna("") != ""]  # of the first case that has them
@@ -53,8 +52,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     curves = {row.execution: json.loads(row.losses) for row in told.itertuples()}
     if len(curves) > 1:
         steps, share = alike(curves)
-        whole = steps == min(map(len, curves.values()))
-        span = text("all_steps" if whole else "until_vanished", steps=steps, row=told.iloc[0])
+        key = "all_steps" if steps == min(map(len, curves.values())) else "until_vanished"
+        span = text(key, steps=steps, row=told.iloc[0])
         key = "losses" if share <= TOLERANCE_PERCENT else "losses_differ"
         values = {"share": significant(share, 2), "tolerance": f"{TOLERANCE_PERCENT:g}", "row": told.iloc[0]}
         words.append(text(key if steps else "losses_vanish", span=span, count=len(curves), **values))

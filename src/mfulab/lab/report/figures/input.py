@@ -33,15 +33,15 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
     worst = itself.loc[itself["input_wait_percent"].idxmax()]
     said = [text("finding", worst=worst)] + ([] if apart(worst, suffix="_device") else [text("overlap")])
-    alike = usual[(usual[[*ALIKE, "loader_source"]] == worst[[*ALIKE, "loader_source"]]).all(axis=1)]
+    keys = [*ALIKE, "loader_source"]
+    alike = usual[(usual[keys] == worst[keys]).all(axis=1)]
     better = alike[(alike["kept"] > worst["kept"]) & apart(alike, worst)]
     if len(alike) > 1 and better.empty:
         said.append(text("no_better"))
     elif len(alike) > 1:
         best, most = better.loc[better["kept"].idxmax()], alike.loc[alike["loader_workers"].idxmax()]
-        said.append(text("best", row=best))
-        if most["kept"] < best["kept"]:
-            said.append(text("beyond" if apart(most, best) else "beyond_alike", row=most))
+        key = "beyond" if apart(most, best) else "beyond_alike"
+        said += [text("best", row=best), *([text(key, row=most)] if most["kept"] < best["kept"] else [])]
     off = (rows["kept"] - rows["not_waiting"]).abs().median()
     return " ".join([*said, text("tracks", deviation=percent(off), count=len(rows))])
 
@@ -60,8 +60,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.points(left, one[~one["usual"]], "place", "samples_per_s", *told, marker=VARIED_MARK, **look)
         left.axhline(one["samples_per_s_device"].iloc[0], **style.LIMIT)
         left.set_xticks(range(len(counts)), [f"{each:g}" for each in counts])
-        left.set(xlim=(-0.3, len(counts) - 0.7), ylabel=text("samples"))
-        left.set_ylim(bottom=0)
+        left.set(xlim=(-0.3, len(counts) - 0.7), ylim=(0, None), ylabel=text("samples"))
         kinds.points(right, here, "not_waiting", "kept", "not_waiting", "kept", "mfu_percent", **marked)
         right.axline((0, 0), (100, 100), **style.LIMIT)
         right.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())), ylabel=text("kept"))

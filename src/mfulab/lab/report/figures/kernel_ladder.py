@@ -31,13 +31,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     low, high = here.iloc[0], here.iloc[-1]
     values = {"factor": high[SHARE] / low[SHARE], "reference": high["reference_name"] or text("library")}
     said = [text("finding" if len(here) > 1 else "finding_one", low=low, high=high, **values)]
-    if slow := list(all_sizes.loc[all_sizes["n"] < high["n"], "kernel"]):
-        said.append(text("finding_smaller", kernels=", ".join(slow)))
+    slow = ", ".join(all_sizes.loc[all_sizes["n"] < high["n"], "kernel"])
+    said += [text("finding_smaller", kernels=slow)] if slow else []
     for below, rung in out_of_order(here):
+        lower = rung["occupancy_percent"] < below["occupancy_percent"]
         reasons = [verdicts.flags(rung["verdict_flags"], text.language)] if rung["verdict_flags"] else []
         reasons += [text("spills", bytes=int(rung["spill_bytes"]))] if rung["spill_bytes"] > 0 else []
-        if rung["occupancy_percent"] < below["occupancy_percent"]:
-            reasons.append(text("occupancy", rung=rung, below=below))
+        reasons += [text("occupancy", rung=rung, below=below)] if lower else []
         because = "; ".join(reasons) or text("unexplained")
         said.append(text("out_of_order", rung=rung["kernel"], below=below["kernel"], because=because))
     return " ".join(said)

@@ -61,7 +61,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     words = table.map(lambda share: "" if share != share else percent(share))
     shown = rows[rows["kernel"].isin(kernels)].drop_duplicates(["shape", "kernel"])
     axes, small = figure.subplots(), 8 if len(kernels) > 8 else 10
-    look: style.Look = {"small": small, "vmin": 0, "cbar_kws": {"label": text("share")}}
+    look = style.Look(small=small, vmin=0, cbar_kws={"label": text("share")})
     kinds.cells(axes, table, words, shown, "kernel", "shape", SHARE, "tflop_s", **look)
     style.legend(figure, runs.key(shown, text))
     axes.set_ylabel(text("shape"))

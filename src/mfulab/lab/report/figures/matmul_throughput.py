@@ -32,8 +32,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for axes, here in style.by_machine(figure, rows, sharex=True):
         kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", palette=colors, s=25)
         ticks.doublings(axes, rows["n"])
-        axes.set_yscale("log")
-        axes.margins(y=0.1)
+        axes.set(yscale="log", ymargin=0.1)
         for ceiling in here["ceiling_tflop_s"].dropna().nlargest(1):
             axes.axhline(ceiling, **style.LIMIT)
             axes.text(0.01, ceiling, text("ceiling"), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)

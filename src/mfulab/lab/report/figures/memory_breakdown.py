@@ -74,15 +74,12 @@ def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, 
 
 
 def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any) -> StepMemory:
-    saved = row["checkpointed_activation_bytes" if checkpointing else "activation_bytes"]
-    fixed = row["activation_fixed_bytes"]
-    return training_memory(
-        int(row["parameters"]),
-        trainable=int(row["trainable_parameters"]),
-        activation_elements=int(saved) // BYTES,
-        activation_fixed_bytes=int(fixed) if fixed == fixed and not checkpointing else 0,
-        **options,
-    ).sharded(devices)
+    saved, fixed = row["checkpointed_activation_bytes" if checkpointing else "activation_bytes"], 0
+    if pd.notna(row["activation_fixed_bytes"]) and not checkpointing:
+        fixed = int(row["activation_fixed_bytes"])
+    options |= {"activation_elements": int(saved) // BYTES, "activation_fixed_bytes": fixed}
+    held = training_memory(int(row["parameters"]), trainable=int(row["trainable_parameters"]), **options)
+    return held.sharded(devices)
 
 
 def _are(measured: pd.DataFrame, asked: Mapping[str, Any]) -> pd.Series:
@@ -127,10 +124,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     present = [way for way in (*WAYS, INFERENCE) if (rows["way"] == way).any()]
     rows = rows.assign(name=[text.name("memory_way", way) for way in rows["way"]])
     order = [text.name("memory_way", way) for way in present]
-    titles = {}
-    for row in rows.drop_duplicates("model").itertuples():
-        key = "samples" if row.sequence_length != row.sequence_length else "tokens"
-        titles[row.model] = text(key, row=row)
+    titles = {
+        row.model: text("tokens" if row.sequence_length == row.sequence_length else "samples", row=row)
+        for row in rows.drop_duplicates("model").itertuples()
+    }
     panels = style.facets(figure, rows, "model", titles, sharey=True)
     colors = {part: color for part, color in COLORS.items() if rows[part].any()}
     for axes, here in panels:

@@ -31,9 +31,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     values["factor"] = last["time_per_access_s"] / first["time_per_access_s"]
     words = [text("finding", pattern=text(pattern), first=first, last=last, **values)]
     table = rows.pivot_table(index="working_set_bytes", columns="pattern", values="time_per_access_s")
-    ratio = table["columns"] / table["rows"] if {"rows", "columns"} <= set(table) else table.iloc[:, 0] * float("nan")
-    if ratio.notna().any():
-        words.append(text("orders", size=size_of(ratio.idxmax()), factor=significant(ratio.max())))
+    ratio = table.get("columns", pd.Series(dtype=float)) / table.get("rows", pd.Series(dtype=float))
+    for size, factor in ratio.dropna().nlargest(1).items():
+        words.append(text("orders", size=size_of(size), factor=significant(factor)))
     words += [text("nominal", clock=f"{clock:,.0f}") for clock in rows["nominal_mhz"].dropna().head(1)]
     return " ".join(words)
 

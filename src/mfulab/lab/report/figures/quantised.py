@@ -33,21 +33,20 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     faster, slower = beyond[beyond["relative"] > 100], beyond[beyond["relative"] < 100]
     best = rows.loc[(rows if faster.empty else faster)["relative"].idxmax()]
     said = [text("finding_slower" if faster.empty else "finding", **_case(best, text))]
-    if not slower.empty and slower["relative"].min() < best["relative"]:
-        said.append(text("slowest", **_case(slower.loc[slower["relative"].idxmin()], text)))
-    if len(beyond) < len(rows):
-        said.append(text("overlaps", count=len(rows) - len(beyond), total=len(rows)))
+    for _, slowest in slower[slower["relative"] < best["relative"]].nsmallest(1, "relative").iterrows():
+        said.append(text("slowest", **_case(slowest, text)))
+    alike = len(rows) - len(beyond)
+    said += [text("overlaps", count=alike, total=len(rows))] if alike else []
     ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
     decoded = rows[(rows["mode"] == "decoding") & ratio.notna() & apart(rows, suffix="_before", ratio=ratio)]
-    if not decoded.empty:
-        said.append(text("bandwidth", **_case(decoded.loc[decoded["relative"].idxmax()], text)))
+    for _, best in decoded.nlargest(1, "relative").iterrows():
+        said.append(text("bandwidth", **_case(best, text)))
     if rows["quantisation"].nunique() > 1:
         said.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
     return " ".join(said)
 
 
 def _case(row: pd.Series, text: Texts) -> dict[str, object]:
-    """Values of a row for sentences and titles."""
     size = "?" if pd.isna(row["size"]) else significant(row["size"])
     return {"row": row, "scheme": text("of", row=row), "factor": row["relative"] / 100, "size": size}
 

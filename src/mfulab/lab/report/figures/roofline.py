@@ -25,21 +25,19 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Number of runs that memory limits, the run closest to its roof, and the one furthest above memory's."""
-
-    def named(best: pd.Series) -> str:
-        return text("run" if best["batch_size"] == best["batch_size"] else "run_of_trace", best=best)
-
     memory = rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3  # what it lets a run reach, TFLOP/s
     limited = memory < rows["roof_tflop_s"]
     share = 100 * rows["tflop_s"] / np.minimum(rows["roof_tflop_s"], memory)
     above = limited & (share > trust.ABOVE)
     under = share if above.all() else share[~above]
-    best = rows.loc[under.idxmax()]
+    keys = rows["batch_size"].notna().map({True: "run", False: "run_of_trace"})
+    best, named = rows.loc[under.idxmax()], text(keys[under.idxmax()], best=rows.loc[under.idxmax()])
     values = {"share": under.max(), "median": share.median(), "measured": int(pd.notna(best["ceiling_tflop_s"]))}
-    said = [text("finding", limited=int(limited.sum()), total=len(rows), run=named(best), **values)]
+    said = [text("finding", limited=int(limited.sum()), total=len(rows), run=named, **values)]
     if above.any() and not above.all():
         furthest = share[above].idxmax()
-        said.append(text("above", count=int(above.sum()), run=named(rows.loc[furthest]), share=share[furthest]))
+        named = text(keys[furthest], best=rows.loc[furthest])
+        said.append(text("above", count=int(above.sum()), run=named, share=share[furthest]))
     return " ".join(said)
 
 

@@ -50,8 +50,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     for n, kernel in sorted(pairs)[-1:]:
         values = {"kernel": kernel, "other": CORRECTED[kernel], "size": int(n)}
         words.append(text("errors", own=errors[n, kernel], other_error=errors[n, CORRECTED[kernel]], **values))
-    wrong = rows[rows["status"] == "incorrect"]
-    return " ".join([*words, *(text("wrong_at", row=row) for _, row in wrong.iterrows())])
+    words += [text("wrong_at", row=row) for _, row in rows[rows["status"] == "incorrect"].iterrows()]
+    return " ".join(words)
 
 
 def _parts(timed: pd.DataFrame, worst: pd.Series, text: Texts) -> list[str]:

@@ -6,7 +6,7 @@ from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, s
 from mfulab.lab.report.frames import Tables, against, ok, one_each, with_machine
 
 TOPIC, ORDER = "precision", 7
-KINDS = ("normal", "subnormal", "flushed")
+KINDS = {"normal": 0, "subnormal": 3, "flushed": 2}  # with places in the palette
 OPERATIONS = ("products", "quotients", "roots")
 CASE = ["operation", "precision"]
 
@@ -30,16 +30,14 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     words = [text("finding", row=row, operation=text(row.operation))]
     same = rows[(rows[CASE] == row[CASE]).all(axis=1)]
     words += [text("zero", row=each) for _, each in same[same["numbers"] == "flushed"].iterrows()]
-    if least["operation"] != row["operation"]:
-        words.append(text("least", row=least, operation=text(least.operation)))
-    return " ".join(words)
+    other = least["operation"] != row["operation"]
+    return " ".join([*words, *([text("least", row=least, operation=text(least.operation))] if other else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel an operation, a bar a precision and kind of numbers: the step's time, with its factor behind it."""
     operations = {name: text(name) for name in OPERATIONS if (rows["operation"] == name).any()}
-    colors = dict(zip(KINDS, (style.PALETTE[0], style.PALETTE[3], style.PALETTE[2]), strict=True))
-    colors = {name: color for name, color in colors.items() if (rows["numbers"] == name).any()}
+    colors = {name: style.PALETTE[place] for name, place in KINDS.items() if (rows["numbers"] == name).any()}
     rows = rows.assign(
         named=[text.name("precision", name) for name in rows["precision"]],
         time_us=1e6 * rows["time_s"],

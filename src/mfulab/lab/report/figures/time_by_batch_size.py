@@ -35,9 +35,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         key = "least_gains" if gain.min() > 1 else "least_same" if gain.min() == 1 else "least_loses"
         said.append(text(key, **least, loss=1 / gain.min()))
     said += [text("left_out", count=left_out)] if left_out else [] if sound.any() else [text("faulty")]
-    if falling := int(trust.falling(rows).sum()):
-        said.append(text("falling", count=falling))
-    return " ".join(said)
+    falling = int(trust.falling(rows).sum())
+    return " ".join([*said, *([text("falling", count=falling)] if falling else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -59,10 +59,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         best = others.loc[preferred(others, faster)["relative"].idxmin()]
         key = "faster" if faster.any() else "no_faster"
         beside = ~apart(others, best, ratio=others["relative"] / best["relative"]).drop(best.name)
-        tied = 1 + int(beside.sum())
-        said.append(text(key, technique=technique(best, text), factor=100 / best["relative"], row=best, tied=tied))
-        if not others["apart"].all():
-            said.append(text("overlaps", count=int((~others["apart"]).sum()), total=len(others)))
+        values = {"technique": technique(best, text), "factor": 100 / best["relative"], "tied": 1 + int(beside.sum())}
+        said.append(text(key, row=best, **values))
+        if alike := int((~others["apart"]).sum()):
+            said.append(text("overlaps", count=alike, total=len(others)))
     again = rows[rows["checkpointing"].fillna(False).astype(bool)]
     more = again["hfu_percent"] / again["mfu_percent"]
     said += [text("checkpointed", row=again.loc[more.idxmax()])] if more.notna().any() else []
@@ -114,10 +114,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
 
 def _label(row: pd.Series, text: Texts) -> str:
     """MFU behind a bar, HFU behind it where more is executed than needed; the length of a bar that is cut off."""
-    length = [f"→ {text('share_of', share=row['relative'])}"] if row["relative"] > WIDEST else []
-    if pd.isna(row["mfu_percent"]):
-        return "".join(length)
-    executes_more = row["checkpointing"] is True or row["teacher"] == "online"
-    shares = [row["mfu_percent"], *([row["hfu_percent"]] if executes_more else [])]
-    said = " / ".join([*map(percent, shares[:-1]), text("share_of", share=shares[-1])])
-    return "; ".join([*length, said])
+    said = [f"→ {text('share_of', share=row['relative'])}"] if row["relative"] > WIDEST else []
+    if pd.notna(row["mfu_percent"]):
+        executes_more = row["checkpointing"] is True or row["teacher"] == "online"
+        *shares, last = [row["mfu_percent"], *([row["hfu_percent"]] if executes_more else [])]
+        said.append(" / ".join([*map(percent, shares), text("share_of", share=last)]))
+    return "; ".join(said)

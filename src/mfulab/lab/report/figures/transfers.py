@@ -33,15 +33,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     compared, faster = here["host_s"].notna(), total < here["host_s"]
     lost = here.loc[compared & ~faster, "n"].max()
     won = here.loc[faster & ~(here["n"] <= lost), "n"]
-    if len(won):
-        return f"{words} {text('wins', size=int(won.iloc[0]))}"
-    return f"{words} {text('never')}" if compared.any() and not faster.any() else words
+    said = [text("never")] if compared.any() and not faster.any() else []
+    return " ".join([words, *([text("wins", size=int(won.iloc[0]))] if len(won) else said)])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine; bars are shares of each part, stacked to 100 %, the total time above each."""
-    precision = text.name("precision", rows["precision"].iloc[0])
-    panels = style.by_machine(figure, rows, lambda here: precision, sharey=True)
+    panels = style.by_machine(figure, rows, lambda here: text.name("precision", here["precision"].iloc[0]), sharey=True)
     turned = 90 if rows.groupby("machine").size().max() * len(panels) > MOST_LEVEL else 0
     parts = {f"{part} %": color for part, color in COLORS.items()}
     words = {"ha": "center", "rotation": turned, "fontsize": 8 if turned else 9}

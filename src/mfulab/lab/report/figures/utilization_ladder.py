@@ -53,9 +53,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     )
     each = each[each["falls"] | (each.groupby("rung")["percent"].transform("max") >= SMALL)]
     words, falling = text.within("rungs"), set(each.loc[each["falls"], "rung"])
-    names = {
-        name: words(name) if name in falling else f"({words(name)})" for name in RUNGS if name in set(each["rung"])
-    }
+    present = [name for name in RUNGS if name in set(each["rung"])]
+    names = {name: words(name) if name in falling else f"({words(name)})" for name in present}
     grid = style.panels(figure, [""], curves.apart(rows, text), sharex=True, sharey=True)
     style.fit(figure, len(names))
     each["name"] = each["rung"].map(names)
