@@ -26,10 +26,7 @@ def show(
 ) -> None:
     """Prints the tree and the totals, or every layer as JSON. Raises ConfigurationError for what cannot be counted."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
-    if wrong := [word for word in words if "=" not in word]:
-        raise ConfigurationError(f"{wrong[0]}: give key=value, such as arguments.num_hidden_layers=80")
-    changes = {key: read_yaml(text) for key, _, text in (word.partition("=") for word in words)}
-    config = config_of(model, changes, sequence_length)
+    config = config_of(model, changed(words), sequence_length)
     rows, lines = (_computed if missing(config) else _counted)(config, batch_size, sequence_length)
     notes = list(filter(None, lines))
     if as_json:
@@ -39,6 +36,13 @@ def show(
     console.print(render(rows, depth=depth))
     for line in notes:
         console.print(line, markup=False)
+
+
+def changed(words: Sequence[str]) -> dict[str, Any]:
+    """Keys of a model and their values, from `key=value` each. Raises ConfigurationError."""
+    if wrong := [word for word in words if "=" not in word]:
+        raise ConfigurationError(f"{wrong[0]}: give key=value, such as arguments.num_hidden_layers=80")
+    return {key: read_yaml(text) for key, _, text in (word.partition("=") for word in words)}
 
 
 Told = tuple[list[dict[str, object]], Iterator[str]]

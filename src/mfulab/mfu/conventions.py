@@ -24,6 +24,7 @@ class Choices:
     # forward passes for three), or both, as the device executes it.
     recomputation: Recomputation = "none"
     multiply_add: Literal[2, 1] = 2  # FLOPs of one; 1 where multiply-adds are called FLOPs
+    elements: bool = False  # 6·N for each element of the input, N without embedding tables, in place of all this
 
 
 OURS = Choices()
@@ -51,6 +52,8 @@ CONVENTIONS = tuple(BY_KEY.values())
 def flops(work: Work, choices: Choices) -> float:
     """FLOPs of a step as a convention counts them. A parameter costs 2 FLOPs a token and pass, forward and two
     gradients in training: 6·N in all (Kaplan et al. 2020, arXiv:2001.08361)."""
+    if choices.elements:
+        return work.total_flos
     passes = 3 if work.mode == "training" else 1
     each = 2 * passes * work.tokens
     frozen = choices.frozen and work.mode == "training"

@@ -157,6 +157,9 @@ def change(
 
 def _matters(choices: Choices, counted: Work) -> bool:
     """True if every choice of a convention changes something for this model; ours always does."""
+    if choices.elements:  # alone, and where it is not the same as 6N without embeddings
+        kaplan = flops(counted, Choices(unmultiplied=True, attention="none"))
+        return choices == Choices(elements=True) and counted.total_flos > 0 and counted.total_flos != kaplan
     if choices.unmultiplied and not counted.flops("attention"):
         return False  # formulas in N are those of transformers
     changed = {name: value for name, value in vars(choices).items() if value != getattr(OURS, name)}

@@ -35,6 +35,7 @@ class Work:
     saved_elements: float | None  # kept for the backward pass; None where matmuls and attention alone are known
     cache_elements: float  # keys and values of all tokens; 0 if the model keeps none
     operations: tuple[Operation, ...]
+    total_flos: float = 0  # of training, as Hugging Face's Trainer logs it: 6·elements of the input·N
     message: str = ""  # how it was counted where not on the meta device, and what others may do otherwise
 
     def flops(self, kind: Literal["products", "attention"], how: str = "flops") -> float:

@@ -93,9 +93,11 @@ def _count(
         with fused_operators() if fused else nullcontext():
             generate = generating(mode, model, batch.inputs, model) if mode in ("prefill", "decoding") else None
         ends = [batch.inputs.numel() if batch.inputs.is_floating_point() else 0]
+        kept: list[object] = []  # through the backward pass, as by the variable of a loop
 
         def step() -> torch.Tensor:
             output = generate() if generate else model(batch.inputs)
+            kept[:] = [output]
             ends[1:] = [first_tensor(output).numel()]
             return loss(output, batch.targets, config.task) if training else first_tensor(output)
 

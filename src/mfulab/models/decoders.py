@@ -94,6 +94,7 @@ def computed(
         saved_elements=None,
         cache_elements=2 * found.layers * found.key_value_heads * found.head_width * keys * batch_size,
         operations=tuple(_operations(found, batch_size, tokens, keys, mode)),
+        total_flos=6 * tokens * (blocks + norms + found.head.weights * (not found.tied)) if mode == "training" else 0,
         message=f"by arithmetic on its dimensions; {lacks('counting the module itself', missing(config) or 'torch')}",
     )
 

@@ -57,7 +57,9 @@ def _extended(one: Work, two: Work, layers: int) -> Work:
 
 def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, mode: Mode, alike: bool = True) -> Work:
     """Counts the whole model; `alike` sums over blocks that differ in their number alone."""
-    from mfulab.flops.compare import looked_up_parameters, transformer_shape  # imports torch
+    import torch
+
+    from mfulab.flops.compare import looked_up_parameters, transformer_shape
     from mfulab.flops.experts import active_parameters
     from mfulab.models.counted import count_model
 
@@ -66,6 +68,8 @@ def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, 
     shape = transformer_shape(counted.model) if length else None
     parameters = list(counted.model.parameters())
     held = sum(each.numel() for each in parameters)
+    tables = sum(each.weight.numel() for each in counted.model.modules() if isinstance(each, torch.nn.Embedding))
+    elements = batch_size * (length or math.prod(config.input_shape or ()))
     return Work(
         mode=mode,
         tokens=batch_size * (1 if mode == "decoding" else length or 1),
@@ -78,6 +82,7 @@ def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, 
         saved_elements=counted.count.saved.elements,
         cache_elements=shape.cache_elements(batch_size * length) if shape and length else 0,
         operations=tuple(_operations(counted.count.operations, alike)),
+        total_flos=6 * elements * (held - tables) if mode == "training" else 0,
         message=LATENT if mode == "decoding" and shape and shape.latent_width else counted.message,
     )
 
@@ -133,7 +138,7 @@ def explain(
     sheet_name, denominators = denominators_of(device, precision, peak_tflop_s)
     if reported is not None and not math.isfinite(reported):
         raise ConfigurationError(f"reported={reported}: give an MFU in percent")
-    _check(config, sequence_length, devices, [mode])
+    check(config, sequence_length, devices, [mode])
     speeds = {"tokens_per_s": tokens_per_s, "samples_per_s": samples_per_s, "time_s": time_s}
     rate = _samples_per_s(config, sequence_length, batch_size, devices, speeds)
     counted = work_of(config, sequence_length, mode=mode)
@@ -198,7 +203,7 @@ def expect(
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
     decodes = config.vocabulary_size is not None and config.task == "language_modeling"
     modes = modes or (("training", "inference", "decoding") if decodes else ("training", "inference"))
-    _check(config, sequence_length, devices, modes)
+    check(config, sequence_length, devices, modes)
     sheet, _, spec = peak_of(device, precision)
     if sheet.memory_gb_s is None:
         raise ConfigurationError(f"device={device}: the datasheet prints no memory bandwidth")
@@ -208,7 +213,7 @@ def expect(
     return [expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices) for counted in counts]
 
 
-def _check(config: ModelConfig, sequence_length: int | None, devices: int, modes: Sequence[str]) -> None:
+def check(config: ModelConfig, sequence_length: int | None, devices: int, modes: Sequence[str]) -> None:
     """Raises ConfigurationError for no device, for an unknown mode, and for a length that the model does not take."""
     for mode in modes:
         if mode not in get_args(Mode):

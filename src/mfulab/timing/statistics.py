@@ -20,6 +20,12 @@ FEWEST_FAST = 5  # where half of all processes are slow, as many are all slow on
 # Standard error of that quantile of n normal values, in standard deviations ÷ √n: √(p·(1−p)) ÷ the density there.
 QUANTILE_ERROR = 0.3 / 0.1755
 
+# Weight of the machine's usual spread beside a run's own, in degrees of freedom, and the fewest runs that tell it.
+PRIOR_DEGREES = 4
+FEWEST_RUNS = 8
+# Median of χ² with d degrees of freedom, ÷ d: a median of sample variances ÷ this is their common variance.
+MEDIAN_OF_CHI_SQUARE = {1: 0.4549, 2: 0.6931, 3: 0.7887, 4: 0.8392}
+
 
 class Stats:
     """Statistics of finite values in any unit."""
@@ -59,6 +65,14 @@ def relative_half_width(values: Sequence[float], usual: float | None = None, pri
     if spread is None:
         return None
     return interval_half_width(spread**2, len(values) - 1, len(values), math.sqrt(math.pi / 2), usual, prior)
+
+
+def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
+    """The variance between processes that most runs of a machine have, by (variance, degrees of freedom) of each."""
+    if len(spreads) < FEWEST_RUNS:
+        return None
+    scaled = [variance / MEDIAN_OF_CHI_SQUARE.get(degrees, 1 - 2 / (9 * degrees)) for variance, degrees in spreads]
+    return Stats(scaled).median  # which a few disturbed runs do not move
 
 
 def mean_half_width(values: Sequence[float]) -> float | None:

@@ -16,21 +16,19 @@ from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import unquoted, write_csv
-from mfulab.core.language.quantities import ABSENT, percent, quantity, significant
+from mfulab.core.language.quantities import ABSENT, change, percent, quantity
 from mfulab.core.terminal import Terminal
 from mfulab.lab.planning.naming import short
 from mfulab.lab.tables import build, replicates
 from mfulab.lab.tables.details import cells
 from mfulab.lab.tables.records import from_folder, from_recorded
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.timing.statistics import FEWEST_FAST, Stats, fast_variance, undisturbed
+from mfulab.timing.paired import NOTICEABLE, Compared, Run, decided, one_sided, verdict_of
+from mfulab.timing.statistics import FEWEST_FAST, Stats, fast_variance, undisturbed, usual_variance
 
 STEPS = ("profile_step", "bench_matmul")
 TABLES = {step: MEASUREMENTS[step].table for step in STEPS}
 FEWEST_PROCESSES = 4  # of each set, from which on a ratio has an interval of its own: three may all be slow
-NOTICEABLE = 0.02  # relative: times that are known to lie this close together are the same for every purpose
-# Two one-sided tests at 5 % tell equivalence, each by the end of a 90 % interval (Schuirmann, 1987): 1.645 ÷ 1.96.
-ONE_SIDED = 0.839
 UNKNOWN_DRIFT = "what the machine does between sweeps is not: experiment=repeat measures it"
 FAST = "times on a CPU are the 5th percentile of steps"
 UNDECIDED = 3  # the exit status of a gate that nothing has passed or failed
@@ -38,7 +36,6 @@ LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
 STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
 
-Run = tuple[str, str]  # measurement, name
 Row = Mapping[str, object]
 Rows = Mapping[Run, Row]
 
@@ -51,22 +48,6 @@ class Interval:
     low_s: float
     high_s: float
     known: bool
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One run in both sets; times are None if a set lacks them, bounds also if a time has no interval."""
-
-    step: str
-    run: str
-    verdict: str
-    old_s: float | None = None
-    new_s: float | None = None
-    ratio: float | None = None  # new ÷ old: below 1 is faster
-    ratio_low: float | None = None  # of its 95 % interval
-    ratio_high: float | None = None
-    detects_percent: float | None = None  # smallest slowdown that would have been called one, with bounds as wide
-    because: str = ""
 
 
 COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the file, which also names both folders
@@ -83,36 +64,12 @@ def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tup
     return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
 
 
-def decided(
-    run: Run, old_s: float, new_s: float, ratio: float, bounds: tuple[float, float], noticeable: float
-) -> Compared:
-    """A run's verdict by the interval of its ratio, and the smallest change that would have had one."""
-    says, because = verdict_of(ratio, *bounds, noticeable)
-    detects = 100 * ((1 + noticeable) * ratio / bounds[0] - 1)
-    return Compared(*run, says, old_s, new_s, ratio, *bounds, detects, because)
-
-
 def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
     """The 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner, 2008)."""
     ratio = new.time_s / old.time_s
     low = math.hypot(math.log(new.time_s / new.low_s), math.log(old.high_s / old.time_s))
     high = math.hypot(math.log(new.high_s / new.time_s), math.log(old.time_s / old.low_s))
     return ratio * math.exp(-low), ratio * math.exp(high)
-
-
-def verdict_of(ratio: float, low: float, high: float, noticeable: float = NOTICEABLE) -> tuple[str, str]:
-    """(verdict, reason) of a ratio new ÷ old and its 95 % interval, as of two times."""
-    if high < 1 / (1 + noticeable):
-        return "faster", ""
-    if low > 1 + noticeable:
-        return "slower", ""
-    is_same = one_sided(ratio, low) >= 1 / (1 + noticeable) and one_sided(ratio, high) <= 1 + noticeable
-    return ("same", "") if is_same else ("ambiguous", "the confidence intervals allow both a difference and none")
-
-
-def one_sided(ratio: float, end: float) -> float:
-    """The end of the 90 % interval on the side of `end`, of the 95 % one: what a one-sided test at 5 % rests on."""
-    return ratio * (end / ratio) ** ONE_SIDED
 
 
 def interval(row: Row) -> Interval | None:
@@ -130,7 +87,7 @@ def verdicts(before: Rows, after: Rows, noticeable: float = NOTICEABLE, drift: f
     runs = sorted(dict.fromkeys([*before, *after]), key=lambda run: STEPS.index(run[0]))
     processes = [replicates.times_of(row) for row in (*before.values(), *after.values())]
     spreads = [replicates.jackknife_variance(times) for times in processes if len(times) >= FEWEST_PROCESSES]
-    usual = replicates.usual_variance(spreads)
+    usual = usual_variance(spreads)
     return [_one(run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs]
 
 
@@ -249,15 +206,6 @@ def table(compared: Sequence[Compared]) -> Table:
     return shown
 
 
-def change(ratio: float) -> str:
-    """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
-    if ratio >= 2:
-        return f"×{significant(ratio, 2)}"
-    if ratio <= 0.5:
-        return f"÷{significant(1 / ratio, 2)}"
-    return f"{'+' if ratio >= 1 else '−'}{percent(abs(100 * (ratio - 1)))} %"
-
-
 def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> None:
     """Writes the comparison as CSV, with both folders; results/tables/comparison.csv becomes a section of the page."""
     write_csv(path, ({**asdict(each), "old": old, "new": new} for each in compared), COLUMNS)
@@ -339,14 +287,14 @@ class Trust:
 def trust(runs: Sequence[Sequence[float]]) -> Trust:
     """The trust that the processes' times of each run of one machine deserve."""
     several = [list(times) for times in runs if len(times) > 1]
-    usual = replicates.usual_variance([fast_variance(times) for times in several])
+    usual = usual_variance([fast_variance(times) for times in several])
     known = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
     split = list(filter(None, map(replicates.measurements, several)))
     if not split:
         return known
     # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
     turns = itertools.zip_longest(*split)
-    usuals = [replicates.usual_variance([fast_variance(each) for each in turn if each]) for turn in turns]
+    usuals = [usual_variance([fast_variance(each) for each in turn if each]) for turn in turns]
     covered, changed = [], []
     for measurements in split:
         intervals = []

@@ -14,6 +14,8 @@ from mfulab.device import is_gpu
 from mfulab.lab.tables.columns import Record, Records
 from mfulab.timing.probe import DISTURBED, Best, State
 from mfulab.timing.statistics import (
+    FEWEST_RUNS,
+    PRIOR_DEGREES,
     QUANTILE_ERROR,
     UNDISTURBED,
     Stats,
@@ -22,6 +24,7 @@ from mfulab.timing.statistics import (
     relative_half_width,
     undisturbed,
     undisturbed_half_width,
+    usual_variance,
 )
 
 ADDED: tuple[str, ...] = (
@@ -35,11 +38,6 @@ ADDED: tuple[str, ...] = (
 )
 ADDED += ("disturbed_windows", "repeated_windows", "probe_s")
 FIRST = ("started_at", "first_call_s", "first_calls", "first_calls_mean_s", "compile_s", "loss")  # of the first ok one
-# Weight of the machine's usual spread beside a run's own, in degrees of freedom, and the fewest runs that tell it.
-PRIOR_DEGREES = 4
-FEWEST_RUNS = 8
-# Median of χ² with d degrees of freedom, ÷ d: a median of sample variances ÷ this is their common variance.
-MEDIAN_OF_CHI_SQUARE = {1: 0.4549, 2: 0.6931, 3: 0.7887, 4: 0.8392}
 # By machine and threads: a matmul on two threads is no measure of one on four.
 Bests = Mapping[tuple[str, int], Best]
 QUIET = 0.05  # the share of probes that may be faster than the best: one lucky probe must not disturb all others
@@ -162,14 +160,6 @@ def interval_columns(
     columns["precision_percent"] = 100 * (math.sqrt(high / low) - 1)
     columns[quantity.low], columns[quantity.high] = low, high
     return columns
-
-
-def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
-    """The variance between processes that most runs of a machine have, by (variance, degrees of freedom) of each."""
-    if len(spreads) < FEWEST_RUNS:
-        return None
-    scaled = [variance / MEDIAN_OF_CHI_SQUARE.get(degrees, 1 - 2 / (9 * degrees)) for variance, degrees in spreads]
-    return statistics.median(scaled)  # which a few disturbed runs do not move
 
 
 def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
