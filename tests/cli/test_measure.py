@@ -10,15 +10,19 @@ import textwrap
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from support.processes import HANGS_S
 from torch.nn.modules import module as of_modules
 from torch.optim import optimizer as of_optimizers
 
 from mfulab.cli.main import main
+from mfulab.loop.interactive import peaks, script
+from mfulab.loop.interactive.peaks import Ceiling
 
 MODEL = """
 import sys
 import torch
+import torch.utils.checkpoint
 from torch import nn
 model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
 """
@@ -143,6 +147,21 @@ def test_an_optimiser_that_exists_is_waited_for(measured):
     assert row["flops"] == TRAINING
 
 
+def test_an_optimiser_whose_steps_do_not_show_is_given_up(measured):
+    """So does a compiled one: its first step shows, and no other."""
+    script = f"""
+    {STEP}
+    for _ in range(540):
+        model(torch.randn(4, 32)).sum().backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight -= 1e-3 * weight.grad
+                weight.grad = None
+    """
+    row, _ = measured(script, "--steps", "5")
+    assert (row["flops"], row["step_of"]) == (TRAINING, "Sequential")
+
+
 def test_an_optimiser_that_comes_later_is_measured_instead(measured):
     script = f"""
     with torch.no_grad():
@@ -227,14 +246,51 @@ def test_an_error_of_measuring_never_reaches_the_script(measured, monkeypatch):
     assert said.err.count("measuring broke") == 1
 
 
-def test_random_numbers_are_the_scripts_own(measured, capsys):
+def test_copies_to_a_device_are_a_phase_and_recomputation_is_none(monkeypatch):
+    """A checkpoint's forward pass inside the backward pass is backward; a copy inside the forward pass is forward."""
+    monkeypatch.setattr(script, "is_gpu", lambda _: True)
+    model = torch.nn.Linear(4, 4)
+
+    def fail(error):
+        raise error
+
+    split = script.Split([model], torch.device("cpu"), fail)
+    for _ in range(3):
+        batch = torch.randn(2, 4, dtype=torch.float64).to(torch.float32)
+        batch.requires_grad_()
+        torch.utils.checkpoint.checkpoint(model, batch, use_reentrant=False).sum().backward()
+        split.step()
+    split.close()
+    assert split.steps[0] == ["other", "copy", "other", "forward", "other", "backward", "other"]
+    row = split.row()
+    assert row["copy_ms"] > 0
+    assert (row["loader_ms"], row["optimiser_ms"]) == (None, None)
+    assert "to" not in vars(torch.Tensor)
+    assert_nothing_is_left()
+
+
+def test_a_row_that_cannot_be_written_is_said(measured, tmp_path, monkeypatch, capsys):
+    assert main(["measure", "--json", str(tmp_path / "nowhere/row.json"), __file__]) == 2
+    assert "row.json: no such folder" in capsys.readouterr().err
+
+    def full(*_):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(script, "write_text", full)
+    row, said = measured(f"for _ in range(30):\n    {STEP}\nprint('whole')", "--steps", "3")
+    assert (row, said.out) == (None, "whole\n")
+    assert "the disk is full" in said.err
+
+
+def test_random_numbers_are_the_scripts_own(measured, monkeypatch, capsys):
+    monkeypatch.setattr(peaks, "measured_ceiling", lambda *_: Ceiling(torch.rand(9).max().item()))
     script = f"""
     torch.manual_seed(0)
     for _ in range(20):
         {STEP}
     print(torch.rand(1).item())
     """
-    _, said = measured(script, "--steps", "3", "--ceiling", "0.2")
+    _, said = measured(script, "--steps", "3", "--ceiling", "1")
     exec(compile(HEAD + textwrap.dedent(script), "plain", "exec"), {})
     assert said.out == capsys.readouterr().out
 

@@ -44,7 +44,9 @@ onsuccess:
 
 onerror:
     if lab.shows_what_there_is(workflow.dag.needrun_jobs()):
-        shell(f"mkdir -p results/tables; ({PARTIAL_PAGE}) >> results/tables/first_page.log 2>&1 || true", params=lab)
+        shell(
+            f"mkdir -p results/tables; ({PARTIAL_PAGE}) >> results/tables/first_page.log 2>&1 || true", params=lab
+        )
     lifetime.stop()
 
 

@@ -79,11 +79,10 @@ def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None)
             layers.setdefault(".".join(parts[:length]), [0.0, 0.0])[each.direction == "backward"] += each.flops
     names = "forward_flops", "backward_flops", "share_percent"
     forward, backward = layers[""]
-    rows: list[dict[str, object]] = [
-        {"layer": name, "module": "" if name else config.name}
-        | dict(zip(names, (*each, 100 * sum(each) / (forward + backward)), strict=True))
-        for name, each in layers.items()
-    ]
+    rows = list[dict[str, object]]()
+    for name, flops in layers.items():
+        numbers: dict[str, object] = dict(zip(names, (*flops, 100 * sum(flops) / (forward + backward)), strict=True))
+        rows.append({"layer": name, "module": "" if name else config.name} | numbers)
     causal = sum(each.causal_flops for each in step.operations)
     parameters = step.parameters, step.parameters - step.inactive
     return rows, _totals(*parameters, forward, backward, causal, step.tokens, step.message)
@@ -121,9 +120,8 @@ def _totals(
     whole: float, active: float, forward: float, backward: float, causal: float, tokens: float, *notes: str
 ) -> Iterator[str]:
     yield f"parameters {quantity(whole)}" + (f", {quantity(active)} active a token" * (active != whole))
-    yield f"forward {quantity(forward, 'FLOP')}, backward {quantity(backward, 'FLOP')}" + (
-        f" (× {backward / forward:.2f})" if forward else ""
-    )
+    ratio = f" (× {backward / forward:.2f})" if forward else ""
+    yield f"forward {quantity(forward, 'FLOP')}, backward {quantity(backward, 'FLOP')}{ratio}"
     yield f"causal attention by its half: {quantity(causal, 'FLOP')}" * (causal != forward + backward)
     yield f"a token: {quantity((forward + backward) / (tokens or 1), 'FLOP')}" * bool(tokens)
     yield from notes

@@ -16,14 +16,17 @@ from typing import Any
 from mfulab.core.errors import ConfigurationError
 
 
-def run(words: Sequence[str], is_module: bool, **wanted: Any) -> Callable[[], int]:
+def run(words: Sequence[str], is_module: bool, out: Path | None, **wanted: Any) -> Callable[[], int]:
     """Gives what runs the script, outside of whatever makes sentences of errors: they are the script's own.
 
-    Raises ConfigurationError where there is no such script.
+    Raises ConfigurationError where there is no such script, or no folder for the row.
     """
     script, *arguments = words
     if not is_module and not Path(script).is_file():
         raise ConfigurationError(f"{script}: no such script. A module is given as `mfulab measure -m {script}`")
+    if out and not out.absolute().parent.is_dir():
+        raise ConfigurationError(f"--json {out}: no such folder")
+    wanted["out"] = out and out.absolute()  # the script may go elsewhere
     return lambda: _measured(script, arguments, is_module, wanted)
 
 
@@ -31,9 +34,9 @@ def _measured(script: str, arguments: Sequence[str], is_module: bool, wanted: di
     pid, made = os.getpid(), list[Any]()
 
     def begin() -> None:
-        from mfulab.loop.interactive.script import Script, Wanted
+        from mfulab.loop.interactive.script import Script
 
-        made.append(Script(Wanted(script, **wanted)))
+        made.append(Script(script, **wanted))
 
     waits = _Imports({"torch": begin, "torch._dynamo": lambda: [each.follow_compiler() for each in made]})
     sys.meta_path.insert(0, waits)
@@ -51,7 +54,7 @@ def _measured(script: str, arguments: Sequence[str], is_module: bool, wanted: di
         waits.end()
         if made:
             made[0].end(error)
-        elif os.getpid() == pid:
+        elif os.getpid() == pid and "torch" not in sys.modules:
             print(f"mfulab measure {script}: nothing is measured: it imports no torch", file=sys.stderr)
     return 0
 

@@ -45,14 +45,11 @@ def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
             _file(console, text, read.analysis, row, language)
     rows = [row for _, row in found if row["status"] == "ok"]
     if len(rows) > 1:
-        of_each = [
-            (
-                *(row["model"], row["device"] or "—", quantity(row["time_s"], "s")),
-                *(_share(row[name]) for name in ("kernel_busy_percent", "mfu_percent")),
-                verdicts.columns(row, language=language)["verdict"],
-            )
-            for row in rows
-        ]
+        of_each = []
+        for row in rows:
+            shares = (_share(row[name]) for name in ("kernel_busy_percent", "mfu_percent"))
+            verdict = verdicts.columns(row, language=language)["verdict"]
+            of_each.append((row["model"], row["device"] or "—", quantity(row["time_s"], "s"), *shares, verdict))
         table(console, text, "overview", OVERVIEW, of_each)
     for row in {row["job"] if row.get("job_ranks") else id(row): row for row in rows}.values():
         # Of a job the time of the rank that waits least, of one rank its own.

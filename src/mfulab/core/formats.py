@@ -1,8 +1,6 @@
-"""The number formats, once: torch's types, sizes, and the error that rounding gives in a matmul.
-
-Expected errors are ‖C−R‖F / ‖R‖F for standard normal inputs and K = 1024 against float64 of the *quantised* inputs;
-tf32's against the unquantised ones. A float32 sum grows like 2⁻²⁴·√K, fp16 and bf16 round their output once.
-"""
+"""The number formats, once: torch's types, sizes, and the error that rounding gives in a matmul. Expected errors are
+‖C−R‖F / ‖R‖F for standard normal inputs and K = 1024 against float64 of the *quantised* inputs; tf32's against the
+unquantised ones. A float32 sum grows like 2⁻²⁴·√K, fp16 and bf16 round their output once."""
 
 import math
 from dataclasses import dataclass

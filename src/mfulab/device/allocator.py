@@ -1,9 +1,6 @@
-"""State of the C library's allocator, which decides whether a step's tensors lie in new pages each time.
-
-glibc (malloc/malloc.c, mallopt(3)) maps a block above its threshold anew and unmaps it when it is freed. The
-threshold begins at 128 KiB and becomes the size of the largest mapped block freed, up to 32 MiB; twice that, free,
-is given back.
-"""
+"""State of the C library's allocator, which decides whether a step's tensors lie in new pages each time. glibc
+(malloc/malloc.c, mallopt(3)) maps a block above its threshold anew and unmaps it when it is freed. The threshold begins
+at 128 KiB and becomes the size of the largest mapped block freed, up to 32 MiB; twice that, free, is given back."""
 
 import contextlib
 import ctypes

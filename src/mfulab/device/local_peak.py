@@ -1,8 +1,6 @@
-"""Computed peaks of local devices; apart, so that an edited table of peaks re-runs only what holds peaks.
-
-A CPU's is physical cores × clock × vector units × lanes × 2. In virtual machines the turbo clock is invisible, so a
-thread may exceed this by a fifth: a CPU's MFU is reported against the measured ceiling.
-"""
+"""Computed peaks of local devices; apart, so that an edited table of peaks re-runs only what holds peaks. A CPU's is
+physical cores × clock × vector units × lanes × 2. In virtual machines the turbo clock is invisible, so a thread may
+exceed this by a fifth: a CPU's MFU is reported against the measured ceiling."""
 
 from collections.abc import Mapping
 from typing import Any

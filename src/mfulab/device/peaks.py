@@ -1,9 +1,6 @@
 """Dense peaks of accelerators: FLOP/s = units × FMA per clock and unit × 2 × clock, for fp32 accumulation. Needs no
-torch.
-
-Where the product is more than 1 % off the printed figure, and no rounding explains it, the printed one counts. A
-device without a datasheet here has no peak, but a reason, never that of a similar product.
-"""
+torch. Where the product is more than 1 % off the printed figure, and no rounding explains it, the printed one counts. A
+device without a datasheet here has no peak, but a reason, never that of a similar product."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

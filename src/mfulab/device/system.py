@@ -1,8 +1,6 @@
-"""Features that Linux alone has, each with its stand-in on macOS: None, or nothing done, where there is no answer.
-
-No other module but `lab/runtime/processes.py` asks which system it is. Each run's client starts with it: pathlib
-would be a third of that start.
-"""
+"""Features that Linux alone has, each with its stand-in on macOS: None, or nothing done, where there is no answer. No
+other module but `lab/runtime/processes.py` asks which system it is. Each run's client starts with it: pathlib would be
+a third of that start."""
 
 import os
 import resource

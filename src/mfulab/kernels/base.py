@@ -1,8 +1,5 @@
-"""Base of every matmul implementation: C[batch,m,n] = A[batch,m,k] · B[batch,k,n].
-
-A new one is a file, `NAME.py`, with a `MatmulKernel` called as the file in capitals; others are named by
-`config/kernel/NAME.yaml`.
-"""
+"""Base of every matmul implementation: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]. A new one is a file, `NAME.py`, with
+a `MatmulKernel` called as the file in capitals; others are named by `config/kernel/NAME.yaml`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

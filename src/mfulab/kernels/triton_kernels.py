@@ -86,9 +86,7 @@ DEFAULTS = {4: ((128, 128, 32), 8, 3), 2: ((128, 256, 64), 8, 3), 1: ((128, 256,
 
 class TritonKernel(MatmulKernel):
     """`block` is (tile_m, tile_n, tile_k), powers of 2; Triton's interpreter (TRITON_INTERPRET=1) takes CPU tensors.
-
-    wgmma takes 8-bit and tf32 operands along k alone: B is transposed beforehand, in the end-to-end time only.
-    """
+    wgmma takes 8-bit and tf32 operands along k alone: B is transposed beforehand, in the end-to-end time only."""
 
     accumulates_fast = True  # Triton's default for fp8 on Hopper
     family = "Triton"

@@ -1,8 +1,6 @@
-"""The measurements, found by their folders; planning, rules, tables, merging, recordings and the page derive from it.
-
-A folder's `__init__.py` declares config, row and `MEASUREMENT`, without torch. `measure(config, folder)` of its
-`measure.py` gives a `Measured`, may leave files in the folder, and raises UnsupportedError if a run cannot be done.
-"""
+"""The measurements, found by their folders; planning, rules, tables, merging, recordings and the page derive from it. A
+folder's `__init__.py` declares config, row and `MEASUREMENT`, without torch. `measure(config, folder)` of its
+`measure.py` gives a `Measured`, may leave files in the folder, and raises UnsupportedError if a run cannot be done."""
 
 import pkgutil
 from importlib import import_module

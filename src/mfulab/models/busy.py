@@ -31,10 +31,8 @@ class TinyKernels(nn.Module):
 
 
 class Spinning(nn.Module):
-    """One small matmul, then a wait of about `milliseconds` that counts as work: [batch, width] → [batch, classes].
-
-    On a GPU one thread of one SM watches the clock. On a CPU every thread runs through an integer loop.
-    """
+    """One small matmul, then a wait of about `milliseconds` that counts as work: [batch, width] → [batch, classes]. On
+    a GPU one thread of one SM watches the clock. On a CPU every thread runs through an integer loop."""
 
     def __init__(self, width: int = 64, milliseconds: float = 20.0, classes: int = 10) -> None:
         super().__init__()

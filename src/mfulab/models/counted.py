@@ -49,12 +49,9 @@ def count_model(
     mode: Mode = "training",
 ) -> ModelCount:
     """Counts one step of `batch_size` samples, whatever the number format; with `checkpointing` each block is
-    recomputed.
-
-    Inference is a forward pass in evaluation mode; prefill that of a prompt with its last token's logits alone;
-    decoding that of the last token, keys and values of those before in a cache. Raises ModelError if it cannot be
-    built, UnsupportedError without cache or blocks, CountError if all three ways fail.
-    """
+    recomputed. Inference is a forward pass in evaluation mode; prefill that of a prompt with its last token's logits
+    alone; decoding that of the last token, keys and values of those before in a cache. Raises ModelError if it cannot
+    be built, UnsupportedError without cache or blocks, CountError if all three ways fail."""
     failures: dict[str, str] = {}
     words: dict[Means, str] = {"meta": "the meta device", "fake": "fake tensors", "cpu": "the CPU"}
     for means, where in words.items():

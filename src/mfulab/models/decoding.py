@@ -11,11 +11,9 @@ from mfulab.core.errors import UnsupportedError
 
 def generating(mode: str, model: torch.nn.Module, tokens: torch.Tensor, call: Callable[..., Any]) -> Callable[[], Any]:
     """The step that reads a prompt (`prefill`) or decodes its last token (`decoding`), logits of that token alone.
-
     `tokens`: [batch, sequence_length]; `call`: the model, a causal one of transformers, or what it was compiled to.
     Decoding appends to a cache of all but the last, as generation does by copying, and takes the token away again:
-    every step is the same. Raises UnsupportedError for a model without cache, or one token.
-    """
+    every step is the same. Raises UnsupportedError for a model without cache, or one token."""
     accepted, reason = signature(model.forward).parameters, f"{type(model).__name__} keeps no cache of keys and values"
     if not {"past_key_values", "use_cache"} <= accepted.keys():
         raise UnsupportedError(f"decoding: {reason}")

@@ -14,11 +14,9 @@ Form = Literal["packed", "flex", "two_dimensional", "window"]
 
 class Attention(nn.Module):
     """[batch, tokens, width] → [batch, classes]: projections around one attention layer, and a classifier of the mean.
-
-    FLOPs of a sequence forward: 2·tokens·4·width² + 4·pairs·width + 2·width·classes. `packed` and `flex` hold
-    documents of `document` tokens: tokens·document pairs; a `window` reaches as far. `two_dimensional` attends in
-    each head by itself.
-    """
+    FLOPs of a sequence forward: 2·tokens·4·width² + 4·pairs·width + 2·width·classes. `packed` and `flex` hold documents
+    of `document` tokens: tokens·document pairs; a `window` reaches as far. `two_dimensional` attends in each head by
+    itself."""
 
     def __init__(self, form: Form, width: int = 256, heads: int = 4, document: int = 32, classes: int = 10) -> None:
         super().__init__()

@@ -16,10 +16,8 @@ _side_stream = cache(torch.cuda.Stream)
 
 
 class LibraryNormGelu(nn.Module):
-    """torch's layer norm and GELU, an operator each: [..., width] → [..., width].
-
-    GELU by tanh: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016, arXiv:1606.08415).
-    """
+    """torch's layer norm and GELU, an operator each: [..., width] → [..., width]. GELU by tanh: 0.5·x·(1 +
+    tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
 
     epsilon: Final[float] = 1e-5
     slope: Final[float] = math.sqrt(2 / math.pi)

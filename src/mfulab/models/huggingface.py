@@ -29,11 +29,8 @@ transformers.AttentionInterface.register(_UNMASKED, _attend)
 
 def build(architecture: str, attention: str = "sdpa", **config: Any) -> torch.nn.Module:
     """Builds `transformers.<architecture>` from its config class's arguments, without a cache unless `use_cache` is
-    given.
-
-    `attention`: sdpa, causal where the architecture is, without padding masks, or another of transformers'
-    implementations. Raises ModelError where transformers has no such model class.
-    """
+    given. `attention`: sdpa, causal where the architecture is, without padding masks, or another of transformers'
+    implementations. Raises ModelError where transformers has no such model class."""
     model_class: Any = getattr(transformers, architecture, None)
     if getattr(model_class, "config_class", None) is None:
         raise ModelError(f"model.arguments.architecture={architecture}: transformers has no such model class")

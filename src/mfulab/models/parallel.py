@@ -77,11 +77,9 @@ def wrap(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device)
 
 def predicted_bytes(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device) -> int:
     """Bytes that each process sends in a step to train `model`, not yet wrapped, by the formulas of ring collectives.
-
-    Of n bytes over d processes an all-gather or reduce-scatter sends n·(d−1)/d, an all-reduce twice as much
-    (Patarasuk and Yuan 2009). DDP reduces gradients to all. FSDP2 gathers blocks' weights forward and backward,
-    others once, and scatters gradients; gloo reduces to all in its place.
-    """
+    Of n bytes over d processes an all-gather or reduce-scatter sends n·(d−1)/d, an all-reduce twice as much (Patarasuk
+    and Yuan 2009). DDP reduces gradients to all. FSDP2 gathers blocks' weights forward and backward, others once, and
+    scatters gradients; gloo reduces to all in its place."""
     sizes = {id(each): each.numel() * each.element_size() for each in model.parameters()}
     others = (parallel.processes - 1) / parallel.processes
     if parallel.wrapper == "ddp":

@@ -19,11 +19,8 @@ def perceptron(width: int, hidden: int, depth: int) -> nn.Sequential:
 
 def prune(model: nn.Module, config: ModelConfig) -> None:
     """Prunes `config.pruned_share` of the weights of least magnitude in place (Han et al. 2015); UnsupportedError where
-    no layer can be.
-
-    `masked` and `two_of_four` leave shapes, and so FLOPs; `structured` takes hidden units out of two linear layers
-    in a row (Li et al. 2017, arXiv:1608.08710, for filters). On the meta device shapes alone change.
-    """
+    no layer can be. `masked` and `two_of_four` leave shapes, and so FLOPs; `structured` takes hidden units out of two
+    linear layers in a row (Li et al. 2017, arXiv:1608.08710, for filters). On the meta device shapes alone change."""
     if config.pruning == "structured":
         pairs = list(_pairs(model))
         if not pairs:

@@ -161,11 +161,9 @@ def training_step(
     teacher: Callable[[], torch.Tensor] | None = None,
 ) -> Callable[..., torch.Tensor]:
     """Forward, loss and backward for each micro-batch, then clipping, optimiser step and zero_grad; returns the loss.
-
-    For a CUDA graph the optimiser's counters stay on the device. Under fp16 autocast the loss is scaled
-    (Micikevicius et al. 2018, arXiv:1710.03740). The step takes a `Mark`; `other` is fetching, a teacher, unscaling,
-    clipping, the schedule, zero_grad.
-    """
+    For a CUDA graph the optimiser's counters stay on the device. Under fp16 autocast the loss is scaled (Micikevicius
+    et al. 2018, arXiv:1710.03740). The step takes a `Mark`; `other` is fetching, a teacher, unscaling, clipping, the
+    schedule, zero_grad."""
     workload, precision, task = config.workload, config.precision, config.model.task
     capturable = config.execution.mode == "cuda_graph"
     optimizer = _optimizer(parameters, workload, capturable)

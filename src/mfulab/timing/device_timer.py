@@ -19,12 +19,9 @@ BETWEEN_MARKS = QUEUED // 2
 
 class DeviceTimer(HostTimer):
     """CUDA events on the current stream, held by a spinning kernel a little longer than the host took to queue as many
-    launches.
-
-    Of a longer group the first `QUEUED` calls are held; marks between later ones show that the device never caught
-    up. A group whose hold ended early, or that was caught up, is void: the next hold is longer, calibrated anew.
-    After three a group is of `QUEUED` calls at most; after three such it is timed as it is, and not `held`.
-    """
+    launches. Of a longer group the first `QUEUED` calls are held; marks between later ones show that the device never
+    caught up. A group whose hold ended early, or that was caught up, is void: the next hold is longer, calibrated anew.
+    After three a group is of `QUEUED` calls at most; after three such it is timed as it is, and not `held`."""
 
     most_calls = 100_000  # as many as a kernel of 1 µs needs
 

@@ -18,11 +18,9 @@ Mark = Callable[[Phase], object]
 def phase_readings(
     step: Callable[[], object], marked: Callable[[Mark], object] | str, clock: Clock, length_s: float, estimate_s: float
 ) -> Readings:
-    """Median ms of each phase of a step, over about `length_s` of steps of `estimate_s`; their sum ÷ the step.
-
-    `marked` does the step and calls what it is given as each phase ends; a text says why it has none. After each
-    marked step comes one without marks: their quotient says what marking costs, whatever the machine does.
-    """
+    """Median ms of each phase of a step, over about `length_s` of steps of `estimate_s`; their sum ÷ the step. `marked`
+    does the step and calls what it is given as each phase ends; a text says why it has none. After each marked step
+    comes one without marks: their quotient says what marking costs, whatever the machine does."""
     if isinstance(marked, str):
         return missing(dict.fromkeys((f"{phase}_ms" for phase in get_args(Phase)), "ms"), "marked steps", marked)
     fitting = min(FEWEST, math.floor(LONGEST_S / max(estimate_s, 1e-9)))

@@ -1,8 +1,6 @@
-"""Times short calls, hot and cold, contestants interleaved so that drift hits all alike, until the spread settles.
-
-The stopping rule is nvbench's: noise under 0.5 %, or falling no longer. One repetition is a group of calls long
-enough for its clock; a cold one is a single call after the caches were flushed.
-"""
+"""Times short calls, hot and cold, contestants interleaved so that drift hits all alike, until the spread settles. The
+stopping rule is nvbench's: noise under 0.5 %, or falling no longer. One repetition is a group of calls long enough for
+its clock; a cold one is a single call after the caches were flushed."""
 
 import math
 import statistics
@@ -140,11 +138,9 @@ def interleave(
     best: Best = UNKNOWN,
 ) -> Interleaved:
     """Warms every contestant up, then times one hot and one cold repetition of each a round, until all have settled.
-
     Rounds begin with each contestant in turn: at a power limit the first was up to 11 % faster on an H100. `refresh`
     gives other inputs before each round, untimed. Disturbed rounds do not count where `least_rounds` others were
-    timed.
-    """
+    timed."""
     calls, best_s = {}, {}
     for name, call in contestants.items():
         calls[name], best_s[name] = _warm_up(call, timer, budget.warm_up_s / len(contestants))

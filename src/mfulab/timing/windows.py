@@ -1,8 +1,6 @@
-"""Runs a step until it is steady, then over independent windows: the only place where speed is measured.
-
-Each window is: wait for the device, take the time, run N steps without waiting, wait, take the time. Samplers
-bracket all windows together. A window that met a disturbed machine is measured again while patience lasts.
-"""
+"""Runs a step until it is steady, then over independent windows: the only place where speed is measured. Each window
+is: wait for the device, take the time, run N steps without waiting, wait, take the time. Samplers bracket all windows
+together. A window that met a disturbed machine is measured again while patience lasts."""
 
 import math
 import time
@@ -133,12 +131,9 @@ def observe(
     agree: Callable[[float], float] = float,
     settle: Callable[[], object] = lambda: None,
 ) -> Observation:
-    """Warms up, then measures; `samplers` come in the order in which their values are preferred.
-
-    `settle` brings the process to the state in which it is measured. `watch` asks the machine's state around each
-    window, `best` is its undisturbed one. `agree` gives all processes of a job one number, so that they run the same
-    steps.
-    """
+    """Warms up, then measures; `samplers` come in the order in which their values are preferred. `settle` brings the
+    process to the state in which it is measured. `watch` asks the machine's state around each window, `best` is its
+    undisturbed one. `agree` gives all processes of a job one number, so that they run the same steps."""
     warm = warm_up(step, clock, pace, frequency_mhz, agree, settle)
     estimate_s = min(warm.chunks_s)
 
@@ -205,10 +200,8 @@ def warm_up(
     settle: Callable[[], object] = lambda: None,
 ) -> WarmUp:
     """Runs `step` until its time and the device's clock are flat, at most about `pace.warm_up_s` after the first call.
-
-    A chunk is a tenth of that, at least one step; steady means that the last three, or the only two, differ by at
-    most `pace.tolerance`. `settle` follows the first chunk, which counts if its page faults make no difference.
-    """
+    A chunk is a tenth of that, at least one step; steady means that the last three, or the only two, differ by at most
+    `pace.tolerance`. `settle` follows the first chunk, which counts if its page faults make no difference."""
     began = time.perf_counter()
     first_call_s = _timed(step, clock, 1)
     before, first_s = page_faults(), agree(_timed(step, clock, 1))

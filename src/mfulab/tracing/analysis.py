@@ -148,9 +148,11 @@ class Analysis:
         return json.dumps(shares) if shares and self.readings["matmul_percent"].value is not None else None
 
 
-def analyse(trace: Trace, window: Window, by: Attribution | None = None, device: int | None = None) -> Analysis:
+def analyse(
+    trace: Trace, window: Window, attribution: Attribution | None = None, device: int | None = None
+) -> Analysis:
     """Reads one window of a trace; of several devices in it the one of this number, else that with most activities."""
-    attribution = by or attribute(trace)
+    attribution = attribution or attribute(trace)
     several = devices(trace, window)
     device = (several[0] if device is None else device) if len(several) > 1 else None
     products, uncounted, of_call = products_of(trace, attribution, window, device)

@@ -88,11 +88,10 @@ class DeviceTime:
         lengths = self.idle.end - self.idle.begin
         owner, kernels = self.operator, self.trace.activities.name[self.inside]
         named = np.where(owner < 0, kernels, np.append(self.trace.host.name, -1)[owner])
-        return [
-            (CAUSES[self.cause[gap]], int(lengths[gap]), self.trace.names[named[last]] if last >= 0 else "")
-            for gap in np.argsort(-lengths, kind="stable")[:LONGEST_GAPS].tolist()
-            for last in [int(self.ended[gap])]
-        ]
+        longest = np.argsort(-lengths, kind="stable")[:LONGEST_GAPS]
+        names = [self.trace.names[named[last]] if last >= 0 else "" for last in self.ended[longest].tolist()]
+        causes = [CAUSES[cause] for cause in self.cause[longest].tolist()]
+        return list(zip(causes, lengths[longest].tolist(), names, strict=True))
 
     def readings(self) -> Readings:
         """Shares of the window, gaps and launches, by column; the reason where one is not told."""

@@ -286,13 +286,18 @@ def test_the_headline_says_because(few):
     assert Texts("en", "because")("memory_bound") in said
 
 
-@pytest.mark.parametrize("name", list(figures.modules()))
-def test_rows_without_numbers_draw_nothing_wrong(few, name):
+@pytest.fixture(scope="module")
+def bare(few) -> frames.Tables:
     """All optional numbers missing, as of an experiment that only just began."""
-    bare = {}
+    tables = {}
     for table, frame in few.items():
         numbers = [column for column in frame if frame[column].dtype == float and column not in ("batch_size", "n")]
-        bare[table] = frame.assign(**{column: float("nan") for column in numbers})
+        tables[table] = frame.assign(**{column: float("nan") for column in numbers})
+    return tables
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_rows_without_numbers_draw_nothing_wrong(bare, name):
     drawn = figures.render(name, bare)
     assert drawn is None or "nan" not in drawn.finding
 

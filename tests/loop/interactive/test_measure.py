@@ -457,6 +457,13 @@ def test_the_attainable_is_empty_with_its_reason(capsys):
         for _ in range(5):
             model(torch.randn(4, 8))
     assert window.row["attainable_mfu_percent"] is None
-    assert "attainable: memory bandwidth was not measured (ceiling_s=0)" in " ".join(capsys.readouterr().out.split())
+    assert "attainable: MFU is not known" in " ".join(capsys.readouterr().out.split())
     given = peaks.attainable_s(costs.Cost(), peaks.WeightedPeaks({}, {}, {}, ""), torch.device("cpu"), 1)
     assert given == (None, "FLOPs were given, and their bytes are not known")
+
+
+def test_work_left_out_before_a_forward_pass_is_no_step():
+    marks = [Mark(what, 0) for what in ("begin", "forward", "forward", "skip", "forward", "skip", "end")]
+    assert [seconds for seconds, _, _ in stretches(marks, [9.0, 1.0, 2.0, 4.0, 8.0, 16.0])] == [1.0]
+    marks = [Mark(what, 0) for what in ("begin", "step", "skip", "step")]
+    assert [seconds for seconds, _, _ in stretches(marks, [1.0, 2.0, 4.0])] == [1.0, 4.0]

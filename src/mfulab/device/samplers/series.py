@@ -1,8 +1,6 @@
-"""The time series: a process of its own that writes CSV each interval until its input is closed, and means over it.
-
-A thread would take the interpreter's lock from steps that are bound by launches. Run as `python -m
-mfulab.device.samplers.series cpu PID CORES SECONDS` or `… gpu PID UUID SECONDS`.
-"""
+"""The time series: a process of its own that writes CSV each interval until its input is closed, and means over it. A
+thread would take the interpreter's lock from steps that are bound by launches. Run as `python -m
+mfulab.device.samplers.series cpu PID CORES SECONDS` or `… gpu PID UUID SECONDS`."""
 
 import csv
 import os

@@ -1,8 +1,6 @@
 """AMD's GPUs, through AMD SMI (package `amdsmi`, of ROCm's release), known as `HIP-<number>-<bus address>`.
-
-HIP_VISIBLE_DEVICES takes the number, AMD SMI finds the address. Run against a stand-in that answers as amdsmi 7.0
-does; no AMD GPU has been met.
-"""
+HIP_VISIBLE_DEVICES takes the number, AMD SMI finds the address. Run against a stand-in that answers as amdsmi 7.0 does;
+no AMD GPU has been met."""
 
 import functools
 import itertools

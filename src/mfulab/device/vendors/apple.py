@@ -1,8 +1,5 @@
 """Apple's GPU, one a machine, `MPS-0`, through torch.mps, the I/O registry and zeus-apple-silicon; without root or
-trace.
-
-Run against stand-ins that answer as torch.mps, ioreg(8) and zeus_apple_silicon do; no Apple GPU has been met.
-"""
+trace. Run against stand-ins that answer as torch.mps, ioreg(8) and zeus_apple_silicon do; no Apple GPU has been met."""
 
 import platform
 import plistlib

@@ -1,8 +1,6 @@
 """Counters of NVIDIA's GPUs before Hopper, sampled by CUPTI in this process (package `cupti-python`, 13.3 and later).
-
-The GPU writes counters into a buffer each 10 ms; a value is the mean over the window's samples. Turing and later
-can, where the driver lets this user read them; not beside a dcgm-exporter. † Run against a stand-in.
-"""
+The GPU writes counters into a buffer each 10 ms; a value is the mean over the window's samples. Turing and later can,
+where the driver lets this user read them; not beside a dcgm-exporter. † Run against a stand-in."""
 
 import math
 import sys

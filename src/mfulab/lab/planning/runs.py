@@ -60,7 +60,7 @@ class Run:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What the tables read of it: folder, digest of its config, and the rows that this one is joined with."""
+        """Entry in the manifest: folder, digest of the config, and folders of the rows to join with this one."""
         ceilings = {key: f"results/{folder}" for key, folder in self.needs.items()}
         flops, digest = ceilings.pop("flops", None), hashlib.sha256(self.text.encode()).hexdigest()[:12]
         who = {"step": self.step, "run": self.name, "folder": f"results/{self.folder}", "config_digest": digest}
@@ -99,7 +99,7 @@ class Plan:
 def plan(
     composed: Composition, hardware: str, device: str, emulated: Container[str] = (), memory_bytes: float | None = None
 ) -> Plan:
-    """Expands a composed experiment into validated runs; `emulated` formats get few. Raises ConfigurationError."""
+    """Expands a composed experiment into validated runs on a device of kind `device`. Raises ConfigurationError."""
     planner, base = _Planner(composed, hardware, device, emulated, memory_bytes), composed.base
     for step in base["steps"]:
         for labels, dotted, content in planner.combinations(step):

@@ -1,4 +1,4 @@
-"""What Snakemake has no public way for, each checked with 9.20.0 and 9.27.1, and its orderly end by a signal."""
+"""Workarounds for what Snakemake has no public way for, each tried with 9.20.0 and 9.27.1."""
 
 import atexit
 import gc

@@ -91,10 +91,8 @@ def with_traces(tables: Tables) -> pd.DataFrame:
         return profile
     devices = [f"{short_name(device)}{READ}" for device in traces["device"].replace("", UNNAMED)]
     read = traces.assign(hardware=devices)
-    kept = {
-        name: read[name] if name in read else pd.Series(ABSENT[kind], read.index, kind)
-        for name, kind in [*kinds("profile").items(), *((name, bool) for name in JUDGED if name in profile)]
-    }
+    wanted = kinds("profile") | dict.fromkeys((name for name in JUDGED if name in profile), bool)
+    kept = {name: read.get(name, pd.Series(ABSENT[kind], read.index, kind)) for name, kind in wanted.items()}
     return pd.concat([profile, pd.DataFrame(kept)], ignore_index=True)
 
 

@@ -25,18 +25,12 @@ MOST_SERIES, SERIES_POINTS = 200, 400  # runs, and points of each
 def describe(folder: Path, problems: list[str]) -> dict[str, Any]:
     """All that is there of one run's folder; what is absent, or a problem, has no key."""
     without = "The page shows its run without it."
-    samples, series, operators = (read_lines(folder / f"{name}.csv", problems, without) for name in PARTS)
+    samples, polled, operators = (read_lines(folder / f"{name}.csv", problems, without) for name in PARTS)
     log = ""
     with suppress(FileNotFoundError, UnreadableError):
         log = "\n".join(read_tail(folder / "log", 4 * LOG_CHARACTERS).splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:]
-    found = {
-        "folder": folder.as_posix(),
-        "config": read_config(folder),
-        "samples": curves(samples),
-        "series": curves(series),
-        "operators": longest(operators),
-        "log": log,
-    }
+    found: dict[str, Any] = {"folder": folder.as_posix(), "config": read_config(folder), "samples": curves(samples)}
+    found |= {"series": curves(polled), "operators": longest(operators), "log": log}
     return {name: value for name, value in found.items() if value}
 
 

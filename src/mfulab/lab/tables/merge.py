@@ -42,10 +42,8 @@ LARGEST = 16 << 30  # bytes of all members together
 MOST = 1_000_000  # members
 READ_AT_ONCE = 1 << 20  # bytes; a header that claims more is none
 OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7z": lzma.open}
-BROKEN = (
-    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
-    *(OSError, EOFError, RuntimeError, ValueError, OverflowError, UnreadableError),
-)
+BROKEN: tuple[type[Exception], ...] = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
+BROKEN += (OSError, EOFError, RuntimeError, ValueError, OverflowError, UnreadableError)
 
 
 @dataclass

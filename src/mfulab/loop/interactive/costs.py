@@ -201,7 +201,8 @@ class KnownCosts:
         self._missing: dict[Kind, set[Kind]] = {}
         self._tries: Counter[Kind] = Counter()
         self._due: set[Kind] = set()
-        self._alike: set[Kind] = set()
+        self._of_sizes: defaultdict[object, list[Kind]] = defaultdict(list)
+        self._derived: set[Kind] = set()
         self._counts = 0
         self._forward: Kind | None = None
         self._place = 0
@@ -212,21 +213,21 @@ class KnownCosts:
     @property
     def numbers(self) -> tuple[int, int]:
         """Numbers of kinds that were counted, and of kinds that cost what others like them cost."""
-        return len(self._costs), len(self._alike)
+        return len(self._costs), len(self._derived)
 
     def cost(self, kind: Kind) -> Cost | None:
         """Cost of a kind; None if it was neither counted nor follows from others."""
         if kind in self._costs:
             cost = self._costs[kind]
-        elif cost := _alike(self._costs, kind):
-            self._alike.add(kind)
+        elif cost := self._alike(self._costs, kind):
+            self._derived.add(kind)
         if cost is not None and kind in self._filling_of:
             return replace(cost, useful=min(self._filling_of[kind].mean, cost.model))
         return cost
 
     def has(self, kind: Kind) -> bool:
         """True if a kind was counted, or follows from others."""
-        return kind in self._costs or _alike(self._costs, kind) is not None
+        return kind in self._costs or self._alike(self._costs, kind) is not None
 
     def wants(self, entry: Kind) -> bool:
         """Says whether to count a phase that begins so."""
@@ -242,7 +243,7 @@ class KnownCosts:
         self._due.discard(entry)
         if is_due or entry in self._missing:
             return True
-        return entry not in self._entries and _alike(self._entries, entry) is None
+        return entry not in self._entries and self._alike(self._entries, entry) is None
 
     def passed(self, entries: Iterable[Kind], steps: int) -> None:
         """Notes phases of steps that nothing watched: the next of a kind is counted again where one of them was due."""
@@ -261,6 +262,8 @@ class KnownCosts:
         """Notes a count."""
         cost = cost_of(operations, real)
         for known, key in ((self._costs, kind), (self._entries, entry)):
+            if key not in known:
+                self._of_sizes[id(known), key.words, key.sizes].append(key)
             if not cost.same_flops(known.setdefault(key, cost)):
                 known[key] = None
                 if key is kind:
@@ -274,9 +277,8 @@ class KnownCosts:
         if missing := {other for other in missing if self._tries[other] < MOST_TRIES}:
             self._missing[entry] = missing
 
-
-def _alike(known: Mapping[Kind, Cost | None], kind: Kind) -> Cost | None:
-    """Cost of kinds with other shapes inside (experts' shares of the tokens), if all of several cost the same."""
-    costs = [cost for other, cost in known.items() if other.sizes == kind.sizes and other.words == kind.words]
-    first = costs[0] if len(costs) >= ENOUGH_ALIKE else None
-    return first if first is not None and all(map(first.same_flops, costs)) else None
+    def _alike(self, known: Mapping[Kind, Cost | None], kind: Kind) -> Cost | None:
+        """Cost of kinds with other shapes inside (experts' shares of the tokens), if all of several cost the same."""
+        costs = [known[other] for other in self._of_sizes.get((id(known), kind.words, kind.sizes), ())]
+        first = costs[0] if len(costs) >= ENOUGH_ALIKE else None
+        return first if first is not None and all(map(first.same_flops, costs)) else None

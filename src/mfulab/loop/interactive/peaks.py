@@ -1,6 +1,7 @@
 """Peaks of what a window multiplied, weighted by FLOPs, and the best matmul, measured in the user's own process."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -149,16 +150,15 @@ def attainable_s(cost: Cost, peaks: WeightedPeaks, device: torch.device, steps: 
     """
     if not cost.products:
         return None, "FLOPs were given, and their bytes are not known"
-    if isinstance(peaks.memory, str):
-        return None, peaks.memory
     rates = {key: peaks.rates.get(allowed_precision(key[0], device, key[1])) for key, _, _ in cost.products}
     if not all(rates.values()):
         return None, "no peak of a number format is known"
-    in_cache = cost.moved_bytes / steps <= last_cache_bytes(device)
+    gb_s = math.inf if cost.moved_bytes / steps <= last_cache_bytes(device) else peaks.memory
+    if isinstance(gb_s, str):
+        return None, gb_s
     seconds = 0.0
     for (key, flops, size), calls in cost.products.items():
-        compute_s = flops / (rates[key] or 1.0) / 1e12
-        seconds += calls * max(compute_s, 0.0 if in_cache else size / peaks.memory / 1e9)
+        seconds += calls * max(flops / (rates[key] or 1.0) / 1e12, size / gb_s / 1e9)
     return seconds / steps, ""
 
 

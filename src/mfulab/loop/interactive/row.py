@@ -93,7 +93,8 @@ def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[f
             # What follows the last forward pass that nothing watched is of no known kind.
             if before is not None and mark.what != "skip" and not (before[0].rest and mark.what == "end"):
                 found.append((moment - before[1], before[0], mark))
-            before = mark, moment
+            # What follows left-out work up to the next forward pass is no step either.
+            before = None if mark.what == "skip" and "forward" in wanted else (mark, moment)
     return found
 
 
@@ -292,8 +293,11 @@ def shares(
         memory={},
     )
     best_s, why = attainable_s(total, found, device, work.steps)
-    attainable = product(found_shares["mfu_percent"], ratio(work.seconds / work.steps, best_s))
-    if attainable is not None and attainable < found_shares["mfu_percent"]:
+    mfu = found_shares["mfu_percent"]
+    attainable = product(mfu, ratio(work.seconds / work.steps, best_s))
+    if mfu is None:
+        why = "MFU is not known"
+    elif attainable is not None and attainable < mfu:
         attainable, why = None, "it ran above this roofline: a cache held operands, or a ceiling was disturbed"
     readings["attainable_mfu_percent"] = Reading(attainable, "%", "roofline of each product", reason=why)
     return {

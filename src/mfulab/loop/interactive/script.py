@@ -10,12 +10,12 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import dataloader
 
 from mfulab.core.files import write_text
@@ -27,24 +27,10 @@ from mfulab.loop.interactive.hooks import Hooks
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.statistics import Stats
 
-# Forward passes beside an optimiser that does not step, after which each of them counts as a step.
+# Forward passes without a step of the optimiser that exists, after which each of them counts as a step.
 LONG = 512
 STEPS = 50
 SPLIT_STEPS = 8
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is asked of a script: how many steps or seconds after how much warm-up, and where its row goes."""
-
-    name: str
-    steps: int | None
-    seconds: float | None
-    warm_up: int
-    ceiling_s: float
-    out: Path | None
-    whole: bool
-    language: str
 
 
 class Script:
@@ -52,10 +38,12 @@ class Script:
 
     A step ends with that optimiser's step which comes least often, the last of equals; without an optimiser each
     forward pass of a module is one. An optimiser that appears later lets the search begin anew.
+
+    `name` is the script's; `wanted` are the options of `mfulab measure`.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted, self._own = wanted, (os.getpid(), threading.get_ident())
+    def __init__(self, name: str, **wanted: Any) -> None:
+        self._wanted, self._own = SimpleNamespace(name=name, **wanted), (os.getpid(), threading.get_ident())
         self._hooks = Hooks((), self.fail, lambda: None)
         self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._is_over = False
@@ -91,7 +79,8 @@ class Script:
             self._roots = {key: root for key, root in self._roots.items() if key not in held} | {place: module}
         self._forwards[place] = passes = self._forwards[place] + 1
         is_due = passes > self._wanted.warm_up and (passes & (passes - 1) == 0 or passes == self._wanted.warm_up + 1)
-        if self._boundary is None and not self._optimizers and is_due and (passes >= LONG or not _has_optimizer()):
+        none_steps = passes >= LONG or (is_due and not self._optimizers and not _has_optimizer())
+        if self._boundary is None and is_due and none_steps:
             self._boundary = module
             self._open([module])
             self._handle = module.register_forward_hook(self._hooks.guarded(self._ended))
@@ -103,6 +92,7 @@ class Script:
         if self._boundary is not None:
             self._is_stale = self._is_stale or optimizer not in self._optimizers
         steps = self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
+        self._forwards.clear()
         if self._boundary is None and steps == min(self._optimizers.values()) >= self._wanted.warm_up:
             self._boundary = optimizer
             # Torch walks the global hooks now, and an optimiser's own before them: only there may others change.
@@ -150,6 +140,8 @@ class Script:
         device = self._window.device
         kept = torch.random.fork_rng([device], device_type=device.type) if is_gpu(device) else torch.random.fork_rng([])
         with torch.inference_mode(False), torch.autocast(device.type, enabled=False), kept:
+            if not isinstance(self._boundary, torch.optim.Optimizer):
+                self._window.skip()  # of the last step the forward pass alone is over
             self._window.__exit__(None, None, None)
 
     def _tell(self) -> None:
@@ -157,9 +149,9 @@ class Script:
         from mfulab.loop.interactive.show import show
 
         window, wanted, split, boundary = self._window, self._wanted, self._split, self._boundary
-        self._is_over = True
         self._let_go()
         if not window.row:
+            self._is_over = True
             return
         row = window.row | (split.row() if split else {})
         text, names = Texts(wanted.language, "script"), [type(_unwrapped(each)).__name__ for each in window.models]
@@ -178,16 +170,16 @@ class Script:
                 if value is not None:
                     console.print(f"{name:36} {value}")
         if wanted.out:
-            rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+            joined = dist.is_available() and dist.is_initialized()
+            rank = dist.get_rank() if joined else int(os.environ.get("RANK", "0"))
+            ranks = dist.get_world_size() if joined else int(os.environ.get("WORLD_SIZE", "1"))
             reasons = {name: each.reason for name, each in window.readings.items() if each.reason}
-            place: dict[str, Any] = {
-                "script": wanted.name,
-                "models": names,
-                "step_of": names[0] if of_forwards else ends,
-            }
-            place |= {"rank": rank, "ranks": ranks, "verdict": window.verdict and window.verdict.cause}
+            place: dict[str, Any] = {"script": wanted.name, "models": names, "rank": rank, "ranks": ranks}
+            place["step_of"] = names[0] if of_forwards else ends
+            place["verdict"] = window.verdict and window.verdict.cause
             out = wanted.out.with_name(f"{wanted.out.stem}.rank{rank}{wanted.out.suffix}") if rank else wanted.out
             write_text(out, json.dumps(place | row | {"reasons": reasons}, ensure_ascii=False, default=str) + "\n")
+        self._is_over = True
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends with the script: tells what was measured by then, or in one sentence why nothing is."""
@@ -203,15 +195,11 @@ class Script:
             if held is not None:
                 held.__exit__(RuntimeError, RuntimeError("ended"), None)
             seen = max(self._optimizers.values(), default=max(self._forwards.values(), default=0))
-            why = (
-                f"ended by {type(error).__name__} after {steps} measured steps"
-                if error
-                else (
-                    f"it ended after {seen} steps, --warm-up {self._wanted.warm_up} and the counted one among them"
-                    if seen
-                    else "no module with parameters was called in its main thread"
-                )
-            )
+            why = "no module with parameters was called in its main thread"
+            if error is not None:
+                why = f"ended by {type(error).__name__} after {steps} measured steps"
+            elif seen:
+                why = f"it ended after {seen} steps, --warm-up {self._wanted.warm_up} and the counted one among them"
             self._say(why)
             self._let_go()
         except Exception as failure:
@@ -221,7 +209,6 @@ class Script:
         """Says in one sentence what went wrong in measuring, and measures nothing more; the script goes on."""
         if self._is_over or os.getpid() != self._own[0]:
             return
-        self._is_over = True
         self._say(f"{type(error).__name__}: {error}")
         with suppress(Exception):
             if self._window is not None:
@@ -231,7 +218,8 @@ class Script:
 
     def _say(self, why: str) -> None:
         self._is_over = True
-        say(self._wanted.name, why)
+        with suppress(OSError, ValueError):
+            print(f"mfulab measure {self._wanted.name}: nothing is measured: {why}", file=sys.stderr)
 
     def _let_go(self) -> None:
         """Takes every hook off; one that others of its optimiser follow stays and does nothing."""
@@ -239,11 +227,8 @@ class Script:
             self._split.close()
         self._roots.clear()
         if self._boundary is not None and hasattr(self, "_handle"):
-            held = self._handle.hooks_dict_ref()
-            if (
-                not isinstance(self._boundary, torch.optim.Optimizer)
-                or next(reversed(held or ()), None) == self._handle.id
-            ):
+            held = self._handle.hooks_dict_ref() or {}
+            if isinstance(self._boundary, torch.nn.Module) or [*held][-1:] == [self._handle.id]:
                 self._handle.remove()
         self._hooks.close()
         self._boundary = self._window = self._split = None
@@ -271,6 +256,8 @@ class Split:
         self.steps: list[list[str]] = [[]]
         self._running = ["other"]
         self._hooks, self._undo = Hooks(models, failed, lambda: None), ExitStack()
+        self._undo.callback(self._hooks.close)
+        self.close = self._undo.close
         begin, end = self._hooks.guarded(self._begin), self._hooks.guarded(self._end)
 
         def around(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -286,10 +273,8 @@ class Split:
         engine = around("backward", torch.autograd._engine_run_backward)
         optimizer = (lambda *_: self._begin("optimiser"), lambda *_: self._end())
         self._hooks.put_on(lambda _: self._begin("forward"), lambda *_: self._end(), None, optimizer, engine)
-        targets = [
-            (dataloader._BaseDataLoaderIter, "__next__", "loader"),
-            (dataloader.DataLoader, "__iter__", "loader"),
-        ]
+        loader: Any = dataloader
+        targets = [(loader._BaseDataLoaderIter, "__next__", "loader"), (loader.DataLoader, "__iter__", "loader")]
         if is_gpu(device):  # on a CPU nothing is copied to the device
             targets += [(torch.Tensor, "to", "copy"), (torch.Tensor, "cuda", "copy")]
         for owner, method, name in targets:
@@ -323,11 +308,6 @@ class Split:
         self._running = ["other"]
         self.steps.append([])
 
-    def close(self) -> None:
-        """Takes its hooks off."""
-        self._hooks.close()
-        self._undo.close()
-
     def row(self) -> dict[str, float | None]:
         """Median ms of each phase; None for one that no step had. Waits for a GPU to end."""
         intervals, sums = iter(self._clock.intervals()), list[Counter[str]]()
@@ -340,12 +320,6 @@ class Split:
         return {
             f"{name}_ms": 1e3 * Stats([each[name] for each in whole]).median if name in seen else None for name in PARTS
         }
-
-
-def say(name: str, why: str) -> None:
-    """Says on the standard error why nothing of a script is measured."""
-    with suppress(OSError, ValueError):
-        print(f"mfulab measure {name}: nothing is measured: {why}", file=sys.stderr)
 
 
 def _nothing(*_: Any) -> None:

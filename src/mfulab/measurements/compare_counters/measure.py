@@ -132,10 +132,8 @@ def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str,
 
 def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Explanation:
     """Finds the fewest kinds of layers, left out or counted twice, that leave only what elementwise operators explain.
-
     `counted` are the tool's FLOPs, `kinds` ours by kind of layer. Up to eight times `other_flops` are taken for
-    elementwise operators: conventions differ by a few FLOPs an element, and MACs have all of it doubled.
-    """
+    elementwise operators: conventions differ by a few FLOPs an element, and MACs have all of it doubled."""
     whole = sum(kinds.values())
     for size in range(len(kinds) + 1):
         for names in combinations(kinds, size):

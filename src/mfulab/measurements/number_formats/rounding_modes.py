@@ -33,10 +33,8 @@ def two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 
 
 def rounded(form: NumberFormat, total: torch.Tensor, lost: torch.Tensor, mode: str) -> torch.Tensor:
-    """total + lost, a sum that float64 may not hold, rounded in one of MODES.
-
-    `lost` is less than half of float64's spacing at `total`, and the sum within the format's range.
-    """
+    """total + lost, a sum that float64 may not hold, rounded in one of MODES. `lost` is less than half of float64's
+    spacing at `total`, and the sum within the format's range."""
     nearest = form.round(total)
     excess = (total - nearest) + lost  # exact: the two are within a spacing of each other
     mantissa, exponent = torch.frexp(nearest)

@@ -246,10 +246,8 @@ def losses(run: Run) -> None:
 )
 def exact_output(run: Run) -> None:
     """Holds an inference's output against float64's of the same weights, or the model's `exact(inputs)`; a row too far
-    from it has no time.
-
-    Accepted is the error that a matmul of the deepest sum among its layers may have, once for each layer.
-    """
+    from it has no time. Accepted is the error that a matmul of the deepest sum among its layers may have, once for each
+    layer."""
     row, config = run.row, run.config
     torch.manual_seed(config.seed)
     output = first_tensor(steps.make(config, run.device).call())

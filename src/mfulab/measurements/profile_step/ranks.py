@@ -32,11 +32,8 @@ CONFIG, REPORT = "job.json", "report.json"
 
 def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     """The row of a whole job, its processes in step: the slowest rank's time, the largest's memory, sums of energy and
-    power, rank 0's files.
-
-    Raises UnsupportedError for too few devices, or a rank that cannot run the step; RuntimeError with a failed
-    rank's message.
-    """
+    power, rank 0's files. Raises UnsupportedError for too few devices, or a rank that cannot run the step; RuntimeError
+    with a failed rank's message."""
     job, wanted = config.parallel, config.device
     on_gpu = is_gpu(identity.resolve(config.device.type))
     if config.execution.mode != "eager":

@@ -1,9 +1,7 @@
 """Trains a small digit CNN and a cheaper one side by side: accuracy on held-out images, time, FLOPs and bytes.
-
-`digits.csv.gz` holds the 1,797 test images of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak
-1998, UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0): 64 pixels of 0 to 16 and the digit a line. It
-is sklearn/datasets/data/digits.csv.gz of scikit-learn 1.9.1 (BSD-3-Clause), unchanged.
-"""
+`digits.csv.gz` holds the 1,797 test images of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak 1998,
+UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0): 64 pixels of 0 to 16 and the digit a line. It is
+sklearn/datasets/data/digits.csv.gz of scikit-learn 1.9.1 (BSD-3-Clause), unchanged."""
 
 import copy
 import gzip

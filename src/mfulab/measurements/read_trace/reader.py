@@ -45,12 +45,10 @@ def read_file(
     label: str = "",
     capture: Path | None = None,
 ) -> list[Read]:
-    """A row for each run of consecutive steps in a trace, gzip or not, and of several devices for each.
-
-    `steps`: their number, where the file does not tell; `peaks`: dense ones by format in TFLOP/s that the user
-    states; `capture`: the trace of the capture of graphs that this one replays, by default one beside it. Raises
-    TraceError with the reason.
-    """
+    """A row for each run of consecutive steps in a trace, gzip or not, and of several devices for each. `steps`:
+    their number, where the file does not tell; `peaks`: dense ones by format in TFLOP/s that the user states;
+    `capture`: the trace of the capture of graphs that this one replays, by default one beside it. Raises TraceError
+    with the reason."""
     if steps is not None and steps < 1:
         raise TraceError(f"{path}: steps={steps}: a trace holds one step or more")
     captured = capture or graphs.beside(path)

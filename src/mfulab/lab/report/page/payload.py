@@ -83,14 +83,9 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
 def settings(table: pd.DataFrame, told: Collection[str]) -> pd.Series:
     """Parts of runs' names, `key=value`, in which rows differ and that no column in `told` shows."""
     modes = table.get("mode", pd.Series("", table.index))
-    parts = {
-        run: [
-            part
-            for part in run.split(",")
-            if "=" in part and not part.startswith((*(f"{key}=" for key in told), "timing"))
-        ]
-        for run in table["run"].unique()
-    }
+    shown = (*(f"{key}=" for key in told), "timing")
+    parts = {run: [part for part in run.split(",") if "=" in part] for run in table["run"].unique()}
+    parts = {run: [part for part in own if not part.startswith(shown)] for run, own in parts.items()}
     counts = Counter(part for run in table["run"] for part in parts[run])
     differing = {part for part, count in counts.items() if count < len(table)}
     cells = [
@@ -105,11 +100,8 @@ def drawn(rows: pd.DataFrame) -> dict[str, Any]:
     hidden = BEHIND | {"impossible", "doubts"}
     known = rows.head(DRAWN).drop(columns=[name for name in rows if name in hidden]).dropna(axis=1, how="all")
     known = known[[name for name in known if not (known[name].astype(str) == "").all()]]
-    return {
-        "columns": list(known),
-        "rows": [[plain(value) for value in row] for row in known.astype(object).to_numpy()],
-        "all": len(rows),
-    }
+    cells = [[plain(value) for value in row] for row in known.astype(object).to_numpy()]
+    return {"columns": list(known), "rows": cells, "all": len(rows)}
 
 
 def plain(value: object) -> object:

@@ -121,19 +121,14 @@ def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str
     measured = frames.ok(rows, "time_s")
     if measured.empty:
         return {}
-    shown = chosen(measured)
-    lowest = _lowest(tables)
+    shown, lowest = chosen(measured), _lowest(tables)
     if lowest is not None and lowest.name in measured.index:  # the run that the page's first sentences are about
         shown = pd.concat([measured.loc[[lowest.name]], shown.drop(index=lowest.name, errors="ignore")])
     cases = [_case(row, figures, text) for row in shown.to_dict("records")]
     verdicts_here = pd.Series([case["verdict"] for case in cases]).value_counts()
     says = text("says", verdict=verdicts_here.index[0], count=int(verdicts_here.iloc[0]), total=len(cases))
-    return {
-        "says": says,
-        "cases": cases[:SHOWN],
-        "rest": cases[SHOWN:],
-        "answers": _answers(rows, input_figure.rows(tables), text),
-    }
+    answers = _answers(rows, input_figure.rows(tables), text)
+    return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
 
 
 def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
@@ -191,29 +186,23 @@ def chosen(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, Any]:
     cause, words = row[CAUSE], verdicts.columns(row, language=text.language)
-    budget = remedies.budget(row)
-    parts = text.within("trace")
-    lost = remedies.cost(row, cause)
+    budget, parts, lost = remedies.budget(row), text.within("trace"), remedies.cost(row, cause)
     step = significant(1e3 * row["time_s"])
     cost = {"ms": significant(lost.ms), "step": step, "points": percent(lost.points)} if lost else {}
     remedy = remedies.REMEDIES.get(cause)
+    named = [f"{parts(part)} {percent(each.points)} %" for part, each in budget.items() if each.points >= NAMED]
+    drawn = []
+    for part, each in budget.items():
+        says = f"{parts(part)}: {significant(each.ms)} ms, {percent(each.points)} %"
+        drawn.append({"width": f"{max(0.0, each.points):.2f}", "color": headroom.COLORS[part], "says": says})
     return {
         "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
         "verdict": words["verdict"],
         "reason": words["verdict_reason"],
         "cost": text("cost", **cost) if cost else "",
-        "named": " · ".join(
-            f"{parts(part)} {percent(each.points)} %" for part, each in budget.items() if each.points >= NAMED
-        ),
-        "parts": [
-            {
-                "width": f"{max(0.0, each.points):.2f}",
-                "color": headroom.COLORS[part],
-                "says": f"{parts(part)}: {significant(each.ms)} ms, {percent(each.points)} %",
-            }
-            for part, each in budget.items()
-        ],
+        "named": " · ".join(named),
+        "parts": drawn,
         "phases": _phases(row, text),
         "allocator": " ".join(_allocator(row, text)),
         "advice": verdicts.misaligned(row, text.language) or (text.within("advice")(cause) if remedy else ""),
