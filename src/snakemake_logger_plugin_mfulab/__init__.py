@@ -50,7 +50,20 @@ RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 TAIL = 40  # lines of a failed run's log
 UNTOLD = "a rule that was not planned"
 # Rules that measure nothing: they have no number, and a checkpoint adds to them.
-UNCOUNTED = ("all", "figure", "figures", "first_page", "page", "refine", "report", "rows", "seminar", "tables", UNTOLD)
+UNCOUNTED = (
+    "all",
+    "figure",
+    "figures",
+    "first_page",
+    "page",
+    "refine",
+    "report",
+    "rows",
+    "seminar",
+    "slides",
+    "tables",
+    UNTOLD,
+)
 SILENCE_S = 10.0  # after which a line says what runs
 BAR = 20  # letters
 LISTED = 60  # runs of a dry run that are named; of the others their number is said

@@ -29,6 +29,7 @@ SHOWN = 80  # characters of a value in a message
 # Keys with one value for all runs.
 ONE = {"steps", "replicates", "ceiling_replicates", "short_processes", "budget_min", "hardware", "exclude"}
 ONE |= {"first", "on_gpu", "device", "device.name", "device.type", "report.language", "report.rows"}
+ONE |= {"report.text", "report.recorded"}
 
 
 def experiment_file(path: Path) -> None:
