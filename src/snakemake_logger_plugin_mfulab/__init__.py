@@ -108,6 +108,7 @@ def _need_no_home() -> None:
         os.environ["XDG_CACHE_HOME"] = str(Path(".snakemake/cache").absolute())
 
 
+snakemake_workarounds.name_missing_executor()
 _take_dotted_keys()
 _need_no_home()
 
