@@ -18,6 +18,7 @@ from mfulab.device import ByKind, identity, is_gpu, kind_of, synchronise
 NAMED = {
     "lab/tables/recording.py": "the column of CUDA's version",
     "lab/tables/seminar.py": "a Python package of that name",
+    "loop/interactive/script.py": "the method of tensors, whose copies are timed",
 }
 
 

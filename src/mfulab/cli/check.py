@@ -98,7 +98,7 @@ def judged(line: Line, references: References) -> Line:
 
 
 def recorded(folder: Path) -> dict[str, tuple[float, str]]:
-    """What the recording of an equal device holds; of a CPU also the cores and instructions must be equal."""
+    """References from the recording of an equal device; a CPU's cores and vector instructions must be equal too."""
     try:
         (environment, *_), ceilings = read_csv(folder / "environment.csv"), read_csv(folder / "ceilings.csv")
         matmuls = read_csv(folder / "matmul.csv")
@@ -174,7 +174,7 @@ def _among(lines: Sequence[Line]) -> list[Line]:
 
 
 def low(line: Line) -> str:
-    """What is low and by how much: `bf16_tflop_s −38 % (recording)`."""
+    """Names what is low, and by how much: `bf16_tflop_s −38 % (recording)`."""
     said = []
     for name, held in line["values"].items():
         if held["state"] == "low":

@@ -23,7 +23,7 @@ THROTTLES = ("software_thermal_percent", "hardware_thermal_percent", "power_brak
 
 
 def readings_of(device: torch.device) -> Readings:
-    """What a device does now, by name with its unit; what it cannot do is empty and says why."""
+    """Reads what a device does now, by name with its unit; what it cannot do is empty and says why."""
     found: Readings = {}
     with sampling(samplers_for(device)) as watched:
         found |= dict(_products(device))

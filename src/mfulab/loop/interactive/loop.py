@@ -150,7 +150,7 @@ class Loop:
         if not counted and phases.hooks.compiled == compiled and (cost is not None or not phases.counts):
             shown = [(phase.entry, phase.kind, phase.samples) for phase in inside], calls, nodes
         if self._unproven is not None and shown is not None:
-            self._unproven.doubtful = shown != self._steadiness.last
+            self._unproven.doubtful = shown != self._expected  # a counted step in between shows nothing
             self._unproven = None
         if self._steadiness.note(shown, of_forwards) and not phases.counting:
             self._rest_from(inside, calls, cost, nodes, of_forwards)
@@ -193,7 +193,7 @@ class Loop:
             self._publish(None if rest.odd else rest.cost, rest.ticks)
         if rest.odd:
             self._steadiness.doubt()
-        self._unproven = None if rest.odd else rest
+        self._unproven, self._expected = None if rest.odd else rest, self._steadiness.last
         self.phases.calls = []
         self.phases.listen()
         if call is None:

@@ -1,4 +1,4 @@
-"""What figures are made of: their words and numbers in words here, their drawings in the modules of this folder."""
+"""Drawings of figures, in the modules of this folder; here their words, and numbers in words."""
 
 from matplotlib.figure import Figure
 
