@@ -111,11 +111,11 @@ def test_a_terminal_without_width_or_letters_is_no_error():
     assert done.stdout.startswith("NVIDIA H100")
 
 
-def test_outside_a_checkout_measuring_says_what_is_missing():
-    done = _typed("run bench_matmul")
-    assert done.returncode == 2
-    assert done.stderr.startswith("mfulab: config/: not in this folder.")
-    assert len(done.stderr.splitlines()) == 1
+def test_outside_a_checkout_a_measurement_takes_the_configuration_of_the_package():
+    done = _typed("run bench_matmul --cfg job kernel=numpy size=64")
+    assert done.returncode == 0, done.stderr
+    assert {"name: numpy", "size: 64"} <= {line.strip() for line in done.stdout.splitlines()}
+    assert _typed("run bench_matmul kernel=numpi").stderr.startswith("mfulab: kernel=numpi: unknown. Did you mean numpy?")
     assert _typed("summary").returncode == 1
 
 

@@ -64,13 +64,13 @@ class Overrides(click.ParamType):
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         from mfulab.lab.planning import keys
+        from mfulab.lab.planning.load import CONFIG
 
         key, equals, _ = incomplete.rpartition("=")
         words = [word for word in ctx.params.get("words") or () if word != "="]
-        config = Path("config")
-        groups = keys.groups(config) if config.is_dir() else set()
+        groups = keys.groups(CONFIG)
         group = key or (words[-1] if words and words[-1] in groups else "")
-        found = [f"{key}{equals}{each}" for each in keys.choices(config, group)] if group else [f"{n}=" for n in groups]
+        found = [f"{key}{equals}{each}" for each in keys.choices(CONFIG, group)] if group else [f"{n}=" for n in groups]
         return [CompletionItem(word) for word in sorted(found) if word.startswith(incomplete)]
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from mfulab.core.data import SHIPPED
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
 
 # Folder of the named models: in this folder's project, else those that this package was built with.
-FOLDERS = (Path("config/model"), Path(__file__).with_name("model"))
+FOLDERS = (Path("config/model"), SHIPPED / "model")
 
 
 class _Loader(yaml.SafeLoader):

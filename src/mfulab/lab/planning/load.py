@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from mfulab.core.data import SHIPPED
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests, read_text, write_json
 from mfulab.device import is_gpu, kind_of
@@ -19,7 +20,8 @@ from mfulab.lab.planning.runs import Plan, plan, trace_files
 from mfulab.lab.planning.sources import PACKAGE, locate
 from mfulab.measurements.published import PUBLISHED
 
-CONFIG = Path("config")
+IS_CHECKOUT = Path("scripts/run.py").is_file()  # else only `mfulab run` is of use, by what the package ships
+CONFIG = Path("config") if IS_CHECKOUT else SHIPPED
 RESULTS = Path("results")
 PLANS = TypeAdapter(list[Plan])
 # Code that plans are made by, in the package; kernels are among the choices, found by their modules.

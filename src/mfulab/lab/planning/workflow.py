@@ -15,7 +15,7 @@ from typing import Any
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch, write_text
-from mfulab.core.language import Texts
+from mfulab.core.language import LANGUAGES, Texts
 from mfulab.core.language.quantities import duration
 from mfulab.core.measurement import Measurement
 from mfulab.core.replicates import previous, replicate_of, turn
@@ -68,10 +68,16 @@ class Workflow:
         self._states: dict[str, store.State] = {}
         self._scratch_folder: Path | None = None
         self.language = self.plans[0].language  # of page and figures: the first experiment's
+        text, recorded = self.plans[0].text, self.plans[0].recorded
+        self.slides = [f"reports/slides/{text}_{language}" for language in LANGUAGES] if text else []
+        self.recorded = ["--recorded", recorded] if recorded else []
         self.gpu = int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))  # held by what nothing runs beside
         self.planned_manifests = [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
         # Those whose finished rows are shown beside ours: other machines' of the same experiments, or all.
-        is_all, same = self.plans[0].shown == "all", {plan.experiment for plan in self.plans if self._runs}
+        is_all, same = (
+            self.plans[0].shown == "all" and not recorded,
+            {plan.experiment for plan in self.plans if self._runs},
+        )
         others = {str(path) for path in RESULTS.glob("*/plan/*.json") if is_all or path.stem in same}
         self.other_manifests = sorted(others - set(self.planned_manifests))
         # The option that also shows folders copied from machines without a plan.

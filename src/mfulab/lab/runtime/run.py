@@ -203,3 +203,8 @@ def commit() -> str:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
         return done.stdout.strip()
     return ""
+
+
+if __name__ == "__main__":  # where no checkout has scripts/run.py
+    sys.path.pop(0)  # this folder
+    main(sys.argv.pop(1))
