@@ -110,7 +110,7 @@ def _environment(config: Any) -> tuple[Any, float]:
 
     gpus = json.dumps([{**facts, "sms": None} for facts in nvidia.Nvidia().describe_all()])
     row = EnvironmentRow(device="cuda", device_name=device().name, gpus=gpus, python="3.12", cpu_logical_cores=CORES)
-    return row, WORKER_S + 0.4
+    return row, 0.4
 
 
 def _ceiling(config: Any) -> tuple[Any, float]:
@@ -264,6 +264,8 @@ def main(step: str) -> None:
 
     if "--failed" in sys.argv:
         stand_in_clock.advance(JOB_S)
+    elif step == "environment":  # the first run waits for the worker, which is no part of what it took
+        stand_in_clock.advance(WORKER_S)
     if step == "count_flops":
         counted_s = next((seconds for model, seconds in COUNTED_S.items() if f"model={model}" in sys.argv[-1]), 0.25)
         stand_in_clock.advance(JOB_S + counted_s)
