@@ -97,9 +97,9 @@ class Question(Overrides):
 
 TYPES: Mapping[str, Any] = {
     "path": click.Path(path_type=Path),
-    "number": float,
     "share": Share(),
-    "seconds": click.FloatRange(0, min_open=True),
+    "positive": click.FloatRange(0, min_open=True),
+    "nonnegative": click.FloatRange(0),
     "count": click.IntRange(min=1),
     "depth": click.IntRange(min=0),
     "port": click.IntRange(0, 65535),
