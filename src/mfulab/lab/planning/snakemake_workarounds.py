@@ -91,10 +91,10 @@ def name_missing_executor() -> None:
     """Lets Snakemake say in one sentence which extra brings the executor of a profile, not list those that it has."""
     refuse = ArgumentParser.error
 
-    def refuse_in_a_sentence(parser: ArgumentParser, message: str) -> NoReturn:
+    def refuse_in_a_sentence(self: ArgumentParser, message: str) -> NoReturn:
         if "invalid choice: 'slurm'" in message:
             sys.exit('mfulab: executor=slurm needs a plugin of Snakemake: pip install ".[slurm]" in the checkout.')
-        refuse(parser, message)
+        refuse(self, message)
 
     ArgumentParser.error = refuse_in_a_sentence  # type: ignore[method-assign]
 
