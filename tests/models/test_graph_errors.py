@@ -1,5 +1,7 @@
 """What a dynamic and a static graph say of the same mistake, and when: the text's comparison of frameworks."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import fx, nn
@@ -16,9 +18,7 @@ def test_a_wrong_width_is_said_at_the_line_or_only_when_the_finished_graph_runs(
     graph = fx.symbolic_trace(model)  # which asks for no shape
     with pytest.raises(RuntimeError, match=SHAPES) as static:
         graph(torch.ones(2, 32))
-    files = [
-        {entry.path.name for entry in error.traceback if hasattr(entry.path, "name")} for error in (dynamic, static)
-    ]
+    files = [{Path(str(entry.path)).name for entry in error.traceback} for error in (dynamic, static)]
     assert "control_flow.py" in files[0]
     assert "control_flow.py" not in files[1]  # the graph's own code stands there, and not the model's
 
@@ -26,9 +26,7 @@ def test_a_wrong_width_is_said_at_the_line_or_only_when_the_finished_graph_runs(
 def test_a_branch_on_a_value_stops_a_static_graph_before_anything_ran():
     model = Branching("data")
     assert model(torch.ones(2, 256)).shape == (2, 256)  # a dynamic graph takes the branch that it meets
-    with pytest.raises(
-        fx.proxy.TraceError, match="symbolically traced variables cannot be used as inputs to control flow"
-    ):
+    with pytest.raises(fx.proxy.TraceError, match="cannot be used as inputs to control flow"):
         fx.symbolic_trace(model)
 
 

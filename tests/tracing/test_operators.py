@@ -64,9 +64,8 @@ def test_tensorboard_s_trace_is_one_of_ours_under_another_name(tmp_path):
     ours, theirs = (json.loads(opened(path)) for path in (tmp_path / "trace.json.gz", written))
     assert set(theirs) - {"traceName"} <= set(ours)
     for trace in (ours, theirs):
-        (shapes,) = {
-            json.dumps(event["args"]["Input Dims"]) for event in trace["traceEvents"] if event["name"] == "aten::mm"
-        }
+        products = [event["args"] for event in trace["traceEvents"] if event["name"] == "aten::mm"]
+        (shapes,) = {json.dumps(each["Input Dims"]) for each in products}
         assert shapes == "[[8, 16], [16, 4]]"
 
 

@@ -80,9 +80,11 @@ def asked_in(path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str,
 
 
 def strings(node: ast.AST) -> Iterator[str]:
-    """The texts in an expression, those of a condition left out."""
+    """The texts in an expression, those of a condition and parts of texts left out."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
+    if isinstance(node, ast.JoinedStr):  # parts of a key
+        return
     for child in [node.body, node.orelse] if isinstance(node, ast.IfExp) else ast.iter_child_nodes(node):
         yield from strings(child)
 

@@ -8,8 +8,8 @@ from mfulab.lab.report.figures import transfers
 from mfulab.lab.report.frames import Tables, most, ok, preferred, with_machine
 
 TOPIC, ORDER = "kernels", 4
-LINES = ("cpu", "gpu", "kernel")
-COLORS = dict(zip(LINES, style.PALETTE, strict=False))
+KINDS = ("cpu", "gpu", "kernel")
+COLORS = dict(zip(KINDS, style.PALETTE, strict=False))
 
 
 def rows(tables: Tables) -> pd.DataFrame:
@@ -20,7 +20,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     timed = preferred(timed, timed["n"] % transfers.WHOLE == 0)
     sides = timed.groupby("precision")["side"].transform("nunique")
     timed = most(timed[sides == sides.max()], ["precision"])
-    of_sides = [style.one_machine(timed[timed["side"] == side]) for side in LINES[:2]]
+    of_sides = [style.one_machine(timed[timed["side"] == side]) for side in KINDS[:2]]
     each = pd.concat([side.loc[side.groupby("n")["whole_s"].idxmin()] for side in of_sides])
     return each.assign(line=each["side"], seconds=each["whole_s"]) if len(each["n"].unique()) > 1 else each.head(0)
 
@@ -28,11 +28,11 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """From which size on the GPU wins for good, by its kernel alone too; or what is missing to tell."""
     cpu, gpu = (
-        rows[rows["side"] == side].drop_duplicates("n").set_index("n", drop=False).sort_index() for side in LINES[:2]
+        rows[rows["side"] == side].drop_duplicates("n").set_index("n", drop=False).sort_index() for side in KINDS[:2]
     )
     if cpu.empty or gpu.empty:
-        one, here = ("cpu", cpu) if gpu.empty else ("gpu", gpu)
-        return text(f"{one}_alone", small=here.iloc[0], large=here.iloc[-1])
+        here = pd.concat([cpu, gpu])
+        return text("cpu_alone" if gpu.empty else "gpu_alone", small=here.iloc[0], large=here.iloc[-1])
     shared = cpu.index.intersection(gpu.index)
     names = {"cpu": cpu["machine"].iloc[0], "gpu": gpu["machine"].iloc[0]}
     if shared.empty:
@@ -66,8 +66,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.set_xticks(sizes, [f"{size:.0f}" for size in sizes], fontsize=9)
     axes.minorticks_off()
     ticks.decades(axes.yaxis)
-    present = {line: COLORS[line] for line in LINES if (shown["line"] == line).any()}
-    absent = [style.dot("none", text(f"no_{side}")) for side in LINES[:2] if side not in present]
+    present = {line: COLORS[line] for line in KINDS if (shown["line"] == line).any()}
+    absent = [
+        style.dot("none", text("no_cpu" if side == "cpu" else "no_gpu")) for side in KINDS[:2] if side not in present
+    ]
     style.legend(figure, style.dots(present, text) + absent + runs.key(rows, text))
     names = [*dict.fromkeys(rows["machine"]), text.name("precision", rows["precision"].iloc[0])]
     axes.set_title(" · ".join(names))

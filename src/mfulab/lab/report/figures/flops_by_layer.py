@@ -1,4 +1,4 @@
-"""Where a model's FLOPs are: the forward pass by layer."""
+"""FLOPs of a model's forward pass by layer."""
 
 import json
 import re

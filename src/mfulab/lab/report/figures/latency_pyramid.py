@@ -8,6 +8,7 @@ from mfulab.lab.report.figures import memory_hierarchy
 from mfulab.lab.report.frames import Tables
 
 TOPIC, ORDER = "memory", 3
+WORDS = ("memory", "page_cache", "disk")  # levels with a word of their own
 DEPENDENT = ("random", "page_cache", "disk")  # patterns in which each access waits for the last one
 
 
@@ -37,7 +38,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 
 def _name(row: pd.Series, text: Texts) -> str:
-    return text(row["level"]) if text.has(row["level"]) else str(row["level"])
+    level = str(row["level"])
+    return text(level) if level in WORDS else level
 
 
 def _cost(row: pd.Series, text: Texts) -> str:
