@@ -114,9 +114,11 @@ def test_nodes_of_an_unknown_device_are_judged_by_their_median():
 
 def test_heat_is_low_without_any_reference_and_a_power_limit_never_is():
     hot = {name: {"value": 30.0, "unit": "%", "reason": ""} for name in node.THROTTLES}
+    hot["other_processes_percent"] = {"value": 90.0, "unit": "%", "reason": ""}
     judged = check.judged(line_of("n", None, **hot), {})
     assert judged["state"] == "low"
     assert "power_capped_percent" not in check.low(judged)
+    assert "other_processes_percent" not in check.low(judged)
 
 
 @pytest.fixture
@@ -137,6 +139,7 @@ def test_a_cpu_of_which_nothing_is_known_is_compared_with_an_earlier_check(quick
     line = told(capsys)
     for held in line["values"].values():
         held["value"] = held["value"] and 10 * held["value"]
+    assert line["values"]["other_processes_percent"]["state"] == "unknown"
     (tmp_path / "before.json").write_text(json.dumps(line))
     assert main(["check", "--device", "cpu", "--baseline", "before.json"]) == 1
     assert "(baseline)" in capsys.readouterr().out
@@ -185,4 +188,5 @@ def test_a_check_bounds_every_part_of_it(quick, monkeypatch):
     monkeypatch.setattr(node, "sweep_triad", lambda *given: limits.append(given[2]) or sweep(*given))
     values = node.readings_of(torch.device("cpu"))
     assert values["memory_gb_s"].value > 0
+    assert values["other_processes_percent"].unit == "%"
     assert limits[0] + sum(search.limit_s * search.ways for search in [node.SEARCH["cpu"]] * 2) < 30
