@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -76,7 +76,11 @@ def fits(
     built or counted.
     """
     config = model_config(model, sequence_length=sequence_length)
-    choices = {"precision": FORMATS, "optimizer": STATE_BYTES, "mode": ("training", "inference")}
+    choices: dict[str, Collection[str]] = {
+        "precision": FORMATS,
+        "optimizer": STATE_BYTES,
+        "mode": ("training", "inference"),
+    }
     for name, value in (("precision", precision), ("optimizer", optimizer), ("mode", mode)):
         if value not in choices[name]:
             raise unknown(name, value, choices[name])

@@ -9,6 +9,8 @@ from mfulab.core.files import write_json
 from mfulab.core.measurement import Measured
 from mfulab.core.replicates import STANDS_IN
 from mfulab.device.identity import hardware_slug
+from mfulab.lab.planning import store
+from mfulab.lab.planning.runs import Run
 from mfulab.lab.runtime import budget, client, run
 from mfulab.lab.tables.records import from_manifest
 from mfulab.measurements.profile_step import ProfileRow
@@ -85,6 +87,14 @@ def test_half_that_is_planned_itself_is_not_measured_for_another(swept):
     rows, _, tried = swept(64, fitting=20, planned=(32,))
     assert tried == [64]
     assert not rows[64]["message"].startswith("batch_size")
+
+
+def test_half_of_an_earlier_sweep_that_a_plan_takes_over_is_planned(swept, tmp_path):
+    rows, _, tried = swept(64, fitting=40)
+    assert (list(rows), tried) == ([64, 32], [64, 32])
+    folder = f"{hardware_slug('cpu')}/profile_step/{NAME.format(32)}"
+    store.write_run(Run("profile_step", NAME.format(32), folder, "{}"), tmp_path / "results")
+    assert swept(64, fitting=40, planned=(32,))[2][2:] == [64]
 
 
 def test_a_later_process_halves_nothing(swept):

@@ -64,14 +64,12 @@ def main(step: str) -> None:
 
 def _halve(step: str, path: Path) -> bool:
     """Leaves the config of half the batch of a step's first process, unless it is planned; true where it is left."""
-    half, content = halved(path.parent.name), read_json(path)
-    mark = path.parent.with_name(half) / STANDS_IN
-    if step != "profile_step" or half == path.parent.name or content.get("replicate", 1) > 1:
+    half, content = path.parent.with_name(halved(path.parent.name)) / "config.json", read_json(path)
+    is_planned = half.exists() and not half.with_name(STANDS_IN).exists()
+    if step != "profile_step" or half == path or is_planned or content.get("replicate", 1) > 1:
         return False
-    if mark.with_name("config.json").exists() and not mark.exists():
-        return False
-    write_json(mark.with_name("config.json"), content | {"batch_size": content["batch_size"] // 2}, indent=1)
-    write_text(mark, "")
+    write_json(half, content | {"batch_size": content["batch_size"] // 2}, indent=1)
+    write_text(half.with_name(STANDS_IN), "")
     return True
 
 
@@ -80,9 +78,9 @@ def _stand_in(path: Path, asked: Path) -> None:
     from mfulab.device import identity
 
     content, other = read_json(path), read_json(asked)
-    counted = {name: content[name] for name in MEASUREMENTS["count_flops"].config.model_fields if name in content}
     count = path.absolute().parents[3] / "count_flops" / path.parent.name / "config.json"
-    write_json(count, counted, indent=1)
+    fields = MEASUREMENTS["count_flops"].config.model_fields.keys() & content
+    write_json(count, {name: content[name] for name in sorted(fields)}, indent=1)
     measure("count_flops", count)
     size = identity.memory_bytes(identity.resolve(content["device"]["type"]))
     memory = f"{size / 1e9:.3g} GB" if size else "memory"
