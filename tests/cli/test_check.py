@@ -11,7 +11,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.cli import check
 from mfulab.cli.main import main
-from mfulab.device import compute, vendors
+from mfulab.device import compute, identity, vendors
 from mfulab.timing import best_matmul, node
 
 H100 = {"fp32": 54.1, "tf32": 360.5, "bf16": 691.4, "fp16": 690.0, "fp8": 1200.0}
@@ -98,6 +98,13 @@ def test_many_nodes_are_one_table(gpu, capsys, monkeypatch):
     assert main(["check", "--table", "-"]) == 1
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip().startswith("n")][1:]
     assert [row[:2] for row in rows] == [["n2", "low"], ["n1", "healthy"], ["n3", "healthy"]]
+
+
+@pytest.mark.parametrize("command", [["check"], ["watch", "--count", "1"]])
+def test_a_device_that_is_not_there_is_one_sentence(command, monkeypatch, capsys):
+    monkeypatch.setattr(identity, "why_not", lambda kind: "no driver answers")
+    assert main([*command, "--device", "cuda"]) == 2
+    assert capsys.readouterr().err == "mfulab: device=cuda: no driver answers; choose device=cpu or device=auto\n"
 
 
 def line_of(name, value, **more):

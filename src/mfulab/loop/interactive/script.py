@@ -175,7 +175,10 @@ class Script:
             about = {"script": wanted.name, "models": names, "step_of": names[0] if of_forwards else ends}
             about |= {"rank": rank, "ranks": ranks, "verdict": window.verdict and window.verdict.cause}
             out = wanted.out.with_name(f"{wanted.out.stem}.rank{rank}{wanted.out.suffix}") if rank else wanted.out
-            write_text(out, json.dumps(about | row | {"reasons": reasons}, ensure_ascii=False, default=str) + "\n")
+            try:
+                write_text(out, json.dumps(about | row | {"reasons": reasons}, ensure_ascii=False, default=str) + "\n")
+            except Exception as error:
+                print(f"mfulab measure {wanted.name}: the row is not written: {error}", file=sys.stderr)
         self._is_over = True
 
     def end(self, error: BaseException | None = None) -> None:

@@ -128,7 +128,9 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
         lines.append(Text(text("try", advice=advice), style="cyan"))
         lines += [Text(text("look", flag=flag), style="red") for disturbing, flag in said if not disturbing]
     labels = {"flops": "FLOPs", "mfu_percent": "MFU", "peak_tflop_s": text("peak")}
-    for name, label in (labels | {"attainable_mfu_percent": text("attainable_name")}).items():
+    if values.get("mfu_percent") is not None:
+        labels["attainable_mfu_percent"] = text("attainable_name")
+    for name, label in labels.items():
         if name in readings and readings[name].value is None and readings[name].reason:
             lines.append(Text(f"{label}: {readings[name].reason}", style="dim"))
     (console or Terminal()).print(Group(*lines))
