@@ -11,7 +11,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.cli import check
 from mfulab.cli.main import main
-from mfulab.device import compute, vendors
+from mfulab.device import compute, identity, vendors
 from mfulab.timing import best_matmul, node
 
 H100 = {"fp32": 54.1, "tf32": 360.5, "bf16": 691.4, "fp16": 690.0, "fp8": 1200.0}
@@ -100,6 +100,13 @@ def test_many_nodes_are_one_table(gpu, capsys, monkeypatch):
     assert [row[:2] for row in rows] == [["n2", "low"], ["n1", "healthy"], ["n3", "healthy"]]
 
 
+@pytest.mark.parametrize("command", [["check"], ["watch", "--count", "1"]])
+def test_a_device_that_is_not_there_is_one_sentence(command, monkeypatch, capsys):
+    monkeypatch.setattr(identity, "why_not", lambda kind: "no driver answers")
+    assert main([*command, "--device", "cuda"]) == 2
+    assert capsys.readouterr().err == "mfulab: device=cuda: no driver answers; choose device=cpu or device=auto\n"
+
+
 def line_of(name, value, **more):
     values = {"bf16_tflop_s": {"value": value, "unit": "TFLOP/s", "reason": ""}, **more}
     return {"node": name, "device": "Some CPU (2 cores)", "kind": "cpu", "values": values}
@@ -114,9 +121,11 @@ def test_nodes_of_an_unknown_device_are_judged_by_their_median():
 
 def test_heat_is_low_without_any_reference_and_a_power_limit_never_is():
     hot = {name: {"value": 30.0, "unit": "%", "reason": ""} for name in node.THROTTLES}
+    hot["other_processes_percent"] = {"value": 90.0, "unit": "%", "reason": ""}
     judged = check.judged(line_of("n", None, **hot), {})
     assert judged["state"] == "low"
     assert "power_capped_percent" not in check.low(judged)
+    assert "other_processes_percent" not in check.low(judged)
 
 
 @pytest.fixture
@@ -137,6 +146,7 @@ def test_a_cpu_of_which_nothing_is_known_is_compared_with_an_earlier_check(quick
     line = told(capsys)
     for held in line["values"].values():
         held["value"] = held["value"] and 10 * held["value"]
+    assert line["values"]["other_processes_percent"]["state"] == "unknown"
     (tmp_path / "before.json").write_text(json.dumps(line))
     assert main(["check", "--device", "cpu", "--baseline", "before.json"]) == 1
     assert "(baseline)" in capsys.readouterr().out
@@ -185,4 +195,5 @@ def test_a_check_bounds_every_part_of_it(quick, monkeypatch):
     monkeypatch.setattr(node, "sweep_triad", lambda *given: limits.append(given[2]) or sweep(*given))
     values = node.readings_of(torch.device("cpu"))
     assert values["memory_gb_s"].value > 0
+    assert values["other_processes_percent"].unit == "%"
     assert limits[0] + sum(search.limit_s * search.ways for search in [node.SEARCH["cpu"]] * 2) < 30

@@ -82,6 +82,12 @@ def test_a_training_is_found_measured_and_left(measured):
     assert (row["loader_ms"], row["copy_ms"]) == (None, None), "no loader was read, and nothing is copied"
 
 
+def test_without_a_ceiling_the_attainable_says_nothing_beside_mfu(measured):
+    row, said = measured(f"for _ in range(30):\n    {STEP}", "--steps", "3")
+    assert row["mfu_percent"] is None
+    assert "attainable" not in said.err
+
+
 def test_accumulated_steps_with_a_loader_are_whole(measured):
     script = """
     loader = torch.utils.data.DataLoader(torch.randn(4 * 2 * 30, 32), batch_size=4)
@@ -278,7 +284,8 @@ def test_a_row_that_cannot_be_written_is_said(measured, tmp_path, monkeypatch, c
     monkeypatch.setattr(script, "write_text", full)
     row, said = measured(f"for _ in range(30):\n    {STEP}\nprint('whole')", "--steps", "3")
     assert (row, said.out) == (None, "whole\n")
-    assert "the disk is full" in said.err
+    assert "the row is not written: the disk is full" in said.err
+    assert "nothing is measured" not in said.err
 
 
 def test_random_numbers_are_the_scripts_own(measured, monkeypatch, capsys):

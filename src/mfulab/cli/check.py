@@ -29,7 +29,8 @@ RECORDINGS = Path("results/reference")
 TOLERATED = ByKind(cpu=0.75, gpu=0.9)
 # Of what a datasheet prints: the best matmul of a healthy H100 reaches 70 to 81 % of it, a triad 90 %, a clock 71 %.
 FLOORS = {"tflop_s": 0.6, "gb_s": 0.75, "mhz": 0.6}
-MOST_HELD_BACK = 5.0  # percent of the time, by heat or the power brake; a power limit is where a GPU is to work
+MOST_HELD_BACK = 5.0  # percent of the time, by heat or the power brake
+SHOWN = ("power_capped_percent", "other_processes_percent")  # a power limit is where a GPU is to work
 FEWEST_NODES = 3  # from which on a median of nodes stands for a device that nothing else is known of
 STATUS = {"low": 1, "unknown": 3, "healthy": 0}  # the worst first
 KEYS = {"node", "device", "kind", "values", "state"}
@@ -88,7 +89,7 @@ def judged(line: Line, references: References) -> Line:
         value, (reference, source) = held["value"], references.get(name) or (None, "")
         held |= {"reference": reference, "source": source, "share": None, "state": "unknown"}
         if value is not None and name.endswith("_percent"):
-            if name != "power_capped_percent":
+            if name not in SHOWN:
                 held |= {"state": "low" if value > MOST_HELD_BACK else "healthy", "source": "driver's counters"}
         elif value is not None and reference:
             unit = next(unit for unit in FLOORS if name.endswith(unit))

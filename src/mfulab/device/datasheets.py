@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import Any
 
+from mfulab.core.errors import ConfigurationError
+
 # Words that some drivers put into a name and others leave out; no two products differ in them alone. A virtual function
 # (VF) is a whole device where its units are the product's, else a part of it.
 _DECORATION = {"nvidia", "amd", "intel", "aws", "tesla", "geforce", "instinct", "r", "tm", "generation", "oam", "vf"}
@@ -17,7 +19,7 @@ _PCI_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 _SLICE = re.compile(r"\s+MIG\s+\d+[cg].*$")
 
 
-class UnknownDeviceError(LookupError):
+class UnknownDeviceError(ConfigurationError, LookupError):
     """No datasheet here is this device's, or several could be; the message lists the choices."""
 
 

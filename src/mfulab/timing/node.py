@@ -19,6 +19,7 @@ FORMATS = ByKind(cpu=("fp32", "bf16"), gpu=("fp32", "tf32", "bf16", "fp16", "fp8
 SEARCH = ByKind(cpu=Search([(1024, 1024, 1024), (2048, 2048, 2048)], 3.0, 0.05, ways=1, triads=5), gpu=QUICK)
 TRIADS_S = 5.0  # after which no sample of the memory is begun, where neighbours take the machine
 SIDE = 8192  # of the matrices that go to a GPU and back, in bf16
+NEIGHBOURS = "other_processes_percent"  # of a CPU's time, meanwhile
 THROTTLES = ("software_thermal_percent", "hardware_thermal_percent", "power_brake_percent", "power_capped_percent")
 
 
@@ -28,9 +29,9 @@ def readings_of(device: torch.device) -> Readings:
         readings = dict(_products(device))
     rate = best_bandwidth(sweep_triad(device, SEARCH[device.type], TRIADS_S), device)
     readings["memory_gb_s"] = Reading(rate, "GB/s", "triad")
-    if is_gpu(device):
-        told = first_available(watched)
-        readings |= {name: told[name] for name in THROTTLES if name in told}
+    told = first_available(watched)
+    beside = THROTTLES if is_gpu(device) else (NEIGHBOURS,)
+    readings |= {name: told[name] for name in beside if name in told}
     if device.type == GPU:
         arrays = [torch.randn(SIDE, SIDE, dtype=torch.bfloat16, device=device) for _ in range(2)]
         seconds = time_transfers(arrays, arrays[0])

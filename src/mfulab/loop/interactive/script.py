@@ -175,7 +175,10 @@ class Script:
             about = {"script": wanted.name, "models": names, "step_of": names[0] if of_forwards else ends}
             about |= {"rank": rank, "ranks": ranks, "verdict": window.verdict and window.verdict.cause}
             out = wanted.out.with_name(f"{wanted.out.stem}.rank{rank}{wanted.out.suffix}") if rank else wanted.out
-            write_text(out, json.dumps(about | row | {"reasons": reasons}, ensure_ascii=False, default=str) + "\n")
+            try:
+                write_text(out, json.dumps(about | row | {"reasons": reasons}, ensure_ascii=False, default=str) + "\n")
+            except Exception as error:
+                print(f"mfulab measure {wanted.name}: the row is not written: {error}", file=sys.stderr)
         self._is_over = True
 
     def end(self, error: BaseException | None = None) -> None:
@@ -189,33 +192,29 @@ class Script:
                     self._close()
                 self._tell()
                 return
-            if held is not None:
-                held.__exit__(RuntimeError, RuntimeError("ended"), None)
             why = "no module with parameters was called in its main thread"
             if error is not None:
                 why = f"ended by {type(error).__name__} after {steps} measured steps"
             elif seen := max(self._optimizers.values(), default=max(self._forwards.values(), default=0)):
                 why = f"it ended after {seen} steps, --warm-up {self._wanted.warm_up} and the counted one among them"
-            self._say(why)
-            self._let_go()
+            self._give_up(why, RuntimeError("ended"))
         except Exception as failure:
             self.fail(failure)
 
     def fail(self, error: Exception) -> None:
         """Says in one sentence what went wrong in measuring, and measures nothing more; the script goes on."""
-        if self._is_over or os.getpid() != self._own[0]:
-            return
-        self._say(f"{type(error).__name__}: {error}")
+        if not self._is_over and os.getpid() == self._own[0]:
+            self._give_up(f"{type(error).__name__}: {error}", error)
+
+    def _give_up(self, why: str, error: Exception) -> None:
+        self._is_over = True
+        with suppress(OSError, ValueError):
+            print(f"mfulab measure {self._wanted.name}: nothing is measured: {why}", file=sys.stderr)
         with suppress(Exception):
             if self._window is not None:
                 self._window.__exit__(type(error), error, error.__traceback__)
         with suppress(Exception):
             self._let_go()
-
-    def _say(self, why: str) -> None:
-        self._is_over = True
-        with suppress(OSError, ValueError):
-            print(f"mfulab measure {self._wanted.name}: nothing is measured: {why}", file=sys.stderr)
 
     def _let_go(self) -> None:
         """Takes every hook off; one that others of its optimiser follow stays and does nothing."""
