@@ -34,6 +34,11 @@ def read_yaml(text: str) -> Any:
         raise ConfigurationError(f"{text}: {' '.join(str(error).split())}") from error
 
 
+def names() -> list[str]:
+    """Names of the models that have a file, sorted."""
+    return sorted({path.stem for folder in FOLDERS for path in folder.glob("*.yaml")})
+
+
 def model_config(
     model: str | Path | Mapping[str, Any] | ModelConfig,
     changes: Mapping[str, Any] = {},
@@ -72,7 +77,7 @@ def _read(model: str | Path) -> dict[str, Any]:
     if path.suffix not in (".yaml", ".yml"):
         found = [folder / f"{model}.yaml" for folder in FOLDERS if (folder / f"{model}.yaml").exists()]
         if not found:
-            raise unknown("model", model, sorted({each.stem for folder in FOLDERS for each in folder.glob("*.yaml")}))
+            raise unknown("model", model, names())
         path = found[0]
     content = read_yaml(read_given(path))
     if not isinstance(content, dict):

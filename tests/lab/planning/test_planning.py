@@ -360,6 +360,8 @@ def test_shapes():
     [
         ("experiment=quikstart", ["experiment=quikstart", "Did you mean quickstart"]),
         ("precision=fp12", ["precision=fp12", "bf16", "fp32"]),
+        ("device=H100", ["device=H100: give its kind. hardware=", "Choices: auto, cpu, cuda, mps."]),
+        ("device=gpu", ["device=gpu: unknown."]),
         ("model=resnet19", ["model=resnet19", "Did you mean resnet18"]),
         ("batch_size=0", ["batch_size=0", "greater than 0"]),
         ("budget_min=0", ["budget_min=0", "greater than 0"]),

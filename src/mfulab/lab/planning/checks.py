@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import read_text
+from mfulab.device.datasheets import typed_names
 from mfulab.lab.planning.keys import OPEN, Experiment, choices, group_model, groups
 from mfulab.lab.planning.runs import put
 from mfulab.measurements.registry import MEASUREMENTS
@@ -142,6 +143,9 @@ def plain(text: str) -> Any:
 def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None:
     """Raises ConfigurationError if `choice` is no option of `group`."""
     if choice not in (options := choices(folder, group)):
+        if group == "device" and any(f"{name}-".lower().startswith(f"{choice}-".lower()) for name in typed_names()):
+            says = "give its kind. hardware=… plans for another machine's: docs/clusters.md."
+            raise ConfigurationError(f"{where}device={choice}: {says} Choices: {', '.join(options)}.")
         raise unknown(f"{where}{group}", _short(choice), options)
 
 

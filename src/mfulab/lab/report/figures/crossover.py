@@ -27,7 +27,9 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """From which size on the GPU wins for good, by its kernel alone too; or what is missing to tell."""
-    cpu, gpu = (rows[rows["side"] == side].set_index("n", drop=False).sort_index() for side in LINES[:2])
+    cpu, gpu = (
+        rows[rows["side"] == side].drop_duplicates("n").set_index("n", drop=False).sort_index() for side in LINES[:2]
+    )
     if cpu.empty or gpu.empty:
         one, here = ("cpu", cpu) if gpu.empty else ("gpu", gpu)
         return text(f"{one}_alone", small=here.iloc[0], large=here.iloc[-1])

@@ -57,5 +57,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     kinds.bars(axes, shown.assign(words=words), "width", "named", *told, start="start", words="words", fontsize=11)
     reach = width.max() / 2
     axes.spines[["left", "bottom"]].set_visible(False)
-    axes.set(xlim=(-1.1 * reach, 1.9 * reach), xticks=[], title=rows["machine"].iloc[0])
+    axes.set(xlim=(-1.1 * reach, 1.9 * reach), xticks=[], xlabel=text("time"), title=rows["machine"].iloc[0])
     style.legend(figure, runs.key(rows, text))
