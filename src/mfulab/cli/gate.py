@@ -118,6 +118,7 @@ def _run(command: str, folder: Path, limit_s: float, of_cpu: bool) -> tuple[floa
             os.killpg(process.pid, signal.SIGKILL)
 
         watch = threading.Timer(limit_s, end)  # Popen's own limit polls, and so adds up to 50 ms
+        watch.daemon = True  # a signal before the block below must not wait for it
         watch.start()
         try:
             status = process.wait()
