@@ -23,6 +23,8 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language.quantities import change, duration, quantity
 from mfulab.timing.paired import Compared, in_turn
@@ -57,7 +59,7 @@ def run(
         raise ConfigurationError(f"--reads={reads}: no regular expression: {error}.") from error
     with contextlib.ExitStack() as stack:
         for number in (signal.SIGTERM, signal.SIGHUP):  # end as exceptions do, so that nothing stays behind
-            stack.callback(signal.signal, number, signal.signal(number, lambda ended, _: sys.exit(128 + ended)))
+            stack.callback(signal.signal, number, signal.signal(number, _leave))
         folders = [Path.cwd(), Path.cwd()]
         if base is not None:
             commands = [commands[0] if len(commands) == 1 else shlex.join(commands)] * 2
@@ -134,6 +136,15 @@ def _run(command: str, folder: Path, limit_s: float, of_cpu: bool) -> tuple[floa
         said = (printed.strip() or "it said nothing").splitlines()[-1]
         raise ConfigurationError(f"`{command}`: {ended}: {said[:LONGEST_SAID]}")
     return seconds, printed
+
+
+def _leave(number: int, _: object) -> None:
+    """Ends commands, of which one may have begun before anything holds it, and then this process."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(OSError):
+            os.killpg(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+    sys.exit(128 + number)
 
 
 def _children_s() -> float:

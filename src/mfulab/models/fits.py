@@ -108,15 +108,15 @@ def largest_batch(peak_bytes: Callable[[int], int], capacity: int, first: int) -
 
     Secants from `first`, the batch that is asked for, and then halves, until a batch fits and the next does not.
     """
-    fitting, failing, guess, before = 0, MOST_BATCH, first, 2 * first
+    fitting, failing, guess = 0, MOST_BATCH, first
     for step in itertools.count():
         here = peak_bytes(guess)
         fitting, failing = (guess, failing) if here <= capacity else (fitting, guess)
         if failing - fitting <= 1:
             break
-        slope = max(1.0, (here - peak_bytes(before)) / (guess - before))
+        other = 2 * first if guess == first else first
+        slope = max(1.0, (here - peak_bytes(other)) / (guess - other))
         secant = math.floor(guess + (capacity - here) / slope)
-        before = first if guess != first else before
         guess = secant if step < SECANTS else (fitting + failing) // 2
         guess = min(max(guess, fitting + 1), failing - 1)
     return fitting
