@@ -25,8 +25,9 @@ STEPS = sorted(file.parent.name for file in Path(__file__).parents[1].glob("meas
 class Name(click.ParamType):
     """One of the names that an attribute of a module holds, or gives; imported once a value is given or completed."""
 
-    def __init__(self, name: str, module: str, attribute: str) -> None:
+    def __init__(self, name: str, module: str, attribute: str, is_open: bool = False) -> None:
         self.name, self._module, self._attribute = name, module, attribute
+        self._is_open = is_open  # to what its command knows beside them: a path, a driver's name of a device
 
     def _choices(self) -> Iterable[str]:
         found = getattr(import_module(self._module), self._attribute)
@@ -35,19 +36,12 @@ class Name(click.ParamType):
     def convert(self, value: str, param: Any, ctx: Any) -> str:
         from mfulab.core.errors import unknown
 
-        if value not in (choices := list(self._choices())):
+        if not self._is_open and value not in (choices := list(self._choices())):
             raise unknown(self.name, value, choices)
         return value
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in self._choices() if name.lower().startswith(incomplete.lower())]
-
-
-class Offered(Name):
-    """One of such names, or what its command knows beside them: a path, a driver's name of a device."""
-
-    def convert(self, value: str, param: Any, ctx: Any) -> str:
-        return value
 
 
 class Share(click.ParamType):
@@ -106,8 +100,8 @@ TYPES: Mapping[str, Any] = {
     "step": click.Choice(STEPS),
     "words": Overrides(),
     "question": Question(),
-    "device": Offered("device", "mfulab.device.datasheets", "typed_names"),
-    "model": Offered("model", "mfulab.mfu.models", "names"),
+    "device": Name("device", "mfulab.device.datasheets", "typed_names", is_open=True),
+    "model": Name("model", "mfulab.mfu.models", "names", is_open=True),
     "figure": Name("figure", "mfulab.lab.report.figures", "modules"),
     "language": Name("language", "mfulab.core.language", "LANGUAGES"),
     "precision": Name("precision", "mfulab.device.peaks", "UNITS"),

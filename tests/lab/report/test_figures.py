@@ -511,7 +511,7 @@ def test_a_hundred_thousand_points_are_one_picture(few):
 
 
 def test_figures_are_written_alone_and_stale_ones_removed_with_the_reason(few, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(frames, "read", lambda folder, wanted: (few, ["profile.csv: 3 columns are missing"]))
+    monkeypatch.setattr(frames, "read", lambda folder: (few, ["profile.csv: 3 columns are missing"]))
     (tmp_path / "execution_speed.svg").write_text("stale")
     assert main(["figures", "--out", str(tmp_path), "--only", "ceilings", "execution_speed"]) == 1
     assert "execution_speed: profile.csv: 3 columns are missing" in capsys.readouterr().err
