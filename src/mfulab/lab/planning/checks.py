@@ -13,11 +13,11 @@ from hydra.core.override_parser.types import Override, RangeSweep
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from mfulab.core.configs import put
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import read_text
 from mfulab.device.datasheets import typed_names
 from mfulab.lab.planning.keys import OPEN, Experiment, choices, group_model, groups
-from mfulab.lab.planning.runs import put
 from mfulab.measurements.registry import MEASUREMENTS
 
 MOST = 100_000  # values of one key, and runs of one measurement: more is a mistake

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from mfulab.core.configs import StepConfig
+from mfulab.core.configs import StepConfig, put
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, digest, found_files
 from mfulab.core.formats import format_name
@@ -227,15 +227,6 @@ class _Planner:
                 text = json.dumps(content, indent=1, sort_keys=True) + "\n"
                 self.runs[folder] = Run(step, run, folder, text, needs or {}, measured.get("_target_"))
         return f"{place}/{name}"
-
-
-def put(content: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
-    *path, last = key.split(".")
-    for part in path:
-        content[part] = dict(content[part])
-        content = content[part]
-    content[last] = value
 
 
 def _format(precision: Mapping[str, Any]) -> str | None:
