@@ -77,7 +77,7 @@ def test_several_streams_need_a_gpu():
         streamed.Streamed(4, 2)(INPUTS)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_streams_give_the_same_values_on_a_gpu():
     model = streamed.Streamed(256, 4).cuda()
     inputs = torch.randn(6, 64, 256, device="cuda")
