@@ -119,6 +119,7 @@ def test_short_runs_share_an_allocation(cluster: Cluster, tree: Path, start: Sta
     pretend.assert_one_at_a_time_on_each_gpu(tree, GPUS)
 
 
+@pytest.mark.slow
 def test_a_run_on_another_device_than_it_claims_is_refused(cluster: Cluster, tree: Path, start: Start) -> None:
     output = finish(start("--retries=0", runs=RUNS[:1], hardware="nvidia-other"), status=1)
     assert "hardware=nvidia-other: this run was planned for it, but here is nvidia-pretend. Not measured." in output

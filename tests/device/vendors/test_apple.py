@@ -150,6 +150,7 @@ def test_a_whole_step_is_measured_by_its_code(here, monkeypatch, tmp_path, mode)
     assert "torch sees none" in reasons["kernel_busy_percent"]
 
 
+@pytest.mark.slow
 def test_its_ceilings_are_measured_beside_what_apple_prints(here, monkeypatch, tmp_path):
     in_place_of_the_cpu(monkeypatch)
     search = best_matmul.Search([(128, 128, 128)], 15.0, 0.2, settle_s=0.5)

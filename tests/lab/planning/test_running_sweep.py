@@ -81,6 +81,7 @@ def test_another_command_changes_nothing_of_a_running_sweep(tree: Path) -> None:
     pretend.assert_all_measured_once(tree)
 
 
+@pytest.mark.slow
 def test_a_dry_run_tells_what_would_be_measured_and_moves_nothing(tree: Path) -> None:
     pretend.finish(start(tree))
     before = files(tree)

@@ -74,6 +74,7 @@ def test_a_sweep_tells_each_run_in_one_line_and_nothing_of_snakemake(toy: Path) 
     assert "left" not in lines[-1]  # nothing is
 
 
+@pytest.mark.slow
 @pytest.mark.workflow
 def test_silence_is_broken_by_what_runs(toy: Path) -> None:
     (toy / "measure.py").write_text(MEASURE.replace("run, row =", "import time; time.sleep(11)\nrun, row ="))
