@@ -48,9 +48,9 @@ import sys
 import time
 from dataclasses import replace
 from mfulab.lab.runtime.run import main
-from mfulab.measurements.profile_step import process
+from mfulab.measurements.profile_step import measure
 
-made = process.make
+made = measure.make
 
 def make_slower(config, device):
     step = made(config, device)
@@ -65,7 +65,7 @@ def make_slower(config, device):
 
     return replace(step, call=waiting)
 
-process.make = make_slower
+measure.make = make_slower
 main(sys.argv.pop(1))
 """
 

@@ -22,7 +22,7 @@ import numpy as np
 from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.events import read
 from mfulab.tracing.intervals import Intervals, exclusive, length
-from mfulab.tracing.recording import COMPUTE
+from mfulab.tracing.trace import COMPUTE
 
 HTA = """
 import json, logging, os, shutil, sys, tempfile, warnings

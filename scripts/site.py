@@ -119,7 +119,7 @@ def _gallery(config: Any) -> Iterator[File]:
     parts = ["# Gallery\n\nFrom the machines, traces and public runs in `results/reference/`."]
     with TemporaryDirectory() as folder:
         build.write(build.collect(reference=ROOT / "results/reference"), Path(folder))
-        tables, _ = frames.read(Path(folder), {table for each in figures.modules().values() for table in each.TABLES})
+        tables, _ = frames.read(Path(folder))
     for name in list(figures.modules())[: config.extra["figures"]]:
         if drawn := figures.render(name, tables):
             picture = io.BytesIO()

@@ -75,7 +75,7 @@ def software(device: torch.device) -> Facts:
         "commit": commit(),
         "packages": environment.packages(),
         "operating_system": environment.operating_system(),
-        "driver": nvidia.driver(),
+        "driver": nvidia.Nvidia().driver(),
         "cuda": torch.version.cuda,
         "snakemake": shutil.which("snakemake"),
         "nvcc": shutil.which("nvcc"),

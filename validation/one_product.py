@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Shape
-from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import check, exact_product, random_operands
 from mfulab.lab.planning import keys
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Shape
-from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import random_operands
 from mfulab.lab.planning import keys
 from mfulab.timing.clocks import clock_for

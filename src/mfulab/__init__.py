@@ -10,7 +10,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each is imp
     from mfulab.loop.interactive.lightning import LightningCallback as LightningCallback
     from mfulab.loop.interactive.measure import Measurement as measure  # noqa: N813
     from mfulab.loop.interactive.without_data import flops_of as flops_of
-    from mfulab.mfu.explain import explain as explain
+    from mfulab.models.fits import fits as fits
+    from mfulab.models.work import explain as explain
+    from mfulab.timing.paired import gate as gate
 
 __version__ = "0.1.0"
 
@@ -22,9 +24,14 @@ _LIBRARY = {
     "Journal": ("mfulab.loop.goodput.journal", "Journal"),
     "flops_of": ("mfulab.loop.interactive.without_data", "flops_of"),
     "peak": ("mfulab.device.peaks", "peak"),
-    "explain": ("mfulab.mfu.explain", "explain"),
+    "explain": ("mfulab.models.work", "explain"),
+    "fits": ("mfulab.models.fits", "fits"),
+    "gate": ("mfulab.timing.paired", "gate"),
 }
-__all__ = ["Journal", "LightningCallback", "TrainerCallback", "explain", "flops_of", "measure", "measured", "peak"]
+__all__ = [
+    "Journal", "LightningCallback", "TrainerCallback", "explain", "fits", "flops_of", "gate", "measure", "measured",
+    "peak",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

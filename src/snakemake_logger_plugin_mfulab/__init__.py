@@ -1,7 +1,6 @@
 """Snakemake's output for a long sweep: with `--logger mfulab`, one line a run, at its end.
 
-Nothing is redrawn, which would cost the machine cycles while the CPU is being measured; after ten seconds of silence a
-line names what runs.
+Nothing is redrawn, which costs cycles of a CPU that is measured; after ten seconds of silence a line names what runs.
 """
 
 import csv
@@ -16,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from textwrap import shorten
@@ -36,18 +36,10 @@ __all__ = ["LogHandler"]
 
 # What Snakemake says of itself, run after run; anything else that it says is shown.
 NOISE = (
-    "Assuming unrestricted shared filesystem",
-    "Building DAG",
-    "Complete log(s)",
-    "Conda environments: ignored",
-    "Elapsed time",
-    "Execute ",
-    "Select jobs",
-    "Singularity containers: ignored",
-    "Unlocked working directory",
-    "Using shell",
+    *("Assuming unrestricted shared filesystem", "Building DAG", "Complete log(s)", "Conda environments: ignored"),
+    *("Elapsed time", "Execute ", "Select jobs", "Singularity containers: ignored", "Unlocked working directory"),
+    *("Using shell", "host:"),
     "Warning: the following output files of rule tables were not present",  # those of the first page
-    "host:",
 )
 # What it says of jobs that ended with it.
 ENDED = re.compile(r"Will exit after|CalledProcessError|At least one job did not complete|Shutting down")
@@ -93,13 +85,10 @@ def _take_dotted_keys() -> None:
 
 def _need_no_home() -> None:
     """Puts caches into the project if the home cannot be written, where Snakemake ends with a traceback otherwise."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    try:
-        (caches / "snakemake").mkdir(parents=True, exist_ok=True)
-        is_writable = os.access(caches / "snakemake", os.W_OK)
-    except (OSError, RuntimeError):
-        is_writable = False
-    if not is_writable:
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "snakemake")
+    with suppress(OSError):
+        caches.mkdir(parents=True, exist_ok=True)
+    if not os.access(caches, os.W_OK):
         os.environ["XDG_CACHE_HOME"] = str(Path(".snakemake/cache").absolute())
 
 
@@ -136,7 +125,7 @@ class Progress:
     def place(self, rule: str) -> str:
         """` 7/12 `: runs that were measured, of all that are planned; blank for a rule that measures nothing."""
         done, left = (
-            sum(each.values()) - sum(each[name] for name in UNCOUNTED) for each in (self.finished, self._remaining)
+            counts.total() - sum(map(counts.__getitem__, UNCOUNTED)) for counts in (self.finished, self._remaining)
         )
         width = len(str(done + left))
         return " " * (2 * width + 2) if rule in UNCOUNTED else f"{done:>{width}}/{done + left} "
@@ -170,7 +159,7 @@ class Progress:
 
     def left_s(self, now: float) -> float | None:
         """Seconds left if every rule goes on as it went and as many jobs run at a time; None before the first end."""
-        took = [seconds for each in self._took.values() for seconds in each]
+        took = list(chain(*self._took.values()))
         if not sum(took):
             return None
         # A rule of which no job has ended is taken to cost what the mean job did.
@@ -190,7 +179,8 @@ class LogHandler(LogHandlerBase):
         self.progress = Progress()
         self.budget: budget.Budget | None = None
         self.is_coloured = not self.common_settings.nocolor and self.stream.isatty() and not os.environ.get("NO_COLOR")
-        self.planned: dict[tuple[str, str], tuple[int, str]] = {}  # of a dry run: rule and what it says → jobs, reason
+        self.planned: Counter[tuple[str, str]] = Counter()  # of a dry run: jobs by rule and what they say
+        self.reasons: dict[tuple[str, str], str] = {}
         self.counts: dict[str, int] = {}
         self.figures: list[float] = []  # seconds of each that was drawn, and not told yet
         self.skipped: list[tuple[Run, str]] = []  # not measured, and not told yet, each with its message
@@ -202,8 +192,7 @@ class LogHandler(LogHandlerBase):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             with self.turn:
-                text = self._would(record) if self.common_settings.dryrun else self._text(record)
-                if text:
+                if text := self._would(record) if self.common_settings.dryrun else self._text(record):
                     self._print(text)
         except BrokenPipeError:
             raise
@@ -225,7 +214,8 @@ class LogHandler(LogHandlerBase):
                         f"{self.progress.place('all')}… {run.rule}  {run.name}",
                         duration(time.time() - run.started),
                     ]
-                    words += _last_line(run.log) if run.rule == "refine" else []
+                    for log in run.log if run.rule == "refine" else ():
+                        words += _lines(log)[-1:]
                     self._print(self._colour(FAINT, " · ".join(words)))
 
     def _left_out(self) -> list[str]:
@@ -234,36 +224,35 @@ class LogHandler(LogHandlerBase):
         if not skipped:
             return []
         run, message = skipped[0]
-        names = ", ".join(f"{each.rule} {each.name}" for each, _ in skipped[:2]) + (", …" if len(skipped) > 2 else "")
+        names = ", ".join(f"{run.rule} {run.name}" for run, _ in skipped[:2]) + (", …" if len(skipped) > 2 else "")
         why = message if len(skipped) == 1 else f"{message.split(':')[0]}. {message.partition('. ')[2]}"
         return [self._colour(YELLOW, f"{self.progress.place(run.rule)}{len(skipped)} not measured: {names}: {why}")]
 
     def _would(self, record: logging.LogRecord) -> str:
         """A dry run: a line for each distinct run with its processes and its reason, then each rule's jobs."""
-        event = getattr(record, "event", None)
-        values: dict[str, Any] = record.__dict__
+        event, values = getattr(record, "event", None), record.__dict__
         if event is LogEvent.JOB_INFO:
             rule = values["rule_name"]
             key = (rule, base_name(str(values["rule_msg"] or f"{rule} {_name(values)}").strip()))
-            self.planned[key] = (self.planned.get(key, (0, ""))[0] + 1, str(values.get("reason") or ""))
+            self.planned[key] += 1
+            self.reasons[key] = str(values.get("reason") or "")
         elif event is LogEvent.RUN_INFO:
             self.counts = values["stats"]
         elif event not in QUIET_EVENTS and (record.levelno > logging.INFO or event is None):
             message = self._message(record)
-            if message.startswith("This was a dry-run"):
-                order, lines = list(self.counts), []
-                planned = sorted(self.planned.items(), key=lambda each: order.index(each[0][0]))
-                for (_, what), (times, reason) in planned:
-                    why = "" if reason.startswith(OBVIOUS) else f"  ({shorten(reason, 90, placeholder=' …')})"
-                    lines.append(what + (f" × {times}" if times > 1 else "") + why)
-                lines = lines if len(lines) <= LISTED else [*lines[:LISTED], f"… and {len(lines) - LISTED} more"]
-                return "\n".join([*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())])
-            return "" if message.startswith("Reasons:") else message
+            if not message.startswith("This was a dry-run"):
+                return "" if message.startswith("Reasons:") else message
+            order, lines = list(self.counts), []
+            for key, times in sorted(self.planned.items(), key=lambda planned: order.index(planned[0][0])):
+                reason = shorten(self.reasons[key], 90, placeholder=" …")
+                why = "" if reason.startswith(OBVIOUS) else f"  ({reason})"
+                lines.append(key[1] + (f" × {times}" if times > 1 else "") + why)
+            lines = lines if len(lines) <= LISTED else [*lines[:LISTED], f"… and {len(lines) - LISTED} more"]
+            return "\n".join([*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())])
         return ""
 
     def _text(self, record: logging.LogRecord) -> str:
-        event = getattr(record, "event", None)
-        message = record.getMessage()
+        event, message = getattr(record, "event", None), record.getMessage()
         if (event is LogEvent.JOB_ERROR or ENDED.search(message)) and _is_interrupted(message):
             return ""
         values: dict[str, Any] = record.__dict__
@@ -273,18 +262,13 @@ class LogHandler(LogHandlerBase):
                 jobs = {rule: count for rule, count in values["stats"].items() if rule != "total"}
                 self.progress.plan(jobs)
                 runs = {rule: count for rule, count in jobs.items() if rule not in UNCOUNTED}
-                return (
-                    f"{sum(runs.values())} runs: {', '.join(f'{count} {rule}' for rule, count in runs.items())}"
-                    if runs
-                    else ""
-                )
+                counts = ", ".join(f"{count} {rule}" for rule, count in runs.items())
+                return f"{sum(runs.values())} runs: {counts}" if runs else ""
             case LogEvent.JOB_INFO:
                 measured = values["wildcards"].get("run")
                 name = short(measured) if measured else _name(values) or str(values["rule_msg"] or "")
-                run = Run(
-                    values["rule_name"], name, record.created, tuple(values["output"]), tuple(values["log"] or ())
-                )
-                self.progress.start(values["jobid"], run)
+                files = tuple(values["output"]), tuple(values["log"] or ())
+                self.progress.start(values["jobid"], Run(values["rule_name"], name, record.created, *files))
                 return ""
             case LogEvent.JOB_FINISHED:
                 return self._finished(values["job_id"], record.created)
@@ -310,20 +294,16 @@ class LogHandler(LogHandlerBase):
         if run.rule == "figure":  # a line for all, before the page's
             self.figures.append(now - run.started)
             return ""
-        left = self.progress.left_s(now)
-        words = [f"{self.progress.place(run.rule)}{run.rule}  {run.name}".rstrip(), duration(now - run.started)]
+        place, began = self.progress.place, self.progress.started
+        words = [f"{place(run.rule)}{run.rule}  {run.name}".rstrip(), duration(now - run.started)]
         if self.budget is not None:
-            plan = self.budget.plan
-            words += [_bar(now - plan["begun"], 60 * plan["budget_min"])]
-        elif left:
-            words += [
-                f"{_bar(now - self.progress.started, now - self.progress.started + left)}, about {duration(left)} left"
-            ]
+            words += [_bar(now - self.budget.plan["begun"], 60 * self.budget.plan["budget_min"])]
+        elif left := self.progress.left_s(now):
+            words += [f"{_bar(now - began, now - began + left)}, about {duration(left)} left"]
         line = " · ".join(words)
         lines = self._left_out() if run.rule in UNCOUNTED else []
         if self.figures:
-            place, count = self.progress.place("figure"), len(self.figures)
-            lines.append(f"{place}{count} figures · {duration(sum(self.figures))}")
+            lines.append(f"{place('figure')}{len(self.figures)} figures · {duration(sum(self.figures))}")
             self.figures.clear()
         said = self._colour(YELLOW, f"{line}\n    {status}: {message}") if status else self._colour(GREEN, line)
         return "\n".join([*lines, said])
@@ -358,27 +338,20 @@ def _name(job: dict[str, Any]) -> str:
 
 def tail(path: str, is_shown: bool) -> list[str]:
     """The path of a log and, where `is_shown`, its last lines, indented."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return [f"    log: {path} (not there)"]
+    lines = _lines(path)
     if not lines or not is_shown:
-        return [f"    log: {path}" + ("" if lines else " (empty)")]
+        return [f"    log: {path}" + ("" if lines else " (empty)" if os.access(path, os.R_OK) else " (not there)")]
     skipped = [f"    | … {len(lines) - TAIL} lines before"] if len(lines) > TAIL else []
     return [f"    log: {path}", *skipped, *(f"    | {line}" for line in lines[-TAIL:])]
 
 
 def row_remark(outputs: Iterable[str]) -> tuple[str, str]:
     """Status and message of the `row.csv` among a job's outputs where it is not ok, else two empty texts."""
+    row: dict[str, str] = {}
     for path in (output for output in outputs if output.endswith("row.csv")):
-        try:
-            with open(path, newline="", encoding="utf-8") as file:
-                row = next(csv.DictReader(file), {})
-        except OSError:
-            break
-        if row.get("status", "ok") != "ok":
-            return row["status"], row.get("message", "")
-    return "", ""
+        with suppress(OSError), open(path, newline="", encoding="utf-8") as file:
+            row = next(csv.DictReader(file), {})
+    return ("", "") if row.get("status", "ok") == "ok" else (row["status"], row.get("message", ""))
 
 
 def _bar(so_far_s: float, of_s: float) -> str:
@@ -387,9 +360,8 @@ def _bar(so_far_s: float, of_s: float) -> str:
     return f"{'█' * full}{'░' * (BAR - full)} {duration(so_far_s)} of {duration(of_s)}"
 
 
-def _last_line(logs: Iterable[str]) -> list[str]:
-    """The last line of a log; none where it has none yet."""
-    for path in logs:
-        with suppress(OSError):
-            return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
+def _lines(path: str) -> list[str]:
+    """Lines of a log; none where it is not there."""
+    with suppress(OSError):
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     return []

@@ -11,7 +11,8 @@ from support.workflow_copy import ROOT
 from mfulab.cli import standalone
 from mfulab.cli.main import main
 from mfulab.device import identity
-from mfulab.lab.planning.overrides import complete
+from mfulab.lab.planning.composition import complete
+from mfulab.lab.runtime import client
 
 
 def test_one_step_is_a_list_of_one():
@@ -99,3 +100,29 @@ def test_a_gpu_that_auto_leaves_is_told_before_the_run(device, says, monkeypatch
     monkeypatch.setattr(standalone.runs, "plan", lambda *_: SimpleNamespace(excluded=[], runs=[]))
     main(["run", "profile_step", f"device.type={device}"])
     assert ("mfulab: the CPU is measured, not the GPU. Tesla T4: torch" in capsys.readouterr().err) is says
+
+
+@pytest.mark.parametrize(
+    ("words", "outer", "workers"),
+    [
+        (["-m", "batch_size=1,2"], None, 1),
+        (["batch_size=1"], None, 0),
+        (["-m", "batch_size=1"], None, 0),
+        (["-m", "batch_size=1,2"], "/a/sweep", 0),
+    ],
+    ids=["several", "one", "one of a sweep", "beside a worker"],
+)
+def test_several_runs_are_forked_from_one_warm_worker(words, outer, workers, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv(client.SOCKET, raising=False)
+    if outer:
+        monkeypatch.setenv(client.SOCKET, outer)
+    started, measured = [], []
+    monkeypatch.setattr(standalone.lifetime, "start", lambda work: started.append(work))
+    monkeypatch.setattr(standalone.atexit, "register", lambda call: None)
+    monkeypatch.setattr(standalone, "_measure", lambda run, *_: measured.append(run.step))
+    monkeypatch.setattr(standalone, "_joined", lambda *_: [])
+    assert main(["run", "count_flops", "model=resnet18", *words]) == 0
+    assert len(started) == workers
+    assert measured
+    assert all(work.split()[0] == "rows" for work in started)

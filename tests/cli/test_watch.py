@@ -4,7 +4,7 @@ import io
 import json
 import os
 import urllib.request
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from mfulab.cli import watch
 from mfulab.cli.export import prometheus_page
 from mfulab.cli.main import main
 from mfulab.device.peaks import Peak
+from mfulab.device.samplers.reading import Reading
 from mfulab.device.vendors import nvml
 from mfulab.loop.interactive import published
 from mfulab.loop.interactive.published import Rate
@@ -62,6 +63,23 @@ def test_a_gpu_with_gpm(gpu, monkeypatch):
     assert sample["expected_mfu_percent"] == pytest.approx(tensor * 1755 / 1830)
     assert "MFU by tensor pipe × clock" in text
     assert "train.py (42): 396 TFLOP/s in bf16, 20.0 ms a step, MFU 40.0 % of the spec peak" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("ofu", "says"),
+    [(40.0, None), (47.9, None), (48.1, "more ran than is counted"), (33.0, "FLOPs or number format of train.py (42)")],
+)
+def test_counted_mfu_and_the_tensor_pipe_part_by_a_fifth(monkeypatch, ofu, says):
+    peak = Peak(spec=989.4, spec_clock_mhz=1000.0)
+    monkeypatch.setattr(watch, "local_peak", lambda precision: peak)
+    monkeypatch.setattr(watch, "emulated_here", lambda device: ())
+    readings = {"tensor_active_percent": Reading(ofu, "%", "GPM"), "clock_mhz": Reading(1000.0, "MHz", "NVML")}
+    sample = watch.sample_of("H100", "GPU-1", readings, [RATE], 5.0)
+    assert sample["counted_mfu_percent"] == pytest.approx(40.0)
+    said = watch.parted(sample)
+    assert said is None if says is None else says in said
+    on_cores = replace(RATE, formats={"fp32": 1e13})
+    assert watch.parted(watch.sample_of("H100", "GPU-1", readings, [on_cores], 5.0)) is None, "off the tensor cores"
 
 
 def test_a_gpu_without_gpm_says_why(gpu):

@@ -70,7 +70,7 @@ def test_cuda_without_a_driver(monkeypatch):
 
 
 def test_the_first_visible_gpu_names_the_results(monkeypatch):
-    monkeypatch.setattr(nvidia, "gpus", lambda environment: [H100])
+    monkeypatch.setattr(nvidia.Nvidia, "gpus", lambda self, environment: [H100])
     monkeypatch.setattr(torch_build, "installed", lambda: Build("2.13.0+cu130", "13.0", ""))
     assert identity.hardware_slug("auto") == "nvidia-h100-80gb-hbm3"
     assert identity.hardware_slug("cpu").endswith("c")

@@ -18,6 +18,7 @@ from mfulab.device import ByKind, identity, is_gpu, kind_of, synchronise
 NAMED = {
     "lab/tables/recording.py": "the column of CUDA's version",
     "lab/tables/seminar.py": "a Python package of that name",
+    "loop/interactive/script.py": "the method of tensors, whose copies are timed",
 }
 
 
@@ -47,34 +48,28 @@ def test_a_kind_without_a_module_counts_as_a_gpu_but_is_refused_with_the_choices
 
 
 STAND_IN = """
-from mfulab.device.vendors import Gpu, GpuProperties, Memory
-
-KIND, PREFIX, SLUG = "xpu", "XPU-", "intel-.*-gpu"
-IS_AUTOMATIC, FORMATS, HAS_TF32 = True, ("fp32", "bf16"), False
+from mfulab.device.vendors import Gpu, GpuProperties, Vendor
 
 
-def owns(device):
-    return device.type == KIND
+class Intel(Vendor):
+    KIND, PREFIX, SLUG, SOURCE = "xpu", "XPU-", "intel-.*-gpu", "Level Zero"
+    FORMATS, HAS_TF32 = ("fp32", "bf16"), False
+    samplers = probe = describe_all = why_unusable = uuid_of = None
 
+    def owns(self, device):
+        return device.type == self.KIND
 
-def why_absent():
-    return ""
+    def why_absent(self):
+        return ""
 
+    def gpus(self, environment):
+        return [Gpu("Intel Max 1550 GPU", f"{self.PREFIX}0")]
 
-def why_unfit(uuid):
-    return ""
+    def properties(self, uuid, name, sms=None):
+        return GpuProperties(name, 128, 1600.0)
 
-
-def gpus(environment):
-    return [Gpu("Intel Max 1550 GPU", f"{PREFIX}0")]
-
-
-def properties(uuid, name, sms=None):
-    return GpuProperties(name, 128, 1600.0)
-
-
-def visible(uuids):
-    return {"ZE_AFFINITY_MASK": ",".join(uuid.removeprefix(PREFIX) for uuid in uuids)}
+    def visible(self, uuids):
+        return {"ZE_AFFINITY_MASK": ",".join(uuid.removeprefix(self.PREFIX) for uuid in uuids)}
 """
 
 

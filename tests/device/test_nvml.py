@@ -299,8 +299,8 @@ def test_clock_and_temperature_of_a_mig_instance_are_its_gpu_s(library):
     sampler.start()
     readings = sampler.stop()
     assert (readings["clock_mhz"].value, readings["temperature_c"].value) == (1410, 55)
-    assert nvidia.clock_reader("MIG-1")() == 1410
-    now = nvidia.probe("MIG-1", None)()
+    assert nvidia.Nvidia().clock_reader("MIG-1")() == 1410
+    now = nvidia.Nvidia().probe("MIG-1", None)()
     assert (now["clock_mhz"], now["memory_clock_mhz"], now["temperature_c"]) == (1410, 2619, 55)
 
 

@@ -98,7 +98,7 @@ def test_this_torch_is_read_as_it_says_of_itself():
 )  # fmt: skip
 def test_why_a_torch_leaves_a_card_and_what_to_install(build, capability, cuda, says, machine, monkeypatch):
     machine(build, Gpu(capability=capability), cuda=cuda)
-    monkeypatch.setattr(nvidia, "why_unusable", lambda uuid: "")
+    monkeypatch.setattr(nvidia.Nvidia, "why_unusable", lambda self, uuid: "")
     assert identity.why_not("cuda").endswith(says)
     assert bool(identity.why_not("cuda")) == bool(says)
     assert identity.resolve("auto") == ("cpu" if says else "cuda")
@@ -160,9 +160,11 @@ def test_planning_asks_torch_of_an_old_card_in_a_process_of_its_own(machine, mon
 
 def test_an_amd_gpu_beside_a_torch_for_nvidia_s(monkeypatch):
     monkeypatch.setattr(torch_build, "installed", lambda: WHEEL)
-    assert amd.why_unfit("HIP-0").startswith("torch 2.13.0+cu130 is built for NVIDIA's GPUs. To measure the GPU: ")
+    assert (
+        amd.Amd().why_unfit("HIP-0").startswith("torch 2.13.0+cu130 is built for NVIDIA's GPUs. To measure the GPU: ")
+    )
     monkeypatch.setattr(torch_build, "installed", lambda: Build("2.9.0+rocm6.4", "", "6.4"))
-    assert amd.why_unfit("HIP-0") == ""
+    assert amd.Amd().why_unfit("HIP-0") == ""
 
 
 @pytest.mark.parametrize("loaded", ["580.95.05", None])
@@ -216,11 +218,11 @@ def test_without_nvml_cuda_itself_is_asked_and_what_nvml_knows_is_empty_with_the
     assert identity.hardware_slug() == "orin"
     assert identity.unused() == ""
     assert identity.memory_bytes("cuda") == 16e9
-    assert nvidia.capability(UUID) == (8, 7)
-    assert nvidia.describe_all()[0]["compute_capability"] == "8.7"
-    assert nvidia.clock_reader(UUID)() is None
+    assert nvidia.Nvidia().capability(UUID) == (8, 7)
+    assert nvidia.Nvidia().describe_all()[0]["compute_capability"] == "8.7"
+    assert nvidia.Nvidia().clock_reader(UUID)() is None
     with pytest.raises(RefusedError, match=r"though CUDA does .*NVIDIA_DRIVER_CAPABILITIES=compute,utility"):
-        nvidia.samplers(UUID, ())
+        nvidia.Nvidia().samplers(UUID, ())
     with pytest.raises(ConfigurationError, match=rf"{UUID} cannot be watched: no NVIDIA driver"):
         next(watch.frames("cuda", UUID, lambda: None))
     monkeypatch.setattr(selection.gpu, "uuid_of", lambda device: UUID)

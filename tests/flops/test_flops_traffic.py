@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.core.said import Said
-from mfulab.flops.traffic import _KINDS, recorded_bytes
+from mfulab.flops.traced import _KINDS, traced_bytes
 
 HALF, SINGLE, LONG = "c10::BFloat16", "float", "long int"
 
@@ -33,7 +33,7 @@ HALF, SINGLE, LONG = "c10::BFloat16", "float", "long int"
     ],
 )  # fmt: skip
 def test_bytes_by_hand(name, shapes, types, values, size):
-    assert recorded_bytes(name, shapes, types, values) == size
+    assert traced_bytes(name, shapes, types, values) == size
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_bytes_by_hand(name, shapes, types, values, size):
     ],
 )
 def test_what_a_record_does_not_tell_has_its_reason(name, shapes, types, values, reason):
-    found = recorded_bytes(name, shapes, types, values)
+    found = traced_bytes(name, shapes, types, values)
     assert isinstance(found, Said)
     assert found.key == reason
 
@@ -64,5 +64,5 @@ sides = st.lists(st.integers(0, 64) | st.text(max_size=2), max_size=4)
     st.lists(st.sampled_from(["", "0", "1", "6", "15", "99", "x"]), max_size=3),
 )
 def test_any_record_gives_bytes_or_a_reason(name, shapes, types, values):
-    found = recorded_bytes(name, shapes, types, values)
+    found = traced_bytes(name, shapes, types, values)
     assert isinstance(found, Said) or found >= 0

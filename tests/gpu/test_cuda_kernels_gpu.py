@@ -5,8 +5,8 @@ import torch
 from support.shape_classes import KERNELS, kernel_class
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Shape
-from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import check, exact_product, random_operands
 
 pytestmark = [

@@ -5,8 +5,8 @@ import statistics
 import pytest
 import torch
 
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Shape
-from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.torch_matmul import Torch
 from mfulab.kernels.verification import random_operands
 from mfulab.timing.clocks import EventClock

@@ -134,7 +134,7 @@ def test_energy_is_power_times_time(handle, product):
 
 def test_nvml_and_torch_mean_the_same_gpu(handle):
     assert gpus()[0].uuid.endswith(gpu.uuid_of(DEVICE))
-    assert nvidia.describe_all()[0]["name"] == torch.cuda.get_device_name(DEVICE)
+    assert nvidia.Nvidia().describe_all()[0]["name"] == torch.cuda.get_device_name(DEVICE)
 
 
 def test_no_product_beats_the_highest_clocks_peak(product):

@@ -5,8 +5,8 @@ from support.shape_classes import KERNELS, kernel_class, shape_classes
 from support.slow import few
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import MatmulKernel, Shape
-from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.numba_cpu_blocked import NumbaCpuBlocked
 from mfulab.kernels.numba_cpu_elementwise import NumbaCpuElementwise
 from mfulab.kernels.torch_compiled import TorchCompiled

@@ -6,6 +6,7 @@ from support.shape_classes import shape_classes
 from support.slow import few
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cuda_coalesced import CudaCoalesced
 from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
@@ -18,7 +19,6 @@ from mfulab.kernels.cuda_vectorised import CudaVectorised
 from mfulab.kernels.cuda_warp_tile import CudaWarpTile
 from mfulab.kernels.cuda_wide import CudaWide
 from mfulab.kernels.cuda_wmma import CudaWmma
-from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import check, exact_product, random_operands
 
 RUNGS = [(kind, precision) for kind in LADDER for precision in kind.precisions]

@@ -12,13 +12,13 @@ from support.shape_classes import shape_classes
 from support.slow import few
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cuda_hopper import CudaHopper
 from mfulab.kernels.cuda_hopper_cluster import CudaHopperCluster
 from mfulab.kernels.cuda_hopper_fp8 import CudaHopperFp8
 from mfulab.kernels.cuda_hopper_hilbert import CudaHopperHilbert, hilbert_order
 from mfulab.kernels.cuda_hopper_stores import CudaHopperStores
-from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.hopper import BOX, ROW_BYTES, STAGES, TILE_M, TILE_N, View, tensor_map
 from mfulab.kernels.nvrtc import SOURCES
 from mfulab.kernels.verification import check, exact_product, random_operands

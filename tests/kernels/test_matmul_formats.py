@@ -8,15 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfulab.core.formats import FORMATS, Format
 from mfulab.core.groups import PrecisionConfig
 from mfulab.kernels import cublas, cublaslt, torch_compiled
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cublaslt import CublasLt
 from mfulab.kernels.cuda_hopper_fp8 import CudaHopperFp8
-from mfulab.kernels.formats import FORMATS, Format, effective_precision, format_of
-from mfulab.kernels.reference import reference_for
+from mfulab.kernels.torch_scaled import reference_for
 from mfulab.kernels.triton_plain import TritonPlain
-from mfulab.kernels.verification import check, exact_product, random_operands
+from mfulab.kernels.verification import check, effective_precision, exact_product, random_operands
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from mfulab.kernels.verification import check, exact_product, random_operands
     ],
 )
 def test_a_precision_asks_for_its_format(dtype, tf32, expected):
-    assert format_of(PrecisionConfig(name="any", dtype=dtype, tf32=tf32)).name == expected
+    assert PrecisionConfig(name="any", dtype=dtype, tf32=tf32).form.name == expected
 
 
 def _product(form, a, b):

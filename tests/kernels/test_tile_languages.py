@@ -10,9 +10,9 @@ import pytest
 import torch
 from support.machine_code import disassembled, instructions
 
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cutile import CuTile
-from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import random_operands
 
 

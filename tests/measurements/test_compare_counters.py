@@ -6,11 +6,9 @@ import pytest
 from support.models import read
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.flops.explain import explain, kinds_of_layers
-from mfulab.flops.other_counters import counter_version
 from mfulab.flops.sharded import pretended_ranks
 from mfulab.measurements.compare_counters import CompareCountersConfig, CounterRow
-from mfulab.measurements.compare_counters.measure import measure
+from mfulab.measurements.compare_counters.measure import counter_version, explain, kinds_of_layers, measure
 from mfulab.models.counted import count_model
 
 KINDS = {"Linear": 1000, "attention": 300, "Conv2d": 50}

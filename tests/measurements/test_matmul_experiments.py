@@ -8,7 +8,6 @@ from support.workflow_copy import ROOT
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cuda_elementwise import CudaElementwise
-from mfulab.kernels.formats import format_of
 from mfulab.lab.planning import keys
 from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.runs import plan
@@ -46,7 +45,7 @@ def test_every_combination_makes_sense(experiment, monkeypatch):
         for config in runs:
             module, _, name = config.kernel.target.rpartition(".")
             kind = getattr(importlib.import_module(module), name)
-            kind(format_of(config.precision).name, config.kernel.block).require(device, Shape(*config.shape))
+            kind(config.precision.form.name, config.kernel.block).require(device, Shape(*config.shape))
 
 
 def test_a_ladder_has_every_implementation():

@@ -44,7 +44,7 @@ def test_every_mode_rounds_as_it_is_defined(name, mode, a, b, low, high):
     total, lost = rounding_modes.two_sum(*(torch.tensor([each], dtype=torch.float64) for each in (a, b)))
     exact = Fraction(a) + Fraction(b)
     assert Fraction(float(total)) + Fraction(float(lost)) == exact
-    rounded = rounding_modes.chosen(rounding_modes.around(form, total, lost), mode)
+    rounded = rounding_modes.rounded(form, total, lost, mode)
     assert Fraction(float(rounded)) == exactly(form, exact, mode)
 
 
@@ -52,8 +52,10 @@ def test_float64_itself_is_rounded_by_what_its_sum_lost():
     one, tiny = torch.ones(1, dtype=torch.float64), torch.tensor([2.0**-60], dtype=torch.float64)
     found = {}
     for sign in (1, -1):
-        around = rounding_modes.around(ROUNDED["fp64"], *rounding_modes.two_sum(one, sign * tiny))
-        found[sign] = {mode: float(rounding_modes.chosen(around, mode)) for mode in rounding_modes.MODES}
+        both = rounding_modes.two_sum(one, sign * tiny)
+        found[sign] = {
+            mode: float(rounding_modes.rounded(ROUNDED["fp64"], *both, mode)) for mode in rounding_modes.MODES
+        }
     under = 1 - 2.0**-53
     assert found[1] == {"nearest_even": 1, "nearest_away": 1, "toward_zero": 1, "down": 1, "up": 1 + 2.0**-52}
     assert found[-1] == {"nearest_even": 1, "nearest_away": 1, "toward_zero": under, "down": under, "up": 1}

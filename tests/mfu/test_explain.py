@@ -6,17 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mfulab
 from mfulab.cli.explain import show
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.groups import ModelConfig
 from mfulab.flops.compare import transformer_shape
 from mfulab.flops.formulas import kaplan_flops, palm_flops
 from mfulab.mfu.conventions import CONVENTIONS, OURS, POSSIBLE, Choices, flops
-from mfulab.mfu.decoders import computed
-from mfulab.mfu.explain import covered_percent, denominators_of, explain, explained
+from mfulab.mfu.explain import covered_percent, denominators_of, explained
 from mfulab.mfu.models import model_config
-from mfulab.mfu.work import _counted, work
 from mfulab.models.build import build
+from mfulab.models.decoders import computed
+from mfulab.models.work import _counted, explain, work
 
 SMALL = {
     "name": "small",
@@ -79,7 +80,7 @@ def test_named_conventions_are_their_formulas():
     tokens = 128
     by_name = {each.name.split(":")[0]: each.choices for each in CONVENTIONS}
     assert flops(LLAMA, by_name["PaLM, torchtitan, nanoGPT"]) == palm_flops(shape, tokens, 128)
-    assert flops(LLAMA, by_name["Kaplan, Hugging Face Trainer"]) == kaplan_flops(shape, tokens)
+    assert flops(LLAMA, by_name["Kaplan"]) == kaplan_flops(shape, tokens)
     every = replace(shape, parameters=int(LLAMA.parameters))
     assert flops(LLAMA, by_name["llm-foundry MFU, MaxText's 2025 page"]) == palm_flops(every, tokens, 128)
     assert flops(LLAMA, by_name["llm-foundry HFU"]) == pytest.approx(4 / 3 * palm_flops(every, tokens, 128))
@@ -112,6 +113,8 @@ def test_steps_sum_to_the_difference(choices, speed):
 @pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda each: each.name)
 def test_a_reported_number_is_found_again(convention):
     counted = work(ModelConfig(**MIXTURE)) if convention.choices.experts == "total" else LLAMA
+    if convention.choices.elements:  # of a decoder with an untied head it is Kaplan's
+        counted = replace(counted, total_flos=0.6 * flops(counted, OURS))
     speed = 20e12 / flops(counted, OURS) * 20
     mfu = 100 * flops(counted, convention.choices) * speed / 1e12 / DENOMINATORS[0].tflop_s
     found = explained("any", "H100", counted, speed, DENOMINATORS, mfu)
@@ -241,3 +244,18 @@ def test_an_own_model_takes_the_length_that_is_asked_for():
     assert found.ours.flops_per_token == 3 * 2 * (2 * (4 * 64**2 + 3 * 64 * 128 + 2 * 64 * 128) + 64 * 100)
     with pytest.raises(ConfigurationError, match="token inputs need sequence_length"):
         explain(own, device="NVIDIA H200", tokens_per_s=1000)
+
+
+@pytest.mark.parametrize(("model", "times"), [("resnet18", 991), ("gpt2", 0.60), ("vit_b_16", 744)])
+def test_the_trainers_total_flos_of_images_and_of_a_tied_head_is_a_line_of_its_own(model, times):
+    """Documented in docs/conventions.md: elements of an image stand for tokens, and a tied head is no parameter."""
+    length = {"sequence_length": 1024} if model == "gpt2" else {}
+    told = mfulab.explain(model, "NVIDIA H100 80GB HBM3", samples_per_s=1.0, **length)
+    (row,) = (row for row in told.conventions if row.convention.startswith("Hugging Face Trainer"))
+    assert row.flops_per_token / told.ours.flops_per_token == pytest.approx(times, rel=0.005)
+    assert sum(row.steps.values()) == pytest.approx(row.mfu_percent - told.ours.mfu_percent)
+
+
+def test_the_trainers_total_flos_of_an_untied_decoder_is_kaplans():
+    told = mfulab.explain("llama_3_1_8b", "NVIDIA H100 80GB HBM3", tokens_per_s=1.0)
+    assert not [row for row in told.conventions if row.convention.startswith("Hugging Face Trainer")]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mfulab.mfu.headroom import (
     PARTS,
     apart,
+    attainable_s,
     best_time,
     columns,
     headroom,
@@ -198,3 +199,17 @@ def test_the_roofline_of_operators_by_hand():
         ("memory", pytest.approx(0.002), pytest.approx(-0.0005), True),
     ]
     assert [row["reason"] for row in found[4:]] == [{"no_shapes": {}}, {"no_roof": {}}]
+
+
+def test_the_attainable_takes_best_times_padding_and_what_has_none():
+    roofs = [
+        {"kind": "products", "bound": "compute", "best_ms": 2.0, "time_ms": 5.0},
+        {"kind": "products", "bound": "memory", "best_ms": 1.0, "time_ms": 1.5},
+        {"kind": "others", "bound": "launch", "best_ms": 0.5, "time_ms": 0.7},
+        {"kind": "others", "bound": None, "best_ms": None, "time_ms": 0.25},
+        {"kind": "idle", "bound": None, "best_ms": None, "time_ms": 100.0},
+    ]
+    assert attainable_s(roofs) == pytest.approx(3.75e-3)
+    assert attainable_s(roofs, executed_ratio=1.5) == pytest.approx(4.75e-3)
+    assert attainable_s(roofs[2:]) is None, "no matmul has a best time"
+    assert attainable_s([]) is None

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.groups import ModelConfig
 from mfulab.mfu.models import model_config
-from mfulab.mfu.roofline import expect, expected
-from mfulab.mfu.work import Operation, Work, work
+from mfulab.mfu.roofline import expected
+from mfulab.mfu.work import Operation, Work
+from mfulab.models.work import expect, work
 
 
 def made(mode="training", **more):

@@ -258,6 +258,14 @@ def test_the_cross_check_takes_what_the_kernels_issue_where_that_is_known():
     assert any("wrong peak" in said(flag) for flag in judge(row).flags)
 
 
+def test_ofu_without_padding_and_slow_instructions_by_hand():
+    """ViT on an H200: 43 of 34 points are issued, so of an OFU of 43.2 the counted operations are 34.1."""
+    row = {**HEALTHY, "time_s": 1.0, "tensor_active_percent": 45.0, "hfu_percent": 34.0, "issued_percent": 43.0}
+    assert columns(row)["ofu_percent"] == pytest.approx(45 * 1755 / 1830 * 34 / 43)
+    assert columns({**row, "issued_percent": None})["ofu_percent"] is None
+    assert columns({**row, "clock_mhz": None})["ofu_percent"] is None
+
+
 def test_a_device_that_multiplies_next_to_nothing_is_not_cross_checked():
     row = {**HEALTHY, "tensor_active_percent": 0.7, "mfu_percent": 0.0002, "hfu_percent": 0.0002}
     assert not any("wrong peak" in said(flag) for flag in judge(row).flags)

@@ -88,7 +88,7 @@ def ioreport(monkeypatch, counted):
 def in_place_of_the_cpu(monkeypatch):
     """Everything that asks for Apple's kind finds the CPU's: its code runs, on tensors that this machine can hold."""
     monkeypatch.setattr(device, "NO_GPU", (None, "auto", "meta"))
-    monkeypatch.setattr(apple, "KIND", "cpu")
+    monkeypatch.setattr(apple.Apple, "KIND", "cpu")
     monkeypatch.setattr(identity, "resolve", lambda _: "cpu")
     monkeypatch.setattr(torch.mps, "Event", Event)
     monkeypatch.setattr(torch.mps, "synchronize", lambda: None)

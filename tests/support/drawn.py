@@ -20,7 +20,7 @@ def tables(folder: Path, *profile: dict, **others: Iterable[dict]) -> frames.Tab
     given = {"profile": profile, "environment": [ENVIRONMENT], **others}
     for name, rows in given.items():
         pd.DataFrame(list(rows) or [{"run": ""}]).to_csv(folder / f"{name}.csv", index=False)
-    return frames.read(folder, given)[0]
+    return frames.read(folder)[0]
 
 
 def texts(figure: Figure) -> list[tuple[str, Bbox]]:

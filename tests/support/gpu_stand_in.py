@@ -108,7 +108,7 @@ def _environment(config: Any) -> tuple[Any, float]:
     from mfulab.device.vendors import nvidia
     from mfulab.measurements.environment import EnvironmentRow
 
-    gpus = json.dumps([{**facts, "sms": None} for facts in nvidia.describe_all()])
+    gpus = json.dumps([{**facts, "sms": None} for facts in nvidia.Nvidia().describe_all()])
     row = EnvironmentRow(device="cuda", device_name=device().name, gpus=gpus, python="3.12", cpu_logical_cores=CORES)
     return row, WORKER_S + 0.4
 

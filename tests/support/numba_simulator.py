@@ -6,9 +6,9 @@ import sys
 
 import numpy as np
 
+from mfulab.core.formats import FORMATS
 from mfulab.kernels import numba_cuda_tensor_core as tensor_core
 from mfulab.kernels.base import Shape
-from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import check, exact_product, random_operands
 
 WARPS = 8

@@ -4,8 +4,8 @@ import importlib
 import json
 import sys
 
+from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Shape
-from mfulab.kernels.formats import FORMATS
 from mfulab.kernels.verification import check, exact_product, random_operands
 
 

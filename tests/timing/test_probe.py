@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.lab.tables import states
+from mfulab.lab.tables import replicates
 from mfulab.timing.pace import Pace
 from mfulab.timing.probe import Best, Probe, State, best_of, known_best, packed
 from mfulab.timing.repetitions import Budget, Repetition, Timed, disturbed_rounds, interleave, undisturbed
@@ -199,7 +199,7 @@ def test_the_probe_runs_here_and_keeps_to_its_share_of_the_time():
     assert probe.spent_s > 0
     text = packed([first, first, probe.again()], 2)
     assert len(json.loads(text)["at_s"]) == 2
-    threads, read = states.probes({"probes": text})
+    threads, read = replicates.probes({"probes": text})
     assert (threads, len(read)) == (2, 2)
 
 
@@ -215,5 +215,5 @@ def test_the_best_of_a_machine_is_read_from_its_environment(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"at_s": [1], "product_s": ["x"], "copy_s": [1]}', '{"at_s": 3}'])
 def test_probes_that_cannot_be_read_are_none(text):
-    assert states.probes({"probes": text}) == (0, [])
-    assert states.slowdown({"hardware": "x", "probes": text}, {}) == 1.0
+    assert replicates.probes({"probes": text}) == (0, [])
+    assert replicates.slowdown({"hardware": "x", "probes": text}, {}) == 1.0

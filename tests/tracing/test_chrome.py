@@ -12,7 +12,7 @@ from support.trace_events import TRACE, event, launched, operator, steps, trace,
 from mfulab.tracing import chrome
 from mfulab.tracing.chrome import Stream, TraceError, nanoseconds
 from mfulab.tracing.events import read
-from mfulab.tracing.recording import launch_delays
+from mfulab.tracing.trace import launch_delays
 
 
 def events_of(path):

@@ -14,8 +14,8 @@ from mfulab.measurements.read_trace.reader import read_file
 from mfulab.tracing.analysis import analyse
 from mfulab.tracing.difference import difference
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.recording import Call
 from mfulab.tracing.shares import SPENT
+from mfulab.tracing.trace import Call
 from mfulab.tracing.window import windows
 
 SHAPES = ([8, 8], [8, 8])

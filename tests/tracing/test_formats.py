@@ -11,8 +11,8 @@ from mfulab.cli.main import main
 from mfulab.measurements.read_trace.reader import read_file
 from mfulab.tracing.formats import read
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.recording import TraceError, step_mark
-from mfulab.tracing.xplane_schema import message
+from mfulab.tracing.trace import TraceError, step_mark
+from mfulab.tracing.xplane import message
 
 H100 = "NVIDIA H100 80GB HBM3"
 FOLDER = Path(__file__).parents[3] / "shared/traces"
@@ -392,13 +392,13 @@ def test_an_nsight_report_gets_the_command_that_exports_it(tmp_path):
 def test_without_protobuf_the_extra_is_named(tmp_path, monkeypatch):
     path = profile(tmp_path / "p", lines=OPERATORS)
     monkeypatch.setitem(__import__("sys").modules, "google.protobuf", None)
-    from mfulab.tracing import xplane_schema
+    from mfulab.tracing import xplane
 
-    xplane_schema._classes.cache_clear()
+    xplane._classes.cache_clear()
     with pytest.raises(TraceError, match=r'pip install "mfulab\[jax-traces\]"'):
         read(path)
     monkeypatch.undo()
-    xplane_schema._classes.cache_clear()
+    xplane._classes.cache_clear()
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no traces in {FOLDER}")

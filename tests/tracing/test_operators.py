@@ -15,7 +15,7 @@ from mfulab.tracing.operators import TracedPass, operator_table, trace_readings,
 CUDA = SimpleNamespace(type="cuda")
 
 
-class Recorded:
+class Traced:
     """A profiler that has recorded `trace` and, as kineto's, saves it once."""
 
     def __init__(self, trace: dict) -> None:
@@ -45,13 +45,13 @@ def load(path: Path) -> dict:
 
 
 def test_a_gpus_trace_gives_shares_and_kernels():
-    readings, analysis = trace_readings(TracedPass(Recorded(TRACE)), CUDA)
+    readings, analysis = trace_readings(TracedPass(Traced(TRACE)), CUDA)
     assert readings["kernel_busy_percent"].value == pytest.approx(60)
     assert json.loads(analysis.top_kernels())["gemm"] == pytest.approx(100 * 30 / 80)
 
 
 def test_a_trace_that_was_read_can_still_be_exported(tmp_path):
-    traced = TracedPass(Recorded(TRACE))
+    traced = TracedPass(Traced(TRACE))
     trace_readings(traced, CUDA)
     for name in ("trace.json", "trace.json.gz", "again.json.gz"):
         traced.export(tmp_path / name)
@@ -61,7 +61,7 @@ def test_a_trace_that_was_read_can_still_be_exported(tmp_path):
 def test_a_trace_without_kernels_says_so():
     events = [event for event in TRACE["traceEvents"] if event.get("cat") not in ("kernel", "gpu_memcpy")]
     for content in ({"traceEvents": events}, {"traceEvents": []}):
-        readings, analysis = trace_readings(TracedPass(Recorded(content)), CUDA)
+        readings, analysis = trace_readings(TracedPass(Traced(content)), CUDA)
         assert analysis is None
         assert readings["kernel_busy_percent"].value is None
         assert readings["kernel_busy_percent"].reason.startswith("the trace holds no")

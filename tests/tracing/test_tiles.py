@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.flops.recorded import recorded_cost
+from mfulab.flops.traced import traced_cost
 from mfulab.tracing.tiles import HOPPER, alignment_of, executed_ratio, slowdown_of, tile_of
 
 CUTLASS = "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_"
@@ -16,18 +16,18 @@ FLASH = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_tr
 
 
 def linear(tokens, inner, columns):
-    return recorded_cost("aten::linear", [[tokens, inner], [columns, inner], []], ["", "", ""])
+    return traced_cost("aten::linear", [[tokens, inner], [columns, inner], []], ["", "", ""])
 
 
 def patches(channels=3, filters=768, groups=1):
     shapes = [[64, channels, 224, 224], [filters, channels // groups, 16, 16], [filters], [], [], [], [], [], []]
     values = ["", "", "", "[16, 16]", "[0, 0]", "[1, 1]", "False", "[0, 0]", str(groups)]
-    return recorded_cost("aten::convolution", shapes, values)
+    return traced_cost("aten::convolution", shapes, values)
 
 
 def attention(tokens, causal=False, width=64):
     name, shape = "aten::_scaled_dot_product_cudnn_attention", [8, 12, tokens, width]
-    return recorded_cost(name, [shape] * 3 + [[]] * 4, ["", "", "", "", "False", "0.", str(causal)])
+    return traced_cost(name, [shape] * 3 + [[]] * 4, ["", "", "", "", "False", "0.", str(causal)])
 
 
 # Read by Nsight Compute on an H200: (kernel, call, executed ÷ counted, cycles of the tensor pipe ÷ ideal ones).
@@ -80,13 +80,13 @@ def test_grouped_and_transposed_convolutions_claim_nothing():
     assert executed_ratio(PATCHES, patches(channels=64)) == 1
     shapes = [[8, 64, 20, 20], [64, 32, 4, 4], [], [], [], [], [], [], []]
     values = ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "True", "[0, 0]", "1"]
-    assert executed_ratio(PATCHES, recorded_cost("aten::convolution", shapes, values)) is None
+    assert executed_ratio(PATCHES, traced_cost("aten::convolution", shapes, values)) is None
 
 
 def test_a_convolution_s_backward_kernels_pad_their_own_sides():
     shapes = [[64, 768, 14, 14], [64, 3, 224, 224], [768, 3, 16, 16], [768], *[[]] * 7]
     values = [*[""] * 4, "[16, 16]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1", "[False, True, True]"]
-    recorded = recorded_cost("aten::convolution_backward", shapes, values)
+    recorded = traced_cost("aten::convolution_backward", shapes, values)
     assert recorded.convolution == (64 * 14 * 14, 3, 768, 256)
     filters = executed_ratio(PATCHES.replace("fprop", "wgrad"), recorded)
     assert filters == pytest.approx(8 / 3), "3 channels are held as 8"
@@ -102,7 +102,7 @@ def test_a_narrow_head_is_padded_to_the_kernel_s():
 
 def test_a_mask_may_leave_out_tiles_and_claims_nothing():
     shape = [8, 12, 197, 64]
-    recorded = recorded_cost(
+    recorded = traced_cost(
         "aten::_scaled_dot_product_cudnn_attention", [shape] * 3 + [[8, 1, 197, 197]] + [[]] * 3, [""] * 6 + ["False"]
     )
     assert executed_ratio(ATTENTION, recorded) is None

@@ -101,7 +101,7 @@ def test_snakemake_still_has_what_its_workarounds_touch():
     assert {"executor_plugin"} <= set(inspect.signature(Workflow.execute).parameters)
     assert callable(Workflow.unlock)
     assert callable(Workflow.get_rule)
-    assert "job_rate_limiter" in inspect.getsource(JobScheduler.__init__)
+    assert "workflow.scheduling_settings.max_jobs_per_timespan" in inspect.getsource(JobScheduler.__init__)
     assert callable(PersistenceBase._unmark_incomplete)
     assert "self.check_output_mtime(job, expanded_output)" in inspect.getsource(DAG)
     assert list(inspect.signature(cli.parse_config).parameters) == ["entries"]

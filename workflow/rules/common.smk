@@ -1,3 +1,6 @@
+from glob import glob
+from pathlib import Path
+
 from mfulab.lab.planning import snakemake_workarounds
 from mfulab.lab.planning.workflow import Workflow
 from mfulab.lab.runtime import lifetime
@@ -11,6 +14,16 @@ snakemake_workarounds.begin_before_executing(workflow, lab)
 # `warm SCRIPT …` in a rule's shell command: in the warm worker, or directly where there is none.
 shell.prefix(lab.warm)
 
+# A page of the rows that there are. Snakemake, which does not see it, finds results/tables/whole_page missing, which
+# stands for its own page, and makes that anew.
+PARTIAL_PAGE = (
+    "rm -f results/tables/whole_page"
+    " && warm scripts/command.py tables --partial --manifest {params.planned_manifests:q}"
+    " --reference results/reference --out results/tables/partial"
+    " && warm scripts/command.py page --tables results/tables/partial --out reports/report.html"
+    " --language {params.language}"
+)
+
 
 wildcard_constraints:
     hardware="[a-z0-9][a-z0-9-]*",
@@ -18,7 +31,6 @@ wildcard_constraints:
 
 
 onstart:
-    snakemake_workarounds.keep_no_default_rate(workflow.scheduler)
     snakemake_workarounds.end_in_order(workflow.scheduler)
     snakemake_workarounds.keep_no_output_older(workflow.dag)
     lab.say_estimate(workflow.dag.needrun_jobs(), workflow.scheduler.global_resources.get("gpu", 1))
@@ -31,12 +43,16 @@ onsuccess:
 
 
 onerror:
-    shell(lab.last_page(workflow.dag.needrun_jobs()))
+    if lab.shows_what_there_is(workflow.dag.needrun_jobs()):
+        shell(
+            f"mkdir -p results/tables; ({PARTIAL_PAGE}) >> results/tables/first_page.log 2>&1 || true", params=lab
+        )
     lifetime.stop()
 
 
 def figures_with_data(wildcards):
-    return lab.figures(checkpoints.tables.get().output.figures)
+    listed = Path(checkpoints.tables.get().output.figures).read_text(encoding="utf-8")
+    return expand("reports/figures/{figure}.svg", figure=listed.split())
 
 
 # Further processes start on this machine: a cluster's jobs have no part in it.

@@ -16,7 +16,7 @@ checkpoint tables:
     input:
         planned=lab.manifests,
         others=lab.other_manifests,
-        recorded=lab.recorded,
+        recorded=sorted(glob("results/reference/*/*.csv")),
         rows=lab.rows,
         refined=refined,
         sources=lab.module_sources("mfulab.lab.tables.build"),
@@ -54,11 +54,12 @@ rule first_page:
         cpu_measurement=1,
         gpu=lab.gpu,
     params:
-        command=lab.partial_page,
+        planned_manifests=lab.planned_manifests,
+        language=lab.language,
     message:
         "Writing a first page: reports/report.html"
     shell:
-        "({params.command} && echo {output} > {output:q}) > {log:q} 2>&1"
+        f"({PARTIAL_PAGE} && echo {{output}} > {{output:q}}) > {{log:q}} 2>&1"
 
 
 # What a budget leaves goes to the runs that are known least, process by process.
@@ -129,7 +130,7 @@ rule page:
     input:
         tables=expand("results/tables/{table}.csv", table=TABLES),
         seminar="results/tables/seminar.csv",
-        comparison=lab.comparison,
+        comparison=glob("results/tables/comparison.csv"),  # of `mfulab compare --out`
         figures=figures_with_data,
         sources=lab.module_sources("mfulab.lab.report.page.document", "mfulab.lab.report.figures.*"),
     output:

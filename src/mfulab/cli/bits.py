@@ -24,10 +24,8 @@ def show(pattern: str, name: str, as_json: bool) -> None:
         print(json.dumps({"format": name, "pattern": f"{word:#x}"} | asdict(number) | {"value": value}))
         return
     bits, before = f"{word:0{form.bits}b}", 1 + form.exponent_bits
-    print(f"{name}      {bits[0]} {bits[1:before]} {bits[before:]}")
-    print(f"sign      {number.sign}")
-    print(f"exponent  {number.exponent}, bias {(1 << form.exponent_bits - 1) - 1}")
-    print(f"fraction  {number.fraction} of {1 << form.bits - before}")
-    print(f"value     {number.value!r}")
-    print(f"kind      {number.kind}")
-    print(f"ULP       {'none' if number.ulp is None else repr(number.ulp)}")
+    facts = {name: f"{bits[0]} {bits[1:before]} {bits[before:]}", "sign": number.sign}
+    facts |= {"exponent": f"{number.exponent}, bias {(1 << form.exponent_bits - 1) - 1}"}
+    facts |= {"fraction": f"{number.fraction} of {1 << form.bits - before}", "value": repr(number.value)}
+    facts |= {"kind": number.kind, "ULP": "none" if number.ulp is None else repr(number.ulp)}
+    print(*(f"{key:10}{fact}" for key, fact in facts.items()), sep="\n")

@@ -21,10 +21,7 @@ from mfulab.loop.goodput.pages import Reader
 def frames(
     urls: Sequence[str], interval_s: float, model: str | None, precision: str, gpu: str | None, devices: int
 ) -> Iterator[tuple[dict[str, Any], Group]]:
-    """Samples of engines over each interval, in seconds, for ever; the parameters are those of `mfulab watch`.
-
-    Raises ConfigurationError if no page can be read at first.
-    """
+    """Samples of engines over each interval, for ever. Raises ConfigurationError if no page can be read at first."""
     one = peak(gpu, precision) if gpu else local_peak(precision)
     config = config_of(model, {}, None) if model else None
     reader, pages = Reader(urls), dict[str, list[Page]]()

@@ -14,9 +14,9 @@ from mfulab.core.errors import ConfigurationError, lacks, unknown
 from mfulab.core.groups import ModelConfig
 from mfulab.core.terminal import Terminal
 from mfulab.mfu.conventions import ORDER
-from mfulab.mfu.explain import BY_CHANCE, TOLERANCE, Explanation, explain
+from mfulab.mfu.explain import BY_CHANCE, TOLERANCE, Explanation
 from mfulab.mfu.models import model_config, read_yaml
-from mfulab.mfu.roofline import expect
+from mfulab.models.work import expect, explain
 
 COUNTS = ("sequence_length", "batch_size", "devices")
 NUMBERS = (*COUNTS, "tokens_per_s", "samples_per_s", "time_s", "reported", "peak_tflop_s")
@@ -56,9 +56,8 @@ def _show_expected(console: Terminal, config: ModelConfig, asked: dict[str, Any]
         return 0
     unit, devices = "tokens" if config.vocabulary_size else "samples", asked.get("devices", 1)
     where = f"one {device}" if devices == 1 else f"each of {devices:,} {device}"
-    title = (
-        f"{config.name} on {where} in {precision}, at best, {asked.get('batch_size', 1)} samples a step on each device"
-    )
+    samples = f"{asked.get('batch_size', 1)} samples a step on each device"
+    title = f"{config.name} on {where} in {precision}, at best, {samples}"
     names = "time, ms", f"{unit}/s", "MFU, %", "nothing fused, %", "bound by compute, %", "memory, GB", "fits"
     table = Table("a step of", *(Column(name, justify="right") for name in names), box=box.SIMPLE_HEAD, title=title)
     for each in found:

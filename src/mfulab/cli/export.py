@@ -13,7 +13,8 @@ from mfulab.core.errors import ConfigurationError
 
 Sample = Mapping[str, Any]
 """Numbers by column name, `name` and `uuid` of the device; `processes` and `engines`, each a mapping of its own."""
-LABELS = {  # of a sample: the prefix of their gauges, and their labels
+LABELS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # of a sample's parts: prefix and labels of their gauges
+    "": ("mfulab_", ("name", "uuid")),
     "processes": ("mfulab_process_", ("pid", "name", "precision")),
     "engines": ("mfulab_engine_", ("page", "engine", "model", "precision", "replica")),
 }
@@ -25,11 +26,10 @@ class Latest(Collector):
     sample: Sample = {}  # noqa: RUF012 (replaced as a whole)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        labelled: list[tuple[str, tuple[str, ...], Sample]] = [("mfulab_", ("name", "uuid"), self.sample)]
-        for what, (prefix, names) in LABELS.items():
-            labelled += [(prefix, names, each) for each in self.sample.get(what, ())]
         gauges: dict[str, GaugeMetricFamily] = {}
-        for prefix, names, sample in labelled:
+        parts = [(what, each) for what in LABELS for each in (self.sample.get(what, ()) if what else [self.sample])]
+        for what, sample in parts:
+            prefix, names = LABELS[what]
             labels = {name: str(sample[name]) for name in names if sample.get(name) is not None}
             for column, value in sample.items():
                 if isinstance(value, int | float) and not isinstance(value, bool) and column not in names:
@@ -41,10 +41,7 @@ class Latest(Collector):
 
 @contextmanager
 def prometheus_page(port: int) -> Iterator[Latest]:
-    """Serves `http://127.0.0.1:PORT/metrics` with the sample that it gives; only this machine reaches it.
-
-    Raises ConfigurationError if the port (0: any free one) is taken.
-    """
+    """Serves `http://127.0.0.1:PORT/metrics`, 0: any port. Raises ConfigurationError if the port is taken."""
     registry, latest = CollectorRegistry(), Latest()
     registry.register(latest)
     try:

@@ -14,8 +14,8 @@ from mfulab.core.files import parse_json, read_given
 from mfulab.core.groups import ModelConfig
 from mfulab.core.language.quantities import quantity
 from mfulab.core.terminal import Terminal
-from mfulab.mfu.decoders import computed, missing
 from mfulab.mfu.models import FOLDERS, model_config, read_yaml
+from mfulab.models.decoders import computed, missing
 
 DEFAULT_TOKENS = 1024  # of a sequence where a published config.json is given and no length
 SMALLEST_PERCENT = 0.1  # of the FLOPs, below which a layer is not drawn
@@ -26,13 +26,7 @@ def show(
 ) -> None:
     """Prints the tree and the totals, or every layer as JSON. Raises ConfigurationError for what cannot be counted."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
-    changes = {}
-    for word in words:
-        key, separator, text = word.partition("=")
-        if not separator:
-            raise ConfigurationError(f"{word}: give key=value, such as arguments.num_hidden_layers=80")
-        changes[key] = read_yaml(text)
-    config = config_of(model, changes, sequence_length)
+    config = config_of(model, changed(words), sequence_length)
     rows, lines = (_computed if missing(config) else _counted)(config, batch_size, sequence_length)
     notes = list(filter(None, lines))
     if as_json:
@@ -42,6 +36,13 @@ def show(
     console.print(render(rows, depth=depth))
     for line in notes:
         console.print(line, markup=False)
+
+
+def changed(words: Sequence[str]) -> dict[str, Any]:
+    """Keys of a model and their values, from `key=value` each. Raises ConfigurationError."""
+    if wrong := [word for word in words if "=" not in word]:
+        raise ConfigurationError(f"{wrong[0]}: give key=value, such as arguments.num_hidden_layers=80")
+    return {key: read_yaml(text) for key, _, text in (word.partition("=") for word in words)}
 
 
 Told = tuple[list[dict[str, object]], Iterator[str]]
@@ -78,11 +79,10 @@ def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None)
             layers.setdefault(".".join(parts[:length]), [0.0, 0.0])[each.direction == "backward"] += each.flops
     names = "forward_flops", "backward_flops", "share_percent"
     forward, backward = layers[""]
-    rows: list[dict[str, object]] = [
-        {"layer": name, "module": "" if name else config.name}
-        | dict(zip(names, (*each, 100 * sum(each) / (forward + backward)), strict=True))
-        for name, each in layers.items()
-    ]
+    rows = list[dict[str, object]]()
+    for name, flops in layers.items():
+        numbers: dict[str, object] = dict(zip(names, (*flops, 100 * sum(flops) / (forward + backward)), strict=True))
+        rows.append({"layer": name, "module": "" if name else config.name} | numbers)
     causal = sum(each.causal_flops for each in step.operations)
     parameters = step.parameters, step.parameters - step.inactive
     return rows, _totals(*parameters, forward, backward, causal, step.tokens, step.message)
@@ -100,7 +100,6 @@ def config_of(model: str, changes: dict[str, Any], sequence_length: int | None) 
 
 
 def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
-    """Facts of a model, read from a config.json of transformers."""
     text = read_given(path)
     try:
         content = parse_json(text)
@@ -108,8 +107,7 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise ConfigurationError(f"{path}: is no config.json of transformers with `architectures`") from error
     unread = ("architectures", "torch_dtype", "dtype", "transformers_version", "quantization_config", "auto_map")
-    arguments = {key: value for key, value in content.items() if key not in unread}
-    arguments["architecture"] = architecture
+    arguments = {key: value for key, value in content.items() if key not in unread} | {"architecture": architecture}
     config = {"name": architecture, "_target_": "mfulab.models.huggingface.build", "arguments": arguments}
     if words := content.get("vocab_size", content.get("text_config", {}).get("vocab_size")):
         tokens = {"sequence_length": sequence_length or DEFAULT_TOKENS, "vocabulary_size": words}
@@ -122,9 +120,8 @@ def _totals(
     whole: float, active: float, forward: float, backward: float, causal: float, tokens: float, *notes: str
 ) -> Iterator[str]:
     yield f"parameters {quantity(whole)}" + (f", {quantity(active)} active a token" * (active != whole))
-    yield f"forward {quantity(forward, 'FLOP')}, backward {quantity(backward, 'FLOP')}" + (
-        f" (× {backward / forward:.2f})" if forward else ""
-    )
+    ratio = f" (× {backward / forward:.2f})" if forward else ""
+    yield f"forward {quantity(forward, 'FLOP')}, backward {quantity(backward, 'FLOP')}{ratio}"
     yield f"causal attention by its half: {quantity(causal, 'FLOP')}" * (causal != forward + backward)
     yield f"a token: {quantity((forward + backward) / (tokens or 1), 'FLOP')}" * bool(tokens)
     yield from notes
@@ -144,7 +141,5 @@ def render(rows: list[dict[str, object]], depth: int = 3) -> Tree:
 def _label(row: dict[str, object], title: str) -> Text:
     share = row["share_percent"]
     forward, backward = (quantity(float(str(row[f"{each}_flops"])), "FLOP") for each in ("forward", "backward"))
-    text = Text.assemble((title, "bold"))
-    if isinstance(share, float):
-        text.append(f"  {share:.1f} %", style="cyan")
-    return text.append(f"  forward {forward}  backward {backward}", style="dim")
+    said = (f"  {share:.1f} %" if isinstance(share, float) else "", "cyan")
+    return Text.assemble((title, "bold"), said, (f"  forward {forward}  backward {backward}", "dim"))

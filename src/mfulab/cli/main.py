@@ -116,14 +116,10 @@ class Command(click.Command):
             click.echo(ctx.get_help())
             ctx.exit()
         several = {name for each in self.params if isinstance(each, Several) for name in each.opts}
-        words: list[str] = []
-        option = ""
+        words, option = list[str](), ""
         for word in args:
-            if word.startswith("-"):
-                option = word if word in several else ""
-                words += [word] if not option else []
-            else:
-                words += [option, word] if option else [word]
+            option = option if not word.startswith("-") else word if word in several else ""
+            words += [] if word == option else [option, word] if option else [word]
         return super().parse_args(ctx, words)
 
 
@@ -157,6 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit status, 2 after a mistake in the arguments."""
     from mfulab.core.errors import ConfigurationError, UnsupportedError, lacks
 
+    kept = [(stream, stream.errors) for stream in (sys.stdout, sys.stderr) if hasattr(stream, "errors")]
     for stream in (sys.stdout, sys.stderr):  # one that lacks a letter shows `?`
         with suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -171,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     click.version_option(mfulab.__version__, prog_name="mfulab")(tree)
     try:
-        return tree.main(given, prog_name="mfulab", standalone_mode=False) or 0
+        status = tree.main(given, prog_name="mfulab", standalone_mode=False) or 0
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -194,3 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except click.Abort:
         return 130
+    if not callable(status):
+        return status
+    for stream, errors in kept:  # a script of the user's: its streams and its errors are its own
+        with suppress(AttributeError, ValueError):
+            stream.reconfigure(errors=errors)  # type: ignore[union-attr]
+    return status()

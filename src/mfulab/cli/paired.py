@@ -1,34 +1,29 @@
 """Two commits on one machine, measured in turn in one sweep: A B, later B A, so that drift hits both alike.
 
-    make compare BASE=main                                           the experiment `repeat`, this checkout against main
-    mfulab paired --base ../before --config experiment=kernels size=512,1024
-    mfulab paired --base v1.0 --minutes 10 --out results/tables/comparison.csv        and on the page
-
-After some rounds only runs without a verdict go on, until all have one, or the rounds or minutes are over.
-
-Each side plans with its own code and runs in a warm worker of its own; what is in results/ stays as it is. The exit
-code is that of `mfulab compare`.
+After some rounds only runs without a verdict go on. Each side plans with its own code and runs in its own warm worker.
 """
 
 import contextlib
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
+from mfulab.cli.gate import worktree
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, remove
-from mfulab.core.replicates import base_name, numbered, turn
+from mfulab.core.replicates import base_name, numbered
 from mfulab.lab.planning.workflow import imported
 from mfulab.lab.runtime import client, lifetime
-from mfulab.lab.tables import compare, paired
+from mfulab.lab.tables import compare
+from mfulab.timing import paired
 
 PLACE = Path("results/paired").absolute()
+MOST_ROUNDS = 60
 # What each side runs in its own tree: writes the configs of its runs below a folder, one process each.
 PLAN = """
 import sys
@@ -67,8 +62,8 @@ def run(
     as_json: bool,
 ) -> int:
     """Measures both sides in turn and prints the comparison; the status is that of `compare.tell`."""
-    if not paired.FEWEST_PAIRS <= rounds <= paired.MOST_ROUNDS:
-        few, most = paired.FEWEST_PAIRS, paired.MOST_ROUNDS
+    if not paired.FEWEST_PAIRS <= rounds <= MOST_ROUNDS:
+        few, most = paired.FEWEST_PAIRS, MOST_ROUNDS
         raise ConfigurationError(f"--rounds={rounds}: from {few}, which give an interval, to {most}.")
     if not minutes > 0:
         raise ConfigurationError(f"--minutes={minutes:g}: more than 0.")
@@ -83,87 +78,32 @@ def run(
         sides = [stack.enter_context(warm(side)) for side in (old, new)]
         reasons: dict[paired.Run, str] = {}
         matters = noticeable if gate is None else gate
-        compared = in_rounds(runs, partial(_pair, sides, reasons), reasons, rounds, minutes, matters)
-    compared += [compare.Compared(*run, "not comparable", because="planned by one of them alone") for run in alone]
+        measure, say = partial(_pair, sides, reasons), partial(print, file=sys.stderr)
+        compared = paired.in_rounds(runs, measure, reasons, rounds, minutes, matters, say=say)
+    compared += [paired.Compared(*run, "not comparable", because="planned by one of them alone") for run in alone]
     if out:
         compare.write(compared, out, Path(base), Path.cwd())
     note = f"{compare.FAST}; intervals are of the ratio, between pairs"
     return compare.tell(compared, f"this checkout against {base}", note, gate, as_json)
 
 
-def in_rounds(
-    runs: Sequence[paired.Run],
-    measure: Callable[[paired.Run, bool], paired.Pair],
-    reasons: Mapping[paired.Run, str],
-    rounds: int,
-    minutes: float,
-    noticeable: float,
-    now: Callable[[], float] = time.monotonic,
-) -> list[compare.Compared]:
-    """Verdicts on pairs that are measured in rounds, of runs that lack one, as long as rounds and minutes last.
-
-    A pair is not begun where the longest one of its run so far would not end in time. `measure` takes a run, and
-    whether the new code goes first; `now` tells seconds.
-    """
-    pairs: dict[paired.Run, list[paired.Pair]] = {run: [] for run in runs}
-    took_s = dict.fromkeys(runs, 0.0)
-    began = now()
-    left, found = list(runs), paired.judge(pairs, reasons, noticeable)
-    for number in range(rounds):
-        spent = f"{len(left)} of {len(runs)} runs, {(now() - began) / 60:.1f} of {minutes:g} min"
-        print(f"round {number + 1} of at most {rounds}: {spent}", file=sys.stderr)
-        fitting = 0
-        for run in sorted(left, key=lambda run: turn("/".join(run), number)):
-            if (start := now()) - began + took_s[run] > 60 * minutes:
-                continue
-            pairs[run].append(measure(run, bool(number % 2)))
-            took_s[run] = max(took_s[run], now() - start)
-            fitting += 1
-        if fitting and number + 1 < rounds and number + 1 not in paired.LOOKS:
-            continue
-        late = dict.fromkeys((run for run in runs if not pairs[run]), "the minutes were over before its first pair")
-        found = paired.judge(pairs, {**reasons, **late}, noticeable)
-        # A run that cannot be measured stays so.
-        left = [
-            (each.step, each.run)
-            for each in found
-            if paired.is_open(each, noticeable) or (each.verdict == "not comparable" and not number)
-        ]
-        if not left or not fitting:
-            break
-    return found
-
-
 def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run, swapped: bool) -> paired.Pair:
     """Two times of a run, one after the other, the new first where `swapped`."""
-    times: dict[int, float | None] = {}
-    for place in (1, 0) if swapped else (0, 1):
-        times[place], because = measured(sides[place], run)
-        if because:
-            reasons[run] = f"{('old', 'new')[place]} is {because}"
-    return times[0], times[1]
+    times: dict[str, float | None] = {}
+    for name, side in list(zip(("old", "new"), sides, strict=True))[:: -1 if swapped else 1]:
+        times[name], because = measured(side, run)
+        reasons |= {run: f"{name} is {because}"} if because else {}
+    return times["old"], times["new"]
 
 
 @contextlib.contextmanager
 def checkout(base: str) -> Iterator[Path]:
-    """The folder of `base`: itself, or a worktree of a commit, as long as it is needed. Raises ConfigurationError."""
+    """The folder of a checkout, or a worktree of a commit as long as it is needed. Raises ConfigurationError."""
     if (Path(base) / "scripts").is_dir():
         yield Path(base).absolute()
         return
-    folder = PLACE / "base"
-    worktree = partial(subprocess.run, capture_output=True, text=True)
-    remove_it = ["git", "worktree", "remove", "--force", str(folder)]
-    worktree(remove_it)  # one that an end from outside left
-    remove(folder)
-    worktree(["git", "worktree", "prune"])
-    done = worktree(["git", "worktree", "add", "--detach", str(folder), base])
-    if done.returncode:
-        said = (done.stderr.strip() or "nothing").splitlines()[-1]
-        raise ConfigurationError(f"--base={base}: no folder of a checkout, and git says: {said}.")
-    try:
+    with worktree(base) as folder:
         yield folder
-    finally:
-        worktree(remove_it)
 
 
 def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:

@@ -27,11 +27,10 @@ def show(device: str | None, precision: str | None, as_json: bool) -> int:
         print(json.dumps({"device": device or local_name()} | {name: asdict(one) for name, one in found.items()}))
         return status
     numbers = [Column(name, justify="right") for name in ("dense TFLOP/s", "clock, MHz", "datasheet")]
-    table = Table("format", *numbers, "computed from", box=box.SIMPLE_HEAD, title=device or local_name())
-    table.title_justify = "left"
+    titled = {"box": box.SIMPLE_HEAD, "title": device or local_name(), "title_justify": "left"}
+    table = Table("format", *numbers, "computed from", **titled)  # type: ignore[arg-type]
     for name, one in found.items():
-        unit = " TOP/s" if name == "int8" else ""
-        peak_rate = "unknown" if one.spec is None else f"{one.spec:,.4g}{unit}"
+        peak_rate = "unknown" if one.spec is None else f"{one.spec:,.4g}{' TOP/s' * (name == 'int8')}"
         rest = ("" if value is None else f"{value:g}" for value in (one.spec_clock_mhz, one.datasheet))
         table.add_row(name, peak_rate, *rest, one.formula or one.reason)
     console = Terminal(highlight=False, soft_wrap=True)

@@ -1,7 +1,4 @@
-"""`mfulab refine`: more processes for the runs that are known least, where a whole sweep would be measured again.
-
-A sweep with a budget ends with it: what is left of the budget is spent where precision lacks.
-"""
+"""`mfulab refine`: more processes for the runs that are known least, also with what a sweep leaves of its budget."""
 
 import itertools
 import math
@@ -33,16 +30,12 @@ UNDECIDED = 3  # the exit status where minutes ended first
 
 
 def run(hardware: str | None, results: Path, widest: float, minutes: float, most: int, in_budget: bool = False) -> int:
-    """Adds processes to each run whose precision is above `widest`: one to each of the more promising half, repeatedly.
+    """Adds a process to each of the more promising half of the runs known to less than `widest`, repeatedly.
 
-    A run that fails a check of its columns, or most of whose processes were not steady, is among them; one of a single
-    process, which has no interval, is not, and one whose process ends without a row is not tried again. The status is 3
-    where some are left: `minutes` are over, or they have `most` processes. Raises ConfigurationError where nothing was
-    measured.
+    The status is 3 where some are left. Raises ConfigurationError where nothing was measured.
 
     Args:
-        in_budget: the sweep that is under way asks, for its own runs alone, those of too few processes too; what its
-            budget leaves counts in place of `minutes`, and the status is 0.
+        in_budget: the running sweep's budget counts in place of `minutes`, for its own runs alone; the status is 0.
     """
     hardware = hardware or hardware_slug()
     if not (results / hardware).is_dir():
@@ -100,7 +93,6 @@ def _least_known(
 
 
 def _process_s(row: dict[str, Any]) -> float:
-    """Seconds of one process, by those that measured the row."""
     return float(row["process_s"] / row["replicates"])
 
 

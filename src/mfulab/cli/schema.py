@@ -26,10 +26,7 @@ EXPERIMENTS = "## Experiments, by question\n"  # in config/README.md, up to the 
 
 
 def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
-    """Prints the JSON Schema of the config of `step`, a measurement; without one the table of keys. Gives the status.
-
-    With `row` that of its row, and under `table` the lines of columns.csv for its table. With the others `check`.
-    """
+    """Prints the JSON Schema of a measurement's config, or of its `row`; without one all keys. Gives the status."""
     if only_check or fix:
         return check(fix)
     if step is None:
@@ -47,26 +44,26 @@ def check(fix: bool) -> int:
     """Prints how the generated files differ from the models and experiments, and returns 1; writes them with `fix`."""
     if not (CONFIG / "config.yaml").exists() or not README.exists():
         raise click.UsageError("No config/config.yaml and config/README.md here: work in the project's folder.")
-    found = 0
+    found = list[str]()
     for path, text in generated().items():
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         lines = list(difflib.unified_diff(old.splitlines(), text.splitlines(), str(path), f"{path}, generated", n=0))
-        found |= bool(lines)
+        found += [line.rstrip("\n") for line in lines]
         if lines and fix:
             write_text(path, text)
-        for line in lines:
-            click.echo(line.rstrip("\n"))
+    click.echo("\n".join(found), nl=bool(found))
     if found and not fix:
         click.echo("mfulab: these files are out of date; `mfulab schema --fix` writes them.", err=True)
-    return 0 if fix else found
+    return int(bool(found) and not fix)
 
 
 def generated() -> dict[Path, str]:
     """Text of each file of this folder that is generated, wholly or in part."""
     config = (CONFIG / "config.yaml").read_text(encoding="utf-8")
-    readme = README.read_text(encoding="utf-8")
-    seminar = SEMINAR.read_text(encoding="utf-8") if TOPICS.exists() else ""
-    topics = {SEMINAR: _put(seminar, "## State\n", "\n## Examples", _topics())} if seminar else {}
+    readme, topics = README.read_text(encoding="utf-8"), {}
+    if TOPICS.exists():
+        seminar = SEMINAR.read_text(encoding="utf-8")
+        topics[SEMINAR] = _put(seminar, "## State\n", "\n## Examples", _topics())
     return topics | {
         CONFIG / "config.yaml": _put(config, KEYS, "", "".join(_yaml(Experiment, defaults()))),
         CONFIG / "KEYS.md": table_of_keys() + "\n",

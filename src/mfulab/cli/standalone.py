@@ -1,7 +1,12 @@
-"""`mfulab run MEASUREMENT`: runs without Snakemake, each in a separate process, and their rows shown."""
+"""`mfulab run MEASUREMENT`: runs without Snakemake, each in a separate process, and their rows shown.
 
+Several runs are forked from a warm worker, as those of Snakemake's sweeps are.
+"""
+
+import atexit
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -25,22 +30,19 @@ from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language.quantities import duration, quantity
 from mfulab.core.terminal import Terminal
 from mfulab.device import identity
-from mfulab.lab.planning import keys, lock, runs, store
+from mfulab.lab.planning import keys, runs, store
 from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.load import CONFIG, RESULTS, place
 from mfulab.lab.planning.runs import Plan, Run
+from mfulab.lab.runtime import client, lifetime
 from mfulab.measurements.registry import MEASUREMENTS
 
 
 def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None) -> None:
-    """Measures `step`, a measurement, for Hydra's overrides, and before it what its numbers are joined with.
-
-    Raises ConfigurationError for a mistake in them.
-    """
+    """Measures `step` for Hydra's overrides, after what it is joined with. Raises ConfigurationError for a mistake."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     if CONFIG.is_dir() and {"-h", "--help"} & set(words):
-        print(click.get_current_context().get_help(), help_of(step), sep="\n\n")
-        return
+        return print(click.get_current_context().get_help(), help_of(step), sep="\n\n")
     if not (CONFIG.is_dir() and Path("scripts/run.py").is_file()):
         raise ConfigurationError(
             "config/: not in this folder. `mfulab run` measures in a checkout of mfulab: clone it, or change into it. "
@@ -48,13 +50,11 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
         )
     compositions = compose_experiments(words, CONFIG, sweeps=multirun)
     if cfg:
-        for composition in compositions:
-            print(yaml.safe_dump(dict(composition.base), sort_keys=False, allow_unicode=True), end="")
-        return
+        bases = (yaml.safe_dump(dict(each.base), sort_keys=False, allow_unicode=True) for each in compositions)
+        return print(*bases, sep="", end="")
     say = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
     alone: dict[str, Any] = {"steps": [step], "replicates": 1, "ceiling_replicates": 1}
-    if not multirun:
-        alone["exclude"] = []  # of a sweep's combinations; this one was asked for
+    alone |= {} if multirun else {"exclude": []}  # of a sweep's combinations; this one was asked for
     done, rows = set[str](), list[Mapping[str, Any]]()
     for composition in compositions:
         base = {**composition.base, **alone}
@@ -63,17 +63,14 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
             print(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
         for excluded in plan.excluded:
             say(f"left out: {excluded['run']}: {excluded['because']}")
-        wanted = [
-            each
-            for each in plan.runs
-            if each.folder not in done and (each.step == step or not (RESULTS / each.folder / "row.csv").exists())
-        ]
+        wanted = [each for each in plan.runs if each.folder not in done]
+        wanted = [each for each in wanted if each.step == step or not (RESULTS / each.folder / "row.csv").exists()]
+        if len(wanted) > 1 and client.SOCKET not in os.environ:
+            _start_worker(wanted)
         for number, each in enumerate(wanted, start=1):
             done.add(each.folder)
             _measure(each, f"{number}/{len(wanted)} " if len(wanted) > 1 else "", say)
-            if each.step != step:
-                continue
-            found = _joined(plan, each)
+            found = _joined(plan, each) if each.step == step else []
             rows += found
             for row in found if as_json else ():
                 print(json.dumps(row, ensure_ascii=False, default=str))
@@ -82,6 +79,14 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
     if (multirun or len(rows) > 1) and rows and not as_json:
         console = Terminal()
         console.print(table_of(step, rows, console.width))
+
+
+def _start_worker(wanted: Sequence[Run]) -> None:
+    """Starts a worker that has imported what these runs need, and that ends with this process."""
+    from mfulab.lab.planning.workflow import imported
+
+    lifetime.start(work=" ".join(["rows", *imported([each.text for each in wanted])]))
+    atexit.register(lifetime.stop)
 
 
 def help_of(step: str) -> str:
@@ -98,13 +103,14 @@ def _measure(run: Run, counted: str, say: Callable[[str], None]) -> None:
     """Measures one run in a process of its own; if that fails, prints its log and ends with its status."""
     config = RESULTS / run.folder / "config.json"
     if config.exists() and store.state(run, RESULTS) is not store.State.KEPT:
-        lock.take(RESULTS)  # what a running sweep has planned is not planned anew
+        store.take(RESULTS)  # what a running sweep has planned is not planned anew
     store.write_run(run, RESULTS)
     about = f" · about {duration(expected)}" if (expected := expected_s(run)) else ""
     say(f"{counted}{run.step}: {run.name}{about}")
     log, began = config.with_name("log"), time.monotonic()
     with log.open("w") as file:
-        command = [sys.executable, "scripts/run.py", run.step, "--config", str(config)]
+        script = [sys.executable, "-S", "-E", client.__file__, "scripts/run.py", run.step]
+        command = [*script, "--config", str(config.absolute())]
         ended = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
     if ended:
         print(log.read_text(), file=sys.stderr)
@@ -176,10 +182,7 @@ def with_unit(name: str, value: object) -> str:
 
 
 def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
-    """A line a run, with the columns that the page shows first; what all runs have alike stands below.
-
-    Columns that do not fit `width` letters are left out from the right, and counted.
-    """
+    """A line a run with the first columns that fit `width` letters; what all runs have alike stands below."""
     wanted = [name for name in MEASUREMENTS[step].shown.split() if name not in ("hardware", "verdict")]
     cells = {name: ["" if row.get(name) is None else with_unit(name, row[name]) for row in rows] for name in wanted}
     known = {name: column for name, column in cells.items() if any(column)}

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,10 @@ from mfulab.core.language.quantities import percent
 from mfulab.device.peaks import UNITS
 from mfulab.measurements.read_trace.reader import Read, failed, files, read_file
 from mfulab.mfu import job as jobs
+from mfulab.mfu.models import model_config
 from mfulab.mfu.trace_join import trace_columns
 from mfulab.tracing.chrome import TraceError
 
-# Columns that hold JSON in a table and are plain objects here.
-_NESTED = (
-    *("flops_by_format", "executed_by_format", "uncounted_operators", "spent", "idle_causes"),
-    *("top_kernels", "top_other_operators", "given_peaks", "reasons", "peak_weights", "products", "notes"),
-    *("window_source", "mfu_reason", "verdict_numbers", "operator_roofline", "module_times", "collective_bandwidth"),
-)
 _LEFT_OUT = (
     *("collectives", "collective_sizes", "operators", "modules", "timeline", "hardware", "run", "commit"),
     *("started_at", "process_s", "measured_s", "recorded"),
@@ -41,10 +36,8 @@ def run(
     compare: bool,
     gate: float | None,
     model: str | None,
-    batch_size: int | None,
-    sequence_length: int | None,
-    precision: str | None,
     language: str,
+    **of_model: Any,
 ) -> int:
     """Reads, joins and shows; the status is 1 where a file could not be read, or a gate was not passed."""
     stated = dict[str, float]()
@@ -63,14 +56,7 @@ def run(
     paths = files(given)
     if perfetto and len(paths) != 1:
         raise ConfigurationError(f"--perfetto {perfetto}: tracks are added to one trace, and {len(paths)} are given")
-    counted = None  # gives a row the FLOPs of the model that was named
-    if model is not None:
-        from mfulab.cli.trace_model import count
-
-        if batch_size is None or precision not in UNITS:
-            formats = ", ".join(UNITS)
-            raise ConfigurationError(f"--model needs --batch-size, the samples of one step, and --precision: {formats}")
-        counted = count(model, batch_size, sequence_length, precision)
+    counted = None if model is None else counted_model(model, **of_model)  # gives a row the model's FLOPs
     found: list[Read] = []
     for path in paths:
         try:
@@ -92,7 +78,8 @@ def run(
         for row in rows:
             words = verdicts.columns(row)
             kept = {name: value for name, value in row.items() if name not in _LEFT_OUT}
-            kept |= {name: json.loads(kept[name]) for name in _NESTED if kept.get(name)}
+            nested = {name: cell for name, cell in kept.items() if isinstance(cell, str) and cell[:1] in ("{", "[")}
+            kept |= {name: json.loads(cell) for name, cell in nested.items()}
             kept |= {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
             print(json.dumps({**kept, "mfu_sentence": words["mfu_reason"] or None}, ensure_ascii=False))
     else:
@@ -100,6 +87,47 @@ def run(
 
         show(list(zip(found, rows, strict=True)), language)
     return int(any(row["status"] != "ok" for row in rows))
+
+
+def counted_model(
+    model: str, batch_size: int | None, sequence_length: int | None, precision: str | None
+) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Counts a step of a model, its products in `precision`, and gives what fills a trace's row with these FLOPs.
+
+    Raises ConfigurationError if the model is unknown or cannot be counted.
+    """
+    from mfulab.flops.count import CountError
+    from mfulab.models.build import ModelError
+    from mfulab.models.counted import count_model
+
+    if batch_size is None or precision not in UNITS:
+        formats = ", ".join(UNITS)
+        raise ConfigurationError(f"--model needs --batch-size, the samples of one step, and --precision: {formats}")
+    try:
+        operations = count_model(model_config(model, {}), batch_size, sequence_length).count.operations
+    except (ModelError, CountError) as error:
+        raise ConfigurationError(f"--model {model}: {error}") from error
+    forward, backward, again = (operations.sum(direction) for direction in ("forward", "backward", "recomputed"))
+
+    def fill(row: Mapping[str, Any]) -> dict[str, Any]:
+        trains = row["mode"] == "training"
+        flops = forward.flops + (backward.flops if trains else 0)
+        executed = forward.flops + (backward.executed_flops + again.executed_flops if trains else 0)
+        spent = json.loads(row["spent"])
+        spent |= {"products": spent["products"] + spent["uncounted"], "uncounted": 0}  # the model has them all
+        return {
+            "flops": flops,
+            "causal_flops": forward.causal_flops + (backward.causal_flops if trains else 0),
+            "executed_flops": executed,
+            "flops_by_format": json.dumps({precision: flops}),
+            "executed_by_format": json.dumps({precision: executed}),
+            **dict.fromkeys(("executed_ratio", "issued_ratio", "products", "bytes_moved", "uncounted_percent")),
+            **dict.fromkeys(("precision", "effective_precision"), precision),
+            "flops_source": f"counted: {model}, {batch_size} samples a step",
+            "spent": json.dumps(spent),
+        }
+
+    return fill
 
 
 def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Path, language: str) -> None:
@@ -119,7 +147,7 @@ def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Pa
         verdict = f"{words['verdict']}: {words['verdict_reason']}"
         said = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
         added += timeline.tracks(number, time, flops, peak and 1e12 * peak, said, names)
-    timeline.write(out, list({id(time.recording): time.recording for time, *_ in told}.values()), added)
+    timeline.write(out, list({id(time.trace): time.trace for time, *_ in told}.values()), added)
     print(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
 
 

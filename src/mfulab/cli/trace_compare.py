@@ -22,11 +22,7 @@ LONGEST = 15
 
 
 def either(old: Path, new: Path, noticeable: float, gate: float | None, out: Path | None, as_json: bool) -> int:
-    """Compares two traces where both are files, otherwise two sets of results; the status of either.
-
-    Raises:
-        ConfigurationError: nothing is there to compare, or `out` is given, which holds runs, with traces.
-    """
+    """Compares two traces, or two sets of results. Raises ConfigurationError for none, or `out` of traces."""
     if not (old.is_file() and new.is_file()):
         return results(old, new, noticeable, gate, out, as_json)
     if out:
@@ -37,9 +33,7 @@ def either(old: Path, new: Path, noticeable: float, gate: float | None, out: Pat
 def compare(paths: Sequence[Path], gate: float | None, as_json: bool, language: str, **options: Any) -> int:
     """Shows the difference of the first rows of two files; 1 where the second is slower by more than the gate.
 
-    Raises:
-        ConfigurationError: there are not two files.
-        TraceError: a file cannot be read.
+    Raises ConfigurationError unless there are two files, TraceError if one cannot be read.
     """
     if len(paths) != 2:
         raise ConfigurationError(f"--compare: give two traces, the old one and the new one; here are {len(paths)}")
@@ -56,14 +50,14 @@ def compare(paths: Sequence[Path], gate: float | None, as_json: bool, language: 
 def _show(console: Terminal, text: Texts, found: Difference, gate: float | None) -> None:
     before, after = (f"{float(span) / 1e6:,.3f}" for span in (found.before, found.after))
     noise = text("no_noise") if found.noise is None else text("noise", share=percent(100 * found.noise))
-    change = f"{100 * found.change:+.2f}"
-    console.print(Text(text("compared", before=before, after=after, change=change), style="bold"))
+    said = text("compared", before=before, after=after, change=f"{100 * found.change:+.2f}")
+    console.print(Text(said, style="bold"))
     console.print(f"{text(found.verdict)}; {noise}")
     if gate is not None:
         console.print(text("gate", share=percent(100 * gate)))
     whole = Part("step", "", "", found.before, found.after)
-    kinds = [_cells(text, one) for one in (*found.kinds(), whole)]
-    table(console, text, "budget", ("kind", *COMPARED[2:]), [(kind, *numbers) for kind, _, _, *numbers in kinds])
+    kinds = [(kind, *numbers) for kind, _, _, *numbers in (_cells(text, one) for one in (*found.kinds(), whole))]
+    table(console, text, "budget", ("kind", *COMPARED[2:]), kinds)
     rows = [_cells(text, one)[1:] for one in found.parts[:LONGEST] if one.difference]
     table(console, text, "differences", COMPARED, rows)
 
@@ -84,12 +78,7 @@ def _plain(found: Difference, failed: bool) -> dict[str, Any]:
         | {f"{name}_ms": float(getattr(part, name)) / 1e6 for name in ("before", "after", "difference")}
         for part in found.parts
     ]
-    return {
-        "before_ms": float(found.before) / 1e6,
-        "after_ms": float(found.after) / 1e6,
-        "change_percent": 100 * found.change,
-        "noise_percent": None if found.noise is None else 100 * found.noise,
-        "verdict": found.verdict,
-        "gate_failed": failed,
-        "parts": rows,
-    }
+    noise = None if found.noise is None else 100 * found.noise
+    numbers: dict[str, Any] = {f"{name}_ms": float(getattr(found, name)) / 1e6 for name in ("before", "after")}
+    numbers |= {"change_percent": 100 * found.change, "noise_percent": noise}
+    return numbers | {"verdict": found.verdict, "gate_failed": failed, "parts": rows}

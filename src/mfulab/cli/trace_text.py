@@ -1,6 +1,7 @@
 """Text of `mfulab trace` for each file: the ladder, the verdict, the lost milliseconds, the longest of each kind."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from mfulab.loop.interactive.show import bar
 from mfulab.measurements.read_trace.reader import Read
 from mfulab.mfu import ladder as rungs
 from mfulab.mfu.headroom import PARTS
-from mfulab.tracing.analysis import Analysis, Product
+from mfulab.tracing.analysis import Analysis
 
 PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding", "rate")
 OPERATORS = ("operator", "shapes", "bound", "ms", "best", "headroom")
@@ -44,14 +45,11 @@ def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
             _file(console, text, read.analysis, row, language)
     rows = [row for _, row in found if row["status"] == "ok"]
     if len(rows) > 1:
-        of_each = [
-            (
-                *(row["model"], row["device"] or "—", quantity(row["time_s"], "s")),
-                *(_share(row[name]) for name in ("kernel_busy_percent", "mfu_percent")),
-                verdicts.columns(row, language=language)["verdict"],
-            )
-            for row in rows
-        ]
+        of_each = []
+        for row in rows:
+            shares = (_share(row[name]) for name in ("kernel_busy_percent", "mfu_percent"))
+            verdict = verdicts.columns(row, language=language)["verdict"]
+            of_each.append((row["model"], row["device"] or "—", quantity(row["time_s"], "s"), *shares, verdict))
         table(console, text, "overview", OVERVIEW, of_each)
     for row in {row["job"] if row.get("job_ranks") else id(row): row for row in rows}.values():
         # Of a job the time of the rank that waits least, of one rank its own.
@@ -68,14 +66,11 @@ def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
         ranks = sorted((row for row in rows if row["job"] == job["job"]), key=lambda row: row["rank"])
         world, mfu = job["world_size"] or job["job_ranks"], _share(job["job_mfu_percent"])
         console.print(Text(text("job", ranks=job["job_ranks"], world=world, mfu=mfu), style="bold"))
-        cells = ("kernel_busy_percent", "communication_percent", "transfer_percent", "waiting_percent")
-        lines = [
-            (
-                f"{row['rank']}{' ←' if row['rank'] == job['job_slowest_rank'] else ''}",
-                *(quantity(row["time_s"], "s"), *(_share(row[name]) for name in cells)),
-            )
-            for row in ranks
-        ]
+        lines = []
+        for row in ranks:
+            cells = ("kernel_busy_percent", "communication_percent", "transfer_percent", "waiting_percent")
+            mark = " ←" if row["rank"] == job["job_slowest_rank"] else ""
+            lines.append((f"{row['rank']}{mark}", quantity(row["time_s"], "s"), *(_share(row[name]) for name in cells)))
         table(console, text, "ranks", RANKS, lines)
         if any(row["transfer_percent"] is None for row in ranks):
             console.print(Text(text("unmatched"), style="dim"))
@@ -100,16 +95,20 @@ def _file(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, Any
     for flag in (words["mfu_note"] if row["mfu_percent"] is not None else "", words["verdict_flags"]):
         if flag:
             console.print(Text(str(flag), style="red"))
+    if (attainable := row["attainable_mfu_percent"]) is not None:
+        gap = percent(attainable - row["mfu_percent"])
+        console.print(text("attainable", share=percent(attainable), gap=gap))
+    elif row["mfu_percent"] is not None:
+        console.print(Text(text("no_attainable"), style="dim"))
     console.print(_budget(text, row))
     if told := verdicts.misaligned(row, language):
         console.print(Text(told, style="yellow"))
     if row["useful_ms"] is not None:
         reasons = json.loads(row["reasons"] or "{}")
         notes = [text(f"best_{row['best_basis']}")] if row["best_basis"] else []
-        empty = {part: reasons[f"{part}_ms"] for part in PARTS if f"{part}_ms" in reasons and row[f"{part}_ms"] is None}
-        notes += [
-            text("empty_part", part=text(part), reason=verdicts.reason(why, language)) for part, why in empty.items()
-        ]
+        for part in (part for part in PARTS if f"{part}_ms" in reasons and row[f"{part}_ms"] is None):
+            why = verdicts.reason(reasons[f"{part}_ms"], language)
+            notes.append(text("empty_part", part=text(part), reason=why))
         for line in notes:
             console.print(Text(line, style="dim"))
     _longest(console, text, analysis, row, language)
@@ -138,36 +137,35 @@ def _budget(text: Texts, row: dict[str, Any]) -> Table:
     numbers = [Column(text(name), justify="right") for name in ("ms", "points")]
     table = Table("", *numbers, title=text("budget"), **TITLED)
     step = 1e3 * row["time_s"]
-    for part in PARTS:
-        if value := row.get(f"{part}_ms"):
-            style = "green" if part == "useful" else ""
-            table.add_row(text(part), _ms(value), f"{100 * value / step:.2f}", style=style)
-        if value and part == "idle":
-            for cause, time in json.loads(row["idle_causes"] or "{}").items():
-                if time:
-                    each = time / 1e6 / row["steps"]
-                    table.add_row(f"  {text(cause)}", _ms(each), f"({100 * each / step:.2f})", style="dim")
+    for part, value in ((part, row[f"{part}_ms"]) for part in PARTS if row.get(f"{part}_ms")):
+        style = "green" if part == "useful" else ""
+        table.add_row(text(part), _ms(value), f"{100 * value / step:.2f}", style=style)
+        causes = json.loads(row["idle_causes"] or "{}") if part == "idle" else {}
+        for cause, each in ((cause, time / 1e6 / row["steps"]) for cause, time in causes.items() if time):
+            table.add_row(f"  {text(cause)}", _ms(each), f"({100 * each / step:.2f})", style="dim")
     table.add_row(text("step"), _ms(step), "100", style="bold")
     return table
 
 
 def _longest(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, Any], language: str) -> None:
-    wall = analysis.window.length
-    products = [
-        (
-            short(product.name.removeprefix("aten::").removeprefix("xla::matmul ").lstrip("_"), 24)
-            + (f" ({text('recomputation')})" if product.recomputed else ""),
-            short(f"{_shapes(product)} {product.format or ''}".strip() or product.kernel, 40),
-            f"{product.calls}",
-            percent(100 * product.time_ns / wall),
-            quantity(1e9 * product.flops / product.time_ns, "FLOP/s") if product.flops and product.time_ns else "",
-            "" if product.executed_ratio is None else percent(100 * product.executed_ratio - 100),
-            "" if product.slowdown == 1 else percent(100 / product.slowdown),
+    wall, products = analysis.window.length, []
+    for product in analysis.products[:LONGEST]:
+        name = short(product.name.removeprefix("aten::").removeprefix("xla::matmul ").lstrip("_"), 24)
+        kept = [shape for shape in json.loads(product.shapes or "[]") if len(shape) > 1][:3]
+        shapes = " · ".join("×".join(map(str, shape)) for shape in kept)  # 16×559×1024 · 2816×1024
+        speed = 1e9 * product.flops / product.time_ns if product.flops and product.time_ns else None
+        products.append(
+            (
+                name + (f" ({text('recomputation')})" if product.recomputed else ""),
+                short(f"{shapes} {product.format or ''}".strip() or product.kernel, 40),
+                *(f"{product.calls}", percent(100 * product.time_ns / wall)),
+                "" if speed is None else quantity(speed, "FLOP/s"),
+                "" if product.executed_ratio is None else percent(100 * product.executed_ratio - 100),
+                "" if product.slowdown == 1 else percent(100 / product.slowdown),
+            )
         )
-        for product in analysis.products[:LONGEST]
-    ]
-    kept = len(PRODUCTS) - all(not product[-1] for product in products)  # no rates where all are full
-    table(console, text, "products", PRODUCTS[:kept], [product[:kept] for product in products])
+    shown = len(PRODUCTS) - all(not product[-1] for product in products)  # no rates where all are full
+    table(console, text, "products", PRODUCTS[:shown], [product[:shown] for product in products])
     roofs = [one for one in json.loads(row.get("operator_roofline") or "[]") if one["kind"] in OF_KERNELS]
     lines = [
         (
@@ -179,19 +177,18 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, 
         for one in roofs[: 2 * LONGEST]
     ]
     table(console, text, "operators", OPERATORS, lines)
-    without: dict[str, float] = {}
+    without = Counter[str]()
     for one in roofs:
         for key, numbers in (one["reason"] or {}).items():
-            why = verdicts.sentence(key, numbers, language)
-            without[why] = without.get(why, 0.0) + one["time_ms"]
-    for why, time in sorted(without.items(), key=lambda item: -item[1])[:LONGEST]:
+            without[verdicts.sentence(key, numbers, language)] += one["time_ms"]
+    for why, time in without.most_common(LONGEST):
         console.print(Text(text("no_best", time=_ms(time), reason=why), style="dim"))
     table(console, text, "modules", MODULES, _modules(row))
-    kernels = [
+    lines = [
         (short(str(one["kernel"]), NAME), f"{one['calls']}", percent(1e11 * float(str(one["time_s"])) / wall))
         for one in analysis.kernels[:LONGEST]
     ]
-    table(console, text, "kernels", KERNELS, kernels)
+    table(console, text, "kernels", KERNELS, lines)
     held = [(short(name, NAME), text(cause), _ms(time / 1e6)) for cause, time, name in analysis.gaps if time]
     table(console, text, "gaps", GAPS, held)
     for name, (time, reason) in sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])[:LONGEST]:
@@ -235,12 +232,6 @@ def table(console: Terminal, text: Texts, title: str, names: Sequence[str], rows
 def _label(text: Texts, name: str) -> str:
     """The title of a column: a rung's name, or a word of these tables."""
     return text.within("rungs" if name.endswith("_percent") else "trace")(name)
-
-
-def _shapes(product: Product) -> str:
-    """`16×559×1024 · 2816×1024` of the tensors that are multiplied."""
-    kept = [shape for shape in json.loads(product.shapes or "[]") if len(shape) > 1][:3]
-    return " · ".join("×".join(map(str, shape)) for shape in kept)
 
 
 def _ms(value: float | None) -> str:

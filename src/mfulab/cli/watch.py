@@ -21,13 +21,14 @@ from mfulab.device.samplers.series import cpu_probe
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.loop.interactive.published import Rate, folder, rates, why_unsafe
 from mfulab.loop.interactive.show import bar, ladder_table
-from mfulab.mfu.ladder import Facts
-from mfulab.mfu.utilization import utilization
-from mfulab.mfu.verdict import expected_mfu
+from mfulab.mfu.ladder import TENSOR_PRECISIONS, Facts
+from mfulab.mfu.utilization import total, utilization
+from mfulab.mfu.verdict import LEAST_CHECKED, expected_mfu
 
 # What the line below a GPU's ladder says, each in a unit.
 GPU_FACTS = {"clock_mhz": (1.0, "{:.0f} MHz"), "power_w": (1.0, "{:.0f} W"), "temperature_c": (1.0, "{:.0f} °C")}
 GPU_FACTS |= {"device_memory_bytes": (1e9, "{:.1f} GB in use"), "other_processes": (1.0, "{:.0f} process(es)")}
+PARTED = 1.2  # times as much as the other from which counted MFU and the tensor pipe's contradict one another
 Frame = tuple[Mapping[str, Any], Any]
 """A sample, for JSON and Prometheus, and what is drawn of it."""
 
@@ -67,11 +68,13 @@ def frames(
 def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], now: float) -> dict[str, Any]:
     """Current readings as one mapping: the device's columns, MFU by hardware counters, and its processes."""
     values: dict[str, Any] = {key: reading.value for key, reading in readings.items()}
-    clock = local_peak("fp16").spec_clock_mhz if uuid else None
     # Which format the tensor pipe worked in it does not report; all of them have one clock.
-    known = {**values, "effective_precision": "bf16", "peak_clock_mhz": clock}
-    values["expected_mfu_percent"] = expected_mfu(Facts(known))
+    known = {"effective_precision": "bf16", "peak_clock_mhz": local_peak("fp16").spec_clock_mhz if uuid else None}
+    values["expected_mfu_percent"] = expected_mfu(Facts(values | known))
     processes = [process_of(rate, GPU if uuid else "cpu") for rate in rates if rate.device == (uuid or "cpu")]
+    on_tensor_cores = processes and all(each["precision"] in TENSOR_PRECISIONS for each in processes)
+    counted = total(*(each["mfu_spec_percent"] for each in processes)) if on_tensor_cores else None
+    values["counted_mfu_percent"] = counted
     return {"unix_s": now, "name": name, "uuid": uuid or None, **values, "processes": processes}
 
 
@@ -83,6 +86,21 @@ def process_of(rate: Rate, device: str) -> dict[str, Any]:
     shares = utilization(1.0, device=device, flops=sum(rate.formats.values()), compute=peak, memory={})
     found = {"pid": rate.pid, "name": rate.name, "precision": max(rate.formats, key=rate.formats.__getitem__)}
     return found | {name: shares[name] for name in ("tflop_s", "mfu_spec_percent")} | {"step_s": rate.step_s}
+
+
+def parted(sample: Mapping[str, Any]) -> str | None:
+    """Sentence that names whose FLOPs may be wrong, where counted MFU and the tensor pipe's part by over 20 %."""
+    ofu, counted = sample["expected_mfu_percent"], sample.get("counted_mfu_percent")
+    if ofu is None or counted is None or max(ofu, counted) < LEAST_CHECKED:
+        return None
+    most = max(sample["processes"], key=lambda each: each["mfu_spec_percent"])
+    whose, both = f"{most['name']} ({most['pid']})", f"tensor pipe × clock {ofu:.1f} %, counted {counted:.1f} %"
+    if counted > PARTED * ofu:
+        return f"{both}: more is counted than ran. FLOPs or number format of {whose} are wrong, or it paused"
+    if ofu > PARTED * counted:
+        causes = "recomputation, padding to tiles, slow instructions, a process that does not measure itself"
+        return f"{both}: more ran than is counted. {causes}, or {whose} counts too few FLOPs"
+    return None
 
 
 def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
@@ -97,6 +115,8 @@ def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
         share = "no MFU: its peak is unknown" if mfu is None else f"MFU {mfu:.1f} % of the spec peak {bar(mfu)}"
         step = f"{1e3 * process['step_s']:.1f} ms a step"
         lines.append(Text(f"{process['name']} ({process['pid']}): {rate}, {step}, {share}", style="green"))
+    if said := parted(sample):
+        lines.append(Text(said, style="yellow"))
     if unsafe := why_unsafe(folder()):
         lines.append(Text(f"no measured processes: {unsafe}", style="yellow"))
     if not sample["processes"] and sample["expected_mfu_percent"] is None:

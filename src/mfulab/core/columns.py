@@ -70,7 +70,8 @@ class Verdict(BaseModel):
     verdict_numbers: str | None = column("JSON: numbers in the sentence of `verdict_reason`.")
     verdict_rung: str | None = column("Rung below the ladder's largest drop.")
     verdict_rung_above: str | None = column("Rung above the ladder's largest drop.")
-    expected_mfu_percent: float | None = column("Tensor pipe active × mean clock ÷ peak clock: MFU by the hardware.")
+    expected_mfu_percent: float | None = column("OFU: tensor pipe active × mean clock ÷ peak clock.")
+    ofu_percent: float | None = column("OFU without what padding and instructions below the full rate take of it.")
     verdict_flags: str | None = column("JSON: reasons to look at the row again: keys and numbers.")
 
 

@@ -43,10 +43,8 @@ class UnreadableError(ValueError):
 
 
 def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
-    """Files that a word means, in order: the file itself, those below a folder with these endings, or a glob's matches.
-
-    Raises ConfigurationError where a folder holds too many, or the word is neither a path nor a glob.
-    """
+    """Files that a word means, in order: itself, those below a folder with these endings, or a glob's matches.
+    Raises ConfigurationError for too many, or no path."""
     try:
         path = Path(word).expanduser()
         if path.is_dir():
@@ -64,10 +62,8 @@ def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
 
 
 def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
-    """Text of a UTF-8 file of at most `most` bytes; `follow` reads where a link leads.
-
-    Raises FileNotFoundError, and UnreadableError for anything else that is there.
-    """
+    """Text of a UTF-8 file of at most `most` bytes; `follow` reads where a link leads. Raises FileNotFoundError, and
+    UnreadableError for anything else that is there."""
     try:
         return read_bytes(path, most, follow=follow).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -75,10 +71,7 @@ def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
 
 
 def read_given(path: Path, most: int = LARGEST) -> str:
-    """The text of a file that a user names, a link followed: regular, at most so many bytes, UTF-8.
-
-    Raises ConfigurationError, saying which of these it is not.
-    """
+    """Text of a file that a user names, a link followed; raises ConfigurationError, saying why it cannot be read."""
     try:
         return read_text(path, most, follow=True)
     except (FileNotFoundError, UnreadableError) as error:
@@ -116,10 +109,7 @@ def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = False) -> byte
 
 @contextmanager
 def opened(path: Path, *, follow: bool = False) -> Iterator[io.BufferedReader]:
-    """A regular file, open to be read; `follow` opens where a link leads, which in results may be another's secret.
-
-    What is read from a pipe or a device may never end. Raises as `read_text`.
-    """
+    """A regular file, open to be read, as a pipe may never end; a link only if `follow`. Raises as `read_text`."""
     try:
         kept = 0 if follow else os.O_NOFOLLOW
         descriptor = os.open(path, os.O_RDONLY | kept | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -226,7 +216,7 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Iterabl
 
 
 def _cell(value: object) -> object:
-    """A value as it is written. A spreadsheet runs a text that begins like a formula: one quote keeps it a text."""
+    """A spreadsheet runs a text that begins like a formula: one quote keeps it a text."""
     if isinstance(value, dict | list):
         return json.dumps(value)
     if not isinstance(value, str) or not FORMULA.match(value):
@@ -254,10 +244,8 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def scratch(parent: str | None = None) -> Iterator[Path]:
-    """A folder of this process alone below `parent`, or the system's for temporary files; gone after the block.
-
-    Folders that processes of this user left when they were killed are removed: the kernel drops the lock on each.
-    """
+    """A folder of this process alone below `parent` or the system's, gone after the block. Removes what killed
+    processes of this user left: the kernel drops their locks."""
     base = parent or tempfile.gettempdir()
     with suppress(OSError):
         for entry in os.scandir(base):
@@ -275,7 +263,6 @@ def scratch(parent: str | None = None) -> Iterator[Path]:
 
 
 def _remove_abandoned(folder: str) -> None:
-    """Removes a folder of this user that nobody holds."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

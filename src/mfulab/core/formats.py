@@ -1,10 +1,6 @@
-"""The number formats, once: torch's types, sizes, and the error that rounding gives in a matmul.
-
-Expected errors are ‖C−R‖F / ‖R‖F for standard normal inputs and K = 1024 against a float64 matmul of the *quantised*
-inputs; for tf32, which rounds its float32 inputs inside the multiplier, against the unquantised ones. They were
-measured on correct implementations and follow from the significands: a float32 sum grows like 2⁻²⁴·√K, fp16 and bf16
-round their output once.
-"""
+"""The number formats, once: torch's types, sizes, and the error that rounding gives in a matmul. Expected errors are
+‖C−R‖F / ‖R‖F for standard normal inputs and K = 1024 against float64 of the *quantised* inputs; tf32's against the
+unquantised ones. A float32 sum grows like 2⁻²⁴·√K, fp16 and bf16 round their output once."""
 
 import math
 from dataclasses import dataclass
@@ -48,10 +44,8 @@ class Decoded:
 
 
 def decode(pattern: int, form: Format) -> Decoded:
-    """Reads a bit pattern of a floating-point format: IEEE 754-2019, 3.4, and fp8 (E4M3) by OCP, 2023, section 5.
-
-    Raises ValueError for a pattern that is negative or has more bits than the format.
-    """
+    """Reads a bit pattern: IEEE 754-2019, 3.4, and fp8 (E4M3) by OCP, 2023, section 5. Raises ValueError beyond its
+    bits."""
     if not 0 <= pattern < 1 << form.bits:
         raise ValueError(f"{pattern:#x}: not a pattern of {form.bits} bits, which {form.name} has")
     fraction_bits = form.bits - 1 - form.exponent_bits

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from mfulab.core.formats import BY_DTYPE, ELEMENT_BYTES
+from mfulab.core.formats import BY_DTYPE, ELEMENT_BYTES, FORMATS, Format
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 
@@ -36,7 +36,6 @@ class Closed(BaseModel):
 
 
 def _kinds(annotation: object) -> set[object]:
-    """The types that an annotation is made of."""
     return {annotation}.union(*map(_kinds, get_args(annotation)))
 
 
@@ -159,6 +158,11 @@ class PrecisionConfig(Closed):
     dtype: Literal[*BY_DTYPE] = Field(description="Number format in memory.")  # type: ignore[valid-type]
     tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 matmuls (GPU).")
     autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
+
+    @property
+    def form(self) -> Format:
+        """The number format that is asked for."""
+        return FORMATS["tf32"] if self.tf32 else BY_DTYPE[self.dtype]
 
 
 class ExecutionConfig(Closed):

@@ -1,8 +1,4 @@
-"""Kind of a device, which is asked here and compared nowhere else; beside it its identity, peaks and samplers.
-
-A kind is torch's name of a device. What differs between GPUs of several vendors stands in their modules, `vendors/`.
-Needs no torch.
-"""
+"""Kind of a device, torch's name of it, which is asked here and compared nowhere else. Needs no torch."""
 
 import re
 from collections.abc import Sequence
@@ -23,16 +19,16 @@ def is_gpu(device: Any) -> bool:
 
 def kind_of(hardware: str) -> str:
     """The kind of the device that a slug names, such as `nvidia-h100-80gb-hbm3`."""
-    from mfulab.device.vendors import modules
+    from mfulab.device.vendors import makers
 
-    return next((vendor.KIND for vendor in modules() if re.match(vendor.SLUG, hardware)), "cpu")
+    return next((vendor.KIND for vendor in makers() if re.match(vendor.SLUG, hardware)), "cpu")
 
 
 def visible(devices: Sequence[str]) -> dict[str, str]:
     """The variable that shows the GPUs of these identifiers alone."""
     from mfulab.device import vendors
 
-    return vendors.of(next(iter(devices), "")).visible(devices)  # type: ignore[no-any-return]
+    return vendors.of(next(iter(devices), "")).visible(devices)
 
 
 def require_cuda(device: Any, what: str) -> None:

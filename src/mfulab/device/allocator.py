@@ -1,10 +1,6 @@
-"""State of the C library's allocator, which decides whether a step's tensors lie in new pages each time.
-
-glibc (malloc/malloc.c, mallopt(3)) maps a block above its threshold anew and unmaps it when it is freed. It gives the
-top of the heap back once twice that threshold is free. The threshold begins at 128 KiB and becomes the size of the
-largest mapped block freed, up to 32 MiB. A fresh process lies where its model's blocks put it, often on a knife edge.
-Elsewhere (musl, macOS, jemalloc) the same calls do no harm.
-"""
+"""State of the C library's allocator, which decides whether a step's tensors lie in new pages each time. glibc
+(malloc/malloc.c, mallopt(3)) maps a block above its threshold anew and unmaps it when it is freed. The threshold begins
+at 128 KiB and becomes the size of the largest mapped block freed, up to 32 MiB; twice that, free, is given back."""
 
 import contextlib
 import ctypes
@@ -24,10 +20,7 @@ TIMED_BYTES, TIMED = 16 * MIB, 5
 
 
 def settle() -> None:
-    """Brings the process to the declared state: thresholds at their dynamic maximum, where training brings them.
-
-    Makes and frees one block. Its pages are never touched. What the environment set (`MALLOC_…_`) stays as it is.
-    """
+    """Brings thresholds to their dynamic maximum, where training brings them, by a block whose pages stay untouched."""
     torch.empty(DYNAMIC_MAXIMUM - ALIGNMENT, dtype=torch.uint8, device="cpu")
 
 
@@ -64,11 +57,7 @@ def page_faults() -> int:
 
 
 def page_fault_s() -> float | None:
-    """Wall time of one page fault now, in seconds: a page's arrival, its clearing and its return.
-
-    All of torch's threads write to new pages, then again to the same; of each part the least of `TIMED`. None without a
-    fault, or where the machine was too disturbed to tell them apart.
-    """
+    """Seconds of one page fault now: arrival, clearing and return, the least of `TIMED`; None if it cannot be told."""
     found = []
     for _ in range(TIMED):
         began, before = time.perf_counter(), page_faults()

@@ -16,10 +16,8 @@ from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
 
 
 def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, int]:
-    """The device to compute on and the CPU threads in use; raises NoDeviceError for a GPU that torch cannot use.
-
-    The allocator is in its declared state afterwards, unless the step brings it there itself (`settled=False`).
-    """
+    """The device, its allocator settled unless the step does that, and the CPU threads; NoDeviceError for an
+    unusable GPU."""
     threads = device.threads or cpu.usable_cores()
     torch.set_num_threads(threads)
     if settled:
@@ -36,16 +34,22 @@ def cores_filled() -> int:
 
 
 def effective_precision(precision: PrecisionConfig, device: torch.device) -> str:
-    """The format that matmuls use: autocast's where it is on, TF32 where float32 matmuls are allowed to round.
-
-    TF32 is a GPU's (compute capability 8.0 and later): elsewhere the switch changes nothing and matmuls stay fp32.
-    Raises UnsupportedError for a format in which torch computes nothing on the device.
-    """
+    """The format that matmuls use: autocast's, or TF32 where allowed. UnsupportedError for one that the device
+    lacks."""
     name = BY_DTYPE[precision.dtype].name
     formats = vendors.of_device(device).FORMATS if is_gpu(device) else ()
     if formats and name not in formats:
         raise UnsupportedError(f"precision={precision.name}: torch.{device.type} computes in {', '.join(formats)}")
     return "tf32" if name == "fp32" and precision.tf32 and not emulated("tf32", device) else name
+
+
+def use_precision(precision: PrecisionConfig, device: torch.device) -> str:
+    """Sets torch's switches, and gives the format that matmuls now use; UnsupportedError where the device lacks it."""
+    effective = effective_precision(precision, device)
+    if precision.tf32 and effective != "tf32":
+        raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; matmuls here stay fp32")
+    allow_tf32(precision.tf32)
+    return effective
 
 
 def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bool) -> str:
@@ -65,11 +69,7 @@ def emulated(precision: str, device: torch.device) -> str:
 
 
 def allow_tf32(allowed: bool) -> None:
-    """Sets the switches that make float32 matmuls and convolutions TF32, both of which torch has.
-
-    By their older names, which set the newer ones too: torch's own compiler reads either, and an older one that the
-    newer contradicts raises.
-    """
+    """Sets torch's switches for TF32 by their older names, as its compiler raises where these contradict the newer."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 

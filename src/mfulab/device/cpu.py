@@ -156,11 +156,8 @@ def physical_cores(logical: frozenset[int]) -> int:
 
 
 def usable_cores() -> int:
-    """Physical cores that affinity and cgroup quota let this process keep busy, at least 1.
-
-    The number of threads to compute with: a second thread on a core adds no arithmetic units, and threads beyond a
-    quota are stopped in the middle of a step.
-    """
+    """Physical cores that affinity and quota let this process keep busy, at least 1; second threads add no
+    arithmetic."""
     if count := _sysctl("hw.physicalcpu"):
         return int(count)
     return max(1, min(physical_cores(logical_cpus()), int(cpu_limit() or 1 << 30)))
@@ -173,7 +170,6 @@ def vector_flags(flags: frozenset[str]) -> tuple[str, ...]:
 
 
 def _arm(facts: Mapping[str, str]) -> str:
-    """Name of an Arm core, which Linux reports by numbers alone; empty of another."""
     implementer, part = facts.get("CPU implementer"), facts.get("CPU part")
     return ARM.get(f"{implementer} {part}", f"Arm {implementer} {part}") if implementer and part else ""
 
@@ -202,7 +198,6 @@ def caches() -> dict[str, int]:
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
-    """Folders of this process's cgroup and all above it, for `controller`, in either version's layout."""
     lines = [line.split(":", 2)[1:] for line in (system.text("proc/self/cgroup") or "").splitlines()]
     # A controller belongs to one version: where both are mounted, the other one counts the whole machine.
     found = [line for line in lines if controller in line[0].split(",")] or [line for line in lines if not line[0]]

@@ -5,8 +5,9 @@ import difflib
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import resources
+from typing import Any
 
 # Words that some drivers put into a name and others leave out; no two products differ in them alone. A virtual function
 # (VF) is a whole device where its units are the product's, else a part of it.
@@ -41,11 +42,8 @@ class Datasheet:
 
 
 def find(device: str, units: int | None = None, pci_id: str | None = None) -> Datasheet:
-    """Finds the datasheet of exactly this device; raises UnknownDeviceError if no product, or more than one, answers.
-
-    `device` is the name that a driver or framework tells (`NVIDIA H100 80GB HBM3`), or a PCI id (`10de:2330`). Its
-    SMs or compute units, and its PCI id, tell products of one name apart.
-    """
+    """The datasheet of a driver's name (`NVIDIA H100 80GB HBM3`) or PCI id (`10de:2330`); UnknownDeviceError if
+    unsure."""
     is_id = _PCI_ID.fullmatch(asked := device.strip().lower())
     named = _by_name().get(normalised(_SLICE.sub("", device)), ())
     found = [sheet for sheet in datasheets() if asked in sheet.pci_ids] if is_id else list(named)
@@ -96,19 +94,15 @@ def table(name: str) -> list[dict[str, str]]:
 
 
 def _datasheet(row: dict[str, str]) -> Datasheet:
-    numbers = ("boost_mhz", "tensor_mhz", "memory_gb", "memory_gb_s")
-    texts = ("device", "vendor", "architecture", "rate", "source", "note")
-    return Datasheet(
-        **{key: row[key] for key in texts},  # type: ignore[arg-type]
-        **{key: float(row[key]) if row[key] else None for key in numbers},  # type: ignore[arg-type]
-        names=tuple(filter(None, row["names"].split("|"))),
-        pci_ids=tuple(filter(None, row["pci_ids"].split("|"))),
-        checked=tuple(filter(None, row["checked"].split("|"))),
-        units=int(row["units"]) if row["units"] else None,
-        figures={
-            key.rsplit("_", 1)[0]: value for key, value in row.items() if value and key.endswith(("_tflops", "_tops"))
-        },
-    )
+    cells: dict[str, Any] = {field.name: row.get(field.name) for field in fields(Datasheet)}
+    for key in ("boost_mhz", "tensor_mhz", "memory_gb", "memory_gb_s"):
+        cells[key] = float(row[key]) if row[key] else None
+    for key in ("names", "pci_ids", "checked"):
+        cells[key] = tuple(filter(None, row[key].split("|")))
+    cells["units"] = int(row["units"]) if row["units"] else None
+    printed = {key.rpartition("_"): value for key, value in row.items() if value}
+    cells["figures"] = {unit: value for (unit, _, kind), value in printed.items() if kind in ("tflops", "tops")}
+    return Datasheet(**cells)
 
 
 @functools.cache

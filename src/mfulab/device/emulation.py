@@ -1,7 +1,4 @@
-"""Tells the number formats that a device computes from those it emulates: converts, to multiply on fp32's units.
-
-Decided by the CPU's feature flags, cut down to what oneDNN may use, or by the GPU's compute capability. Needs no torch.
-"""
+"""Tells formats that a device computes, by CPU flags or compute capability, from those it converts to fp32."""
 
 import os
 
@@ -34,10 +31,7 @@ _ALIKE = {"AVX10_1_512": "AVX512_CORE_FP16", "AVX10_1_512_AMX": "AVX512_CORE_AMX
 
 
 def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> str:
-    """Says why a CPU emulates a format; empty where it computes it, or reports no flags.
-
-    `flags` are feature flags that may be used, as /proc/cpuinfo names them; of this CPU and process where not given.
-    """
+    """Says why a CPU, this one without `flags`, emulates a format; empty where it does not, or reports no flags."""
     flags = usable(cpu.cpu().flags) if flags is None else flags
     units = CPU_UNITS.get(precision)
     if units is None or (units and (not flags or flags & units.keys())):
@@ -47,10 +41,7 @@ def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> str:
 
 
 def usable(flags: frozenset[str]) -> frozenset[str]:
-    """The flags without those that ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) keeps torch's matmuls from using.
-
-    Variables that limit ATEN's instructions (ATEN_CPU_CAPABILITY) leave oneDNN's matmuls as they are.
-    """
+    """The flags without those that ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) keeps from torch's matmuls."""
     level = (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "").upper()
     kept = {"avx_vnni"} if level.startswith("AVX2_VNNI") else set()
     level = "AVX2" if kept else _ALIKE.get(level, level)

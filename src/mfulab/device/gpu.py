@@ -9,14 +9,12 @@ from mfulab.device.vendors import GpuProperties
 
 def uuid_of(device: Any) -> str:
     """The identifier by which a vendor's module knows a torch.device."""
-    return vendors.of_device(device).uuid_of(device)  # type: ignore[no-any-return]
+    return vendors.of_device(device).uuid_of(device)
 
 
 def capability_of(device: Any = None) -> tuple[int, int] | None:
-    """Compute capability of a torch CUDA device, of the current one where none is given.
-
-    None of another vendor's GPU: torch gives AMD's the numbers of their architecture (MI300: 9.4), none of NVIDIA's.
-    """
+    """Compute capability of a torch CUDA device or the current one; None of AMD's, whose numbers (MI300: 9.4) are
+    others."""
     import torch
 
     if torch.version.hip or getattr(device, "type", GPU) != GPU:
@@ -29,7 +27,7 @@ def clock_reader(device: Any) -> Callable[[], float | None]:
     if not is_gpu(device):
         return lambda: None
     uuid = uuid_of(device)
-    return vendors.of(uuid).clock_reader(uuid)  # type: ignore[no-any-return]
+    return vendors.of(uuid).clock_reader(uuid)
 
 
 def restriction_of(device: Any) -> str:
@@ -41,9 +39,4 @@ def properties_of(device: Any) -> GpuProperties:
     """Properties that decide a GPU's peaks; clocks and bus width are None if the vendor hides them."""
     vendor, uuid = vendors.of_device(device), uuid_of(device)
     name, units = vendor.name_and_units(device)
-    return vendor.properties(uuid, name, units)  # type: ignore[no-any-return]
-
-
-def last_cache_bytes(device: Any) -> int:
-    """Bytes of the last cache before a GPU's memory."""
-    return vendors.of_device(device).last_cache_bytes(device)  # type: ignore[no-any-return]
+    return vendor.properties(uuid, name, units)

@@ -10,10 +10,7 @@ from mfulab.device.vendors import Gpu, NoDeviceError, torch_build
 
 
 def resolve(device_type: str) -> str:
-    """The kind of device to measure: `auto` is the first usable GPU that it takes, else the CPU.
-
-    Raises NoDeviceError for a GPU that is not there or cannot be used, and for a kind that nobody makes.
-    """
+    """The kind to measure: `auto` is the first usable GPU that it takes, else the CPU. NoDeviceError if unusable."""
     check(device_type)
     for kind in _automatic() if device_type == "auto" else [device_type]:
         if is_gpu(kind) and not (reason := why_not(kind)):
@@ -30,15 +27,15 @@ def unused() -> str:
             if found := gpus(kind):
                 reason = why_not(kind)
                 return f"{found[0].name}: {reason}" if reason else ""
-    return next(filter(None, (vendor.why_silent() for vendor in vendors.modules())), "")
+    return next(filter(None, (vendor.why_silent() for vendor in vendors.makers())), "")
 
 
 def _automatic() -> list[str]:
-    return list(dict.fromkeys(vendor.KIND for vendor in vendors.modules() if vendor.IS_AUTOMATIC))
+    return list(dict.fromkeys(vendor.KIND for vendor in vendors.makers() if vendor.IS_AUTOMATIC))
 
 
 def check(device_type: str) -> None:
-    """Raises NoDeviceError for a kind that no vendor's module has."""
+    """Raises NoDeviceError for a kind that no vendor has."""
     choices = ("auto", "cpu", *vendors.kinds())
     if device_type not in choices:
         raise NoDeviceError(f"device.type={device_type}: no such kind; choose {', '.join(choices)}")

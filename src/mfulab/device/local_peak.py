@@ -1,9 +1,6 @@
-"""Computed peaks of local devices; apart, so that an edited table of peaks re-runs only what holds peaks.
-
-A CPU's is physical cores × clock × vector units × lanes × 2, each factor with its source. In virtual machines the turbo
-clock is invisible, so a thread may exceed this by a fifth: MFU on a CPU is reported against the measured ceiling, with
-this beside it.
-"""
+"""Computed peaks of local devices; apart, so that an edited table of peaks re-runs only what holds peaks. A CPU's is
+physical cores × clock × vector units × lanes × 2. In virtual machines the turbo clock is invisible, so a thread may
+exceed this by a fifth: a CPU's MFU is reported against the measured ceiling."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,10 +26,7 @@ def local_name() -> str:
 
 
 def local_peak(precision: str) -> Peak:
-    """The computed dense peak in TFLOP/s of the first GPU that CUDA would see, else of the CPU; without torch.
-
-    Without a value where several unlike GPUs are there, and it is not known which comes first.
-    """
+    """The computed dense peak in TFLOP/s of the first GPU that CUDA would see, if that is known, else of the CPU."""
     try:
         gpus = identity.gpus()
     except vendors.NoDeviceError as error:
@@ -75,7 +69,6 @@ def cpu_peak(chip: cpu.Cpu, cores: int, precision: str) -> Peak:
 
 
 def _fma_per_clock(chip: cpu.Cpu, row: Mapping[str, str], precision: str) -> tuple[int, str]:
-    """Multiply-adds a clock of a core, and how they come about; raises UnsupportedError with the reason."""
     units, width = int(row["units"]), int(row["vector_bits"])
     if precision not in _BITS and precision not in CPU_UNITS:
         raise UnsupportedError(f"no peak is defined for {precision}")

@@ -1,10 +1,6 @@
-"""Dense peaks of accelerators, from their units and clocks, checked against the datasheets' figures.
-
-FLOP/s = units × FMA per clock and unit × 2 × clock, for fp32 accumulation. FMA per clock and unit:
-`fma_per_clock_per_unit.csv`, by architecture; units, clocks and printed figures: `datasheets.csv`. Where the product is
-more than 1 % off the printed figure, and no rounding explains it, the printed one counts and `Peak.note` says why.
-A device without a datasheet here has no peak, but a reason, never that of a similar product. Needs no torch.
-"""
+"""Dense peaks of accelerators: FLOP/s = units × FMA per clock and unit × 2 × clock, for fp32 accumulation. Needs no
+torch. Where the product is more than 1 % off the printed figure, and no rounding explains it, the printed one counts. A
+device without a datasheet here has no peak, but a reason, never that of a similar product."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -86,11 +82,8 @@ def peak(
     if is_slice(device) and not units:
         return Peak(None, reason=f"this is a slice of {sheet.device}, and its name does not say how many SMs it has")
     if units and sheet.units and units > sheet.units:
-        return Peak(
-            None,
-            reason=f"the device has {units} SMs and the datasheet of {sheet.device} {sheet.units}: it is another "
-            f"product; {how_to_give(precision)}",
-        )
+        reason = f"the device has {units} SMs and the datasheet of {sheet.device} {sheet.units}: it is another product"
+        return Peak(None, reason=f"{reason}; {how_to_give(precision)}")
     unit = next((unit for unit in UNITS[precision] if computed(sheet, unit) or printed(sheet, unit)), None)
     if unit is None:
         return Peak(None, reason=_missing(sheet, precision))
@@ -172,7 +165,6 @@ def _rates(sheet: Datasheet) -> dict[str, str]:
 
 
 def _clock(sheet: Datasheet, unit: str) -> float | None:
-    """Double precision runs at the boost clock in tensor cores, too."""
     return sheet.tensor_mhz if unit.endswith("_tensor") and unit != "fp64_tensor" else sheet.boost_mhz
 
 

@@ -1,9 +1,6 @@
-"""Features that Linux alone has, each with its stand-in on macOS; no other module asks which system it is.
-
-How a run's processes are watched and ended is in `lab/runtime/processes.py`, with the same rule. Every function answers
-None, or does nothing, where the system has no answer, and the reader's cell then says so. It imports little: each
-run's client starts with it, and pathlib would be a third of that start.
-"""
+"""Features that Linux alone has, each with its stand-in on macOS: None, or nothing done, where there is no answer. No
+other module but `lab/runtime/processes.py` asks which system it is. Each run's client starts with it: pathlib would be
+a third of that start."""
 
 import os
 import resource
@@ -18,11 +15,8 @@ ROOT = "/"  # /proc and /sys stand below it
 
 
 def can_fork_after_imports() -> bool:
-    """True if a process may fork once it has imported torch, as the warm worker does.
-
-    macOS's frameworks start threads when they are loaded; a fork of such a process may hang or be ended by the system.
-    Without the worker each run starts a process of its own: some seconds slower, the same measurement.
-    """
+    """True if a process may fork once it has imported torch: macOS's frameworks start threads, after which it may
+    hang."""
     return IS_LINUX
 
 

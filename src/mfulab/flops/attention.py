@@ -27,11 +27,7 @@ def bind(signature: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[st
 
 
 def _cost(given: dict[str, Any], pairs: Pairs, backward: bool) -> Cost:
-    """Cost of the matmuls over the pairs of all heads and sequences.
-
-    Forward two, the scores and their product with the values. Backward those of the gradients asked for: of values,
-    probabilities, queries and keys. Five are executed, since flash attention makes the scores anew.
-    """
+    """Cost of the matmuls over all pairs: forward two, backward those of the gradients asked for, five executed."""
     products = executed = 2
     if backward:
         for_query, for_key, for_value = given.get("needs_gradient") or (True,) * 3

@@ -32,27 +32,21 @@ class Certainty:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {share:.1%}" for kind, share in self.shares.items() if share)
-        parts = [f"by formulas for {kinds}" if kinds else "no matmuls"]
-        if self.deviation is not None:
-            where = f", most in {self.worst_layer}" if self.worst_layer else ""
-            parts.append(f"second count of {self.second_share:.1%} by layers: deviation {self.deviation:+.2%}{where}")
-        if self.bound_share:
-            parts.append(f"{self.bound_share:.1%} an upper bound (a mask or lengths without values)")
         calls = ", ".join(f"{name} ({count} calls)" for name, count in self.uncounted.items())
-        parts.append(f"without a formula: {calls}" if calls else "every operator has a formula")
-        if self.unused:
-            parts.append(f"did not run and cost nothing: {', '.join(self.unused)}")
-        return "; ".join(parts)
+        where = f", most in {self.worst_layer}" if self.worst_layer else ""
+        second = f"second count of {self.second_share:.1%} by layers: deviation {self.deviation or 0:+.2%}{where}"
+        parts = (
+            f"by formulas for {kinds}" if kinds else "no matmuls",
+            "" if self.deviation is None else second,
+            f"{self.bound_share:.1%} an upper bound (a mask or lengths without values)" if self.bound_share else "",
+            f"without a formula: {calls}" if calls else "every operator has a formula",
+            f"did not run and cost nothing: {', '.join(self.unused)}" if self.unused else "",
+        )
+        return "; ".join(filter(None, parts))
 
 
 def certainty(operations: Operations, by_layers: dict[str, int], unused: tuple[str, ...] = ()) -> Certainty:
-    """Weighs a count.
-
-    Args:
-        operations: the count.
-        by_layers: the second count, `LayerCount.flops`.
-        unused: modules that did not run.
-    """
+    """Weighs a count beside the second one, `LayerCount.flops`, and the modules that did not run."""
     flops: dict[Kind, int] = dict.fromkeys(get_args(Kind), 0)
     known, bound = dict.fromkeys(by_layers, 0), 0
     for key, totals in operations.totals.items():
@@ -98,26 +92,21 @@ def _packet(name: str) -> Any:
 
 
 def has_formula(name: str) -> bool:
-    """True if a count knows an operator of a trace, such as `aten::mm`, or if it is no operator of torch.
-
-    One that torch takes apart into others is known by them.
-    """
+    """True if a count knows an operator of a trace, such as `aten::mm`, or its parts, or it is none of torch."""
     packet = _packet(name)
-    if packet is None or is_product(name):
+    if packet is None or is_product(name) or has_other_formula(packet):
         return True
     for overload in packet.overloads():
         with suppress(RuntimeError):  # an overload of TorchScript's alone
             if getattr(packet, overload).has_kernel_for_dispatch_key("CompositeImplicitAutograd"):
                 return True
-    return has_other_formula(packet)
+    return False
 
 
 class LayerCount(ExitStack):
-    """Counts a model's forward pass by what its layers say of themselves: an independent second count.
-
-    Linear layers, convolutions and recurrent layers are known, by the shapes that enter and leave them. `flops` has
-    one entry a layer, by its name; a call inside the backward pass is a recomputation and left out.
-    """
+    """Counts a model's forward pass by what its layers say of themselves: an independent second count. Linear layers,
+    convolutions and recurrent layers are known by their shapes; `flops` has one entry a layer, by name. A call inside
+    the backward pass is a recomputation and left out."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

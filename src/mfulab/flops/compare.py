@@ -7,10 +7,7 @@ from mfulab.flops.formulas import TransformerShape, kaplan_flops, megatron_flops
 
 
 def looked_up_parameters(model: torch.nn.Module) -> int:
-    """Parameters of embedding tables that no other layer holds: a pass reads a row a token, and not the table.
-
-    A table that is the output layer's matrix as well is multiplied by, and read whole.
-    """
+    """Parameters of embedding tables that no other layer holds, such as an output layer: a pass reads a row a token."""
     tables: dict[int, int] = {}
     others: dict[int, int] = {}
     for module in model.modules():
@@ -20,11 +17,7 @@ def looked_up_parameters(model: torch.nn.Module) -> int:
 
 
 def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
-    """Reads the shape from a transformers decoder's config; None for what is none.
-
-    N leaves out tables of positions, which are looked up and multiply nothing. A table of words that is no output
-    layer too is left out as well.
-    """
+    """Shape by a transformers decoder's config, without tables that are only looked up; None for what is none."""
     config = getattr(model, "config", None)
     heads = getattr(config, "num_attention_heads", None)
     if config is None or heads is None or not getattr(config, "vocab_size", None):
@@ -47,14 +40,12 @@ def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
     )
 
 
-def compare_formulas(
-    model: torch.nn.Module, count: Count, batch_size: int, sequence_length: int
-) -> list[dict[str, object]]:
+def compare_formulas(model: torch.nn.Module, count: Count, samples: int, context: int) -> list[dict[str, object]]:
     """A row for each formula that applies: its value, the count's, the deviation in percent; none for other models."""
     shape = transformer_shape(model)
     if shape is None:
         return []
-    flops, sizes = count.operations.model_flops, (batch_size * sequence_length, sequence_length)
+    flops, sizes = count.operations.model_flops, (samples * context, context)
     gpt = "holds for GPT's shape: an MLP four times as wide, as many heads of keys as of queries"
     formulas = [
         ("6·N", "2001.08361", kaplan_flops(shape, sizes[0]), "leaves attention out"),

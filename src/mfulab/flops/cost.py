@@ -1,10 +1,8 @@
 """Cost of one call of an operator, and the pairs of query and key that attention's cost is made of. Needs no torch.
-
 Three numbers of pairs, for everybody counts differently: *full*, each query of a document meets all of its document's
 keys (PaLM's convention; with a window, as many keys as the window holds); *attended*, the pairs that the mask leaves, a
 causal triangle as the half of its square, without the diagonal's other half, as FlashAttention's authors do; and
-*executed*, what the kernel goes through.
-"""
+*executed*, what the kernel goes through."""
 
 from __future__ import annotations
 
@@ -66,11 +64,8 @@ def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
 def document_pairs(
     queries: int, keys: int, is_causal: bool, left: int | None = None, right: int | None = None
 ) -> Pairs:
-    """One document of a kernel that takes lengths or windows; the last query is aligned with the last key.
-
-    A query sees `left` keys before its own place and `right` after it; None and -1 are without a limit, causal is
-    `right` = 0.
-    """
+    """One document of a kernel that takes lengths or windows; the last query is aligned with the last key. A query sees
+    `left` keys before its place and `right` after it; None and -1 are no limit."""
     left, right = (-1 if side is None else side for side in (left, right))
     right = 0 if is_causal else right
     if left < 0 and right < 0:

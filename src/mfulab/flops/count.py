@@ -47,23 +47,12 @@ class Count:
 
 
 def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True, fused: bool = True) -> Count:
-    """Counts a step in which the model computes a scalar loss, and the gradients of what requires them.
-
-    Args:
-        model: the model whose layers the count is told by, on the device that the step runs on.
-        step: runs the forward pass and returns the loss, a scalar; or gradients, if it computes them by torch.func.
-        backward: whether to run the backward pass too.
-        fused: whether attention is one operator, as on a device; for devices without data (meta, fake tensors) only.
-
-    Raises:
-        CountError: the step failed; the message names the layer.
-    """
-    layers = LayerTracker(model)
-    saved = SavedTensors(model)
-    counter = OperatorCounter(layers)
-    second = LayerCount(model)
-    told = _RealTokens(model)
-    lstms = LstmsOnCpu(model, saved)
+    """Counts a step in which the model computes a scalar loss, and the gradients of what requires them. `step` runs the
+    forward pass, on the model's device, and returns the loss, or gradients computed by torch.func. With `fused`
+    attention is one operator, as on a device; for devices without data (meta, fake tensors) only. Raises CountError,
+    which names the layer, if the step failed."""
+    layers, saved, second, told = LayerTracker(model), SavedTensors(model), LayerCount(model), _RealTokens(model)
+    counter, lstms = OperatorCounter(layers), LstmsOnCpu(model, saved)
     try:
         with second, told, counter, fused_operators() if fused else nullcontext():
             with saved, lstms:
@@ -74,10 +63,8 @@ def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True
         where = f"layer {layers.failed}" if layers.failed else "its own forward"
         raise CountError(f"{type(model).__name__} failed in {where}: {error}") from error
     unused = tuple(outermost(layers.unused or ()))
-    return Count(
-        counter.operations, saved.total, counter.live.peak, second.flops, told.found, saved.interrupted, unused,
-        lstms.more,
-    )  # fmt: skip
+    held = saved.total, counter.live.peak
+    return Count(counter.operations, *held, second.flops, told.found, saved.interrupted, unused, lstms.more)
 
 
 class _RealTokens(ExitStack):

@@ -53,12 +53,9 @@ class Key:
 
 @dataclass
 class Totals:
-    """Sums over calls. FLOPs as in Cost; `other_flops` are those that do not count towards MFU.
-
-    `elements` were read and written by operators that count towards MFU, `other_elements` by all others. Of stacked
-    experts those are read that tokens choose, as if routed evenly at random.
-    `bounds` are calls whose cost is an upper bound.
-    """
+    """Sums over calls. FLOPs as in Cost; `other_flops` do not count towards MFU, `bounds` are calls whose cost is an
+    upper bound. Operators that count towards MFU read and wrote `elements`, all others `other_elements`. Of stacked
+    experts those are read that tokens choose, as if routed evenly at random."""
 
     calls: int = 0
     flops: int = 0
@@ -120,10 +117,7 @@ class Operations:
         return sum(self.sum(direction).executed_flops for direction in PASSES)
 
     def by_format(self, executed: bool = False) -> dict[tuple[torch.dtype, bool], int]:
-        """FLOPs of forward and backward by what was multiplied, and whether by convolutions; or those executed.
-
-        torch has one switch for TF32 in matmuls and one in convolutions, hence the second part of the key.
-        """
+        """FLOPs needed, or executed, by what was multiplied, and if by convolutions, which TF32 has a switch for."""
         flops: Counter[tuple[torch.dtype, bool]] = Counter()
         passes = PASSES if executed else PASSES[:2]
         for key, totals in self.totals.items():
@@ -135,17 +129,13 @@ class Operations:
 class OperatorCounter(Opened):
     """Counts whatever runs inside it, on any device, with data or without; `operations` holds the result.
 
-    The step runs as it would without, its values unchanged. Torch's dispatcher shows each operator after autocast, so
-    operands have the format that is multiplied. It does so below tensor subclasses: DTensor, FSDP2 and quantised
-    weights show what this rank computes. torch.compile steps aside for a dispatch mode and the original operators run.
-    A CUDA graph that is replayed runs no operator: count a step before its capture.
+    The step's values are unchanged. Torch's dispatcher shows each operator after autocast and below tensor subclasses:
+    DTensor, FSDP2 and quantised weights show what this rank computes. torch.compile steps aside for a dispatch mode. A
+    CUDA graph that is replayed runs no operator: count a step before its capture.
 
     Each operator gets this project's formula, else torch's, else that of elementwise arithmetic, else it is named in
-    `operations.uncounted`. Its pass is that of `LayerTracker.place`.
-
-    Args:
-        layers: names layers and passes; entered and left with the counter.
-        memory: whether to follow how long tensors live (`live`); a long step of small operators can be spared it.
+    `operations.uncounted`. Passes are those of `LayerTracker.place`. With `memory` `live` follows how long tensors
+    live.
     """
 
     def __init__(self, layers: LayerTracker, memory: bool = True) -> None:
@@ -340,38 +330,32 @@ def elements(tensors: list[torch.Tensor]) -> int:
 
 def _shares_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> bool:
     storages = {tensor.untyped_storage()._cdata for tensor in read if tensor.layout == torch.strided}
-    return bool(written) and all(
-        tensor.layout == torch.strided and tensor.untyped_storage()._cdata in storages for tensor in written
-    )
+    is_strided = all(tensor.layout == torch.strided for tensor in written)
+    return bool(written) and is_strided and all(one.untyped_storage()._cdata in storages for one in written)
 
 
 def layer_rows(model: torch.nn.Module, operations: Operations) -> list[dict[str, object]]:
-    """FLOPs layer by layer: one row a module, in the model's order, each including the modules inside it.
-
-    Bytes are of 4-byte elements; `share_percent` is the part of the model's forward and backward FLOPs.
-    """
+    """FLOPs and bytes (4 an element) by layer: a row a module, in the model's order, with the modules inside it."""
     sums = {(direction, name): Totals() for direction in ("forward", "backward") for name, _ in model.named_modules()}
     for key, totals in operations.totals.items():
         for layer in {"", *accumulate(key.layer.split("."), "{}.{}".format)}:
             if (key.direction, layer) in sums:
                 sums[key.direction, layer].add(totals)
     whole = sums["forward", ""].flops + sums["backward", ""].flops
-    rows: list[dict[str, object]] = []
-    for name, module in model.named_modules():
-        forward, backward = sums["forward", name], sums["backward", name]
-        rows.append(
-            {
-                "layer": name,
-                "module": type(module).__name__,
-                "parameters": sum(parameter.numel() for parameter in module.parameters()),
-                "forward_flops": forward.flops,
-                "backward_flops": backward.flops,
-                "forward_causal_flops": forward.causal_flops,
-                "other_flops": forward.other_flops,
-                "other_backward_flops": backward.other_flops,
-                "forward_bytes": 4 * (forward.elements + forward.other_elements),
-                "backward_bytes": 4 * (backward.elements + backward.other_elements),
-                "share_percent": round(100 * (forward.flops + backward.flops) / whole, 4) if whole else None,
-            }
-        )
-    return rows
+
+    def row(name: str, module: torch.nn.Module, forward: Totals, backward: Totals) -> dict[str, object]:
+        return {
+            "layer": name,
+            "module": type(module).__name__,
+            "parameters": sum(parameter.numel() for parameter in module.parameters()),
+            "forward_flops": forward.flops,
+            "backward_flops": backward.flops,
+            "forward_causal_flops": forward.causal_flops,
+            "other_flops": forward.other_flops,
+            "other_backward_flops": backward.other_flops,
+            "forward_bytes": 4 * (forward.elements + forward.other_elements),
+            "backward_bytes": 4 * (backward.elements + backward.other_elements),
+            "share_percent": round(100 * (forward.flops + backward.flops) / whole, 4) if whole else None,
+        }
+
+    return [row(name, module, sums["forward", name], sums["backward", name]) for name, module in model.named_modules()]

@@ -1,7 +1,5 @@
-"""FLOPs of everything that does not count towards MFU: norms, activations, softmax, sums; and what costs none.
-
-An addition, a multiplication, a comparison and an elementary function (exponential, root, tanh, erf) are one FLOP each.
-"""
+"""FLOPs of everything that does not count towards MFU: norms, activations, softmax, sums; and what costs none. An
+addition, a multiplication, a comparison and an elementary function (exponential, root, tanh, erf) are one FLOP each."""
 
 from functools import cache
 from math import log2, prod
@@ -16,8 +14,7 @@ from mfulab.core.data import data
 _TABLE = data(Path(__file__).with_name("elementwise.yaml"))
 PER_ELEMENT = {name: flops for flops, names in _TABLE["flops"].items() for name in names.split()}
 
-OPTIMIZERS: dict[str, int] = _TABLE["optimizers"]
-"""FLOPs for each trained parameter."""
+OPTIMIZERS: dict[str, int] = _TABLE["optimizers"]  # FLOPs for each trained parameter
 FUSED_OPTIMIZERS = {f"_fused_{name}_": flops for name, flops in OPTIMIZERS.items()}  # all lists in one kernel
 
 # Communication and what copies for it. The sums of a reduction are the network's.
@@ -30,10 +27,7 @@ _POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
 
 
 def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """FLOPs of one call of an operator that does not count towards MFU; None if there is no formula.
-
-    `packet` is the operator's `torch.ops` overload packet; `tensors` are all that it reads and writes.
-    """
+    """FLOPs of a call that counts towards no MFU, by its packet and all that it reads and writes; None if unknown."""
     name = getattr(packet, "__name__", "")
     if name in FUSED_OPTIMIZERS or name.startswith("_foreach_"):
         # On a list of tensors what the plain operator costs on each.

@@ -28,18 +28,15 @@ def expert_numbers(model: torch.nn.Module) -> tuple[int, int] | None:
 def active_parameters(model: torch.nn.Module) -> int:
     """Parameters that one token meets: of routed experts those it is sent to, all of the rest, shared experts too."""
     experts, active = expert_numbers(model) or (1, 1)
-    sizes = [(".experts." in name, parameter.numel()) for name, parameter in model.named_parameters()]
-    routed = sum(size for is_routed, size in sizes if is_routed)
-    return sum(size for _, size in sizes) - routed + routed * active // experts
+    routed = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
+    return sum(weight.numel() for weight in model.parameters()) - routed + routed * active // experts
 
 
 class RoutedTokens(ExitStack):
-    """Notes inside it how tokens are routed: `unread_parameters`, the weights of experts that no token is sent to.
-
-    `imbalance` is the mean of each layer's: a step waits in each layer for its busiest expert. A layer of experts has
-    stacked weights, [experts, …], and is called with the chosen experts' numbers, as in transformers. Both are None if
-    none was called, as under a compiler or a CUDA graph.
-    """
+    """Notes inside it how tokens are routed: `unread_parameters`, the weights of experts that no token is sent to, and
+    `imbalance`, since a step waits in each layer for its busiest expert. A layer of experts has stacked weights,
+    [experts, …], and is called with the chosen experts' numbers, as in transformers. Both are None if none was called,
+    as under a compiler or a CUDA graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,10 +64,8 @@ class RoutedTokens(ExitStack):
 
 
 def unread_elements(numbers: tuple[int, int] | None, rows: torch.Tensor, experts: torch.Tensor) -> int:
-    """Elements of stacked weights [E, …] that no row reads, of k·n rows of n tokens routed evenly at random.
-
-    `numbers` as `expert_numbers` gives them; of other groups each row chooses one.
-    """
+    """Elements of stacked weights [E, …] that no row reads, of k·n rows of n tokens routed evenly at random; `numbers`
+    as `expert_numbers` gives them, of other groups each row chooses one."""
     count = experts.shape[0]
     active = numbers[1] if numbers and numbers[0] == count else 1
     read = expected_experts_read(count, active, rows.shape[0] / active)
@@ -79,7 +74,6 @@ def unread_elements(numbers: tuple[int, int] | None, rows: torch.Tensor, experts
 
 def imbalance(tokens_of: Sequence[int]) -> float:
     """Busiest expert ÷ mean: by as much the slowest rank of an expert-parallel layer holds the others up."""
-    whole = sum(tokens_of)
-    if not whole:
+    if not any(tokens_of):
         raise ValueError("no token was sent to any expert")
-    return max(tokens_of) * len(tokens_of) / whole
+    return max(tokens_of) * len(tokens_of) / sum(tokens_of)

@@ -1,9 +1,6 @@
-"""flex_attention inside a counter: its pairs by its own mask function, and a result on any device.
-
-Outside, torch runs it compiled or not at all, on real devices alone. Inside, the one function that all its callers end
-in is replaced: without data it becomes the attention made for counting, with data it runs as it would, unseen, and is
-counted as a whole.
-"""
+"""flex_attention inside a counter: its pairs by its own mask function, and a result on any device. The one function
+that all callers end in is replaced: without data it becomes the attention made for counting, with data it runs as it
+would, unseen, and is counted as a whole."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,9 +17,7 @@ from mfulab.flops import fused
 from mfulab.flops.cost import Pairs, dense_pairs
 from mfulab.flops.masks import documents_of, has_data, mask_pairs
 
-LARGEST_MASK = 2**28
-"""Pairs of query and key beyond which a mask function is taken by its blocks, not evaluated."""
-
+LARGEST_MASK = 2**28  # pairs of query and key beyond which a mask function is taken by its blocks, not evaluated
 Add = Callable[[str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
@@ -46,9 +41,8 @@ def flex_attention_seen(add: Add) -> Iterator[None]:
         if results[0].requires_grad:
             needs = [tensor.requires_grad for tensor in (query, key, value)]
             shapes = [tensor.detach() for tensor in (query, key, value)]
-            results[0].register_hook(
-                lambda gradient: add("flex_attention_backward", shapes, (*shapes, numbers, needs), {})
-            )
+            backward = (*shapes, numbers, needs)
+            results[0].register_hook(lambda gradient: add("flex_attention_backward", shapes, backward, {}))
         return results
 
     with (
@@ -79,10 +73,8 @@ def block_mask_pairs(query: Tensor, key: Tensor, block_mask: tuple[Any, ...]) ->
 
 
 def block_mask_documents(block_mask: module.BlockMask) -> list[list[int]] | None:
-    """Real tokens of each document of each sequence that a block mask distinguishes, as `masks.documents_of`.
-
-    None for queries that are other tokens than the keys, for masks of more than `LARGEST_MASK` pairs, and without data.
-    """
+    """Real tokens of each document of each sequence that a block mask distinguishes. None for queries that are other
+    tokens than the keys, for masks of more than `LARGEST_MASK` pairs, and without data."""
     queries, keys = block_mask.seq_lengths
     mask = _evaluated(block_mask.as_tuple(), queries, keys, block_mask.kv_num_blocks) if queries == keys else None
     return None if mask is None else documents_of(mask)

@@ -1,7 +1,5 @@
-"""The field's formulas for FLOPs, each with its source, to be compared with the count.
-
-N parameters, L layers, H heads of width Q, T tokens of context, V words; a multiply-add is 2 FLOPs.
-"""
+"""The field's formulas for FLOPs, each with its source, to be compared with the count. N parameters, L layers, H heads
+of width Q, T tokens of context, V words; a multiply-add is 2 FLOPs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,10 +25,8 @@ class TransformerShape:
     latent_width: int = 0  # elements a token that multi-head latent attention keeps for keys and values; else 0
 
     def cache_elements(self, tokens: int) -> int:
-        """Elements that `tokens` tokens leave in the cache: 2·L·heads·width each, or L latent vectors; 0 if not causal.
-
-        Latents: DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.
-        """
+        """Elements that `tokens` tokens leave in the cache: 2·L·heads·width each, or L latent vectors (DeepSeek-AI
+        2024, arXiv:2405.04434, section 2.1); 0 if not causal."""
         width = self.latent_width or 2 * self.key_value_heads * self.head_width
         return self.layers * width * tokens if self.causal else 0
 
@@ -47,23 +43,16 @@ def palm_flops(shape: TransformerShape, tokens: int, context: int) -> int:
 
 
 def megatron_flops(shape: TransformerShape, tokens: int, context: int) -> float:
-    """72·B·T·L·h²·(1 + T/(6h) + V/(12·h·L)), forward and backward without recomputation.
-
-    Narayanan et al. 2021 (arXiv:2104.04473), appendix, whose 96 includes a second forward pass; so written by
-    Korthikanti et al. 2022 (arXiv:2205.05198), appendix A. For GPT's shape: full attention, MLP four times as wide.
-    """
+    """72·B·T·L·h²·(1 + T/(6h) + V/(12·h·L)), forward and backward, of GPT's shape: full attention, MLP four times as
+    wide. Narayanan et al. 2021 (arXiv:2104.04473), appendix, less a second forward pass; Korthikanti et al. 2022
+    (arXiv:2205.05198), appendix A."""
     width, layers = shape.width, shape.layers
     relative = 1 + context / (6 * width) + shape.vocabulary_size / (12 * width * layers)
     return 72 * tokens * layers * width**2 * relative
 
 
 def seconds_at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
-    """Seconds that FLOPs take where each number format runs at its own peak; None where a format in use has none.
-
-    Args:
-        flops: by number format.
-        peaks: FLOP/s by number format.
-    """
+    """Seconds of FLOPs by number format, each at its own peak in FLOP/s; None where a format in use has none."""
     used = {name: count for name, count in flops.items() if count}
     return sum(count / peaks[name] for name, count in used.items()) if all(map(peaks.get, used)) else None
 

@@ -1,8 +1,6 @@
-"""Attention and grouped matmuls as one operator each, as they run on a device, where shapes alone are computed.
-
-Without data torch takes scaled_dot_product_attention apart into matmuls and a softmax: the causal flag is lost, and
-the scores that no fused kernel writes are taken for activations. These operators keep it whole, forward and backward.
-"""
+"""Attention and grouped matmuls as one operator each, as they run on a device, where shapes alone are computed. Without
+data torch takes scaled_dot_product_attention apart into matmuls and a softmax: the causal flag is lost, and the scores
+that no fused kernel writes are taken for activations. These operators keep it whole, forward and backward."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +12,6 @@ from torch.library import CustomOpDef
 
 
 def _operator(name: str, schema: str, shapes: Callable[..., Any]) -> CustomOpDef:
-    """Makes an operator that computes the shapes of its results, and no values."""
 
     def without_data(*_: Any) -> Any:
         raise NotImplementedError("made for counting: it knows shapes, not values")
@@ -85,11 +82,7 @@ grouped_product.register_autograd(
 
 @contextmanager
 def fused_operators() -> Iterator[None]:
-    """Has torch's fused functions call the operators above on tensors without data.
-
-    The replacement is made at the autograd level of torch's dispatcher: wherever the call comes from, a layer of torch,
-    the recomputation of a checkpoint or a function imported by name, it is met there.
-    """
+    """Has torch's fused functions call the operators above on tensors without data, wherever the call comes from."""
     library = torch.library.Library("aten", "IMPL")
     try:
         for key in ("AutogradMeta", "AutogradCPU"):

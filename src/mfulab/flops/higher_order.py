@@ -1,8 +1,6 @@
 """Higher-order operators inside a counter: branches and loops run as what they mean, so that their bodies are counted.
-
-torch traces a body's backward pass, and runs body and trace where no dispatch mode sees them. Run as plain branches
-and loops the values are the same, and every operator has its place in forward and backward pass.
-"""
+torch traces a body's backward pass, and runs body and trace where no dispatch mode sees them. Run as plain branches and
+loops the values are the same, and every operator has its place in forward and backward pass."""
 
 from __future__ import annotations
 
@@ -22,12 +20,8 @@ Body = Callable[..., Any]
 
 @contextmanager
 def bodies_seen(listens: Callable[[Any], bool], branches: Callable[[Body, Body, Sequence[Any]], Any]) -> Iterator[None]:
-    """Inside it `cond`, `scan`, `map` and `while_loop` run their bodies in the open.
-
-    Args:
-        listens: whether a call with these arguments is the counter's to see.
-        branches: gives the result of a `cond` that has no data to choose by, from both bodies and their operands.
-    """
+    """Inside it `cond`, `scan`, `map` and `while_loop` run their bodies in the open, where `listens` takes their
+    arguments; `branches` gives the result of a `cond` that has no data to choose by."""
     dispatch = HigherOrderOperator.dispatch
 
     def cond(pred: Any, yes: Body, no: Body, operands: Sequence[Any] = ()) -> Any:
@@ -52,7 +46,6 @@ def bodies_seen(listens: Callable[[Any], bool], branches: Callable[[Body, Body, 
 
 
 def _plain(operator: HigherOrderOperator) -> Any:
-    """The implementation that calls an operator's body on tensors with data."""
     return operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
 
 

@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd.graph import Node
 from torch.nn.modules import module as global_hooks
 from torch.optim import optimizer as optimizer_hooks
 
@@ -25,8 +24,6 @@ Pass = Literal["forward", "backward", "recomputed", "optimizer"]
 
 @dataclass(frozen=True)
 class _Frame:
-    """Activity that is under way: a layer's forward, autograd's engine, or an optimiser's step."""
-
     kind: Literal["layer", "engine", "optimizer"]
     layer: str = ROOT
     owner: int = 0
@@ -63,15 +60,10 @@ class Opened(ExitStack):
 
 
 class LayerTracker(Opened):
-    """Follows a model through its step, and remembers which layer made each node of the autograd graph.
-
-    Autograd numbers its nodes in the order of their making. The numbers at which layers begin and end say in the
-    backward pass to which layer a gradient belongs. A module used twice goes by its first name; one that is no part of
-    the model belongs to whatever called it.
-
-    Hooks are global ones, so neither the model nor a compiled form of it is touched. Several models are tracked as one
-    `torch.nn.ModuleDict`, whose keys become the first part of their layers' names.
-    """
+    """Follows a model through its step, and remembers which layer made each node of the autograd graph. Autograd
+    numbers its nodes in order: the numbers at which layers begin and end say to which layer a gradient belongs. A
+    module used twice goes by its first name; one that is no part of the model belongs to whatever called it. Hooks are
+    global, so neither the model nor a compiled form of it is touched. Several models are one `torch.nn.ModuleDict`."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -82,8 +74,7 @@ class LayerTracker(Opened):
         self._thread = threading.get_ident()
         self._ran: set[str] = set()
         self._unread: dict[int, set[str]] | None = None  # storages of weights → the modules that hold them
-        self.failed = ROOT
-        """Name of the innermost layer that was running when its forward failed."""
+        self.failed = ROOT  # name of the innermost layer that was running when its forward failed
 
     def module(self, layer: str) -> torch.nn.Module:
         """The module of a layer's name."""
@@ -99,7 +90,10 @@ class LayerTracker(Opened):
         node = torch._C._current_autograd_node()
         frame = self._frames[-1] if self._frames else None
         in_engine = node is not None and (frame is None or frame.kind == "engine")
-        layer = self._maker(node) if node is not None and in_engine else self.current
+        layer = self.current
+        if node is not None and in_engine:  # the layer that made it; a leaf's accumulation has the largest number
+            number = node._sequence_nr()
+            layer = ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
         if frame is not None and in_engine and torch.is_grad_enabled() and not frame.makes_graph:
             # A gradient that nobody differentiates again builds no graph; what a checkpoint runs anew does.
             return layer, "recomputed"
@@ -120,12 +114,6 @@ class LayerTracker(Opened):
             else:
                 direction = "backward"
         return layer, direction
-
-    def _maker(self, node: Node) -> str:
-        """Name of the layer that made an autograd node; the root for those that belong to none."""
-        number = node._sequence_nr()
-        # Accumulating a leaf's gradient has the largest number that there is.
-        return ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
 
     @property
     def is_idle(self) -> bool:
@@ -218,7 +206,6 @@ class LayerTracker(Opened):
 
 
 def _holders(model: torch.nn.Module) -> dict[int, set[str]]:
-    """Modules by the storage of each weight that they hold themselves."""
     holders: dict[int, set[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         plain = type(weight) in (torch.Tensor, torch.nn.Parameter) or isinstance(weight, FakeTensor)

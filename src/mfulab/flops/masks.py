@@ -5,9 +5,7 @@ from typing import Any
 
 from mfulab.flops.cost import Pairs, dense_pairs
 
-MASKED = -1e4
-"""A score to which as much is added is 0 after the softmax in every format."""
-
+MASKED = -1e4  # a score to which as much is added is 0 after the softmax in every format
 _KNOWN = "_mfulab_pairs"
 
 
@@ -34,18 +32,11 @@ def with_values(tensor: Any) -> Any:
 
 
 def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
-    """Pairs of one head and sequence, the mean over those that the mask distinguishes.
-
-    Args:
-        mask: [..., queries, keys] or what broadcasts to it; true, or above -10,000, where a query sees a key.
-        queries: of each sequence.
-        keys: of each sequence.
-
-    Documents are the blocks along the diagonal that no query's keys reach across; a document's queries count as many
-    keys as the one that sees most. Keys that nobody sees and queries that see nothing are padding of the document
-    before them, so padding alone changes no full count; `Pairs.padding` is its part. Without data all pairs count, as a
-    bound.
-    """
+    """Pairs of one head and sequence, the mean over those that the mask [..., queries, keys] distinguishes: true, or
+    above -10,000, where a query sees a key. Documents are the blocks along the diagonal that no query's keys reach
+    across; a document's queries count as many keys as the one that sees most. Keys that nobody sees and queries that
+    see nothing are padding of the document before them, so padding alone changes no full count. Without data all pairs
+    count, as a bound."""
     mask = with_values(mask)
     if mask is None:
         return replace(dense_pairs(queries, keys, False), bound=True)

@@ -1,7 +1,7 @@
 """Memory of training and inference, predicted from counts: what a step needs on one device."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 Optimizer = Literal["adam", "adamw", "adam_8bit", "sgd"]
 
@@ -27,11 +27,8 @@ class StepMemory:
         return sum(getattr(self, part.name) for part in fields(self))
 
     def sharded(self, devices: int) -> "StepMemory":
-        """Part of each device where all but activations and cache are divided among the devices.
-
-        That is ZeRO's stage 3 (Rajbhandari et al. 2020, arXiv:1910.02054, section 5) and FSDP's full sharding; each
-        device has a batch of its own.
-        """
+        """Part of each device where all but activations and cache are divided among the devices: ZeRO's stage 3
+        (Rajbhandari et al. 2020, arXiv:1910.02054, section 5), FSDP's full sharding."""
         divided = ("weights", "master_weights", "gradients", "optimizer_state")
         return replace(self, **{name: -(-getattr(self, name) // devices) for name in divided})
 
@@ -47,18 +44,15 @@ def training_memory(
     activation_elements: int = 0,
     activation_fixed_bytes: int = 0,
 ) -> StepMemory:
-    """Adds up what training keeps.
+    """Adds up what training keeps, of `trainable` (all if None) among the parameters.
 
     Args:
-        parameters: all of them.
-        trainable: those that are trained; all where not given.
         element_bytes: size of a weight, a gradient and an activation: 4 for fp32, 2 for fp16 and bf16.
-        master_copy: whether an fp32 copy of the trained weights is kept beside 16-bit ones; with Adam that makes the
-            16 bytes a parameter of mixed precision (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1).
+        master_copy: whether an fp32 copy of 16-bit trained weights is kept; with Adam that makes the 16 bytes a
+            parameter of mixed precision (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1).
         autocast: weights, gradients and moments stay fp32; a copy of the weights and the activations are smaller.
         optimizer: whose moments are kept, in fp32 with a master copy or fp32 weights, else in the weights' format.
-        activation_elements: floats saved for the backward pass.
-        activation_fixed_bytes: integers and masks saved for it.
+        activation_elements: floats saved for the backward pass, beside `activation_fixed_bytes` of integers and masks.
     """
     trained = parameters if trainable is None else trainable
     stored = 4 if autocast else element_bytes
@@ -85,23 +79,14 @@ def training_peak_bytes(
     optimizer_copies: int = 0,
     accumulated: bool = False,
 ) -> int:
-    """Peak of a training step beyond its inputs, without an allocator's rounding and the libraries' workspaces.
-
-    Weights and optimiser state stay; on top of them comes the larger of what forward and backward hold at once, and
-    of gradients with the optimiser's own temporaries.
-
-    Other arguments are those of `training_memory`.
-
-    Args:
-        step_peak_bytes: as counted, 4 bytes an element.
-        step_peak_fixed_bytes: integers and masks, as counted.
-        optimizer_copies: temporaries of the size of all gradients; 1 for torch's default (foreach) Adam on a GPU.
-        accumulated: whether gradients of an earlier micro-batch are there while the next one runs.
-    """
+    """Peak of a training step beyond its inputs, without an allocator's rounding and the libraries' workspaces. Weights
+    and optimiser state stay; on top comes the larger of what forward and backward hold at once, and of gradients with
+    the optimiser's temporaries. Step peaks are as counted, 4 bytes an element; `optimizer_copies` are temporaries of
+    the size of all gradients, 1 for torch's default (foreach) Adam on a GPU; `accumulated` gradients of an earlier
+    micro-batch are there while the next runs. Other arguments are those of `training_memory`."""
     stored = 4 if autocast else element_bytes
-    kept = training_memory(
-        parameters, trainable=trainable, element_bytes=element_bytes, autocast=autocast, optimizer=optimizer
-    )
+    about: Any = {"element_bytes": element_bytes, "autocast": autocast, "optimizer": optimizer}
+    kept = training_memory(parameters, trainable=trainable, **about)
     # Counted in one format: under autocast the gradients among them keep four bytes.
     widened = (parameters * element_bytes + trainable * (stored - element_bytes)) if autocast else 0
     earlier = kept.gradients if accumulated else 0
@@ -119,11 +104,8 @@ def inference_peak_bytes(
 
 def onednn_lstm_workspace(steps: int, batch_size: int, input_size: int, hidden_size: int) -> tuple[int, int]:
     """Predicts oneDNN's workspace of one layer and direction of an LSTM: elements, and bytes that no format changes.
-
-    Gates and a projection's states; states of layer, of iteration and of cells; gradients of states, which lie in the
-    workspace too. Each begins a page; rows are padded to 64 bytes, and by 16 elements more where 256 divide them.
-    oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes, get_good_ld).
-    """
+    Gates, states and gradients of states each begin a page; rows are padded to 64 bytes, and by 16 elements more where
+    256 divide them. oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes, get_good_ld)."""
 
     def paged(elements: int) -> int:
         return -(-elements // 1024) * 1024

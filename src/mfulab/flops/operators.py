@@ -1,9 +1,7 @@
-"""FLOPs of the operators that count towards MFU: matmuls, convolutions, attention, recurrent layers.
-
-One multiply-add is 2 FLOPs. torch's own formulas are the base; an entry here corrects or adds one. Names are those of
-torch's operators, so that an operator that this version of torch does not have does no harm. Formulas read shapes
-alone, so that an operator recorded in a trace is counted by them too, without torch.
-"""
+"""FLOPs of the operators that count towards MFU: matmuls, convolutions, attention, recurrent layers. One multiply-add
+is 2 FLOPs. torch's own formulas are the base; an entry here corrects or adds one. Names are those of torch's operators,
+so that an operator that this version of torch does not have does no harm. Formulas read shapes alone, so that an
+operator recorded in a trace is counted by them too, without torch."""
 
 from __future__ import annotations
 
@@ -21,19 +19,14 @@ Shape = Sequence[int]
 
 def register(operator: Any, formula: Formula) -> None:
     """Gives an operator a formula, in one line: `register(torch.ops.mine.matmul, lambda x, w: 2 * x.numel())`.
-
-    Args:
-        operator: a `torch.ops` operator, the object that `torch.library.custom_op` returns, a Triton kernel, or a name
-            such as `"mine::matmul"`. A kernel launched by hand is invisible to torch: make it a custom operator first.
-        formula: takes the operator's arguments, and its result as `out` where it has a parameter of that name; returns
-            FLOPs, or a Cost where causal or executed FLOPs differ.
-
-    A later registration replaces an earlier one, torch's own included.
-    """
-    takes_result = "out" in inspect.signature(formula).parameters
-    FORMULAS[operator_name(operator)] = (
-        formula if takes_result else lambda *args, out, **kwargs: formula(*args, **kwargs)
-    )
+    `operator` is one of `torch.ops`, of `torch.library.custom_op`, a Triton kernel (as a custom operator: torch does
+    not see one launched by hand), or a name such as `"mine::matmul"`. The formula takes its arguments, and its result
+    as `out` where it has such a parameter, and returns FLOPs or a Cost. It replaces an earlier one, torch's own
+    included."""
+    if "out" in inspect.signature(formula).parameters:
+        FORMULAS[operator_name(operator)] = formula
+    else:
+        FORMULAS[operator_name(operator)] = lambda *args, out, **kwargs: formula(*args, **kwargs)
 
 
 def operator_name(operator: Any) -> str:
@@ -50,10 +43,7 @@ def operator_name(operator: Any) -> str:
 
 
 def matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]: each element of the first meets n of the second.
-
-    A sparse operand has as many elements as it stores. A complex multiply-add is four real ones.
-    """
+    """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k], by stored elements; a complex multiply-add is four."""
     asked = getattr(a, "is_complex", None)
     real = 4 if asked and asked() else 1
     if _is_sparse(b) and not _is_sparse(a):
@@ -72,10 +62,8 @@ def _stored(tensor: Any) -> int:
 
 
 def batched_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int | Cost:
-    """FLOPs of a batched matmul. Squares of tokens by tokens, which eager attention makes, grow with pairs of tokens.
-
-    Those of a chunk, or of a head's width in linear attention, look the same: `Cost.side` tells them apart.
-    """
+    """FLOPs of a batched matmul. Squares of tokens by tokens, which eager attention makes, grow with pairs of tokens;
+    `Cost.side` tells those of a chunk or of a head's width apart."""
     if getattr(b, "is_nested", False) or getattr(a, "is_nested", False):
         return nested_matmul(a, b)
     flops = matmul(a, b)
@@ -86,10 +74,7 @@ def batched_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int | Cost:
 
 
 def trilinear(a: Any, b: Any, c: Any, *rest: Sequence[int], **__: Any) -> int:
-    """FLOPs of Bilinear's product of three factors, or a gradient: of the first two, then of that with the third.
-
-    `rest` is the dimensions of size 1 that each factor is given, and those that are summed over.
-    """
+    """FLOPs of Bilinear's product of three factors; `rest` are each one's dimensions of size 1, and those summed."""
     *added, summed = (set(dimensions) for dimensions in rest[:4])
     sizes: dict[int, int] = {}
     for factor, missing in zip((a, b, c), added, strict=True):
@@ -122,7 +107,6 @@ def nested_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
 
 
 def _lengths(x: Any) -> list[int]:
-    """Tokens of each sequence of [batch, tokens, width], nested or not."""
     if getattr(x, "is_nested", False):
         return [int(size[0]) for size in x._nested_tensor_size().tolist()]
     return [x.shape[1]] * x.shape[0]
@@ -134,19 +118,13 @@ def linear(inputs: Any, weight: Any, *_: Any, **__: Any) -> int:
 
 
 def grouped_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """FLOPs of a grouped matmul: each row meets one group, so a mixture costs what its active experts cost.
-
-    [rows, k]·[groups, k, n], and [m, rows]·[rows, n] for the gradient of the weights.
-    """
+    """FLOPs of a grouped matmul, [rows, k]·[groups, k, n] or [m, rows]·[rows, n]: each row meets one group."""
     return 2 * a.numel() * b.shape[-1]
 
 
 def convolution_flops(input_shape: Shape, weight_shape: Shape, output_shape: Shape, transposed: bool) -> int:
-    """FLOPs of a convolution, grouped and depthwise ones included.
-
-    A weight [out channels, in channels ÷ groups, *kernel] costs each output element its own slice; a transposed one's
-    weight [in channels, out channels ÷ groups, *kernel] costs each input element its slice.
-    """
+    """FLOPs of a convolution: each output element costs its slice of the weight [out channels, in channels ÷ groups,
+    *kernel]; each input element where it is transposed."""
     return 2 * prod(input_shape if transposed else output_shape) * prod(weight_shape[1:])
 
 
@@ -176,79 +154,62 @@ def _attention(cost: Callable[[dict[str, Any], bool], Cost], signature: str, bac
     return lambda *args, out, **kwargs: cost(bind(signature, args, kwargs), backward)
 
 
-_TABLE: list[tuple[str, Formula]] = [
-    (
-        "aten::mm aten::_int_mm aten::_scaled_mm aten::_scaled_mm_v2 aten::mv aten::dot aten::vdot aten::_sparse_mm",
-        matmul,
-    ),
-    ("aten::bmm", batched_matmul),
+_TABLE: dict[str, Formula] = {
+    "aten::mm aten::_int_mm aten::_scaled_mm aten::_scaled_mm_v2 aten::_sparse_mm": matmul,
+    "aten::mv aten::dot aten::vdot": matmul,
+    "aten::bmm": batched_matmul,
     # Adding the first operand is not counted, as everywhere.
-    (
-        "aten::addmm aten::addmm_ aten::addmv aten::addmv_ aten::addbmm aten::addbmm_ aten::_addmm_activation "
-        "aten::_sparse_addmm",
-        lambda c, a, b, *_, **__: matmul(a, b),
-    ),
-    ("aten::baddbmm aten::baddbmm_", lambda c, a, b, *_, **__: batched_matmul(a, b)),
-    ("aten::_trilinear", trilinear),
-    ("aten::_euclidean_dist", distances),
-    ("aten::_sparse_semi_structured_mm aten::_sparse_semi_structured_addmm", semi_structured_matmul),
+    "aten::addmm aten::addmm_ aten::addmv aten::addmv_ aten::addbmm aten::addbmm_ aten::_addmm_activation "
+    "aten::_sparse_addmm": lambda c, a, b, *_, **__: matmul(a, b),
+    "aten::baddbmm aten::baddbmm_": lambda c, a, b, *_, **__: batched_matmul(a, b),
+    "aten::_trilinear": trilinear,
+    "aten::_euclidean_dist": distances,
+    "aten::_sparse_semi_structured_mm aten::_sparse_semi_structured_addmm": semi_structured_matmul,
     # As `linear`, of half the weight.
-    ("aten::_sparse_semi_structured_linear", lambda x, w, *_, **__: 2 * x.numel() // x.shape[-1] * w.numel()),
+    "aten::_sparse_semi_structured_linear": lambda x, w, *_, **__: 2 * x.numel() // x.shape[-1] * w.numel(),
     # 2:4 sparse by cuSPARSELt, whose compressed operand holds its own indices: half of [m, k]·[k, n].
-    ("aten::_cslt_sparse_mm", lambda values, dense, *_, out, **__: dense.shape[0] * out.numel()),
+    "aten::_cslt_sparse_mm": lambda values, dense, *_, out, **__: dense.shape[0] * out.numel(),
     # A linear layer whose weight is packed in a layout of its own: each input value meets every output.
-    (
-        "aten::_weight_int8pack_mm aten::_weight_int4pack_mm aten::_weight_int4pack_mm_for_cpu "
-        "aten::_dyn_quant_matmul_4bit aten::_wrapped_quantized_linear_prepacked quantized::linear "
-        "quantized::linear_relu quantized::linear_dynamic onednn::qlinear_pointwise bitsandbytes::gemv_4bit "
-        "bitsandbytes::gemm_4bit bitsandbytes::int8_linear_matmul bitsandbytes::int8_mixed_scaled_mm",
-        lambda x, *_, out, **__: 2 * x.numel() * out.shape[-1],
-    ),
-    ("aten::matmul", nested_matmul),
+    "aten::_weight_int8pack_mm aten::_weight_int4pack_mm aten::_weight_int4pack_mm_for_cpu "
+    "aten::_dyn_quant_matmul_4bit aten::_wrapped_quantized_linear_prepacked quantized::linear "
+    "quantized::linear_relu quantized::linear_dynamic onednn::qlinear_pointwise bitsandbytes::gemv_4bit "
+    "bitsandbytes::gemm_4bit bitsandbytes::int8_linear_matmul "
+    "bitsandbytes::int8_mixed_scaled_mm": lambda x, *_, out, **__: 2 * x.numel() * out.shape[-1],
+    "aten::matmul": nested_matmul,
     # Of each backward pass the gradients that are asked for; each costs what the forward matmul costs.
-    ("aten::matmul_backward", lambda g, a, b, mask, *_, **__: sum(mask) * nested_matmul(a, b)),
-    ("aten::linear_backward", lambda x, g, w, mask, *_, **__: sum(mask[:2]) * linear(x, w)),
-    ("aten::linear", linear),
-    (
-        "aten::_grouped_mm aten::_scaled_grouped_mm aten::_scaled_grouped_mm_v2 transformers::grouped_mm_fallback "
-        "mfulab::grouped_product",
-        grouped_matmul,
-    ),
-    ("transformers::grouped_mm_fallback_backward", lambda g, a, b, *_, **__: 2 * grouped_matmul(a, b)),
+    "aten::matmul_backward": lambda g, a, b, mask, *_, **__: sum(mask) * nested_matmul(a, b),
+    "aten::linear_backward": lambda x, g, w, mask, *_, **__: sum(mask[:2]) * linear(x, w),
+    "aten::linear": linear,
+    "aten::_grouped_mm aten::_scaled_grouped_mm aten::_scaled_grouped_mm_v2 transformers::grouped_mm_fallback "
+    "mfulab::grouped_product": grouped_matmul,
+    "transformers::grouped_mm_fallback_backward": lambda g, a, b, *_, **__: 2 * grouped_matmul(a, b),
     # Golub and Van Loan, Matrix Computations, 4th edition: of n rows n² for each column of a triangular system's right
     # side; n³/3 by Cholesky, 2n³/3 by LU, then 2n² for each column; 2n³ for an inverse.
-    (
-        "aten::linalg_solve_triangular aten::triangular_solve",
-        lambda a, b, *_, **__: max(a.shape[-1], b.shape[-2]) * b.numel(),
+    "aten::linalg_solve_triangular aten::triangular_solve": lambda a, b, *_, **__: (
+        max(a.shape[-1], b.shape[-2]) * b.numel()
     ),
-    ("aten::linalg_cholesky_ex", lambda a, *_, **__: a.numel() * a.shape[-1] // 3),
-    ("aten::linalg_lu_factor_ex", lambda a, *_, **__: 2 * a.numel() * a.shape[-1] // 3),
-    ("aten::_linalg_solve_ex", lambda a, b, *_, **__: 2 * a.numel() * a.shape[-1] // 3 + 2 * a.shape[-1] * b.numel()),
-    ("aten::linalg_inv_ex", lambda a, *_, **__: 2 * a.numel() * a.shape[-1]),
+    "aten::linalg_cholesky_ex": lambda a, *_, **__: a.numel() * a.shape[-1] // 3,
+    "aten::linalg_lu_factor_ex": lambda a, *_, **__: 2 * a.numel() * a.shape[-1] // 3,
+    "aten::_linalg_solve_ex": lambda a, b, *_, **__: 2 * a.numel() * a.shape[-1] // 3 + 2 * a.shape[-1] * b.numel(),
+    "aten::linalg_inv_ex": lambda a, *_, **__: 2 * a.numel() * a.shape[-1],
     # The fifth after the weight says whether it is transposed; its last the gradients of input and weight asked for.
-    (
-        "aten::convolution aten::_convolution aten::convolution_overrideable",
-        lambda x, w, *rest, out, **__: convolution_flops(x.shape, w.shape, out.shape, transposed=rest[4]),
+    "aten::convolution aten::_convolution aten::convolution_overrideable": lambda x, w, *rest, out, **__: (
+        convolution_flops(x.shape, w.shape, out.shape, transposed=rest[4])
     ),
-    (
-        "aten::cudnn_convolution aten::mkldnn_convolution aten::_conv_depthwise2d",
-        lambda x, w, *_, out, **__: convolution_flops(x.shape, w.shape, out.shape, transposed=False),
+    "aten::cudnn_convolution aten::mkldnn_convolution aten::_conv_depthwise2d": lambda x, w, *_, out, **__: (
+        convolution_flops(x.shape, w.shape, out.shape, False)
     ),
-    (
-        "aten::convolution_backward",
-        lambda g, x, w, *rest, **__: sum(rest[7][:2]) * convolution_flops(x.shape, w.shape, g.shape, rest[4]),
+    "aten::convolution_backward": lambda g, x, w, *rest, **__: (
+        sum(rest[7][:2]) * convolution_flops(x.shape, w.shape, g.shape, rest[4])
     ),
     # One layer of an LSTM or GRU on a CPU, weights from input and state; on a GPU all layers. Backward: both gradients.
-    ("aten::mkldnn_rnn_layer", lambda x, *args, **__: recurrent(x, args[:2])),
-    ("aten::mkldnn_rnn_layer_backward", lambda x, *args, **__: 2 * recurrent(x, args[:2])),
-    ("aten::_cudnn_rnn aten::miopen_rnn", lambda x, weights, *_, **__: recurrent(x, weights)),
-    ("aten::_cudnn_rnn_backward aten::miopen_rnn_backward", lambda x, weights, *_, **__: 2 * recurrent(x, weights)),
-    ("aten::_transformer_encoder_layer_fwd", encoder_layer),
-    ("aten::_native_multi_head_attention", multi_head_attention),
-    *(
-        (name, _attention(cost, signature, name.endswith("_backward")))
-        for cost, signatures in ((sdpa_cost, SIGNATURES), (variable_cost, VARIABLE_SIGNATURES))
-        for name, signature in signatures.items()
-    ),
-]
-FORMULAS: dict[str, Formula] = {name: formula for names, formula in _TABLE for name in names.split()}
+    "aten::mkldnn_rnn_layer": lambda x, *args, **__: recurrent(x, args[:2]),
+    "aten::mkldnn_rnn_layer_backward": lambda x, *args, **__: 2 * recurrent(x, args[:2]),
+    "aten::_cudnn_rnn aten::miopen_rnn": lambda x, weights, *_, **__: recurrent(x, weights),
+    "aten::_cudnn_rnn_backward aten::miopen_rnn_backward": lambda x, weights, *_, **__: 2 * recurrent(x, weights),
+    "aten::_transformer_encoder_layer_fwd": encoder_layer,
+    "aten::_native_multi_head_attention": multi_head_attention,
+}
+FORMULAS: dict[str, Formula] = {name: formula for names, formula in _TABLE.items() for name in names.split()}
+for cost, signatures in ((sdpa_cost, SIGNATURES), (variable_cost, VARIABLE_SIGNATURES)):
+    FORMULAS |= {name: _attention(cost, given, name.endswith("_backward")) for name, given in signatures.items()}

@@ -1,8 +1,4 @@
-"""Models spread over ranks, counted on one process without the others.
-
-A counter sees what its rank computes: DTensor's and FSDP2's operators on local shards. The sum over ranks is the job.
-If a wrapper cannot be counted, count the model before it is wrapped, or give the number yourself.
-"""
+"""Models spread over ranks, counted on one process: DTensor's and FSDP2's operators on local shards."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +8,9 @@ import torch.distributed as dist
 
 @contextmanager
 def pretended_ranks(world_size: int, rank: int = 0) -> Iterator[None]:
-    """Makes this process, inside it, `rank` of a job of `world_size` whose others do not exist.
-
-    Device meshes, DTensor and FSDP2 can be set up as for the real job, and the step counted: collectives return at
-    once, without values. On the meta device no memory is needed.
-
-    Raises RuntimeError if the process already belongs to a job.
-    """
+    """Makes this process, inside it, `rank` of a job of `world_size` whose others do not exist. Device meshes, DTensor
+    and FSDP2 can be set up as for the real job: collectives return at once, without values. On the meta device no
+    memory is needed. Raises RuntimeError if the process already belongs to a job."""
     pretend_ranks(world_size, rank)
     try:
         yield

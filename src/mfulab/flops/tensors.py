@@ -66,10 +66,7 @@ class _Storages:
 
 
 class SavedTensors(Opened):
-    """Notes whatever autograd saves inside it, each piece of memory once, without parameters and buffers.
-
-    `interrupted` says whether torch.func computed gradients, whose saved tensors are not noted.
-    """
+    """Notes what autograd saves inside it, without parameters and buffers; nothing of torch.func (`interrupted`)."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -106,12 +103,9 @@ class SavedTensors(Opened):
 
 
 class LstmsOnCpu(ExitStack):
-    """Notes, of LSTMs on the meta device, what oneDNN would save beyond the operators that were counted: `more`.
-
-    On a CPU torch runs LSTMs of batches by oneDNN in fp32, and in bf16 where the CPU has instructions for it; not
-    those with projections, and no packed sequences. Each call of a layer and direction keeps its output, its first
-    and last states, and a workspace.
-    """
+    """Notes, of LSTMs on the meta device, what oneDNN would save beyond the operators that were counted: `more`. On a
+    CPU torch runs LSTMs of batches by oneDNN in fp32, and in bf16 where the CPU has instructions for it; not those with
+    projections, and no packed sequences."""
 
     def __init__(self, model: torch.nn.Module, saved: SavedTensors) -> None:
         super().__init__()
@@ -153,18 +147,14 @@ class LstmsOnCpu(ExitStack):
             self._outputs.append((weakref.ref(output[0].untyped_storage()), hidden))
 
     def _shared(self) -> None:
-        """Takes off the outputs that the layers that follow save as well."""
         for storage, size in self._outputs:
             if (alive := storage()) is not None and alive in self._saved.seen:
                 self.more -= Held(size)
 
 
 class LiveTensors:
-    """A pretended allocator: what operators make is alive until the last reference to its memory goes.
-
-    What they read and nobody made (parameters, inputs) is not counted. `peak` is the largest sum alive at once, at 4
-    bytes a float.
-    """
+    """A pretended allocator: what operators make is alive until the last reference to its memory goes. What nobody made
+    (parameters, inputs) is not counted; `peak` is the largest sum, at 4 bytes a float."""
 
     def __init__(self) -> None:
         self.alive = Held()

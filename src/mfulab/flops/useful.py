@@ -1,8 +1,4 @@
-"""The part of a step's FLOPs that served real tokens: padding left out, documents packed into a row apart.
-
-From top to bottom: executed (recomputation, masked pairs), needed by the model for the batch as it came (MFU), needed
-for its real tokens alone (useful MFU).
-"""
+"""The part of a step's FLOPs that served real tokens: padding left out, documents packed into a row apart."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +11,7 @@ from mfulab.flops.counter import Operations
 from mfulab.flops.flex import block_mask_documents
 from mfulab.flops.masks import lengths_of, with_values
 
-IGNORED = -100
-"""Label that a loss leaves out, torch's and transformers' default."""
+IGNORED = -100  # label that a loss leaves out, torch's and transformers' default
 
 
 @dataclass(frozen=True)
@@ -40,15 +35,12 @@ class RealTokens:
 
 
 def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTokens | None:
-    """Reads a model call's arguments: where its documents begin and end, None if nothing says so.
-
-    In this order: flex_attention's `BlockMask` under any name, or in a mapping of several, unless it leaves nothing
-    out; `cu_seqlens` (and transformers' `cu_seq_lens_q`); an `attention_mask` [rows, width] of zeros and ones or of the
-    documents' numbers; `key_padding_mask` (true where padding); `position_ids` that begin anew with each document; an
-    `attention_mask` that leaves nothing out; `labels` in one run a row, after which the tokens are padding; labels here
-    and there, of masked words, say nothing. A mask of another shape than the tokens belongs to a cache and says
-    nothing. A mapping as the only argument is taken for keywords.
-    """
+    """Reads a model call's arguments: where its documents begin and end, None if nothing says so. In this order:
+    flex_attention's `BlockMask`, unless it leaves nothing out; `cu_seqlens`; an `attention_mask` [rows, width] of zeros
+    and ones or of the documents' numbers; `key_padding_mask` (true where padding); `position_ids` that begin anew with
+    each document; an `attention_mask` that leaves nothing out; `labels` in one run a row, after which the tokens are
+    padding. A mask of another shape than the tokens belongs to a cache and says nothing. A mapping as the only argument
+    is taken for keywords."""
     given: dict[str, Any] = dict(keywords)
     for argument in arguments:
         if isinstance(argument, Mapping):
@@ -96,9 +88,8 @@ def _mask(mask: Any, shape: tuple[int, int]) -> list[int] | None:
 
 def _positions(positions: Any, shape: tuple[int, int]) -> list[int] | None:
     starts = [[*(row == 0).nonzero().flatten().tolist(), len(row)] for row in positions]
-    if not any(len(row) > 2 for row in starts):
-        return None
-    return [end - begin for row in starts for begin, end in pairwise(row)]
+    several = any(len(row) > 2 for row in starts)
+    return [end - begin for row in starts for begin, end in pairwise(row)] if several else None
 
 
 def _labels(labels: Any, shape: tuple[int, int]) -> list[int] | None:
@@ -123,14 +114,10 @@ _READERS: tuple[tuple[tuple[str, ...], Any], ...] = (
 
 
 def useful_flops(operations: Operations, real: RealTokens | None) -> float | None:
-    """FLOPs of forward and backward that served real tokens; None if nothing says which they are.
-
-    Without documents the masks of a static cache say so: slots that no query sees served none.
-
-    What is done token by token counts by the share of real tokens, attention by the pairs within documents. If no mask
-    shows padding, a window's pairs count by the tokens. Kernels that take lengths leave nothing out. What is done once
-    a row, a classifier's head say, is taken for token by token.
-    """
+    """FLOPs of forward and backward that served real tokens; None if nothing says which they are. Without documents
+    slots of a static cache that no query sees served none. What is done token by token, or once a row, counts by the
+    share of real tokens; attention by the pairs within documents. If no mask shows padding, a window's pairs count by
+    the tokens. Kernels that take lengths leave nothing out."""
     if real is None:
         unfilled = operations.sum("forward").unfilled_flops + operations.sum("backward").unfilled_flops
         return operations.model_flops - unfilled if unfilled else None

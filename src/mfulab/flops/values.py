@@ -1,8 +1,4 @@
-"""Small tensors on the meta device that keep their values, so that code which reads a few of them runs there too.
-
-Schedules of dropout rates (`[x.item() for x in torch.linspace(0, 0.1, 12)]`), masks that are looked at for zeros,
-sequence lengths: a few numbers decide what is built, and no device is needed to know them.
-"""
+"""Small tensors on the meta device that keep their values, so that code which reads a few of them runs there too."""
 
 from contextlib import suppress
 from typing import Any
@@ -12,15 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-LARGEST = 4096
-"""Elements up to which a tensor keeps its values."""
-
-LARGEST_INTEGERS = 2**20
-"""The same for integers: distances between 1024 tokens, of which masks are made."""
-
-LARGEST_MASK = 2**26
-"""The same for tensors of true and false, which say who attends to whom (64 MiB), and for floats chosen by these."""
-
+# Elements up to which a tensor keeps its values: floats; integers, such as distances between 1024 tokens; tensors of
+# true and false, which say who attends to whom (64 MiB), and floats chosen by these.
+LARGEST, LARGEST_INTEGERS, LARGEST_MASK = 4096, 2**20, 2**26
 _VALUES = WeakIdKeyDictionary()
 _aten = torch.ops.aten
 

@@ -1,8 +1,6 @@
-"""Attention written as matmuls: two products with a softmax between them, and the mask that lies on the scores.
-
-The mask says which pairs the model needs, as it does for a fused operator: windows, documents and the causal half. It
-lies on the scores only after the first product ran, whose cost is then corrected.
-"""
+"""Attention written as matmuls: two products with a softmax between them, and the mask that lies on the scores. The
+mask says which pairs the model needs, as it does for a fused operator: windows, documents and the causal half. It lies
+on the scores only after the first product ran, whose cost is then corrected."""
 
 from __future__ import annotations
 
@@ -50,15 +48,12 @@ class WrittenAttention:
         self._known: list[tuple[tuple[Any, ...], list[Tensor], Pairs]] = []
 
     def cost(self, module: torch.nn.Module, cost: Cost, a: Tensor, b: Tensor) -> Cost:
-        """The cost of a product, by the pairs of its module's attention where its sides are queries and keys.
-
-        A backward pass whose forward pass was not seen belongs to no layer, but to the model: the mean of all layers.
-        """
+        """The cost of a product, by the pairs of its module's attention where its sides are queries and keys. A
+        backward pass whose forward pass was not seen belongs to no layer, but to the model: the mean of all layers."""
         rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
         sides = (rows, inner), (rows, columns), (inner, columns)
-        held = [self._pairs_of[module]] if module in self._pairs_of else [
-            self._pairs_of[each] for each in module.modules() if each in self._pairs_of
-        ]  # fmt: skip
+        modules = [module] if module in self._pairs_of else module.modules()
+        held = [self._pairs_of[each] for each in modules if each in self._pairs_of]
         for queries, keys in (*sides, *(side[::-1] for side in sides)):
             if alike := [pairs[queries, keys] for pairs in held if (queries, keys) in pairs]:
                 mean = sum(alike[1:], alike[0]).times(1 / len(alike))
@@ -134,9 +129,8 @@ def _mask_of(name: str, flat: list[Any], at: int, scores: Scores) -> tuple[Tenso
 
 def _by_pairs(cost: Cost, pairs: Pairs, whole: int, in_cache: bool) -> Cost:
     """The cost of a product of which `whole` pairs of a head and sequence were executed."""
-    full, attended, padding = (
-        int(cost.executed_flops * part / whole) for part in (pairs.full, pairs.attended, pairs.padding)
-    )
+    parts = pairs.full, pairs.attended, pairs.padding
+    full, attended, padding = (int(cost.executed_flops * part / whole) for part in parts)
     return replace(
         cost, flops=full, causal_flops=attended, attention_flops=full, rectangle_flops=cost.executed_flops,
         padding_flops=padding, unfilled_flops=padding if in_cache else 0, bound=bool(pairs.bound),

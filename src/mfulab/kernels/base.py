@@ -1,11 +1,8 @@
-"""Base of every matmul implementation: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]; its timing lies elsewhere.
-
-A new implementation is one file, `NAME.py`, with a subclass of `MatmulKernel` whose name is the file's in capitals:
-`triton_plain.TritonPlain`. Any other is named by `config/kernel/NAME.yaml`.
-"""
+"""Base of every matmul implementation: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]. A new one is a file, `NAME.py`, with
+a `MatmulKernel` called as the file in capitals; others are named by `config/kernel/NAME.yaml`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -64,11 +61,7 @@ class Resources:
 
 
 class MatmulKernel(ABC):
-    """One implementation for one precision.
-
-    `precision` is a key of `mfulab.kernels.formats.FORMATS`; `block` is the thread block or tile, the implementation's
-    own default where None.
-    """
+    """One implementation for one precision of `core.formats.FORMATS`; `block` is its thread block or tile, or None."""
 
     family: ClassVar[str]
     after: ClassVar[str] = ""  # the rung below on its family's ladder, by its name; none: the lowest
@@ -139,6 +132,21 @@ class ThreadAnElement(MatmulKernel):
         block = thread_block(self.block)
         rows, columns = block if self.rows_first else block[::-1]
         return Launch(block, shape.grid(rows, columns))
+
+
+class CpuKernel(MatmulKernel):
+    """Base of the CPU rungs: `function` takes a[batch,m,k], b[batch,k,n], c[batch,m,n], then `launch.block`."""
+
+    family = "CPU"
+    devices = ("cpu",)
+    precisions: ClassVar[tuple[str, ...]] = ("fp64", "fp32")
+    function: ClassVar[Callable[..., Any]]
+
+    def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        return a.numpy(), b.numpy(), c.numpy()
+
+    def run(self, *operands: Any, launch: Launch) -> None:
+        type(self).function(*operands, *launch.block)
 
 
 class ElementWise(MatmulKernel):

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from mfulab.kernels.base import Launch
-from mfulab.kernels.cpu import CpuKernel
+from mfulab.kernels.base import CpuKernel, Launch
 
 
 class Numpy(CpuKernel):

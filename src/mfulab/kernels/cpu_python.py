@@ -3,8 +3,7 @@
 from typing import Any
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.kernels.base import Launch, Shape
-from mfulab.kernels.cpu import CpuKernel
+from mfulab.kernels.base import CpuKernel, Launch, Shape
 
 LARGEST = 2**27  # multiply-adds: about ten seconds
 

@@ -79,7 +79,6 @@ def workspace(device: Any) -> Any:
 
 @functools.cache
 def _handle(device: Any, stream: int) -> int:
-    """The library's context for a torch.device, which is to be the current one: handles belong to their device."""
     from nvmath.bindings import cublas
 
     handle = cublas.create()

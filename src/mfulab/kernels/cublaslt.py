@@ -14,9 +14,7 @@ _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 
 
 class CublasLt(MatmulKernel):
-    """The heuristic's first algorithm for up to 32 MiB of workspace. For fp8, whose rows of B the library wants along
-    the inner dimension, B is transposed beforehand: that is in the end-to-end time only.
-    """
+    """The heuristic's first algorithm for up to 32 MiB of workspace; fp8's B is transposed beforehand, untimed."""
 
     family, after = "library", "cublas"
     adds = "cuBLASLt: the algorithm chosen by its heuristic; fp8"
@@ -97,7 +95,6 @@ class _Plan:
             getattr(self._lt, f"{kind}_set_attribute")(described, attribute, held.ctypes.data, held.nbytes)
 
     def _layout(self, kind: str, rows: int, columns: int, batch: int) -> int:
-        """Columns of `rows` contiguous elements, `batch` of such matrices one after the other."""
         from nvmath import CudaDataType
 
         layout = self._lt.matrix_layout_create(CudaDataType[kind], rows, columns, rows)
@@ -122,7 +119,6 @@ class _Plan:
 
 @functools.cache
 def _handle(device: Any) -> int:
-    """The library's context for a torch.device, which is to be the current one."""
     from nvmath.bindings import cublasLt
 
     return cublasLt.create()

@@ -78,8 +78,6 @@ class CudaC(MatmulKernel):
 
 
 class _TorchStream:
-    """torch's current stream as cuda.core takes one: (version of the protocol, handle)."""
-
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, current_stream() or LEGACY_STREAM
 

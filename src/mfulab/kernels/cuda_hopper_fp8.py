@@ -7,9 +7,7 @@ from mfulab.kernels.hopper import BOX, ROW_BYTES, View
 
 
 class CudaHopperFp8(CudaHopperHilbert):
-    """e4m3 in, bf16 out. wgmma takes 8-bit elements with the inner dimension innermost alone, so B is transposed
-    beforehand: that is in the end-to-end time only.
-    """
+    """e4m3 in, bf16 out. wgmma takes 8-bit elements along k alone: B is transposed beforehand, untimed."""
 
     after, adds = "cuda_hopper_hilbert", "fp8: twice the products a clock, half the bytes; B transposed beforehand"
     precisions = ("fp8",)

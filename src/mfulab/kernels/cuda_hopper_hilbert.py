@@ -24,10 +24,7 @@ class CudaHopperHilbert(CudaHopperCluster):
 
 
 def hilbert_order(rows: int, columns: int) -> np.ndarray:
-    """int32 (row << 16 | column) of every cell of a grid along the Hilbert curve of the smallest square around it.
-
-    The square has a power of two a side; what of it lies outside the grid is left out.
-    """
+    """int32 (row << 16 | column) of every cell of a grid along the Hilbert curve of a square around it."""
     y, x = (side.ravel() for side in np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"))
     cells = (y << 16 | x).astype(np.int32)
     distance = np.zeros(len(cells), np.int64)

@@ -20,9 +20,7 @@ class Tiled(CudaC):
     load: ClassVar[int] = 1  # neighbouring elements that a thread loads at once
     stages: ClassVar[int] = 1  # pairs of tiles in shared memory
     pad: ClassVar[int] = 0  # elements behind each row of A's tile, which is stored transposed
-    warp: ClassVar[
-        tuple[int, ...]
-    ] = ()  # rows and columns of C that a warp owns; none: it has rows of the block's threads
+    warp: ClassVar[tuple[int, ...]] = ()  # rows and columns of C that a warp owns; none: rows of the block's threads
     most_shared_bytes: ClassVar[int] = STATIC_SHARED_BYTES
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):

@@ -6,10 +6,8 @@ from mfulab.kernels.cuda_grouped import CudaGrouped
 class CudaWide(CudaGrouped):
     """A block of 128×256 in steps of 16: one block an SM, and half as many barriers and copies a multiply-add."""
 
-    after, adds = (
-        "cuda_grouped",
-        "8×16 elements a lane, 128×256 a block, steps of 16: half the barriers and fewer reads",
-    )
+    after = "cuda_grouped"
+    adds = "8×16 elements a lane, 128×256 a block, steps of 16: half the barriers and fewer reads"
     tile = (128, 256, 16)
     warp = (64, 64)
     run_n = 16

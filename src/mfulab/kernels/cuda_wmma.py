@@ -24,10 +24,7 @@ _DEPTH_BYTES = 64  # of a tile's row of A
 
 
 class CudaWmma(CudaC):
-    """Tensor cores as the CUDA C++ programming guide offers them; Hopper's own instructions are the rung above.
-
-    `block` is (BM, BN): multiples of a warp's 64×32.
-    """
+    """Tensor cores as the CUDA C++ programming guide offers them. `block` is (BM, BN): multiples of a warp's 64×32."""
 
     after, adds = "cuda_grouped", "tensor cores: a warp multiplies 16×16 fragments in one instruction"
     precisions = tuple(_TYPES)

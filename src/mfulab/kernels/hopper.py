@@ -97,10 +97,7 @@ class Hopper(CudaC):
 
 
 class TensorMap:
-    """128 bytes that describe a tensor to the copy engine, at a multiple of 64 as the driver demands.
-
-    Those that cuda.bindings makes lie inside Python objects, which CPython aligns to 16 bytes only.
-    """
+    """128 bytes that describe a tensor to the copy engine, at a multiple of 64; cuda.bindings' own lie at 16."""
 
     def __init__(self) -> None:
         self._memory = ctypes.create_string_buffer(128 + 63)
@@ -108,10 +105,7 @@ class TensorMap:
 
 
 def tensor_map(view: View, library: Any = None) -> TensorMap:
-    """A view as the driver encodes it.
-
-    Outside the extents it reads zeros; the 128-byte swizzle is the one that `descriptor` in hopper.cuh names.
-    """
+    """A view as the driver encodes it: zeros outside the extents, the 128-byte swizzle that hopper.cuh names."""
     from cuda.bindings import driver
 
     library = library or ctypes.CDLL("libcuda.so.1")

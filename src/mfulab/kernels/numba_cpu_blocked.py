@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit, prange
 
-from mfulab.kernels.cpu import CpuKernel
+from mfulab.kernels.base import CpuKernel
 
 DEPTH = 64  # of a block of B, which stays in the L2 cache: DEPTH × columns
 PADDING = 64  # elements: rows of a tile 4 KB apart, or 32 bytes less, slow a matmul of 1024 or 1000 by a tenth or more
@@ -41,7 +41,6 @@ def _edge(a, b, tile, rows, top, depth, first, width):
 
 @njit(fastmath={"contract"})
 def _fill(tile, a, b, top, rows, first, width):
-    """tile[:rows, :width] = a[top:top+rows] @ b[:, first:first+width], block of B after block of B."""
     tile[:] = 0
     fours = rows - rows % 4
     for k_first in range(0, a.shape[1], DEPTH):
@@ -56,7 +55,6 @@ def _fill(tile, a, b, top, rows, first, width):
 
 @njit(parallel=True, fastmath={"contract"})
 def _matmul(a, b, c, rows, columns):
-    """Sums, each task in a tile of its own, and copies it to C once, wherever C's rows lie."""
     tasks = (c.shape[1] + rows - 1) // rows
     columns = min(columns, c.shape[2])
     stride = (columns + 255) // 256 * 256 + PADDING

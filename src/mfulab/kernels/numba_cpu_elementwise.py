@@ -4,8 +4,7 @@ from typing import Any
 
 from numba import njit, prange
 
-from mfulab.kernels.base import ElementWise
-from mfulab.kernels.cpu import CpuKernel
+from mfulab.kernels.base import CpuKernel, ElementWise
 
 
 @njit(parallel=True)

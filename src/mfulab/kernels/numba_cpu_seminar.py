@@ -2,7 +2,7 @@
 
 from numba import njit
 
-from mfulab.kernels.cpu import CpuKernel
+from mfulab.kernels.base import CpuKernel
 
 
 @njit

@@ -9,10 +9,8 @@ from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 
 
 class NumbaCuda(MatmulKernel):
-    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n]; blockIdx.z counts the batch.
-
-    In Numba's simulator (NUMBA_ENABLE_CUDASIM=1) the same kernels run on CPU tensors.
-    """
+    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n]; the simulator takes CPU
+    tensors."""
 
     family = "Numba CUDA"
     devices, least_capability = ("cuda",), (5, 0)
@@ -39,7 +37,10 @@ class NumbaCuda(MatmulKernel):
         return type(self).function
 
     def resources(self) -> Resources:
-        return resources_of(self.dispatcher())
+        kernel = next(iter(getattr(self.dispatcher(), "overloads", {}).values()), None)
+        if kernel is None:  # in the simulator, and before the first call
+            return Resources()
+        return Resources(kernel.regs_per_thread, kernel.shared_mem_per_block, kernel.local_mem_per_thread)
 
 
 def device_array(tensor: Any) -> Any:
@@ -65,11 +66,3 @@ def _external_stream(pointer: int) -> Any:
     from numba import cuda
 
     return cuda.external_stream(pointer) if pointer else cuda.default_stream()
-
-
-def resources_of(dispatcher: Any) -> Resources:
-    """Resources of the one compiled overload; all None in the simulator and before the first call."""
-    kernel = next(iter(getattr(dispatcher, "overloads", {}).values()), None)
-    if kernel is None:
-        return Resources()
-    return Resources(kernel.regs_per_thread, kernel.shared_mem_per_block, kernel.local_mem_per_thread)

@@ -23,10 +23,8 @@ class Compiled:
 
 @functools.cache
 def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = ()) -> Compiled:
-    """Compiles a file of `cuda/` for `arch` ("sm_90a") with macros defined; raises UnsupportedError without NVRTC.
-
-    The target is machine code and not PTX: PTX of a newer compiler does not load on an older driver.
-    """
+    """Machine code of a file of `cuda/` for `arch` ("sm_90a"): newer PTX loads on no older driver. Raises
+    UnsupportedError."""
     try:
         from cuda.core import Program, ProgramOptions
     except ImportError:
@@ -68,7 +66,6 @@ def parse_resources(log: str) -> Resources:
 
 @functools.cache
 def _toolkit_headers() -> tuple[str, ...]:
-    """Folders of mma.h and cuda_fp16.h: beside pip's CUDA packages or in the toolkit; empty without them."""
     from cuda.pathfinder import find_nvidia_header_directory
 
     found = (find_nvidia_header_directory(library) for library in ("nvcc", "cudart", "cccl"))

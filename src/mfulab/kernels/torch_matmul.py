@@ -44,11 +44,7 @@ class Torch(MatmulKernel):
 
 
 def round_to_tf32(allowed: bool) -> None:
-    """Lets float32 matmuls on a GPU round their operands to TF32, or forbids it, by `allowed`; process-wide.
-
-    torch has two switches for it. Setting the older one sets both; reading the newer one is always allowed, while the
-    older one raises where somebody has set the newer.
-    """
+    """Lets float32 matmuls on a GPU round to TF32, or forbids it; setting torch's older switch sets both."""
     switch = torch.backends.cuda.matmul
     if (switch.fp32_precision == "tf32") != allowed:  # type: ignore[attr-defined]
         switch.allow_tf32 = allowed

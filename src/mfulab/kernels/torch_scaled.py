@@ -1,4 +1,4 @@
-"""torch: `torch._scaled_mm`, the framework's fp8 matmul (cuBLASLt underneath)."""
+"""torch: `torch._scaled_mm`, the framework's fp8 matmul (cuBLASLt underneath), and the reference of every kernel."""
 
 from typing import Any
 
@@ -6,13 +6,11 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
+from mfulab.kernels.torch_matmul import Torch
 
 
 class TorchScaled(MatmulKernel):
-    """e4m3 operands with scales of one, bfloat16 result, no fast accumulation.
-
-    B is laid out by columns beforehand, as the matmul wants it: that is in the end-to-end time only.
-    """
+    """e4m3 operands with scales of one, bfloat16 result; B is laid out by columns beforehand, untimed."""
 
     family, after = "library", "cublaslt_bias"
     adds = "the framework's fp8 matmul"
@@ -39,3 +37,19 @@ class TorchScaledFast(TorchScaled):
 
     after, adds = "torch_scaled", "sums that stay in the tensor cores, with fewer bits"
     accumulates_fast = True
+
+
+def reference_for(measured: MatmulKernel, device: str, shape: Shape) -> tuple[str, MatmulKernel] | None:
+    """torch's matmul and its name, on a GPU the library's beneath; None without. In fp8 it accumulates as
+    `measured`."""
+    scaled = TorchScaledFast if measured.accumulates_fast else TorchScaled
+    kind = scaled if measured.precision == "fp8" else Torch
+    try:
+        kernel = kind(measured.precision)
+        kernel.require(device, shape)
+    except UnsupportedError:
+        return None
+    if device == "cpu":
+        return "torch", kernel
+    how = ", fast accumulation" if measured.accumulates_fast else ""
+    return (f"cuBLASLt (torch._scaled_mm{how})" if measured.precision == "fp8" else "cuBLAS (torch.matmul)"), kernel

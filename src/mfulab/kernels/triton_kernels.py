@@ -64,10 +64,7 @@ def matmul_persistent(
     tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
     group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr, b_along_k: tl.constexpr,
 ):  # fmt: skip
-    """Multiplies by as many programs as SMs, tile after tile; a[batch·m,k] and b[batch·k,n] are tensor descriptors.
-
-    With `b_along_k` the latter is b[batch·n,k].
-    """
+    """Multiplies by as many programs as SMs; a[batch·m,k] and b[batch·k,n] (b[batch·n,k]) are tensor descriptors."""
     rows, columns = tl.cdiv(m, tile_m), tl.cdiv(n, tile_n)
     for tile in range(tl.program_id(0), batch * rows * columns, tl.num_programs(0)):
         matrix = tile // (rows * columns)
@@ -89,10 +86,7 @@ DEFAULTS = {4: ((128, 128, 32), 8, 3), 2: ((128, 256, 64), 8, 3), 1: ((128, 256,
 
 class TritonKernel(MatmulKernel):
     """`block` is (tile_m, tile_n, tile_k), powers of 2; Triton's interpreter (TRITON_INTERPRET=1) takes CPU tensors.
-
-    wgmma takes 8-bit and tf32 operands with the inner dimension innermost alone, so B is transposed beforehand for
-    these: that is in the end-to-end time only.
-    """
+    wgmma takes 8-bit and tf32 operands along k alone: B is transposed beforehand, in the end-to-end time only."""
 
     accumulates_fast = True  # Triton's default for fp8 on Hopper
     family = "Triton"

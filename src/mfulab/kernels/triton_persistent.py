@@ -10,10 +10,7 @@ from mfulab.kernels.triton_kernels import TritonKernel, matmul_persistent
 
 
 class TritonPersistent(TritonKernel):
-    """Tensor descriptors need rows of A and B in multiples of 16 bytes.
-
-    All matrices of a batch lie under one another in one descriptor, so a tile of B may not reach into the next matrix.
-    """
+    """Tensor descriptors need rows of multiples of 16 bytes, and no tile of B that reaches into the next matrix."""
 
     after, adds = "triton_autotuned", "programs that stay, one an SM, and whole tiles by the bulk copy engine"
 

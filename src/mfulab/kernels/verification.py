@@ -1,12 +1,21 @@
 """Random operands in a format, the float64 matmul of what was quantised, and how far a result is from it."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from mfulab.core.formats import FORMATS, Format
 from mfulab.kernels.base import Shape
-from mfulab.kernels.formats import Format, effective_precision
+
+# What an implementation might secretly do with operands of a type, and the error that would show it. Of types that are
+# not here nothing but their own rounding is expected.
+_SUSPECTS = {
+    "float64": {"fp64": 1.1e-15, "fp32": 5.7e-7, "tf32": 2.9e-4, "bf16": 2.4e-3},
+    "float32": {"fp32": 5.7e-7, "tf32": 2.9e-4, "bf16": 2.4e-3},
+    "float16": {"fp16": 2.1e-4, "bf16": 2.4e-3},
+}
 
 
 @dataclass(frozen=True)
@@ -22,11 +31,8 @@ class Operands:
         self.c.fill_(float("nan") if self.c.is_floating_point() else torch.iinfo(self.c.dtype).min)
 
     def refresh(self, exact: torch.Tensor, seed: int) -> None:
-        """Makes A and B others in place and poisons C: a result that was kept from earlier inputs is wrong now.
-
-        Some of A's rows and of B's columns change sign, which is exact in every format, and with them what `exact`,
-        their float64 matmul, holds.
-        """
+        """Changes signs of A's rows and B's columns in place, and of `exact`; poisons C: a result kept before is
+        wrong now."""
         generator = torch.Generator(device=self.a.device).manual_seed(seed)
         for matrix, shape in ((self.a, (*self.a.shape[:2], 1)), (self.b, (self.b.shape[0], 1, self.b.shape[2]))):
             turned = torch.randint(0, 2, shape, generator=generator, device=matrix.device, dtype=torch.uint8)
@@ -58,6 +64,20 @@ def exact_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.matmul(a.to(torch.float64), b.to(torch.float64))
 
 
+def effective_precision(form: Format, relative_error: float, k: int) -> str | None:
+    """The format whose rounding the error shows, whatever was asked for; None if it fits none: 3e-4 is tf32's."""
+    if not math.isfinite(relative_error):
+        return None
+    if form.error == 0:
+        return form.name if relative_error == 0 else None
+    candidates = {
+        name: FORMATS[name].tolerance(k) / FORMATS[name].error * error
+        for name, error in _SUSPECTS.get(form.operand, {form.name: form.error}).items()
+    }
+    fitting = [(most, name) for name, most in candidates.items() if relative_error <= most]
+    return min(fitting)[1] if fitting else None
+
+
 @dataclass(frozen=True)
 class Check:
     """Distance of a result from the float64 matmul."""
@@ -82,5 +102,5 @@ def check(c: torch.Tensor, exact: torch.Tensor, form: Format, k: int) -> Check:
     wrong, right = (float(torch.linalg.vector_norm(one)) for one in (difference, exact))
     relative = wrong / right if wrong and right else wrong  # of integers a matmul may be all zero
     if not bool(torch.isfinite(difference).all()):
-        relative = float("inf")
+        relative = math.inf
     return Check(relative, float(difference.abs().max()), form.tolerance(k), effective_precision(form, relative, k))

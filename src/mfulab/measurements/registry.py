@@ -1,38 +1,23 @@
-"""The measurements, found by their folders.
+"""The measurements, found by their folders; planning, rules, tables, merging, recordings and the page derive from it. A
+folder's `__init__.py` declares config, row and `MEASUREMENT`, without torch. `measure(config, folder)` of its
+`measure.py` gives a `Measured`, may leave files in the folder, and raises UnsupportedError if a run cannot be done."""
 
-Planning, the rules in workflow/rules/measure.smk, tables, merging, recordings and the page derive from it. A folder
-declares config, row and `MEASUREMENT` in its `__init__.py`, which imports no torch. Its `measure.py` is imported by the
-process that measures: `measure(config, folder)` gives a `Measured`, and may leave files in the run's own folder. It
-raises UnsupportedError if a run cannot be done; out of memory and other exceptions become rows in lab/runtime/run.py.
-"""
-
-import importlib
 import pkgutil
+from importlib import import_module
 
 from mfulab import measurements
 from mfulab.core.measurement import Measurement
 
-
-def _found() -> dict[str, Measurement]:
-    names = [module.name for module in pkgutil.iter_modules(measurements.__path__) if module.ispkg]
-    each = [importlib.import_module(f"mfulab.measurements.{name}").MEASUREMENT for name in names]
-    return {measurement.step: measurement for measurement in sorted(each, key=lambda each: each.position)}
-
-
+_FOLDERS = [module.name for module in pkgutil.iter_modules(measurements.__path__) if module.ispkg]
+_DECLARED: list[Measurement] = [import_module(f"mfulab.measurements.{name}").MEASUREMENT for name in _FOLDERS]
 # In the order in which the page offers their tables.
-MEASUREMENTS = _found()
+MEASUREMENTS = {each.step: each for each in sorted(_DECLARED, key=lambda each: each.position)}
 TABLES = {each.table: each for each in MEASUREMENTS.values()}
 # What a recording of a machine holds: public runs and other libraries' tables are no machine's.
 RECORDED = {table: each for table, each in TABLES.items() if not each.lines}
 # Folders of results/ that are no machine's.
-NO_MACHINE = {
-    "plan",
-    "tables",
-    "reference",
-    "superseded",
-    "public",
-    *(m.step for m in MEASUREMENTS.values() if not m.on_device),
-}
+NO_MACHINE = {"plan", "tables", "reference", "superseded", "public"}
+NO_MACHINE |= {each.step for each in MEASUREMENTS.values() if not each.on_device}
 
 
 def machine(hardware: str) -> str:

@@ -24,14 +24,13 @@ class Choices:
     # forward passes for three), or both, as the device executes it.
     recomputation: Recomputation = "none"
     multiply_add: Literal[2, 1] = 2  # FLOPs of one; 1 where multiply-adds are called FLOPs
+    elements: bool = False  # 6·N for each element of the input, N without embedding tables, in place of all this
 
 
 OURS = Choices()
-ORDER = tuple(each.name for each in fields(Choices))
-"""The order in which a waterfall changes choices."""
-POSSIBLE: dict[str, tuple[object, ...]] = {
-    name: get_args(kind) or (False, True) for name, kind in get_type_hints(Choices).items()
-}
+ORDER = tuple(each.name for each in fields(Choices))  # in which a waterfall changes choices
+_HINTS = get_type_hints(Choices).items()
+POSSIBLE: dict[str, tuple[object, ...]] = {name: get_args(kind) or (False, True) for name, kind in _HINTS}
 
 
 @dataclass(frozen=True)
@@ -51,25 +50,19 @@ CONVENTIONS = tuple(BY_KEY.values())
 
 
 def flops(work: Work, choices: Choices) -> float:
-    """FLOPs of a step as a convention counts them.
-
-    A parameter that is multiplied by costs 2 FLOPs a token and pass; passes are forward, and in training the gradients
-    of activations and of weights: 6·N in all (Kaplan et al. 2020, arXiv:2001.08361).
-    """
+    """FLOPs of a step as a convention counts them. A parameter costs 2 FLOPs a token and pass, forward and two
+    gradients in training: 6·N in all (Kaplan et al. 2020, arXiv:2001.08361)."""
+    if choices.elements:
+        return work.total_flos
     passes = 3 if work.mode == "training" else 1
     each = 2 * passes * work.tokens
-    products = work.flops("products")
-    if choices.experts == "total":
-        products += each * work.inactive
-    if choices.frozen:
-        products += 2 * work.tokens * (work.parameters - work.trainable) if work.mode == "training" else 0
-    if choices.unmultiplied:
-        products += each * work.unmultiplied
-    if choices.looked_up:
-        products += each * work.looked_up
-    attention = 0.0
-    if choices.attention != "none":
-        attention = work.flops("attention", "flops" if choices.attention == "full" else "causal_flops")
+    frozen = choices.frozen and work.mode == "training"
+    products = work.flops("products") + each * work.inactive * (choices.experts == "total")
+    products += 2 * work.tokens * (work.parameters - work.trainable) * frozen
+    products += each * work.unmultiplied * choices.unmultiplied
+    products += each * work.looked_up * choices.looked_up
+    how = "flops" if choices.attention == "full" else "causal_flops"
+    attention = 0.0 if choices.attention == "none" else work.flops("attention", how)
     total = products + attention + _recomputed(work, choices, products, attention)
     return total * choices.multiply_add / 2
 

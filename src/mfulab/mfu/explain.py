@@ -5,30 +5,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
-from pathlib import Path
-from typing import Any
 
 from mfulab.core.errors import ConfigurationError, unknown
-from mfulab.core.groups import ModelConfig
 from mfulab.device.peaks import UNITS, peak
 from mfulab.mfu.conventions import CONVENTIONS, ORDER, OURS, POSSIBLE, Choices, flops
-from mfulab.mfu.decoders import work_of
-from mfulab.mfu.models import model_config
-from mfulab.mfu.roofline import check, peak_of
+from mfulab.mfu.roofline import peak_of
 from mfulab.mfu.utilization import of_peak
-from mfulab.mfu.work import Mode, Work
+from mfulab.mfu.work import Work
 
-FALLBACK_TFLOP_S = 312.0
-"""Peak that tools take for a device they do not know: an A100's dense peak in bf16."""
+FALLBACK_TFLOP_S = 312.0  # peak that tools take for a device they do not know: an A100's, dense in bf16
+# Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls runs in them.
 MISTAKEN = {
     **{"fp32": ("bf16", "fp16", "tf32"), "tf32": ("bf16", "fp32"), "fp16": ("fp32", "fp8")},
     **{"bf16": ("fp32", "fp4", "fp8", "tf32"), "fp8": ("bf16", "fp4"), "fp4": ("bf16", "fp8")},
 }
-"""Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls runs in them."""
-TOLERANCE = 0.3
-"""Points of MFU within which a convention gives a reported number."""
-BY_CHANCE = 20.0
-"""Percent of `Explanation.chance_percent` from which a match says little."""
+TOLERANCE = 0.3  # points of MFU within which a convention gives a reported number
+BY_CHANCE = 20.0  # percent of `Explanation.chance_percent` from which a match says little
 
 
 @dataclass(frozen=True)
@@ -73,51 +65,6 @@ class Explanation:
     chance_percent: float | None = None  # of all numbers within a quarter of the reported one, those that they give
 
 
-def explain(
-    model: str | Path | Mapping[str, Any] | ModelConfig,
-    device: str,
-    precision: str = "bf16",
-    *,
-    sequence_length: int | None = None,
-    batch_size: int | None = None,
-    devices: int = 1,
-    tokens_per_s: float | None = None,
-    samples_per_s: float | None = None,
-    time_s: float | None = None,
-    reported: float | None = None,
-    mode: Mode = "training",
-    peak_tflop_s: float | None = None,
-) -> Explanation:
-    """Explains a speed by every convention of the field.
-
-    Args:
-        model: a name in `config/model/`, a YAML file like those, or what stands in one.
-        device: its name as a driver reports it, or its PCI id.
-        precision: the format of its matmuls: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8.
-        sequence_length: tokens a sample; the model's own where not given.
-        batch_size: samples of each device's step; with `time_s` alone, and needed there if there are several devices.
-        devices: how many of them share the work; speeds are of all together.
-        tokens_per_s: tokens a second; or
-        samples_per_s: samples a second; or
-        time_s: seconds a step.
-        reported: an MFU in percent that somebody printed for this run.
-        mode: training, inference or decoding.
-        peak_tflop_s: the device's dense peak, where no datasheet is known here.
-
-    Raises ConfigurationError for an unknown model, device or precision, and for a length that the model does not take.
-    It also raises it where there is not exactly one speed above 0.
-    """
-    config = model_config(model, sequence_length=sequence_length)
-    sheet_name, denominators = denominators_of(device, precision, peak_tflop_s)
-    if reported is not None and not math.isfinite(reported):
-        raise ConfigurationError(f"reported={reported}: give an MFU in percent")
-    check(config, sequence_length, devices, [mode])
-    speeds = {"tokens_per_s": tokens_per_s, "samples_per_s": samples_per_s, "time_s": time_s}
-    rate = _samples_per_s(config, sequence_length, batch_size, devices, speeds)
-    counted = work_of(config, sequence_length, mode=mode)
-    return explained(config.name, sheet_name, counted, rate, denominators, reported)
-
-
 def explained(
     model: str,
     device: str,
@@ -134,8 +81,7 @@ def explained(
         for each in CONVENTIONS
         if _matters(each.choices, counted)
     ]
-    matches: list[Row] = []
-    tried: list[float] = []
+    matches, tried = list[Row](), list[float]()
     if reported is not None:
         rows = list(_everything(counted, samples_per_s, denominators))
         near = [row for row in rows if abs(row.mfu_percent - reported) <= TOLERANCE]
@@ -150,10 +96,7 @@ def explained(
 
 
 def covered_percent(values: Sequence[float], reported: float) -> float:
-    """Part of the numbers within a quarter of `reported` that lie within `TOLERANCE` of a value, in percent.
-
-    It is the chance that a number near it, which follows from none of the values, matches one.
-    """
+    """Chance in percent that a number within a quarter of `reported` lies within `TOLERANCE` of a value."""
     low, high = sorted((0.75 * reported, 1.25 * reported))
     reached, covered = low, 0.0
     for value in sorted(values):
@@ -185,8 +128,7 @@ def denominators_of(device: str, precision: str, given: float | None = None) -> 
     alike = defaultdict[float, list[Denominator]](list)
     for each in found:
         alike[round(each.tflop_s, 3)].append(each)
-    joined = [Denominator(" = ".join(each.name for each in same), same[0].tflop_s) for same in alike.values()]
-    return sheet.device, joined
+    return sheet.device, [Denominator(" = ".join(one.name for one in same), same[0].tflop_s) for same in alike.values()]
 
 
 def change(
@@ -198,10 +140,8 @@ def change(
     first: Denominator,
     source: str = "",
 ) -> Row:
-    """A row of `choices` over `denominator`, changed to from ours over `first`, one choice after another.
-
-    Each change is a step, in points of MFU; `samples_per_s` is of one device.
-    """
+    """A row of `choices` over `denominator`, changed to from ours over `first`, one choice after another: steps in
+    points of MFU; `samples_per_s` is of one device."""
 
     def mfu(now: Choices, peak_tflop_s: float) -> float:
         return of_peak(flops(counted, now), counted.batch_size / samples_per_s, peak_tflop_s) or 0.0
@@ -217,17 +157,17 @@ def change(
 
 def _matters(choices: Choices, counted: Work) -> bool:
     """True if every choice of a convention changes something for this model; ours always does."""
+    if choices.elements:  # alone, and where it is not the same as 6N without embeddings
+        kaplan = flops(counted, Choices(unmultiplied=True, attention="none"))
+        return choices == Choices(elements=True) and counted.total_flos > 0 and counted.total_flos != kaplan
     if choices.unmultiplied and not counted.flops("attention"):
         return False  # formulas in N are those of transformers
-    return all(
-        abs(flops(counted, replace(OURS, **{choice: getattr(choices, choice)})) - flops(counted, OURS)) > 0
-        for choice in ORDER
-        if getattr(choices, choice) != getattr(OURS, choice) and choice not in ("unmultiplied",)
-    )
+    changed = {name: value for name, value in vars(choices).items() if value != getattr(OURS, name)}
+    one_by_one = (replace(OURS, **{name: value}) for name, value in changed.items() if name != "unmultiplied")
+    return all(flops(counted, each) != flops(counted, OURS) for each in one_by_one)
 
 
 def _everything(counted: Work, samples_per_s: float, denominators: Sequence[Denominator]) -> Iterator[Row]:
-    """Every combination of choices that changes something, over every peak; named where the field has a name."""
     names = {each.choices: each for each in CONVENTIONS}
     for values in product(*(POSSIBLE[choice] for choice in ORDER)):
         given = dict(zip(ORDER, values, strict=True))
@@ -239,34 +179,3 @@ def _everything(counted: Work, samples_per_s: float, denominators: Sequence[Deno
         name, source = (names[choices].name, names[choices].source) if choices in names else (words, "")
         for denominator in denominators:
             yield change(name, choices, denominator, counted, samples_per_s, denominators[0], source)
-
-
-def _samples_per_s(
-    config: ModelConfig,
-    sequence_length: int | None,
-    batch_size: int | None,
-    devices: int,
-    speeds: Mapping[str, float | None],
-) -> float:
-    """Samples a second of each device."""
-    given = {name: value for name, value in speeds.items() if value is not None}
-    if len(given) != 1:
-        said = " and ".join(f"{name}={value}" for name, value in given.items()) or "no speed"
-        raise ConfigurationError(f"{said}: give exactly one of tokens_per_s, samples_per_s and time_s")
-    ((name, value),) = given.items()
-    if not 0 < value < math.inf:
-        raise ConfigurationError(f"{name}={value}: give a number above 0")
-    if batch_size is not None and batch_size < 1:
-        raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
-    if name == "time_s":
-        if batch_size is None and devices > 1:
-            says = f"give batch_size, the samples of a step on each of {devices} devices"
-            raise ConfigurationError(f"time_s={value}: {says}")
-        return (batch_size or 1) / value
-    if batch_size is not None:
-        raise ConfigurationError(f"batch_size={batch_size}: says nothing beside {name}; it belongs to time_s")
-    if name == "samples_per_s":
-        return value / devices
-    if config.vocabulary_size is None:
-        raise ConfigurationError(f"tokens_per_s={value}: model={config.name} takes no tokens; give samples_per_s")
-    return value / (sequence_length or config.sequence_length or 1) / devices

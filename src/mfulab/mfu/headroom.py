@@ -1,14 +1,12 @@
-"""Lost milliseconds of a step between the peak and MFU: each nanosecond once, the parts sum to the step.
-
-One function for what was read from a trace, for `profile_step` and for `mfulab.measure`. A part ÷ the step is what it
-takes off MFU, in points: the useful part is MFU itself.
-"""
+"""Lost milliseconds of a step between the peak and MFU: each nanosecond once, the parts sum to the step. A part ÷ the
+step is what it takes off MFU, in points: the useful part is MFU itself."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+Known = float | None
 # From the peak down to MFU, in the order in which the figure takes them off.
 _SAME = ("input_wait", "idle", "communication", "copies", "graph", "page_faults")
 _OF_PRODUCTS = ("clock", "tile_padding", "slow_instructions", "best_below_peak", "matmuls_below_best", "useful")
@@ -18,31 +16,20 @@ _OF_OPERATORS = ("products", "recomputed", "others", "uncounted")  # times in wh
 
 
 def headroom(
-    spent_ns: Mapping[str, int],
-    useful_ns: float | None,
-    *,
-    executed_ratio: float | None = None,
-    issued_ratio: float | None = None,
-    clock_ns: float | None = None,
-    best_ns: float | None = None,
-) -> dict[str, int]:
+    spent_ns: Mapping[str, int], useful_ns: Known, *, executed_ratio: Known = None, issued_ratio: Known = None,
+    clock_ns: Known = None, best_ns: Known = None,
+) -> dict[str, int]:  # fmt: skip
     """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exactly.
 
     Args:
-        spent_ns: exclusive times that sum to the step: `products` (matmuls, convolutions, attention),
-            `recomputed` (the same again for a checkpoint), `others` (all other operators), `uncounted`
-            (matmuls of unknown FLOPs), `graph`, `communication`, `copies`, `input_wait`, `idle`; where page faults
-            are known, `page_faults`.
-        useful_ns: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then `uncounted`, and
-            no part divides them.
+        spent_ns: exclusive times by kind that sum to the step, with `page_faults` where these are known.
+        useful_ns: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then `uncounted`.
         executed_ratio: operations that kernels execute, padding included ÷ the FLOPs counted of them; None: unknown.
         issued_ratio: these at their instructions' own rates ÷ the FLOPs counted of them; None likewise.
-        clock_ns: what a clock below the peak's adds to it; where None, the clock is not known, and there is no such
-            part: what it takes is left in those after it.
-        best_ns: the same FLOPs at the best speed measured; where None, the peak is that speed, or none was measured.
+        clock_ns: what a clock below the peak's adds to it; None, and no such part, where the clock is not known.
+        best_ns: the FLOPs at the best speed measured; None where the peak is that speed, or none was measured.
 
-    `matmuls_below_best` is negative where matmuls ran above the peak (MFU above 100 % of their time): a wrong peak or
-    wrong FLOPs, shown rather than clipped.
+    `matmuls_below_best` is negative where matmuls ran above the peak: shown rather than clipped.
     """
     named = dict(zip(PARTS, (*_SAME, "others", "recomputed", "uncounted"), strict=False))
     parts = dict.fromkeys(PARTS, 0) | {part: spent_ns.get(name, 0) for part, name in named.items()}
@@ -77,15 +64,10 @@ def shape_class(batch: int, m: int, n: int, k: int) -> tuple[int, ...]:
 def best_time(
     products: Sequence[Mapping[str, Any]], measured: Mapping[tuple[str, tuple[int, ...]], float]
 ) -> tuple[float | None, str | None]:
-    """Share of the matmuls' time that they would take at the best speed known for each shape, and who says so.
-
-    Args:
-        products: of each shape `format`, `matmul` (batch, m, n, k) or None, `flops`, `time_ns`, and `best_ns`, the time
-            of as many calls as fast as the fastest of them.
-        measured: TFLOP/s of the best measured matmul by format and `shape_class`.
-
-    Returns the share and `trace`, `matmul_runs` or `both`; None without matmuls.
-    """
+    """Share of the matmuls' time that they would take at the best speed known for each shape, and who says so: `trace`,
+    `matmul_runs` or `both`; None without matmuls. `products` have `format`, `matmul` (batch, m, n, k) or None, `flops`,
+    `time_ns`, and `best_ns`, the time of as many calls as fast as the fastest. `measured` are TFLOP/s of the best
+    matmul by format and `shape_class`."""
     whole, best, said = sum(one["time_ns"] for one in products), 0.0, set()
     for one in products:
         rate = measured.get((one["format"], shape_class(*one["matmul"]))) if one["matmul"] else None
@@ -101,20 +83,9 @@ def of_operators(
     operators: Sequence[Mapping[str, Any]], peaks: Mapping[str, float], memory_gb_s: float | None, steps: int
 ) -> list[dict[str, Any]]:
     """Roofline of each operator of a step, the most to gain first: Williams et al. 2009, doi:10.1145/1498765.1498785.
-
-    The best time is the longest of three: FLOPs ÷ peak (bound by `compute`), bytes ÷ bandwidth (`memory`), and the time
-    of as many kernels as short as the shortest of the trace (`launch`). Bytes are a lower bound, so the best time is
-    too.
-
-    Args:
-        operators: of a window each `time_ns`, `kernel_ns`, `launch_ns`, executed `flops` by format, and `bytes`.
-        peaks: TFLOP/s by format.
-        memory_gb_s: bandwidth in GB/s; without it no operator has a best time.
-        steps: of the window.
-
-    Returns for each `time_ms`; `bound`, `best_ms`, `headroom_ms` (own time of the kernels − best) where they are known;
-    `doubtful` where it ran above the roof: wrong bytes, or operands that a cache held. Nothing is clipped.
-    """
+    The best time is the longest of three: FLOPs ÷ peak in TFLOP/s (bound by `compute`), bytes ÷ bandwidth in GB/s
+    (`memory`), as many kernels as short as the shortest (`launch`). Bytes are a lower bound, so the best time is too.
+    `headroom_ms` is the kernels' own time − best; `doubtful` rows ran above the roof. Nothing is clipped."""
     found: list[dict[str, Any]] = []
     for one in operators:
         row: dict[str, Any] = {name: one.get(name) for name in ("kind", "operator", "shapes", "calls", "reason")}
@@ -133,6 +104,23 @@ def of_operators(
         found.append(row)
     known = sorted((row for row in found if row["bound"]), key=lambda row: -row["headroom_ms"])
     return known + sorted((row for row in found if not row["bound"]), key=lambda row: -row["time_ms"])
+
+
+def attainable_s(roofs: Sequence[Mapping[str, Any]], executed_ratio: float | None = None) -> float | None:
+    """Seconds of a step if each operator of `of_operators` took its best time, and nothing waited between them.
+
+    One without a best time takes its own. Padding of matmuls stays where it is known, as operations executed ÷ counted.
+    None where no matmul has a best time.
+    """
+    times_ms = [
+        one["time_ms"]
+        if one["bound"] is None
+        else one["best_ms"] * (executed_ratio or 1.0 if (one["kind"], one["bound"]) == ("products", "compute") else 1.0)
+        for one in roofs
+        if one["kind"] not in ("idle", "input_wait")
+    ]
+    known = any(one["bound"] and one["kind"] == "products" for one in roofs)
+    return sum(times_ms) / 1e3 if known else None
 
 
 def columns(parts: Mapping[str, int] | None) -> dict[str, float | None]:
@@ -170,12 +158,7 @@ def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
 
 
 def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """The columns of a measured step, whose shares come from its traced pass and whose FLOPs from a count.
-
-    `row` has `spent` (without it all columns are None), `time_s`, `flops`, `mfu_basis`, `peak_tflop_s`,
-    `ceiling_tflop_s`, `clock_mhz`, `peak_clock_mhz`, `executed_ratio`, `issued_ratio`, `page_faults_per_s`,
-    `page_fault_s`.
-    """
+    """The columns of a measured step: its traced pass tells the shares (`spent`, else all are None), a count FLOPs."""
     time, basis = row.get("time_s"), row.get("mfu_basis")
     told = json.loads(row.get("spent") or "{}")
     if not time or not told.get("products", 0) + told.get("uncounted", 0):  # compiled code may hide its matmuls

@@ -1,9 +1,8 @@
-"""Ranks of one job, or devices of one process, joined: MFU of all its devices, and the rank that the others wait for.
-
-MFU of the job = FLOPs of all ranks ÷ (slowest step × sum of their peaks).
-"""
+"""Ranks of one job, or devices of one process, joined: MFU of all its devices = FLOPs of all ranks ÷ (slowest step ×
+sum of their peaks), and the rank that the others wait for."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any, TypeVar
@@ -32,13 +31,8 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
         slowest = max(ranks, key=lambda row: row["time_s"])
         peaks = total(*(row.get("peak_tflop_s") if row.get("mfu_percent") is not None else None for row in ranks))
         flops = total(*(row.get("flops") for row in ranks))
-        found = {
-            "job_ranks": len(ranks),
-            "job_time_s": slowest["time_s"],
-            "job_mfu_percent": of_peak(flops, slowest["time_s"], peaks),
-            "job_slowest_rank": slowest["rank"],
-            "collective_bandwidth": bandwidths(ranks),
-        }
+        values = len(ranks), slowest["time_s"], of_peak(flops, slowest["time_s"], peaks), slowest["rank"]
+        found = dict(zip(COLUMNS, values, strict=False)) | {"collective_bandwidth": bandwidths(ranks)}
         waited = waits({_place(row): collectives(row) for row in ranks})
         if waited:
             found["job_slowest_rank"] = min(waited, key=lambda place: waited[place][1])[0]
@@ -52,10 +46,8 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
 
 def bandwidths(ranks: Sequence[Row]) -> str | None:
     """JSON: bandwidth of each kind and size of collective in GB/s by its median time; None where sizes are not told.
-
-    Algorithm bandwidth = bytes ÷ time, bus bandwidth = that × `BUS`. The time is the shortest among all ranks, since
-    others wait in it; `wait_ms`, what the one that waits most adds in the mean, is None where a rank is alone.
-    """
+    Algorithm bandwidth = bytes ÷ time, bus bandwidth = that × `BUS`. The time is the shortest among all ranks;
+    `wait_ms`, what the one that waits most adds in the mean, is None where a rank is alone."""
     told = [{tuple(what): times for *what, times in json.loads(row.get("collective_sizes") or "[]")} for row in ranks]
     found = []
     for (kind, size, processes), own in told[0].items():
@@ -77,10 +69,7 @@ RANK = tuple(Rank.model_fields)
 
 
 def rank_rows(row: Row) -> list[dict[str, Any]]:
-    """A row a rank of a profiled job: its step, communication and memory as reported, and MFU under its own peak.
-
-    Ranks of a job share the work and the peaks equally. Empty for a run of one process. Raises ValueError for NaN.
-    """
+    """A row a rank of a profiled job, with MFU under its own peak; none for one process. Raises ValueError for NaN."""
     told: list[dict[str, Any]] = parse_json(row.get("ranks") or "[]")
     mfu, slowest_s = row.get("mfu_percent"), row.get("time_s")
     for one in told:
@@ -97,11 +86,10 @@ def collectives(row: Row) -> Mapping[str, Sequence[int]]:
 
 def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Rows that share a job and its steps, each of another rank, two or more."""
-    jobs: dict[Any, dict[Any, dict[str, Any]]] = {}
+    jobs = defaultdict[Any, dict[Any, dict[str, Any]]](dict)
     for row in rows:
         if row.get("status") == "ok" and row.get("job") and row.get("time_s") and row.get("rank") is not None:
-            key = (row.get("recorded"), row["job"], row["first_step"], row["last_step"])
-            jobs.setdefault(key, {}).setdefault(_place(row), row)
+            jobs[row.get("recorded"), row["job"], row["first_step"], row["last_step"]].setdefault(_place(row), row)
     return [[ranks[place] for place in sorted(ranks)] for ranks in jobs.values() if len(ranks) > 1]
 
 
@@ -111,11 +99,8 @@ def _place(row: Row) -> tuple[int, int]:
 
 
 def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tuple[int, int]]:
-    """Transfer and waiting of each rank, ns, over the collectives that all ranks recorded equally often.
-
-    A collective ends on all ranks at about the same time, so the shortest is the transfer. What a rank's own takes
-    beyond it is waiting. `calls` holds for each rank the ns of its collectives in order, by name.
-    """
+    """Transfer and waiting of each rank, ns, over the collectives, ns in order by name, that all ranks recorded equally
+    often. The shortest is the transfer; what a rank's own takes beyond it is waiting."""
     first, *others = calls.values()
     shared = [name for name in first if all(len(other.get(name, ())) == len(first[name]) for other in others)]
     found = dict.fromkeys(calls, (0, 0))

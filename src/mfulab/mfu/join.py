@@ -1,8 +1,6 @@
-"""The join that the project exists for: FLOPs that were counted ÷ time that was measured ÷ peak that is known.
-
-Pure functions over numbers, in base units (seconds, FLOP, bytes, joules) but for ceilings, in TFLOP/s as in their rows.
-None is "not measured" and makes every value that would need it None; no ratio is ever clipped.
-"""
+"""The join that the project exists for: FLOPs that were counted ÷ time that was measured ÷ peak that is known. Pure
+functions over numbers, in base units (seconds, FLOP, bytes, joules) but for ceilings, in TFLOP/s as in their rows. None
+is "not measured" and makes every value that would need it None; no ratio is ever clipped."""
 
 import json
 from collections.abc import Mapping
@@ -16,6 +14,7 @@ from mfulab.mfu.utilization import TERA, default_basis, of_peak, percent, produc
 
 BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
 Values = Mapping[str, Any]
+Known = float | None
 
 
 def _size(row: Values) -> tuple[str, int, int]:
@@ -25,10 +24,7 @@ def _size(row: Values) -> tuple[str, int, int]:
 
 
 def _counted(flops: Values, mode: str, what: str) -> float | None:
-    """A count of the pass or passes of a mode: `flops`, `causal_flops` or `bytes`.
-
-    Inference is the forward pass in evaluation mode, or else training's, which may have more heads.
-    """
+    """A count of a mode's passes: `flops`, `causal_flops` or `bytes`; inference is in evaluation mode if counted."""
     if mode == "training":
         return total(flops.get(f"forward_{what}"), flops.get(f"backward_{what}"))
     if mode in ("prefill", "decoding"):
@@ -38,11 +34,8 @@ def _counted(flops: Values, mode: str, what: str) -> float | None:
 
 
 def counted_flops(row: Values, flops: Values) -> dict[str, Any]:
-    """FLOPs of a step, all its processes: what the model needs, with causal attention halved, and what is executed.
-
-    MFU (Chowdhery et al. 2022, PaLM, appendix B) takes the model's own forward and backward; HFU takes what runs,
-    recomputation and a teacher's pass included.
-    """
+    """FLOPs of a step, all its processes: what the model needs (MFU: Chowdhery et al. 2022, PaLM, appendix B), with
+    causal attention halved, and what runs, recomputation and a teacher's pass included."""
     mode, micro_batches, processes = _size(row)
     needed = executed = _counted(flops, mode, "flops")
     # A decoded token attends to all before it: nothing to halve.
@@ -56,13 +49,10 @@ def counted_flops(row: Values, flops: Values) -> dict[str, Any]:
     return {name: product(processes, micro_batches, value) for name, value in counted.items()}
 
 
-def _moved(row: Values, flops: Values) -> tuple[float | None, float | None, float | None]:
-    """(moved, read, cache) bytes of a step, in the precision's own format.
-
-    `moved` is what its counted operators read and write, each operand once. `read` is what inference must read:
-    parameters but embedding tables and experts that no token chose; of decoding also the cache. Quantised or packed
-    weights, which are of several sizes, are fewer bytes. `cache` is keys and values that generation reads or makes.
-    """
+def _moved(row: Values, flops: Values) -> tuple[Known, Known, Known]:
+    """(moved, read, cache) bytes of a step, in the precision's own format. `moved` is what counted operators read and
+    write. `read` is what inference must read: parameters but embedding tables and experts that no token chose; of
+    decoding also the `cache` of keys and values. Quantised or packed weights are fewer bytes."""
     mode, micro_batches, processes = _size(row)
     element_bytes = _element_bytes(row.get("dtype"))
     scale = ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT)
@@ -79,15 +69,10 @@ def _taught(row: Values) -> bool:
     return row.get("teacher") not in (None, "none")
 
 
-def roofline_times(
-    row: Values, flops: Values, ceiling_tflop_s: float | None, ceiling_gb_s: float | None
-) -> dict[str, float | None]:
-    """The least time that the measured roofline allows a step, each operator the longer of computing and moving.
-
-    Matmuls alone, as if all else were fused away, and with every other operator reading and writing memory; forward
-    and backward, without the optimiser. Empty with activation checkpointing: its second forward pass is not among them;
-    and with quantised weights: their bytes are known of all operators together.
-    """
+def roofline_times(row: Values, flops: Values, ceiling_tflop_s: Known, ceiling_gb_s: Known) -> dict[str, Known]:
+    """The least time that the measured roofline allows a step's forward and backward, of matmuls alone and with every
+    other operator reading and writing memory. Empty with checkpointing, whose second forward pass is not among them,
+    and with quantised weights: their bytes are known of all operators together."""
     counted: Mapping[str, list[tuple[int, int]]] = json.loads(flops.get("intensities") or "{}")
     (mode, micro_batches, processes), element_bytes = _size(row), _element_bytes(row.get("dtype"))
     passes = ("forward", "backward") if mode == "training" else (mode,)
@@ -104,19 +89,13 @@ def roofline_times(
 
 
 def predicted_memory(row: Values, flops: Values, device: str | None) -> float | None:
-    """Bytes that a step needs at its peak, as a pretended allocator saw its tensors; None if it was not counted.
-
-    An allocator's rounding and the libraries' workspaces come on top; on a CPU also the interpreter and its libraries.
-    """
+    """Bytes that a step needs at its peak, as a pretended allocator saw its tensors, without rounding, workspaces and,
+    on a CPU, the interpreter; None if it was not counted."""
     element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
-    is_uncounted = (
-        row.get("attention") == "math"  # counted fused, without its scores
-        or _taught(row)  # the teacher's weights and outputs
-        or (row.get("processes") or 1) > 1  # buckets and gathered weights
-        or row.get("mode") in ("prefill", "decoding")  # a cache
-        or row.get("autograd") in ("recorded", "leaked")  # graphs of inference
-    )
+    # Scores of eager attention, a teacher, buckets and gathered weights, a cache, or graphs of inference come on top.
+    is_uncounted = row.get("attention") == "math" or _taught(row) or (row.get("processes") or 1) > 1
+    is_uncounted |= row.get("mode") in ("prefill", "decoding") or row.get("autograd") in ("recorded", "leaked")
     which = "inference" if not training else "checkpointed" if again else "step"
     peak = flops.get(f"{which}_peak_bytes")
     if is_uncounted or element_bytes is None or parameters is None or peak is None:
@@ -133,28 +112,19 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     if device == "cpu" and row.get("dtype") == "float32" and not autocast and not again:
         peak += flops.get("cpu_lstm_bytes") or 0
         fixed += flops.get("cpu_lstm_fixed_bytes") or 0
-    return training_peak_bytes(
-        parameters,
-        flops.get("trainable_parameters") or 0,
-        peak,
-        fixed,
-        element_bytes=element_bytes,
-        autocast=autocast,
-        optimizer=optimizer,
-        optimizer_copies=int(foreach and optimizer != "sgd"),
-        accumulated=(row.get("gradient_accumulation") or 1) > 1,
-    )
+    copies, accumulated = int(foreach and optimizer != "sgd"), (row.get("gradient_accumulation") or 1) > 1
+    counted = parameters, flops.get("trainable_parameters") or 0, peak, fixed
+    about = {"element_bytes": element_bytes, "autocast": autocast, "optimizer": optimizer, "accumulated": accumulated}
+    return training_peak_bytes(*counted, **about, optimizer_copies=copies)
 
 
 def profile_columns(
     row: Values, flops: Values, compute: Values, memory: Values, device: str | None, fp32_time_s: float | None = None
 ) -> dict[str, Any]:
-    """Joined columns of one profiled step.
-
-    `row` is a profile_step row with its config's `mode`, `gradient_accumulation`, `checkpointing` and `dtype`; `flops`,
-    `compute` and `memory` are the count_flops row and the two ceilings rows, empty mappings without one.
-    `device` is cpu or cuda, `fp32_time_s` the time of the same step in fp32, where it was measured.
-    """
+    """Joined columns of one profiled step. `row` is a profile_step row with its config's `mode`,
+    `gradient_accumulation`, `checkpointing` and `dtype`; `flops`, `compute` and `memory` are the count_flops row and
+    the two ceilings rows, empty mappings without one. `fp32_time_s` is the time of the same step in fp32, where it was
+    measured."""
     mode, micro_batches, processes = _size(row)
     counted, is_ok = counted_flops(row, flops), row.get("status") == "ok"
     compute, memory = _of_devices(compute, row.get("devices")), _of_devices(memory, row.get("devices"))
@@ -208,11 +178,9 @@ def profile_columns(
 
 
 def module_times(modules: str | None, step_s: float | None, best_tflop_s: float | None, steps: int = 1) -> str | None:
-    """JSON: modules of a step, each below what it lies in, with its depth in that tree; 0 is the step itself.
-
-    MFU is of the time that each takes, by the whole step's peak. `step_s`: a CPU's step without a trace. Its modules
-    share it as they do the traced one; a GPU's are kernels' time.
-    """
+    """JSON: modules of a step, each below what it lies in, with its depth in that tree; 0 is the step itself. MFU is of
+    the time that each takes, by the whole step's peak. `step_s`: a CPU's step without a trace, which its modules share
+    as they do the traced one; a GPU's are kernels' time."""
     found = json.loads(modules or "[]")
     ms = 1e3 * step_s / found[0]["time_ns"] if found and step_s and found[0]["time_ns"] else 1e-6 / steps
     told = []
@@ -226,13 +194,8 @@ def module_times(modules: str | None, step_s: float | None, best_tflop_s: float 
 
 
 def _of_devices(ceiling: Values, devices: float | None) -> Values:
-    """A ceiling of so many devices: the sum of their peaks, under which several processes' FLOPs stand."""
-    if not devices or devices == 1:
-        return ceiling
-    return {
-        name: devices * value if name.endswith(("_tflop_s", "_gb_s")) and value else value
-        for name, value in ceiling.items()
-    }
+    many, rates = devices or 1, ("_tflop_s", "_gb_s")
+    return {name: many * value if value and name.endswith(rates) else value for name, value in ceiling.items()}
 
 
 def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str, Any]:
@@ -266,10 +229,8 @@ def reading_columns(row: Values, compute: Values, device: str | None) -> dict[st
 
 
 def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[str, Any]:
-    """Changes to a measured ceiling that a run of the same format passed with `flops` a step; none otherwise.
-
-    A ceiling is the best that was measured. Its own few seconds may have met a disturbed machine.
-    """
+    """Changes to a measured ceiling that a run of the same format passed with `flops` a step; none otherwise. A ceiling
+    is the best that was measured."""
     devices = row.get("devices") or 1
     ends = (row.get("time_s"), row.get("time_ci_high_s"), row.get("time_ci_low_s"))
     speed, low, high = (ratio(tflop_s(flops, end), devices) for end in ends)
@@ -288,18 +249,15 @@ def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[st
 
 
 def faster_than_possible(row: Values, compute: Values, memory: Values, device: str | None) -> str | None:
-    """Says of a GPU's matmul that no time can be as short; None if it can, or where nobody knows.
-
-    The roofline's floor is its FLOPs at the peak of the highest clock that the device allows. After a flush of the
-    caches it is also A and B at the memory's bandwidth by clock and width, from the ceilings row `memory`. What is
-    faster was not computed, not in the precision whose error it shows, or not from these operands.
-    """
+    """Says of a GPU's matmul that no time can be as short; None if it can, or where nobody knows. The floor is FLOPs at
+    the peak of the highest clock, and after a flush of the caches A and B at the memory's bandwidth. What is faster was
+    not computed, not in the precision whose error it shows, or not from these operands."""
     if row.get("status") != "ok" or not is_gpu(device):
         return None
     speed, limit = tflop_s(row.get("flops"), row.get("time_s")), compute.get("max_clock_tflop_s")
     if speed is not None and limit is not None and speed > limit:
-        of = "this device at its highest clock, so not all was computed"
-        return f"{speed:.4g} TFLOP/s: more than the {limit:.4g} of {of}"
+        why = "this device at its highest clock, so not all was computed"
+        return f"{speed:.4g} TFLOP/s: more than the {limit:.4g} of {why}"
     form = FORMATS.get(row.get("precision") or "")
     sides = row.get("batch"), row.get("k"), total(row.get("m"), row.get("n"))
     operand_bytes = product(*sides, form.bytes if form else None)

@@ -1,8 +1,4 @@
-"""The utilization ladder, each rung once: from a busy device to useful arithmetic, and where a run falls furthest.
-
-A rung is a share of the same step that asks more than the one before it. Verdict, figure, terminal and docs take the
-rungs and the largest drop from here.
-"""
+"""The utilization ladder, each rung once: from a busy device to useful arithmetic, and where a run falls furthest."""
 
 import itertools
 import math
@@ -17,12 +13,9 @@ TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tens
 
 @dataclass(frozen=True)
 class Rung:
-    """One rung: `column` of the profile table, also the key of its name in the catalogues' section `rungs`.
-
-    With `falls` it belongs to the falling order, otherwise it stands beside it. `precisions` limits the order to rows
-    of these effective precisions; a value of the column `instead` puts the rung beside the order. A rung `only_below`
-    another is left out of rows in which it is no lower.
-    """
+    """One rung: `column` of the profile table, also the key of its name in the catalogues' section `rungs`. With
+    `falls` it belongs to the falling order, limited to `precisions`; a value of the column `instead` puts it beside the
+    order. A rung `only_below` another is left out of rows in which it is no lower."""
 
     column: str
     falls: bool = True
@@ -47,8 +40,7 @@ RUNGS = (
     Rung("mfu_percent"),
     Rung("useful_mfu_percent", only_below="mfu_percent"),
 )
-COLUMNS = ("effective_precision", *(rung.column for rung in RUNGS))
-"""All that a row's ladder is read from."""
+COLUMNS = ("effective_precision", *(rung.column for rung in RUNGS))  # all that a row's ladder is read from
 
 
 @dataclass(frozen=True)
@@ -88,7 +80,7 @@ def measured(row: Mapping[str, object]) -> list[Measured]:
 def largest_drop(row: Mapping[str, object]) -> Drop | None:
     """The largest drop between neighbours of the falling order, the first of equals; None if the row never falls."""
     falling = [rung for rung in measured(row) if rung.falls]
-    drops = [Drop(above, below) for above, below in itertools.pairwise(falling)]
+    drops = itertools.starmap(Drop, itertools.pairwise(falling))
     largest = max(drops, key=lambda drop: drop.points, default=None)
     return largest if largest and largest.points > 0 else None
 
@@ -110,12 +102,10 @@ class Facts:
         return number(self._row.get(name))
 
     def at_least(self, name: str, threshold: float) -> bool:
-        value = self[name]
-        return value is not None and value >= threshold
+        return (value := self[name]) is not None and value >= threshold
 
     def below(self, name: str, threshold: float) -> bool:
-        value = self[name]
-        return value is not None and value < threshold
+        return (value := self[name]) is not None and value < threshold
 
     def text(self, name: str) -> str:
         value = self._row.get(name)

@@ -12,8 +12,8 @@ from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
 
+# Folder of the named models: in this folder's project, else those that this package was built with.
 FOLDERS = (Path("config/model"), Path(__file__).with_name("model"))
-"""Folder of the named models: in this folder's project, else those that this package was built with."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -38,14 +38,9 @@ def model_config(
     changes: Mapping[str, Any] = {},
     sequence_length: int | None = None,
 ) -> ModelConfig:
-    """The config of a model by its name in `config/model/`, a YAML file, or what stands in one.
-
-    Args:
-        model: name, file or content; empty if `changes` say it all.
-        changes: dotted keys and their values, such as `arguments.num_hidden_layers: 80`.
-        sequence_length: tokens a sample of a model that names none itself.
-
-    Raises ConfigurationError for an unknown name and for content that is no model's.
+    """The config of a model by its name in `config/model/`, a YAML file, or what stands in one; empty if `changes` say
+    it all. `changes` are dotted keys and their values, such as `arguments.num_hidden_layers: 80`; `sequence_length` is
+    of a model that names none itself. Raises ConfigurationError for an unknown name and for content that is no model's.
     """
     if isinstance(model, ModelConfig):
         content: dict[str, Any] = model.model_dump(by_alias=True)

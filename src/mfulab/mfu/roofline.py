@@ -1,18 +1,12 @@
 """The time that a device's roofline allows a step, operator by operator, and the memory that it needs: no measuring."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from mfulab.core.errors import ConfigurationError, unknown
-from mfulab.core.formats import ELEMENT_BYTES
-from mfulab.core.groups import ModelConfig
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.flops.memory import training_memory
-from mfulab.mfu.decoders import work_of
-from mfulab.mfu.models import model_config
 from mfulab.mfu.utilization import TERA, of_peak
 from mfulab.mfu.work import Mode, Work
 
@@ -36,62 +30,8 @@ class Expectation:
     assumes: str = ""  # what the time takes for granted
 
 
-def expect(
-    model: str | Path | Mapping[str, Any] | ModelConfig,
-    device: str,
-    precision: str = "bf16",
-    *,
-    sequence_length: int | None = None,
-    batch_size: int = 1,
-    devices: int = 1,
-    modes: Sequence[Mode] | None = None,
-) -> list[Expectation]:
-    """Works out what the roofline of a device's datasheet allows a model, a row for each mode.
-
-    Args:
-        model: a name in `config/model/`, a YAML file like those, or what stands in one.
-        device: its name as a driver reports it, or its PCI id.
-        precision: the format of matmuls and of everything kept.
-        sequence_length: tokens a sample, in decoding those of the context; the model's own where not given.
-        batch_size: samples of the step, on each device.
-        devices: among which weights, gradients and optimiser state are divided (`StepMemory.sharded`). What they send
-            takes no time here.
-        modes: which; all that the model has where not given.
-
-    Raises ConfigurationError for an unknown model, device, precision or bandwidth, and for a length it does not take.
-    """
-    config = model_config(model, sequence_length=sequence_length)
-    if batch_size < 1:
-        raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
-    decodes = config.vocabulary_size is not None and config.task == "language_modeling"
-    modes = modes or (("training", "inference", "decoding") if decodes else ("training", "inference"))
-    check(config, sequence_length, devices, modes)
-    sheet, _, spec = peak_of(device, precision)
-    if sheet.memory_gb_s is None:
-        raise ConfigurationError(f"device={device}: the datasheet prints no memory bandwidth")
-    capacity = None if sheet.memory_gb is None else sheet.memory_gb * 1e9
-    speeds = spec * 1e12, sheet.memory_gb_s * 1e9
-    counts = (work_of(config, sequence_length, batch_size, mode) for mode in modes)
-    return [expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices) for counted in counts]
-
-
-def check(config: ModelConfig, sequence_length: int | None, devices: int, modes: Sequence[str]) -> None:
-    """Raises ConfigurationError for no device, for an unknown mode, and for a length that the model does not take."""
-    for mode in modes:
-        if mode not in get_args(Mode):
-            raise unknown("mode", mode, get_args(Mode))
-    if devices < 1:
-        raise ConfigurationError(f"devices={devices}: give 1 or more")
-    if sequence_length is not None and (sequence_length < 1 or config.vocabulary_size is None):
-        why = "give 1 or more" if config.vocabulary_size else f"model={config.name} takes no tokens"
-        raise ConfigurationError(f"sequence_length={sequence_length}: {why}")
-
-
 def peak_of(device: str, precision: str, instead: str = "") -> tuple[Datasheet, Peak, float]:
-    """The device's datasheet, what is known of its peak, and that in TFLOP/s.
-
-    Raises ConfigurationError if the device is unknown, with what to give `instead`, or has no such peak.
-    """
+    """A device's datasheet and peak, also in TFLOP/s. Raises ConfigurationError, with what to give `instead`."""
     if precision not in UNITS:
         raise unknown("precision", precision, UNITS)
     try:
@@ -142,12 +82,6 @@ def _memory(counted: Work, element_bytes: float, devices: int) -> float | None:
         return (counted.parameters / devices + counted.cache_elements) * element_bytes
     if counted.saved_elements is None:
         return None
-    kept = max(element_bytes, 2)
-    whole = training_memory(
-        round(counted.parameters),
-        trainable=round(counted.trainable),
-        element_bytes=round(kept),
-        master_copy=kept == 2,
-        activation_elements=round(counted.saved_elements),
-    )
-    return whole.sharded(devices).total
+    kept, saved, trainable = max(element_bytes, 2), round(counted.saved_elements), round(counted.trainable)
+    about: Any = {"trainable": trainable, "element_bytes": round(kept), "activation_elements": saved}
+    return training_memory(round(counted.parameters), master_copy=kept == 2, **about).sharded(devices).total

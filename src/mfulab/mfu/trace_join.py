@@ -16,11 +16,8 @@ MOST_UNCOUNTED = 50.0  # % of matmuls' time: beyond it MFU would say more of wha
 
 
 def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> dict[str, Any]:
-    """Joined columns of one row read from a trace: MFU against the peak of its device, weighted by its formats.
-
-    FLOPs in several formats take useful time in each: the peak is the FLOP-weighted harmonic mean, so that MFU is the
-    share of the step that the FLOPs would take at their own peaks. `measured` is as in `headroom.best_time`.
-    """
+    """Joined columns of one row read from a trace. MFU is the share of the step that the FLOPs would take at their own
+    peaks: the peak is the FLOP-weighted harmonic mean."""
     given: Values = json.loads(row.get("given_peaks") or "{}")
     device, units, steps = row.get("device") or "", row.get("units"), row.get("steps") or 1
     time = row.get("time_s") if row.get("status") == "ok" else None
@@ -44,7 +41,9 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     bandwidth = peak(device, "fp32", units).memory_gb_s if device else None
     operators = json.loads(row.get("operators") or "[]") if time else []
     roofs = headroom.of_operators(operators, tflop_s_of, bandwidth, steps)
+    attainable = product(mfu, ratio(time, headroom.attainable_s(roofs, row.get("executed_ratio"))))
     joined = {
+        "attainable_mfu_percent": attainable,
         "tflop_s": tflop_s(total_flops, time),
         "peak_tflop_s": weighted,
         "peak_weights": json.dumps(weights) if weights else None,
@@ -72,18 +71,17 @@ def _trace_peak(device: str, precision: str, units: int | None, given: Values) -
         return given[precision], None
     if not device:
         return None, Said("unnamed_device", {"precision": precision})
-    found = peak(device, precision, units)
-    if found.spec is not None:
+    if (found := peak(device, precision, units)).spec is not None:
         return found.spec, None
+    why = "no_peak_in"
     try:
         find(device, units)
     except UnknownDeviceError:
-        return None, Said("unknown_device", {"device": device, "precision": precision})
-    return None, Said("no_peak_in", {"device": device, "precision": precision})
+        why = "unknown_device"
+    return None, Said(why, {"device": device, "precision": precision})
 
 
 def _without_mfu(row: Values, joined: Values, missing: Said | None, at_least: float | None) -> Said | None:
-    """Reason why a trace gives no MFU, with a remedy; None if it gives one."""
     if row.get("status") != "ok" or joined["mfu_percent"] is not None:
         return None
     if row.get("flops") is None:

@@ -1,7 +1,5 @@
-"""MFU, HFU and MBU: FLOPs or bytes ÷ time ÷ peak, in one function for tables, your own loop and validation.
-
-None is "not measured" and makes every value that needs it None. Ratios are never clipped at 100.
-"""
+"""MFU, HFU and MBU: FLOPs or bytes ÷ time ÷ peak, in one function for tables, your own loop and validation. None is
+"not measured" and makes every value that needs it None. Ratios are never clipped at 100."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +8,7 @@ from typing import Any
 from mfulab.device import GPU
 
 TERA, GIGA = 1e12, 1e9
+Known = float | None  # None is "not measured"
 CEILING = ("measured_tflop_s", "measured_ci_low_tflop_s", "measured_ci_high_tflop_s")
 
 
@@ -46,10 +45,8 @@ def percent(part: float | None, whole: float | None) -> float | None:
 
 
 def of_peak(flops: float | None, seconds: float | None, peak_tflop_s: float | None) -> float | None:
-    """FLOPs ÷ seconds ÷ peak in percent: MFU of the FLOPs that a model needs, HFU of those that ran.
-
-    Chowdhery et al. 2022, PaLM, appendix B. Every MFU of this project is formed here. None as in `ratio`.
-    """
+    """FLOPs ÷ seconds ÷ peak in percent: MFU of the FLOPs that a model needs, HFU of those that ran (Chowdhery et al.
+    2022, PaLM, appendix B); None as in `ratio`. Every MFU is formed here."""
     return percent(tflop_s(flops, seconds), peak_tflop_s)
 
 
@@ -59,11 +56,8 @@ Measure = Sequence[float | None]  # (value, low, high)
 def quotient_interval(
     value: float | None, numerators: Sequence[Measure] = (), denominators: Sequence[Measure] = ()
 ) -> tuple[float | None, float | None]:
-    """The 95 % confidence interval of a quotient of independent measures: relative half-widths add as squares.
-
-    A measure without an interval counts as exact, as a datasheet's peak is. None if the value is None, or no measure
-    has an interval.
-    """
+    """The 95 % confidence interval of a quotient of independent measures: relative half-widths add as squares. A
+    measure without an interval counts as exact; None if all do, or without a value."""
     low = [*(_width(each, 1) for each in numerators), *(_width(each, 2) for each in denominators)]
     high = [*(_width(each, 2) for each in numerators), *(_width(each, 1) for each in denominators)]
     if value is None or not any(low):
@@ -79,27 +73,15 @@ def _width(measure: Measure, bound: int) -> float | None:
 
 
 def default_basis(device: str | None) -> str:
-    """`spec` on a GPU with datasheets; `measured` on a CPU, whose computed peak is no limit, and on Apple's GPUs.
-
-    Virtual machines hide turbo clocks; Apple prints rates of few chips, in fp32 alone.
-    """
+    """`spec` on a GPU with datasheets; `measured` on a CPU, which hides turbo clocks, and on Apple's GPUs."""
     return "spec" if device == GPU else "measured"
 
 
 def utilization(
-    time_s: float | None,
-    *,
-    device: str | None,
-    flops: float | None,
-    executed_flops: float | None = None,
-    causal_flops: float | None = None,
-    read_bytes: float | None = None,
-    interval_s: tuple[float | None, float | None] = (None, None),
-    clock_mhz: float | None = None,
-    compute: Mapping[str, Any],
-    memory: Mapping[str, Any],
-    executed_compute: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    time_s: Known, *, device: str | None, flops: Known, executed_flops: Known = None, causal_flops: Known = None,
+    read_bytes: Known = None, interval_s: tuple[Known, Known] = (None, None), clock_mhz: Known = None,
+    compute: Mapping[str, Any], memory: Mapping[str, Any], executed_compute: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """MFU by every denominator, HFU and MBU of one step, in percent, as columns of the profile table.
 
     MFU is the model's own FLOPs ÷ time ÷ peak, HFU the executed FLOPs ÷ time ÷ peak (Chowdhery et al. 2022, PaLM,
@@ -107,15 +89,12 @@ def utilization(
     Inference Performance Engineering: Best Practices", Databricks): a pass reads each parameter at least once.
 
     Args:
-        time_s: seconds of the step.
+        time_s: seconds of the step, with its confidence interval `interval_s`; MFU's includes a measured ceiling's.
         device: cpu or cuda, which decides the default denominator.
-        flops: what the model needs for the step; `causal_flops` the same with causal attention counted by its half,
-            `executed_flops` what ran, recomputation included.
+        flops: what the model needs; `causal_flops` with causal attention by its half, `executed_flops` what ran.
         read_bytes: parameters and key-value cache that the step reads; None for training, which has no MBU.
-        interval_s: the confidence interval of `time_s`, low and high; MFU's includes that of a measured ceiling.
         clock_mhz: the mean clock during the step; the peak at the actual clock scales with it.
-        compute: the ceilings row of the step's effective precision, in TFLOP/s; empty without one.
-        memory: the ceilings row of the memory bandwidth, in GB/s; empty without one.
+        compute: the ceilings row of the step's effective precision, in TFLOP/s; `memory` that of bandwidth, in GB/s.
         executed_compute: as `compute`, under HFU, where what was executed has another mixture of formats.
     """
     denominators = _denominators(compute, clock_mhz)
@@ -140,7 +119,6 @@ def utilization(
 
 
 def _denominators(compute: Mapping[str, Any], clock_mhz: float | None) -> dict[str, float | None]:
-    """Peaks in TFLOP/s by the basis that they make."""
     spec = compute.get("computed_tflop_s")
     return {
         "spec": spec,

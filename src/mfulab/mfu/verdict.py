@@ -1,9 +1,6 @@
-"""Verdict on a run: the rung at which its ladder drops, and the cause of the largest part of the time that it loses.
-
-A pure function of one joined row of a step or trace. A verdict is keys and numbers, which is what tables store; its
-sentences stand in the catalogues, under `verdict`, and `core/language/verdicts.py` forms them. The thresholds are rules
-of thumb, and every sentence carries the numbers that it rests on, so that a reader can disagree.
-"""
+"""Verdict on a run: the rung at which its ladder drops, and the cause of the largest part of the time that it loses. A
+verdict is keys and numbers, which is what tables store; its sentences stand in the catalogues, under `verdict`. The
+thresholds are rules of thumb, and every sentence carries the numbers that it rests on."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -61,7 +58,6 @@ def judge(row: Mapping[str, object]) -> Verdict:
 
 
 def _first(*values: float | None) -> float | None:
-    """The first value that was measured."""
     return next((value for value in values if value is not None), None)
 
 
@@ -71,11 +67,9 @@ def _reached(key: str, facts: Facts, column: str, least: float, name: str = "sha
 
 
 def lost_parts(facts: Facts) -> Lost:
-    """Parts of the time that do not serve the model, in percent of the step: of its headroom, where that is known.
-
-    Else of the shares that were read: `busy` is time in which the device works, of which nothing more is known.
-    Beside them `padding`, the share of the useful part that serves no token, and `unused`, what a CPU's cores idle.
-    """
+    """Parts of the time that do not serve the model, in percent of the step: of its headroom, else of the shares that
+    were read, where `busy` is time of which nothing more is known. Beside them `padding`, the share of the useful part
+    that serves no token, and `unused`, what a CPU's cores idle."""
     mfu, useful, used = facts["mfu_percent"], facts["useful_mfu_percent"], facts["utilization_percent"]
     beside = {"padding": mfu - useful} if mfu is not None and useful is not None else {}
     if used is not None and _on_cpu(facts):
@@ -108,6 +102,7 @@ def columns(row: Mapping[str, object]) -> dict[str, str | float | None]:
     reason, drop = verdict.reason, verdict.drop
     rungs = (drop.below.column, drop.above.column) if drop else (None, None)
     found = (verdict.cause, reason.key, packed(reason.numbers), *rungs, verdict.expected_mfu_percent)
+    found = (*found, corrected_ofu(Facts(row), verdict.expected_mfu_percent))
     return dict(zip(COLUMNS, (*found, packed_all(verdict.flags)), strict=True))
 
 
@@ -143,6 +138,15 @@ def expected_mfu(facts: Facts) -> float | None:
     if facts.text("effective_precision") not in TENSOR_PRECISIONS or active is None or clock is None or not spec:
         return None
     return active * clock / spec
+
+
+def corrected_ofu(facts: Facts, ofu: float | None) -> float | None:
+    """OFU in % without padding to tiles and slow instructions, to hold against HFU; None where no kernel tells them.
+
+    OFU, arXiv:2605.20799, counts what the tensor pipe does: it followed counted MFU at r = 0.78 over 608 jobs.
+    """
+    issued, hfu = facts["issued_percent"], facts["hfu_percent"]
+    return ofu * hfu / issued if ofu is not None and hfu is not None and issued else None
 
 
 def flags_of(facts: Facts, expected: float | None) -> tuple[Said, ...]:
@@ -245,7 +249,6 @@ def _low_occupancy(facts: Facts, lost: Lost) -> Said | None:
 
 
 def _computed_beside(facts: Facts) -> Said | None:
-    """The share of a CPU that other processes took; None if they left it alone."""
     return _reached("beside", facts, "other_processes_percent", OTHERS)
 
 
@@ -257,7 +260,6 @@ def _held_back(facts: Facts) -> Said | None:
 
 
 def _disturbed(facts: Facts) -> Said | None:
-    """Processes that met a slow state of the machine, by its probe; None if it was as fast as ever."""
     numbers = {"count": facts["disturbed_replicates"], "total": facts["replicates"], "slowdown": facts["slowdown"]}
     return Said("disturbed", numbers) if facts.at_least("disturbed_replicates", 1) else None
 
@@ -272,10 +274,7 @@ def _on_cpu(facts: Facts) -> bool:
 
 
 def _attributed(facts: Facts) -> dict[str, float] | None:
-    """MFU taken apart, percent: time in matmuls, in other operators, outside of any; the MFU of the matmuls alone.
-
-    Their MFU is against the best matmul measured, or against the datasheet's peak where none was.
-    """
+    """MFU taken apart, percent: time in matmuls, other operators, outside of any; the MFU of the matmuls alone."""
     matmuls, others, measured = facts["matmul_percent"], facts["other_operators_percent"], facts["mfu_measured_percent"]
     mfu = _first(measured, facts["mfu_percent"])
     if not matmuls or others is None or mfu is None:
@@ -290,9 +289,8 @@ def _page_faults(facts: Facts, lost: Lost) -> Said | None:
     if not time_s or faults_per_s is None:
         return None
     numbers = {"share": lost["page_faults"], "faults": faults_per_s * time_s}
-    if kept_s is None:
-        return Said("page_faults", numbers)
-    return Said("page_faults_kept", {**numbers, "kept": 100 * kept_s / time_s})
+    kept = {} if kept_s is None else {"kept": 100 * kept_s / time_s}
+    return Said("page_faults_kept" if kept else "page_faults", numbers | kept)
 
 
 def _other_operators(facts: Facts, lost: Lost) -> Said | None:
@@ -301,15 +299,14 @@ def _other_operators(facts: Facts, lost: Lost) -> Said | None:
         others = {"others": lost["other_operators"]}
         return None if facts["matmul_percent"] else Said("other_operators_alone", others)
     longest = next(iter(json.loads(facts.text("top_other_operators") or "{}").items()), None)
-    if not longest:
-        return Said("other_operators", parts)
-    return Said("other_operators_most", {"name": longest[0], "share": longest[1], **parts})
+    most = {"name": longest[0], "share": longest[1]} if longest else {}
+    return Said("other_operators_most" if most else "other_operators", most | parts)
 
 
 def _busy_not_useful(facts: Facts, lost: Lost) -> Said | None:
-    if not (facts.at_least("utilization_percent", BUSY) and facts.below("mfu_percent", WASTED)):
-        return None
-    return Said("busy_not_useful", {"busy": facts["utilization_percent"], "mfu": facts["mfu_percent"]})
+    numbers = {"busy": facts["utilization_percent"], "mfu": facts["mfu_percent"]}
+    is_busy = facts.at_least("utilization_percent", BUSY) and facts.below("mfu_percent", WASTED)
+    return Said("busy_not_useful", numbers) if is_busy else None
 
 
 def _emulated_format(facts: Facts, lost: Lost) -> Said | None:
@@ -354,10 +351,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts, Lost], Said | None]]] 
     "doubtful_ceiling": ((), _doubtful_ceiling),
     "compute_bound": ((), lambda facts, _: _reached("compute_bound", facts, "mfu_measured_percent", NEAR_CEILING)),
     "input_bound": (("input_wait", "copies"), _input_bound),
-    "communication_bound": (
-        ("communication",),
-        lambda _, lost: Said("communication", {"share": lost["communication"]}),
-    ),
+    "communication_bound": (("communication",), lambda _, of: Said("communication", {"share": of["communication"]})),
     "launch_bound": (("idle",), _launch_bound),
     "stalled": (("idle",), _stalled),
     "recomputed": (("recomputation",), lambda _, lost: Said("recomputed", {"share": lost["recomputation"]})),

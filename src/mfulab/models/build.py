@@ -30,11 +30,7 @@ class Batch:
 
 
 def resolve(target: str) -> Callable[..., Any]:
-    """Returns the callable at a dotted path such as `package.module.Class.method`.
-
-    Raises:
-        ModelError: nothing can be imported there, or it cannot be called.
-    """
+    """The callable at a dotted path such as `package.module.Class.method`; ModelError where none can be imported."""
     parts = target.split(".")
     for length in range(len(parts) - 1, 0, -1):
         module_name = ".".join(parts[:length])
@@ -60,14 +56,8 @@ def resolve(target: str) -> Callable[..., Any]:
 
 
 def build(config: ModelConfig) -> torch.nn.Module:
-    """Builds the model with random weights on torch's default device, in training mode.
-
-    Inside `torch.device("meta")` it takes no memory.
-
-    Raises:
-        ModelError: the target cannot be imported or called with `config.arguments`, or returns something else.
-        UnsupportedError: it has no layer that could be pruned as the config asks.
-    """
+    """Builds the model with random weights on torch's default device, in training mode; ModelError or
+    UnsupportedError."""
     builder = resolve(config.target)
     try:
         model = builder(**config.arguments)
@@ -91,11 +81,8 @@ def make_batch(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Batch:
-    """Makes random inputs and targets: normal floats in `dtype`, or uniform token ids.
-
-    Never zeros: multiplying them draws less power and runs measurably faster than real data does.
-    `sequence_length` defaults to the config's; it is meaningless for float inputs. Works on the meta device.
-    """
+    """Random normal floats in `dtype` or uniform token ids, also on the meta device; never zeros, which draw less
+    power and run faster. `sequence_length` is the config's by default."""
     if config.vocabulary_size is not None:
         draw = partial(torch.randint, config.vocabulary_size, device=device)
         shape = (batch_size, sequence_length or config.sequence_length or 1)
@@ -118,11 +105,7 @@ def require_positions(model: torch.nn.Module, batch: Batch) -> None:
 
 
 def first_tensor(output: Any) -> torch.Tensor:
-    """Returns the logits of whatever a model returns: a tensor, a tuple, a mapping or a transformers ModelOutput.
-
-    Raises:
-        ModelError: there is no tensor in it.
-    """
+    """The logits of a model's output, be it tensor, tuple, mapping or ModelOutput; ModelError without a tensor."""
     if isinstance(output, torch.Tensor):
         return output
     if getattr(output, "logits", None) is not None:
@@ -146,11 +129,7 @@ class LogitsOnly(torch.nn.Module):
 
 
 def loss(output: Any, targets: torch.Tensor, task: Task = "classification") -> torch.Tensor:
-    """Returns the mean cross-entropy, a scalar.
-
-    Classification reads the output as [batch, classes] (further dimensions are taken as further classes), language
-    modeling as [batch, sequence_length, vocabulary_size].
-    """
+    """Mean cross-entropy of [batch, classes, …], in language modeling of [batch, sequence_length, vocabulary_size]."""
     logits = first_tensor(output)
     classes_from = 1 if task == "classification" else targets.ndim
     if logits.ndim <= classes_from:
@@ -159,14 +138,7 @@ def loss(output: Any, targets: torch.Tensor, task: Task = "classification") -> t
 
 
 def enable_checkpointing(model: torch.nn.Module) -> int:
-    """Makes every block of the model's outermost stacks recompute its activations in the backward pass.
-
-    A block is a direct child, holding parameters, of a ModuleList or Sequential that lies in no other such stack.
-    Returns how many blocks there are.
-
-    Raises:
-        UnsupportedError: the model has no stack of blocks.
-    """
+    """Makes each of the `outermost_blocks` recompute its activations; their number. UnsupportedError for none."""
     blocks = outermost_blocks(model)
     if not blocks:
         raise UnsupportedError(

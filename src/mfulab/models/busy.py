@@ -16,10 +16,7 @@ _SPINS_PER_MS = 1_000_000
 
 
 class TinyKernels(nn.Module):
-    """One small matmul, then `depth` element-wise operations: [batch, width] → [batch, classes].
-
-    Each operation is a kernel of its own in eager mode, so that the device is always busy starting the next.
-    """
+    """One small matmul, then `depth` element-wise operations, each a kernel: [batch, width] → [batch, classes]."""
 
     def __init__(self, width: int = 64, depth: int = 200, classes: int = 10) -> None:
         super().__init__()
@@ -34,11 +31,8 @@ class TinyKernels(nn.Module):
 
 
 class Spinning(nn.Module):
-    """One small matmul, then a wait of about `milliseconds` that counts as work: [batch, width] → [batch, classes].
-
-    On a GPU one thread of one SM watches the clock. On a CPU every thread runs through an integer loop. Elsewhere, as
-    on the meta device, there is nothing to keep busy.
-    """
+    """One small matmul, then a wait of about `milliseconds` that counts as work: [batch, width] → [batch, classes]. On
+    a GPU one thread of one SM watches the clock. On a CPU every thread runs through an integer loop."""
 
     def __init__(self, width: int = 64, milliseconds: float = 20.0, classes: int = 10) -> None:
         super().__init__()
@@ -55,10 +49,7 @@ class Spinning(nn.Module):
 
 
 class WideLinear(nn.Module):
-    """`depth` matmuls of width × width with ReLU between: the arithmetic that devices are built for.
-
-    [batch, width] → [batch, width]; 2 · batch · width² · depth FLOPs forward.
-    """
+    """`depth` matmuls with ReLU between: [batch, width] → [batch, width]; 2 · batch · width² · depth FLOPs forward."""
 
     def __init__(self, width: int = 4096, depth: int = 2) -> None:
         super().__init__()
@@ -82,7 +73,6 @@ def spin(threads: int, milliseconds: float) -> None:
 
 @functools.cache
 def _spin() -> Callable[[int, int], Any]:
-    """A loop of dependent integer steps on as many threads as asked for, compiled when first wanted."""
     import numba
     import numpy as np
 

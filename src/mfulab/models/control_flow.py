@@ -7,11 +7,9 @@ from torch import nn
 
 
 class Branching(nn.Module):
-    """Two linear layers of which a call uses one: [batch, width] → [batch, width].
-
-    `branch` decides: `nothing`; a value of the inputs, which only the data tell (`data`); the same by `torch.cond`,
-    which keeps both branches in the graph (`cond`); or the number of calls, a Python integer (`number`).
-    """
+    """Two linear layers of which a call uses one: [batch, width] → [batch, width]. `branch` decides: `nothing`; a value
+    of the inputs (`data`); the same by `torch.cond`, which keeps both branches in the graph (`cond`); or the number of
+    calls, a Python integer (`number`)."""
 
     def __init__(self, branch: Literal["nothing", "data", "cond", "number"] = "nothing", width: int = 256) -> None:
         super().__init__()

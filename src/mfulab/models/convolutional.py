@@ -7,10 +7,8 @@ from torch import nn
 
 
 class SimpleCNN(nn.Module):
-    """One strided convolution and one linear layer: [batch, 3, 224, 224] → [batch, 10].
-
-    29,704,192 FLOPs an image forward: 2·32·27·112² for the convolution, 2·401408·10 for the linear layer.
-    """
+    """A strided convolution and a linear layer: [batch, 3, 224, 224] → [batch, 10]; 2·32·27·112² + 2·401408·10
+    FLOPs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,10 +21,8 @@ class SimpleCNN(nn.Module):
 
 
 class DigitCNN(nn.Module):
-    """Two 3×3 convolutions to five channels and two linear layers, for digits: [batch, 1, 28, 28] → [batch, 10].
-
-    FLOPs an image forward: 60,840 (2·26²·9·5), 259,200 (2·24²·45·5), 737,280 (2·2880·128) and 2,560 (2·128·10).
-    """
+    """Two 3×3 convolutions to five channels and two linear layers: [batch, 1, 28, 28] → [batch, 10]. FLOPs an image
+    forward: 60,840 (2·26²·9·5), 259,200 (2·24²·45·5), 737,280 (2·2880·128) and 2,560 (2·128·10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,10 +36,7 @@ class DigitCNN(nn.Module):
 
 
 def small_digits(channels: int = 16, hidden: int = 128, pooled: bool = False, separable: bool = False) -> nn.Sequential:
-    """Builds two 3×3 convolutions and two linear layers for small digits: [batch, 1, 8, 8] → [batch, 10].
-
-    As large as `DigitCNN`: 1,135,104 FLOPs an image forward. `pooled` and `separable` are those of `ThreeConvolutions`.
-    """
+    """Builds two 3×3 convolutions and two linear layers: [batch, 1, 8, 8] → [batch, 10]; 1,135,104 FLOPs an image."""
     side = 4 if pooled else 8
     return nn.Sequential(
         _convolution(1, channels),
@@ -58,15 +51,9 @@ def small_digits(channels: int = 16, hidden: int = 128, pooled: bool = False, se
 
 class ThreeConvolutions(nn.Module):
     """Three 3×3 convolutions, the mean over the image and a linear layer: [batch, 3, height, width] → [batch, 10].
-
-    And three ways to spend fewer FLOPs on it, to see what each does to the time:
-
-    Args:
-        pooled: halves height and width by max pooling after the first convolution.
-        separable: makes the second and third a depthwise 3×3 and a pointwise 1×1 convolution (Howard et al. 2017,
-            arXiv:1704.04861).
-        kept: share of the channels that is left where whole filters were pruned (Li et al. 2017, arXiv:1608.08710).
-    """
+    Fewer FLOPs: `pooled` halves the sides after the first; `separable` makes the others depthwise and pointwise (Howard
+    et al. 2017, arXiv:1704.04861); `kept` is the share of channels left by pruning filters (Li et al. 2017,
+    arXiv:1608.08710)."""
 
     def __init__(self, pooled: bool = False, separable: bool = False, kept: float = 1.0) -> None:
         super().__init__()
@@ -85,11 +72,8 @@ class ThreeConvolutions(nn.Module):
 
 class OneConvolution(nn.Module):
     """A 3×3 convolution with padding 1, without a bias: [batch, channels, height, width] → [batch, out, height, width].
-
-    2·9·channels·out·height·width FLOPs an image, whichever `way`: by the library (oneDNN, cuDNN); as one matmul of
-    filters and unfolded images (im2col: Chellapilla et al. 2006), which copies each pixel nine times; or directly, by
-    loops of ours that Numba compiles.
-    """
+    2·9·channels·out·height·width FLOPs an image: by the library; as a matmul of filters and unfolded images (im2col:
+    Chellapilla et al. 2006), which copies each pixel nine times; or by loops that Numba compiles."""
 
     def __init__(
         self, channels: int = 64, out: int = 64, way: Literal["library", "im2col", "direct"] = "library"

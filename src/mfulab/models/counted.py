@@ -48,18 +48,10 @@ def count_model(
     checkpointing: bool = False,
     mode: Mode = "training",
 ) -> ModelCount:
-    """Counts one step of `batch_size` samples. Counts are of shapes and do not depend on a number format.
-
-    Training is a forward and backward pass with the loss of the model's task; with `checkpointing` each block is
-    recomputed. Inference is the forward pass alone, in evaluation mode, which keeps nothing. Prefill is that of a
-    prompt, with the logits of its last token alone; decoding is that of the last token, with the keys and values of
-    the `sequence_length` - 1 before it in a cache.
-
-    Raises:
-        ModelError: the model cannot be built.
-        UnsupportedError: it cannot decode, or has no blocks to recompute.
-        CountError: its step fails in all three ways.
-    """
+    """Counts one step of `batch_size` samples, whatever the number format; with `checkpointing` each block is
+    recomputed. Inference is a forward pass in evaluation mode; prefill that of a prompt with its last token's logits
+    alone; decoding that of the last token, keys and values of those before in a cache. Raises ModelError if it cannot
+    be built, UnsupportedError without cache or blocks, CountError if all three ways fail."""
     failures: dict[str, str] = {}
     words: dict[Means, str] = {"meta": "the meta device", "fake": "fake tensors", "cpu": "the CPU"}
     for means, where in words.items():
@@ -101,9 +93,11 @@ def _count(
         with fused_operators() if fused else nullcontext():
             generate = generating(mode, model, batch.inputs, model) if mode in ("prefill", "decoding") else None
         ends = [batch.inputs.numel() if batch.inputs.is_floating_point() else 0]
+        kept: list[object] = []  # through the backward pass, as by the variable of a loop
 
         def step() -> torch.Tensor:
             output = generate() if generate else model(batch.inputs)
+            kept[:] = [output]
             ends[1:] = [first_tensor(output).numel()]
             return loss(output, batch.targets, config.task) if training else first_tensor(output)
 

@@ -10,19 +10,10 @@ from mfulab.core.errors import UnsupportedError
 
 
 def generating(mode: str, model: torch.nn.Module, tokens: torch.Tensor, call: Callable[..., Any]) -> Callable[[], Any]:
-    """The step that reads a prompt (`prefill`) or that decodes its last token (`decoding`), logits of that token alone.
-
-    Args:
-        mode: prefill fills a new cache of keys and values with all `tokens`; for decoding it is filled here with all
-            but the last. Decoding appends to the cache as generation does, by copying it, and takes the token away
-            again, so that every step is the same.
-        model: a causal language model of transformers, in evaluation mode.
-        tokens: [batch, sequence_length] token ids; decoding attends to sequence_length positions.
-        call: what the step calls: the model, or what it was compiled to.
-
-    The step returns the model's output, whose logits are [batch, 1, vocabulary_size]. Raises UnsupportedError if the
-    model keeps no cache, or decoding has no token before the last.
-    """
+    """The step that reads a prompt (`prefill`) or decodes its last token (`decoding`), logits of that token alone.
+    `tokens`: [batch, sequence_length]; `call`: the model, a causal one of transformers, or what it was compiled to.
+    Decoding appends to a cache of all but the last, as generation does by copying, and takes the token away again:
+    every step is the same. Raises UnsupportedError for a model without cache, or one token."""
     accepted, reason = signature(model.forward).parameters, f"{type(model).__name__} keeps no cache of keys and values"
     if not {"past_key_values", "use_cache"} <= accepted.keys():
         raise UnsupportedError(f"decoding: {reason}")

@@ -15,10 +15,8 @@ DTYPES = (torch.float32, torch.float64)
 
 @torch.library.custom_op("mfulab::direct_convolution", mutates_args=())
 def direct_convolution(images: torch.Tensor, filters: torch.Tensor, padding: int) -> torch.Tensor:
-    """images[batch, in, height, width], filters[out, in, side, side] → [batch, out, height', width'], stride 1.
-
-    Raises UnsupportedError on a GPU, and for a format other than fp32 and fp64.
-    """
+    """images[batch, in, height, width], filters[out, in, side, side] → [batch, out, height', width'], stride 1; on a
+    CPU."""
     out = images.new_zeros(_shape(images, filters, padding))
     _convolve(*_arrays(images, filters), out.numpy(), padding)
     return out
@@ -42,7 +40,6 @@ def _shape(images: torch.Tensor, filters: torch.Tensor, padding: int) -> tuple[i
 
 
 def _arrays(*tensors: torch.Tensor) -> tuple[Any, ...]:
-    """The tensors for Numba, which is given as many threads as torch has."""
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)
 
@@ -63,7 +60,6 @@ def _save(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, int], output: torc
 
 
 def _differentiate(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-    """The images' gradient is a convolution of the output's with turned filters."""
     images, filters = context.saved_tensors
     wants_images, wants_filters, _ = context.needs_input_grad
     side, padding = filters.shape[2], context.padding

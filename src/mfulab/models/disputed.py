@@ -14,11 +14,9 @@ Form = Literal["packed", "flex", "two_dimensional", "window"]
 
 class Attention(nn.Module):
     """[batch, tokens, width] → [batch, classes]: projections around one attention layer, and a classifier of the mean.
-
     FLOPs of a sequence forward: 2·tokens·4·width² + 4·pairs·width + 2·width·classes. `packed` and `flex` hold documents
-    of `document` tokens, so pairs are tokens·document; `window` lets each token see the `document` tokens up to itself.
-    `two_dimensional` attends in each head by itself, [tokens, width of a head].
-    """
+    of `document` tokens: tokens·document pairs; a `window` reaches as far. `two_dimensional` attends in each head by
+    itself."""
 
     def __init__(self, form: Form, width: int = 256, heads: int = 4, document: int = 32, classes: int = 10) -> None:
         super().__init__()
@@ -60,11 +58,8 @@ class Attention(nn.Module):
 
 
 class TensorParallel(nn.Module):
-    """[batch, width] → [batch, classes]: one of two ranks of a layer pair split by columns, then by rows.
-
-    The other rank is pretended: its part of sums is missing, its FLOPs are its own. FLOPs of this rank forward:
-    2·hidden·(width + classes) ÷ 2.
-    """
+    """[batch, width] → [batch, classes]: one of two ranks, the other pretended, of a layer pair split by columns,
+    then rows; 2·hidden·(width + classes) ÷ 2 FLOPs forward."""
 
     def __init__(self, width: int = 512, hidden: int = 2048, classes: int = 10) -> None:
         super().__init__()

@@ -17,14 +17,6 @@ from mfulab.core.groups import ExecutionConfig
 from mfulab.device import is_gpu, require_cuda
 from mfulab.models.build import Batch, LogitsOnly
 
-_BACKENDS = {
-    "math": SDPBackend.MATH,
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-}
-
-
 NO_COMPILER = (
     "execution=compile: torch.compile writes C++ for a CPU, and no compiler for it is found: install g++ or clang++, "
     "or name one in CXX"
@@ -54,11 +46,8 @@ def arrange(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) ->
 
 
 def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> Callable[..., Any]:
-    """The model as a callable in the mode asked for; compilation itself happens in its first calls.
-
-    Raises UnsupportedError if the model cannot be traced or scripted; its calls do, where the attention that was asked
-    for cannot be computed.
-    """
+    """The model as a callable in the mode asked for; its first calls compile. Raises UnsupportedError, as calls may
+    do."""
     call: Callable[..., Any] = model
     match execution.mode:
         case "trace" | "script":
@@ -70,7 +59,9 @@ def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> C
         return call
     # One backend of attention; a backward pass follows its forward pass by itself.
     reason = f"execution.attention={execution.attention}: torch cannot compute it here for these tensors"
-    return _explained(call, "No viable backend", reason, partial(sdpa_kernel, _BACKENDS[execution.attention]))
+    name = execution.attention.upper()
+    backend = getattr(SDPBackend, name if name == "MATH" else f"{name}_ATTENTION")
+    return _explained(call, "No viable backend", reason, partial(sdpa_kernel, backend))
 
 
 def _explained(
@@ -107,11 +98,7 @@ def _torchscript(model: torch.nn.Module, batch: Batch, mode: str) -> Callable[..
 
 
 def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[[], torch.Tensor]:
-    """`step` captured once as a CUDA graph and replayed: one launch for all of its kernels.
-
-    Its result is the tensor that every replay overwrites. Follows torch's notes on whole-network capture: first on a
-    side stream, then recorded.
-    """
+    """`step` captured as a CUDA graph by torch's notes on whole-network capture; every replay overwrites its result."""
     if not is_gpu(device):
         raise UnsupportedError("execution=cuda_graph needs an NVIDIA GPU")
     require_cuda(device, "execution=cuda_graph")

@@ -28,10 +28,8 @@ MEAN, DEVIATION = 127.5, 73.9  # of uniform bytes
 def feeder(
     batch: Batch, config: ModelConfig, workload: WorkloadConfig, sequence_length: int | None
 ) -> Callable[[], None]:
-    """A function that fetches a new batch: from a DataLoader, copied over `batch` where that lies.
-
-    Raises UnsupportedError for memory pinned without a GPU, or a source that has no samples for the model.
-    """
+    """A function that copies a new batch of a DataLoader over `batch`; UnsupportedError without such samples or
+    memory."""
     on_gpu = batch.inputs.is_cuda
     if workload.loader_pinned and not on_gpu:
         raise UnsupportedError("workload.loader_pinned=true: only copies to a GPU gain by it")
@@ -70,8 +68,6 @@ def beyond_cores(workload: WorkloadConfig) -> dict[str, Any]:
 
 
 class _Indices:
-    """Random indices, a list a batch; without end where `batches` is None."""
-
     def __init__(self, batch_size: int, batches: int | None) -> None:
         self._batch_size, self._batches = batch_size, batches
 
@@ -82,8 +78,6 @@ class _Indices:
 
 
 class _Drawn(Dataset[Sample]):
-    """Random samples, each drawn when it is asked for."""
-
     def __init__(self, config: ModelConfig, sequence_length: int | None) -> None:
         self._config, self._sequence_length = config, sequence_length
 
@@ -93,10 +87,7 @@ class _Drawn(Dataset[Sample]):
 
 
 class Photographs(Dataset[Sample]):
-    """JPEGs in memory: each is decoded, cropped at random, mirrored half of the time, and normalised to floats.
-
-    Raises UnsupportedError for a model whose input is no image of one or three channels.
-    """
+    """JPEGs in memory: decoded, cropped at random, half mirrored, normalised to floats; of one or three channels."""
 
     def __init__(self, config: ModelConfig) -> None:
         shape = config.input_shape or []
@@ -121,7 +112,6 @@ class Photographs(Dataset[Sample]):
 
 
 def _photograph(library: Any, mode: str, sides: tuple[int, int], seed: int) -> bytes:
-    """A JPEG with the smooth areas and fine grain of a photograph: noise compresses, and decodes, like nothing real."""
     generator = np.random.default_rng(seed)
     coarse = generator.integers(0, 256, (max(1, sides[1] // 16), max(1, sides[0] // 16), len(mode)), np.uint8)
     smooth = library.fromarray(coarse.squeeze(2) if mode == "L" else coarse).resize(sides, library.Resampling.BICUBIC)
@@ -132,11 +122,7 @@ def _photograph(library: Any, mode: str, sides: tuple[int, int], seed: int) -> b
 
 
 class Mapped(Dataset[Sample]):
-    """Samples one behind another in a memory-mapped file: bytes of images, or token ids of 16 or 32 bits.
-
-    Without a path a file of random samples is made, as large as fits OWN_FILE_BYTES, and is gone with the process.
-    After its first pass a file lies in the page cache, if that holds it.
-    """
+    """Samples one behind another in a memory-mapped file, its own without a path: bytes of images, or token ids."""
 
     def __init__(self, config: ModelConfig, sequence_length: int | None, path: str | None) -> None:
         self._tokens = config.vocabulary_size

@@ -6,8 +6,6 @@ from torch.nn import functional
 
 
 class _Modulation(nn.Module):
-    """Shift, scale and gate of a block from the conditioning vector [batch, width]."""
-
     def __init__(self, width: int, parts: int) -> None:
         super().__init__()
         self.parts = parts
@@ -18,7 +16,6 @@ class _Modulation(nn.Module):
 
 
 def _attend(queries_keys_values: torch.Tensor, heads: int) -> torch.Tensor:
-    """[batch, tokens, 3·width] → [batch, tokens, width]."""
     batch, tokens, width = queries_keys_values.shape
     split = queries_keys_values.view(batch, tokens, 3, heads, width // 3 // heads).permute(2, 0, 3, 1, 4)
     attended = functional.scaled_dot_product_attention(split[0], split[1], split[2])
@@ -26,8 +23,6 @@ def _attend(queries_keys_values: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 class _Stream(nn.Module):
-    """Layers that a double block has separately for text and image."""
-
     def __init__(self, width: int) -> None:
         super().__init__()
         self.modulation = _Modulation(width, 6)
@@ -79,10 +74,8 @@ class SingleBlock(nn.Module):
 
 
 class Flux(nn.Module):
-    """FLUX.1: [batch, image_tokens, 64] latents → the same shape; text, time and pooled text are zeros of their shapes.
-
-    Black Forest Labs, black-forest-labs/flux src/flux/model.py: 19 double and 38 single blocks of width 3072.
-    """
+    """FLUX.1: [batch, image_tokens, 64] latents → the same shape; text, time and pooled text are zeros
+    (black-forest-labs/flux src/flux/model.py)."""
 
     def __init__(
         self,

@@ -23,10 +23,7 @@ class Layer:
 
 
 def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
-    """The layers of a model that is a chain of convolutions, linear layers, ReLU and flattening, channels last.
-
-    Raises UnsupportedError that names the first operation which is none of these.
-    """
+    """Layers of a chain of convolutions, linear layers, ReLU and flattening, channels last; else UnsupportedError."""
     traced = torch.fx.symbolic_trace(nn.Sequential(model))
     modules = dict(traced.named_modules())
     found: list[Layer] = []

@@ -1,8 +1,4 @@
-"""Other frameworks than torch that run a torch model: JAX, TensorFlow and ONNX Runtime, each a mode of execution.
-
-JAX and TensorFlow get the model's layers with their weights in the layout that they prefer, images with their channels
-last; ONNX Runtime gets what torch exports. A step takes and gives torch tensors; it ends when its result is there.
-"""
+"""Other frameworks that run a torch model: JAX and TensorFlow by its layers, ONNX Runtime by torch's export."""
 
 import importlib
 import logging
@@ -41,10 +37,8 @@ def load(mode: str) -> None:
 def make_step(
     model: nn.Module, batch: Batch, config: ModelStepConfig, device: torch.device
 ) -> Callable[[], torch.Tensor]:
-    """The step of `config` in its framework: of training it returns the loss, of inference the output.
-
-    Raises UnsupportedError for what the framework or this project's translation of the model has not.
-    """
+    """The step of `config` in its framework: the loss of training, else the output. UnsupportedError for what it
+    lacks."""
     mode, workload = config.execution.mode, config.workload
     _require(config, device)
     threads = torch.get_num_threads()

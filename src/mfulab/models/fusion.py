@@ -16,10 +16,8 @@ _side_stream = cache(torch.cuda.Stream)
 
 
 class LibraryNormGelu(nn.Module):
-    """torch's own layer norm and GELU, an operator each: [..., width] → [..., width].
-
-    GELU by tanh: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016, arXiv:1606.08415).
-    """
+    """torch's layer norm and GELU, an operator each: [..., width] → [..., width]. GELU by tanh: 0.5·x·(1 +
+    tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
 
     epsilon: Final[float] = 1e-5
     slope: Final[float] = math.sqrt(2 / math.pi)
@@ -60,10 +58,7 @@ class InPlaceNormGelu(HandNormGelu):
 
 
 class Halves(nn.Module):
-    """Two halves of the input, independent of one another, in one stream or in two: [batch, tokens, width].
-
-    Raises UnsupportedError for two streams on a CPU, which has none.
-    """
+    """Two independent halves of [batch, tokens, width] in one stream, or two: UnsupportedError on a CPU."""
 
     def __init__(self, width: int = 1024, streams: int = 1) -> None:
         super().__init__()

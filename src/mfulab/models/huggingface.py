@@ -28,18 +28,9 @@ transformers.AttentionInterface.register(_UNMASKED, _attend)
 
 
 def build(architecture: str, attention: str = "sdpa", **config: Any) -> torch.nn.Module:
-    """Builds `transformers.<architecture>` from the arguments of its config class.
-
-    Args:
-        architecture: a model class of transformers, such as `GPT2LMHeadModel`.
-        attention: `sdpa` (fused, causal where the architecture is, without padding masks) or any attention
-            implementation of transformers, such as `eager` or `flash_attention_2`.
-        config: arguments of the class's config; what is left out keeps transformers' default. No cache of keys and
-            values is kept unless `use_cache` is given: a training step has no use for one.
-
-    Raises:
-        ModelError: transformers has no such model class.
-    """
+    """Builds `transformers.<architecture>` from its config class's arguments, without a cache unless `use_cache` is
+    given. `attention`: sdpa, causal where the architecture is, without padding masks, or another of transformers'
+    implementations. Raises ModelError where transformers has no such model class."""
     model_class: Any = getattr(transformers, architecture, None)
     if getattr(model_class, "config_class", None) is None:
         raise ModelError(f"model.arguments.architecture={architecture}: transformers has no such model class")

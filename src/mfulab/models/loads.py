@@ -96,13 +96,11 @@ class Loader:
         return self._finished(functools.partial(torch.mm, a, b, out=c)), 2 * side**3
 
     def _spin(self, seed: int) -> tuple[Callable[[], Any], int]:
-        """A call that spins one thread through integers, and 0 FLOPs; on a GPU a thread of one SM watches the clock."""
         if is_gpu(self.device):
             return self._finished(lambda: torch.cuda._sleep(int(SPIN_MS * CLOCKS_PER_MS))), 0
         return self._finished(functools.partial(spin, 1, SPIN_MS)), 0
 
     def _copy(self, seed: int) -> tuple[Callable[[], Any], int]:
-        """A call that copies memory by one thread, and 0 FLOPs; on a GPU copies to it, in which no SM takes part."""
         source = torch.ones(COPIED_BYTES // 4)
         if is_gpu(self.device):
             source = source.pin_memory()
@@ -112,7 +110,6 @@ class Loader:
         return functools.partial(target.__setitem__, slice(None), source.numpy()), 0
 
     def _finished(self, work: Callable[[], Any]) -> Callable[[], Any]:
-        """The work with a wait for the device, so that the host's clock knows when it ended; called once."""
         clock = clock_for(self.device)
 
         def waited() -> None:

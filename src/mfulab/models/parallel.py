@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -14,18 +15,18 @@ from mfulab.core.groups import DeviceConfig, ParallelConfig
 from mfulab.device import GPU, is_gpu, visible
 from mfulab.device.cpu import usable_cores
 from mfulab.device.identity import gpus
-from mfulab.device.samplers.network import INTERFACE, LOOPBACK
+from mfulab.device.samplers.reading import Reading
 from mfulab.models.build import outermost_blocks
 
+LOOPBACK = "lo"
+INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own variable
+PASSES = 3  # over which the least traffic is taken: other programs only add to it
 # What the rank that is slowed on purpose sleeps in a step: more than ranks differ by on their own.
 SLOWED_SHARE, SLOWED_S = 0.3, 0.02  # of its step without the sleep, at least so many seconds
 
 
 def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
-    """CPU threads of each process: as many as asked for, else a share of its node's cores.
-
-    Raises UnsupportedError if the processes of a node together need more cores than may be used.
-    """
+    """CPU threads of each process, as asked for or a share of its node's cores; UnsupportedError for too few."""
     here = parallel.processes // parallel.nodes
     threads = device.threads or max(1, usable_cores() // here)
     require_devices(parallel, usable_cores() // threads, f"{threads} CPU core{'s' if threads > 1 else ''}")
@@ -76,12 +77,9 @@ def wrap(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device)
 
 def predicted_bytes(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device) -> int:
     """Bytes that each process sends in a step to train `model`, not yet wrapped, by the formulas of ring collectives.
-
-    Of n bytes over d processes an all-gather or a reduce-scatter sends n·(d−1)/d, an all-reduce twice as much
-    (Patarasuk and Yuan 2009).
-    DDP reduces each gradient once, to all. FSDP2 gathers the weights of each block forward and backward, those of no
-    block once, and scatters the gradients; gloo has no reduce-scatter and reduces to all in its place.
-    """
+    Of n bytes over d processes an all-gather or reduce-scatter sends n·(d−1)/d, an all-reduce twice as much (Patarasuk
+    and Yuan 2009). DDP reduces gradients to all. FSDP2 gathers blocks' weights forward and backward, others once, and
+    scatters gradients; gloo reduces to all in its place."""
     sizes = {id(each): each.numel() * each.element_size() for each in model.parameters()}
     others = (parallel.processes - 1) / parallel.processes
     if parallel.wrapper == "ddp":
@@ -110,3 +108,19 @@ def slowed(fetch: Callable[[], None], parallel: ParallelConfig) -> Callable[[], 
         fetch()
 
     return late
+
+
+def sent_bytes(step: Callable[[], object], steps: int) -> Reading:
+    """Bytes that each process sends in a step, by the loopback interface's count for all processes."""
+    source = f"counter of the interface {LOOPBACK}, {steps} steps"
+    if dist.get_backend() != "gloo" or os.environ.get(INTERFACE) != LOOPBACK:
+        return Reading(None, "B", source, reason="only gloo's traffic over the loopback is counted")
+    found = []
+    for _ in range(PASSES):
+        dist.barrier()
+        before = psutil.net_io_counters(pernic=True)[LOOPBACK].bytes_sent
+        for _ in range(steps):
+            step()
+        dist.barrier()
+        found.append(psutil.net_io_counters(pernic=True)[LOOPBACK].bytes_sent - before)
+    return Reading(min(found) / steps / dist.get_world_size(), "B", source)

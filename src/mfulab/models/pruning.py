@@ -18,14 +18,9 @@ def perceptron(width: int, hidden: int, depth: int) -> nn.Sequential:
 
 
 def prune(model: nn.Module, config: ModelConfig) -> None:
-    """Prunes `config.pruned_share` of the weights in place, those of the least magnitude (Han et al. 2015).
-
-    `masked` and `two_of_four` leave each layer's shape, and so its FLOPs; `structured` takes hidden units out of two
-    linear layers in a row (Li et al. 2017, arXiv:1608.08710, for filters). On the meta device shapes alone change.
-
-    Raises:
-        UnsupportedError: the model has no layer that this could prune.
-    """
+    """Prunes `config.pruned_share` of the weights of least magnitude in place (Han et al. 2015); UnsupportedError where
+    no layer can be. `masked` and `two_of_four` leave shapes, and so FLOPs; `structured` takes hidden units out of two
+    linear layers in a row (Li et al. 2017, arXiv:1608.08710, for filters). On the meta device shapes alone change."""
     if config.pruning == "structured":
         pairs = list(_pairs(model))
         if not pairs:
@@ -53,10 +48,7 @@ def prune(model: nn.Module, config: ModelConfig) -> None:
 
 
 def compress(model: nn.Module) -> None:
-    """Packs weights with two of four left as the tensor cores of a GPU take them, in place.
-
-    Raises UnsupportedError without an NVIDIA GPU of capability 8.0 or later, or without 16-bit weights.
-    """
+    """Packs two of four 16-bit weights as tensor cores take them, in place; UnsupportedError below capability 8.0."""
     for layer in (each for each in model.modules() if isinstance(each, nn.Linear)):
         weight = layer.weight.detach()
         if not weight.is_cuda or (gpu.capability_of(weight.device) or (0, 0)) < (8, 0):

@@ -32,14 +32,8 @@ class QuantisedLinear(nn.Module):
 def quantise(
     model: nn.Module, batch: Batch, execution: ExecutionConfig, precision: PrecisionConfig
 ) -> tuple[nn.Module, dict[str, float]]:
-    """The model with its linear layers quantised, in place; `weight_bytes`, and `output_error` against before.
-
-    The error is relative: the norm of the logits' difference ÷ the norm of the logits, for one batch. Static
-    quantisation takes its ranges from that batch, too.
-
-    Raises:
-        UnsupportedError: the model has no linear layer, or this device or precision has no such matmul.
-    """
+    """The model with linear layers quantised in place, `weight_bytes`, and `output_error`: ‖difference of logits‖ ÷
+    ‖logits‖ of `batch`, from which static ranges come, too. Raises UnsupportedError without such a layer or matmul."""
     kind, on_gpu = execution.quantisation, batch.inputs.is_cuda
     if not on_gpu and "weight" not in kind and precision.dtype != "float32":
         raise UnsupportedError(f"execution.quantisation={kind}: integer matmuls on a CPU start from fp32")
@@ -80,14 +74,12 @@ def weight_bytes(model: nn.Module) -> int:
 
 
 def _stored(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor, or of the tensors of which it is made."""
     if hasattr(tensor, "__tensor_flatten__"):
         return sum(_stored(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
     return tensor.numel() * tensor.element_size()
 
 
 def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """Linear layers, each with its parent and its name there; a transposed one of GPT-2 as a plain one."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear):
@@ -117,7 +109,6 @@ def _quantised(layer: nn.Linear, kind: str, seen: Ranges) -> QuantisedLinear:
 
 
 def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
-    """Groups of GROUP weights in 4 bits, each with a scale and a middle."""
     outputs, features = weight.shape
     if features % GROUP:
         raise UnsupportedError(
@@ -161,7 +152,6 @@ def _integer_product(
 
 
 def _torchao(kind: str) -> Callable[[nn.Module], object]:
-    """A function that quantises by torchao, in place, a model on a GPU."""
     try:
         from torchao import quantization as ao
     except ImportError as error:

@@ -35,12 +35,8 @@ class Step:
 
 
 def make(config: ModelStepConfig, device: torch.device) -> Step:
-    """Makes the step of `config` on `device`; from the same seed of torch it has the same weights and batch.
-
-    Raises:
-        ModelError: the model cannot be built.
-        UnsupportedError: the device, the model or the mode of execution cannot have such a step.
-    """
+    """Makes the step of `config` on `device`, for one seed of the same weights and batch; ModelError or
+    UnsupportedError."""
     trains = config.workload.mode == "training"
     if config.execution.mode in frameworks.PACKAGES:
         model, batch, facts = _prepared(config, device)
@@ -87,7 +83,6 @@ def autocast(precision: PrecisionConfig, device: torch.device) -> contextlib.Abs
 
 
 def _prepared(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch, dict[str, Any]]:
-    """The model in its mode, checkpointed or quantised as the config says, its batch, and the step's first facts."""
     model, batch = execution.arrange(*make_model(config, device), config.execution)
     workload, facts = config.workload, beyond_cores(config.workload)
     trains = workload.mode == "training"
@@ -105,7 +100,6 @@ def _prepared(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.M
 
 
 def _fetching(config: ModelStepConfig, batch: Batch) -> Callable[[], None]:
-    """A function that fetches the next batch, where batches come from the host."""
     if config.workload.input != "host":
         return nothing
     if config.execution.mode == "cuda_graph":
@@ -114,11 +108,7 @@ def _fetching(config: ModelStepConfig, batch: Batch) -> Callable[[], None]:
 
 
 def _without_training(config: ModelStepConfig, device: torch.device) -> Step:
-    """A forward pass of a batch, of a whole prompt (prefill), or of its last token, the rest in a cache (decoding).
-
-    Autograd records it as the workload says: `leaked` keeps the outputs of `LEAKED_STEPS` steps, and so their graphs,
-    as summing up losses without `item()` does.
-    """
+    """A forward pass of a batch, of a prompt, or of its last token; `leaked` keeps outputs of `LEAKED_STEPS` steps."""
     workload, issued = config.workload, config.execution
     model, batch, facts = _prepared(config, device)
     if workload.mode == "inference":
@@ -171,11 +161,9 @@ def training_step(
     teacher: Callable[[], torch.Tensor] | None = None,
 ) -> Callable[..., torch.Tensor]:
     """Forward, loss and backward for each micro-batch, then clipping, optimiser step and zero_grad; returns the loss.
-
-    For a CUDA graph the optimiser's counters stay on the device. Under fp16 autocast the loss is scaled, as
-    mixed-precision training has it (Micikevicius et al. 2018, arXiv:1710.03740). The step takes a `Mark`; `other` is
-    fetching, a teacher, unscaling, clipping, the schedule, zero_grad.
-    """
+    For a CUDA graph the optimiser's counters stay on the device. Under fp16 autocast the loss is scaled (Micikevicius
+    et al. 2018, arXiv:1710.03740). The step takes a `Mark`; `other` is fetching, a teacher, unscaling, clipping, the
+    schedule, zero_grad."""
     workload, precision, task = config.workload, config.precision, config.model.task
     capturable = config.execution.mode == "cuda_graph"
     optimizer = _optimizer(parameters, workload, capturable)

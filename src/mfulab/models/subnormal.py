@@ -1,8 +1,6 @@
 """Element-wise operations on numbers below the smallest normal one, for some of which CPUs and libraries take long.
-
-torch's square root is MKL's where it is built with that, called with flushing off (ATen/cpu/vml.h): a slow path is
-the library's there, and taking subnormal numbers for zero changes nothing.
-"""
+torch's square root is MKL's, called with flushing off (ATen/cpu/vml.h): taking subnormal numbers for zero changes
+nothing."""
 
 from typing import Literal
 
@@ -13,12 +11,8 @@ from mfulab.core.errors import UnsupportedError
 
 
 class Elementwise(nn.Module):
-    """`depth` times the same operation on each number: [batch, width] → [batch, width].
-
-    The operation is a product by 0.75, a quotient by 1.3 or a square root. Numbers lie between 0 and 1 or (`subnormal`)
-    below the format's smallest normal one. With `flushed` the CPU takes those for zero where torch offers that; a GPU
-    ignores it.
-    """
+    """`depth` times a product by 0.75, a quotient by 1.3 or a square root: [batch, width] → [batch, width]. Numbers lie
+    between 0 and 1 or (`subnormal`) below the smallest normal one, which a CPU takes for zero if `flushed`."""
 
     def __init__(
         self,

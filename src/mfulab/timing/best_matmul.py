@@ -13,8 +13,8 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import FORMATS
-from mfulab.device import ByKind, cpu, is_gpu
-from mfulab.device.gpu import clock_reader, last_cache_bytes
+from mfulab.device import ByKind, cpu, is_gpu, vendors
+from mfulab.device.gpu import clock_reader
 from mfulab.timing.clocks import Clock, clock_for
 from mfulab.timing.statistics import Stats
 
@@ -58,12 +58,8 @@ class Best(NamedTuple):
 def sweep_matmuls(
     precision: str, device: torch.device, search: Search | None = None, only: tuple[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """Samples of the rate of C = A·B over growing shapes, as `search` or the device's CAREFUL says; rates in TFLOP/s.
-
-    On a GPU each holds the clock in MHz, and one of each shape, `burst`, is from before its clock settled.
-    `only` is one way and shape (MxNxK) to sample again. Models do not multiply by `torch.mm` alone: of all `WAYS` the
-    fastest at a middle shape are sampled. docs/peaks.md compares them.
-    """
+    """Samples of C = A·B over growing shapes in TFLOP/s, by the WAYS that are fastest at a middle shape, or `only`
+    one way and shape. A GPU's hold the clock; a `burst` is from before it settled."""
     search = search or CAREFUL[device.type]
     with threadpoolctl.threadpool_limits(torch.get_num_threads()):
         if only is not None:
@@ -74,7 +70,6 @@ def sweep_matmuls(
 
 
 def _fastest_ways(precision: str, device: torch.device) -> list[str]:
-    """WAYS by how fast they multiply the middle shape; raises UnsupportedError if torch itself cannot."""
     matmuls: dict[str, Matmul] = {}
     for way in WAYS:
         try:
@@ -105,9 +100,7 @@ def _sweep(library: str, precision: str, device: torch.device, search: Search) -
         burst: list[Sample] = []
         try:
             matmul = WAYS[library](precision, m, n, k, device)
-            if is_gpu(
-                device
-            ):  # a sample at the clock that it begins with, then work that brings it to the one it holds
+            if is_gpu(device):  # a sample at the clock that it begins with, then work until it is the one it holds
                 burst = _repeat(matmul, clock, BURST_S, 1, read_mhz)
                 _repeat(matmul, clock, search.settle_s, 1)
             held = _repeat(matmul, clock, search.sample_s, search.samples, read_mhz)
@@ -123,11 +116,8 @@ def _sweep(library: str, precision: str, device: torch.device, search: Search) -
 
 
 def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn") -> Matmul:
-    """A function that multiplies (m, k) by (k, n) in an effective precision; UnsupportedError where torch cannot.
-
-    `layout` is nn for row-major operands, nt for a transposed right one, as linear layers have; tn for a transposed
-    left one, as the gradients of their weights have.
-    """
+    """A function that multiplies (m, k) by (k, n): `layout` nn row-major, nt the right, tn the left operand
+    transposed."""
     # Random normal data: a matmul of zeros draws less power and runs faster.
     a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
     a = a.t().contiguous().t() if layout == "tn" else a
@@ -201,7 +191,6 @@ def _dtype(precision: str) -> torch.dtype:
 
 
 def _drawn(precision: str, device: torch.device, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
-    """Random normal operands in a format."""
     return [torch.randn(*sides, device=device).to(_dtype(precision)) for sides in shapes]
 
 
@@ -219,11 +208,7 @@ WAYS: dict[str, Callable[..., Matmul]] = {
 
 
 def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
-    """The library and shape with the highest rate.
-
-    A shape's rate is its best sample on a CPU, whose neighbours can only slow samples down. On a GPU it is the median,
-    as first samples run at a clock that it cannot hold: their rate is `burst_tflop_s`.
-    """
+    """The way and shape with the highest rate: on a CPU the best sample's, on a GPU the median's, bursts apart."""
     rates: dict[tuple[str, str], list[float]] = {}
     bursts: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
@@ -259,8 +244,13 @@ def sweep_triad(device: torch.device, search: Search | None = None) -> list[dict
 
 def triad_length(device: torch.device) -> int:
     """Elements of each of the triad's three fp32 arrays: each is 4 times the last-level cache, at least 64 MiB."""
-    cache = last_cache_bytes(device) if is_gpu(device) else cpu.cpu().last_level_cache_bytes or 32 << 20
-    return max(4 * cache, 64 << 20) // 4
+    return max(4 * last_cache_bytes(device), 64 << 20) // 4
+
+
+def last_cache_bytes(device: torch.device) -> int:
+    """Bytes of a device's last-level cache; 32 MiB for a CPU that does not tell."""
+    of_cpu = cpu.cpu().last_level_cache_bytes or 32 << 20
+    return vendors.of_device(device).last_cache_bytes(device) if is_gpu(device) else of_cpu
 
 
 class Sample(NamedTuple):
@@ -277,7 +267,6 @@ def _repeat(
     samples: int,
     frequency_mhz: Callable[[], float | None] = lambda: None,
 ) -> list[Sample]:
-    """`samples` samples of at least about `sample_s`, after two calls that warm up."""
     for _ in range(2):
         clock.synchronise()
         began = time.perf_counter()

@@ -2,58 +2,48 @@
 
 import itertools
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from mfulab.device import is_gpu, synchronise
-
-
-class Clock(Protocol):
-    """`mark` notes a moment in the device's own order of work; `intervals` gives the seconds between marks, once."""
-
-    # Shortest time between marks at which marking stays under a hundredth of it.
-    resolution_s: float
-    name: str
-
-    def synchronise(self) -> None: ...
-    def mark(self) -> None: ...
-    def wait_until_near_end(self, marks: int) -> None: ...
-    def intervals(self) -> list[float]: ...
 
 
 class HostClock:
     """Clock of devices that have finished a call when it returns: the CPU."""
 
     name = "host clock"
-    resolution_s = 1e-4  # tiny steps would otherwise make samples by the hundred thousand
+    # Shortest time between marks: tiny steps would otherwise make samples by the hundred thousand.
+    resolution_s = 1e-4
 
     def __init__(self) -> None:
-        self._marks: list[float] = []
+        self._marks: list[Any] = []
 
     def synchronise(self) -> None:
-        """Does nothing: the host has finished when it asks."""
+        """Waits for the device; the host has finished when it asks."""
 
     def mark(self) -> None:
+        """Notes a moment in the device's own order of work."""
         self._marks.append(time.perf_counter())
 
     def wait_until_near_end(self, marks: int) -> None:
-        """Nothing is in flight."""
+        """Waits until the device has that many marks before it; nothing is in flight on the host."""
 
     def intervals(self) -> list[float]:
+        """Seconds between the marks, once."""
         marks, self._marks = self._marks, []
         return [after - before for before, after in itertools.pairwise(marks)]
 
 
-class EventClock:
+class EventClock(HostClock):
     """Events on a GPU's current stream: the time between two includes the gaps in which it waited for work."""
 
-    resolution_s = 1e-3  # recording an event costs the host some microseconds
+    resolution_s = 1e-3  # a hundred times what marking takes: recording an event costs the host some microseconds
 
     def __init__(self, device: Any) -> None:
         import torch
 
+        super().__init__()
         self._torch, self._device = torch.get_device_module(device), device
         self.name = f"{device.type.upper()} events"
-        self._events: list[Any] = []
 
     def synchronise(self) -> None:
         synchronise(self._device)
@@ -61,16 +51,18 @@ class EventClock:
     def mark(self) -> None:
         event = self._torch.Event(enable_timing=True)
         event.record()
-        self._events.append(event)
+        self._marks.append(event)
 
     def wait_until_near_end(self, marks: int) -> None:
-        """Waits until the device has that many marks before it."""
-        self._events[-1 - marks].synchronize()
+        self._marks[-1 - marks].synchronize()
 
     def intervals(self) -> list[float]:
         self.synchronise()
-        events, self._events = self._events, []
+        events, self._marks = self._marks, []
         return [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(events)]
+
+
+Clock = HostClock
 
 
 def clock_for(device: Any) -> Clock:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from mfulab.device.gpu import clock_reader
-from mfulab.timing.repetitions import Call, Timed
+from mfulab.timing.repetitions import Call, HostTimer, Timed
 
 LONGEST_HOLD_S = 0.2
 SUSTAINED_S = 0.3  # of back-to-back work before a group: the power limit acts as it does on a model's steps …
@@ -17,18 +17,11 @@ QUEUED = 500  # calls; the launch queue holds about 1000, and a full one would m
 BETWEEN_MARKS = QUEUED // 2
 
 
-class DeviceTimer:
-    """CUDA events on the current stream.
-
-    The hold is a spinning kernel a little longer than the host took to queue the same launches the last time. Of a
-    longer group only the first `QUEUED` calls are held back; the host queues the others while these run, and marks
-    between them show that the device never caught up.
-
-    A group whose hold ended before all was queued is void: the next hold is twice as long and the spinning kernel is
-    calibrated anew, since the clock may have risen. So is one in which the device caught up. After three in a row a
-    group is of `QUEUED` calls at most, for a host slower than its kernel; after three such it is timed as it is, and
-    not `held`: a call that synchronises cannot be.
-    """
+class DeviceTimer(HostTimer):
+    """CUDA events on the current stream, held by a spinning kernel a little longer than the host took to queue as many
+    launches. Of a longer group the first `QUEUED` calls are held; marks between later ones show that the device never
+    caught up. A group whose hold ended early, or that was caught up, is void: the next hold is longer, calibrated anew.
+    After three a group is of `QUEUED` calls at most; after three such it is timed as it is, and not `held`."""
 
     most_calls = 100_000  # as many as a kernel of 1 µs needs
 
@@ -45,7 +38,6 @@ class DeviceTimer:
 
     @staticmethod
     def _calibrate(cycles: int = 10_000_000) -> float:
-        """Cycles of the spinning kernel that take a second."""
         torch.cuda._sleep(cycles)
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()

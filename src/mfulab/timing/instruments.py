@@ -7,7 +7,7 @@ from typing import Any
 
 from mfulab.device import is_gpu
 from mfulab.device.gpu import clock_reader
-from mfulab.device.samplers.memory import PeakMemory
+from mfulab.device.samplers.memory import Memory, peak_memory
 from mfulab.device.samplers.reading import Sampler
 from mfulab.device.samplers.selection import samplers_for
 from mfulab.device.samplers.series import INTERVAL_S, Series
@@ -16,10 +16,8 @@ from mfulab.timing.probe import Best, Probe, known_best
 
 
 class Instruments(AbstractContextManager["Instruments"]):
-    """Clock, probe, peak memory, samplers and time series of one device, each made when it is first used.
-
-    Leaves series.csv in `folder` where `polled` was used; leaving the context ends its poller.
-    """
+    """Clock, probe, peak memory, samplers and time series (`folder`/series.csv) of one device, each made when first
+    used."""
 
     def __init__(self, device: Any, folder: Path, interval_s: float = INTERVAL_S) -> None:
         self.device, self.folder = device, folder
@@ -43,9 +41,9 @@ class Instruments(AbstractContextManager["Instruments"]):
         return known_best(self.folder)
 
     @cached_property
-    def memory(self) -> PeakMemory:
+    def memory(self) -> Memory:
         """Peak memory beyond what the process held at the first use."""
-        return PeakMemory(self.device)
+        return peak_memory(self.device)
 
     def samplers(self, *, polled: bool = True) -> list[Sampler]:
         """Starts the poller where `polled`, and gives every sampler of the device, the strictest first."""

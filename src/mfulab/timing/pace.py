@@ -23,6 +23,7 @@ class Pace:
 # Of each process. The energy counter ticks each 100 ms and GPM wants more than that between samples: 3 s on a GPU.
 CPU_PACE = Pace(windows=2, window_s=0.4, warm_up_s=1.0, tolerance=0.05, patience_s=1.0)
 CUDA_PACE = Pace(windows=3, window_s=1.1, warm_up_s=5.0, tolerance=0.02, patience_s=3.0)
+PACE = ByKind(cpu=CPU_PACE, gpu=CUDA_PACE)
 # Seconds of the section timing of a process that is one of many. A GPU's three windows are 1.2 s: a second for NVML's
 # samples and GPM together, and an energy that says why it is empty. A matmul's window is one group of its calls.
 _ON_A_CPU = {"window_time_s": 0.1, "warm_up_time_s": 0.3, "patience_s": 0.2}
@@ -41,9 +42,9 @@ def is_short(device: str, timing: TimingConfig) -> bool:
     return is_gpu(device) and timing.window_time_s is not None and timing.window_time_s < CUDA_PACE.window_s
 
 
-def pace_for(device: str, timing: TimingConfig) -> Pace:
-    """The pace of `cpu` or `cuda`, with what the config sets in its place."""
-    pace = CUDA_PACE if is_gpu(device) else CPU_PACE
+def pace_for(device: str, timing: TimingConfig, usual: ByKind[Pace] = PACE) -> Pace:
+    """The pace of `cpu` or `cuda`, with what the config sets in place of what is usual."""
+    pace = usual[device]
     return replace(
         pace,
         windows=timing.windows or pace.windows,

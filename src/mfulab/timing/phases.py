@@ -18,13 +18,9 @@ Mark = Callable[[Phase], object]
 def phase_readings(
     step: Callable[[], object], marked: Callable[[Mark], object] | str, clock: Clock, length_s: float, estimate_s: float
 ) -> Readings:
-    """Median ms of each phase of a step, over about `length_s` of steps of `estimate_s`; their sum ÷ the step.
-
-    `marked` does the step and calls what it is given with the name of each phase that just ended; a text says why it
-    has none. Marks follow one another without a gap, so the phases of one step sum to it; on a GPU they are events on
-    its stream. A step without marks comes after each with them: the median of these quotients says what marking costs,
-    whatever the machine does.
-    """
+    """Median ms of each phase of a step, over about `length_s` of steps of `estimate_s`; their sum ÷ the step. `marked`
+    does the step and calls what it is given as each phase ends; a text says why it has none. After each marked step
+    comes one without marks: their quotient says what marking costs, whatever the machine does."""
     if isinstance(marked, str):
         return missing(dict.fromkeys((f"{phase}_ms" for phase in get_args(Phase)), "ms"), "marked steps", marked)
     fitting = min(FEWEST, math.floor(LONGEST_S / max(estimate_s, 1e-9)))

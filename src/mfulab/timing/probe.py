@@ -1,8 +1,4 @@
-"""State of the machine between windows: the time of a fixed piece of work ÷ the machine's best.
-
-A machine has states that no counter shows: a neighbour on the host who shares a core or the memory, a clock that fell.
-Each slows a matmul that stays in the caches, or a copy that does not, as it slows what is measured between them.
-"""
+"""State of the machine between windows: the time of a fixed matmul and of a copy ÷ the machine's best."""
 
 import json
 import math
@@ -73,10 +69,7 @@ def is_disturbed(before: State, after: State, best: Best) -> bool:
 
 
 class Probe:
-    """Probes a torch.device with as many threads as torch computes with; `spent_s` is what that has cost.
-
-    It costs at most MOST_COST of the time: asked again sooner, it answers with its latest state.
-    """
+    """Probes a torch.device in at most MOST_COST of the time, else gives its latest state; `spent_s` is its cost."""
 
     def __init__(self, device: Any, clock_mhz: Callable[[], float | None] = lambda: None) -> None:
         import torch

@@ -1,15 +1,13 @@
-"""Times short calls, hot and cold, contestants interleaved so that drift hits all alike, until the spread settles.
-
-The stopping rule is nvbench's: a contestant is done once its noise is under 0.5 %, or no longer falls. One repetition
-is a group of calls long enough for its clock; a cold one is a single call after the caches were flushed.
-"""
+"""Times short calls, hot and cold, contestants interleaved so that drift hits all alike, until the spread settles. The
+stopping rule is nvbench's: noise under 0.5 %, or falling no longer. One repetition is a group of calls long enough for
+its clock; a cold one is a single call after the caches were flushed."""
 
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,32 +31,17 @@ class Timed(NamedTuple):
     held: bool = True
 
 
-class Timer(Protocol):
-    """A device's clock."""
-
-    resolution_s: float  # a group of calls shorter than this is not worth timing
-    most_calls: int  # in one group
-
-    def time(self, call: Call, calls: int) -> Timed:
-        """Times `calls` back-to-back calls, or fewer where the device's queue cannot be kept full."""
-
-    def cold(self, call: Call) -> Timed:
-        """Times one call after the caches were flushed."""
-
-    def settle(self, call: Call, calls: int, best_s: float) -> None:
-        """Brings the device to the state in which it does nothing but this call; `best_s` is its best so far."""
-
-
 class HostTimer:
     """`time.perf_counter`; the caches are flushed by writing twice the last-level cache's bytes."""
 
-    resolution_s = 5e-3
-    most_calls = 50_000  # a call of 0.1 µs; nothing is queued that could overflow
+    resolution_s = 5e-3  # a group of calls shorter than this is not worth timing
+    most_calls = 50_000  # in one group, of 0.1 µs each; nothing is queued that could overflow
 
     def __init__(self, last_level_cache_bytes: int | None) -> None:
-        self._scratch = np.zeros(2 * (last_level_cache_bytes or 32 << 20), np.uint8)
+        self._scratch: Any = np.zeros(2 * (last_level_cache_bytes or 32 << 20), np.uint8)
 
     def time(self, call: Call, calls: int) -> Timed:
+        """Times `calls` back-to-back calls, or fewer where the device's queue cannot be kept full."""
         started = time.perf_counter()
         for _ in range(calls):
             call()
@@ -66,10 +49,12 @@ class HostTimer:
         return Timed((time.perf_counter() - started) / calls, calls)
 
     def cold(self, call: Call) -> Timed:
+        """Times one call after the caches were flushed."""
         self._scratch += 1
         return self.time(call, 1)
 
     def settle(self, call: Call, calls: int, best_s: float) -> None:
+        """Brings the device to the state in which it does nothing but this call; `best_s` is its best so far."""
         if best_s > LONGEST_SPIN_S:
             return  # what spins at first is a small part of such a call
         deadline = time.perf_counter() + LONGEST_SPIN_S
@@ -146,19 +131,16 @@ class Budget:
 
 def interleave(
     contestants: Mapping[str, Call],
-    timer: Timer,
+    timer: HostTimer,
     budget: Budget,
     refresh: Callable[[], None] = lambda: None,
     watch: Watch | None = None,
     best: Best = UNKNOWN,
 ) -> Interleaved:
-    """Warms every contestant up, then times one hot and one cold repetition of each a round.
-
-    Rounds begin with each contestant in turn, equally often: at a power limit the first finds a rested device, and was
-    up to 11 % faster on an H100. `refresh` is called before each round, untimed: it gives the contestants other inputs.
-    `watch` tells the machine's state around each round, whose `best` may be known. Disturbed rounds do not count where
-    `least_rounds` others were timed.
-    """
+    """Warms every contestant up, then times one hot and one cold repetition of each a round, until all have settled.
+    Rounds begin with each contestant in turn: at a power limit the first was up to 11 % faster on an H100. `refresh`
+    gives other inputs before each round, untimed. Disturbed rounds do not count where `least_rounds` others were
+    timed."""
     calls, best_s = {}, {}
     for name, call in contestants.items():
         calls[name], best_s[name] = _warm_up(call, timer, budget.warm_up_s / len(contestants))
@@ -194,11 +176,8 @@ def interleave(
 
 
 def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
-    """The rounds between two states of which one was disturbed; `states` has one more than there were rounds.
-
-    A state that a probe answered twice, since it costs time, stands for the rounds up to the next: these share their
-    states, the one before all and the one after.
-    """
+    """Rounds between two states, of which equal ones are one, if either was disturbed; `states` has one more than
+    rounds."""
     disturbed: set[int] = set()
     first = 0
     for last in range(1, len(states)):
@@ -217,11 +196,8 @@ def undisturbed(repetitions: Sequence[Repetition], disturbed: set[int], least_ro
     return [replace(one, disturbed=one.round in disturbed) for one in repetitions]
 
 
-def _warm_up(call: Call, timer: Timer, warm_up_s: float) -> tuple[int, float]:
-    """Calls until the time is over; returns how many calls make one hot repetition, and the best call's seconds.
-
-    A call alone takes longer than one of many, of which the second count is made.
-    """
+def _warm_up(call: Call, timer: HostTimer, warm_up_s: float) -> tuple[int, float]:
+    """Calls that make one hot repetition, and the best call's seconds; a call alone takes longer than one of many."""
     started = time.perf_counter()
     best_s = timer.time(call, 1).time_s
     while time.perf_counter() - started < warm_up_s:
@@ -231,7 +207,7 @@ def _warm_up(call: Call, timer: Timer, warm_up_s: float) -> tuple[int, float]:
     return _repetition(timer, best_s), best_s
 
 
-def _repetition(timer: Timer, call_s: float) -> int:
+def _repetition(timer: HostTimer, call_s: float) -> int:
     return max(1, min(timer.most_calls, math.ceil(timer.resolution_s / call_s)))
 
 

@@ -20,6 +20,12 @@ FEWEST_FAST = 5  # where half of all processes are slow, as many are all slow on
 # Standard error of that quantile of n normal values, in standard deviations ÷ √n: √(p·(1−p)) ÷ the density there.
 QUANTILE_ERROR = 0.3 / 0.1755
 
+# Weight of the machine's usual spread beside a run's own, in degrees of freedom, and the fewest runs that tell it.
+PRIOR_DEGREES = 4
+FEWEST_RUNS = 8
+# Median of χ² with d degrees of freedom, ÷ d: a median of sample variances ÷ this is their common variance.
+MEDIAN_OF_CHI_SQUARE = {1: 0.4549, 2: 0.6931, 3: 0.7887, 4: 0.8392}
+
 
 class Stats:
     """Statistics of finite values in any unit."""
@@ -51,17 +57,22 @@ class Stats:
 
 
 def relative_half_width(values: Sequence[float], usual: float | None = None, prior: int = 0) -> float | None:
-    """Half the 95 % confidence interval of the median of positive, independent values, as a logarithm; None for one.
-
-    t·√(π/2)·s/√n by Student's t: a median of normal values varies by √(π/2) more than their mean. `usual` is a variance
-    of such logarithms that is known from elsewhere, weighted as `prior` degrees of freedom.
-    """
+    """Half the 95 % confidence interval of the median of positive values, as a logarithm: t·√(π/2)·s/√n; None for
+    one. `usual` is a variance known from elsewhere, of `prior` degrees."""
     if any(value <= 0 for value in values):
         raise ValueError("a confidence interval of times that are not positive")
     spread = Stats(map(math.log, values)).standard_deviation
     if spread is None:
         return None
     return interval_half_width(spread**2, len(values) - 1, len(values), math.sqrt(math.pi / 2), usual, prior)
+
+
+def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
+    """The variance between processes that most runs of a machine have, by (variance, degrees of freedom) of each."""
+    if len(spreads) < FEWEST_RUNS:
+        return None
+    scaled = [variance / MEDIAN_OF_CHI_SQUARE.get(degrees, 1 - 2 / (9 * degrees)) for variance, degrees in spreads]
+    return Stats(scaled).median  # which a few disturbed runs do not move
 
 
 def mean_half_width(values: Sequence[float]) -> float | None:
@@ -76,11 +87,8 @@ def undisturbed(times: Iterable[float]) -> float:
 
 
 def fast_variance(times: Sequence[float]) -> tuple[float, int]:
-    """(variance, degrees of freedom) of the logarithms of two times or more, by the half that is below their median.
-
-    How far slow processes lie above it says nothing of the fast ones. Of normal values it estimates their variance.
-    Fewer than `FEWEST_FAST` times may all be slow: their whole variance counts.
-    """
+    """(variance, degrees of freedom) of the logarithms of two times or more, by the half below their median, as slow
+    ones say nothing of it; of fewer than `FEWEST_FAST` the whole."""
     logarithms = Stats(map(math.log, times))
     if len(times) < FEWEST_FAST:
         return (logarithms.standard_deviation or 0.0) ** 2, len(times) - 1
@@ -98,11 +106,8 @@ def undisturbed_half_width(times: Sequence[float], usual: float | None = None, p
 def interval_half_width(
     variance: float, degrees: int, count: float, error: float = 1.0, usual: float | None = None, prior: int = 0
 ) -> float:
-    """Half the 95 % confidence interval of an estimate from `count` values, by Student's t: t·error·√(variance/count).
-
-    `error` is the estimate's standard error in the values' standard deviations ÷ √count; `usual` is a variance that is
-    known from elsewhere, weighted as `prior` degrees of freedom.
-    """
+    """Half the 95 % interval by Student's t: t·error·√(variance/count); `error` is the standard error ÷ (deviation ÷
+    √count). `usual` is a variance of `prior` degrees of freedom."""
     if usual is not None:
         variance = (degrees * variance + prior * usual) / (degrees + prior)
         degrees += prior
@@ -111,11 +116,7 @@ def interval_half_width(
 
 
 def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | None:
-    """95 % confidence interval of the median of `window_medians`, one for each independent window; None for too few.
-
-    median · exp(± half width) of the logarithms, because times are positive and disturbed by factors. Samples inside a
-    window follow one another and must not be counted as independent.
-    """
+    """95 % interval of the median of independent windows' medians: median · exp(± half width); None for too few."""
     half = relative_half_width(window_medians)
     if half is None or len(window_medians) < FEWEST_WINDOWS:
         return None

@@ -1,9 +1,6 @@
-"""Runs a step until it is steady, then over independent windows: the only place where speed is measured.
-
-Each window is: wait for the device, take the time, run N steps without waiting, wait, take the time. Samplers bracket
-all windows together, so that what they average and what is timed are the same stretch. A probe between windows tells
-the machine's state: a window that met a disturbed one is measured again while patience lasts.
-"""
+"""Runs a step until it is steady, then over independent windows: the only place where speed is measured. Each window
+is: wait for the device, take the time, run N steps without waiting, wait, take the time. Samplers bracket all windows
+together. A window that met a disturbed machine is measured again while patience lasts."""
 
 import math
 import time
@@ -134,12 +131,9 @@ def observe(
     agree: Callable[[float], float] = float,
     settle: Callable[[], object] = lambda: None,
 ) -> Observation:
-    """Warms up, then measures. `samplers` come in the order in which their values are preferred.
-
-    `settle` brings the process to the state in which it is measured; what comes before is warm-up. `watch` asks the
-    machine's state around each window; without it none is disturbed, and `best` is what it reads where nothing
-    disturbs. `agree` gives all processes of one job the same number, so that they run the same steps.
-    """
+    """Warms up, then measures; `samplers` come in the order in which their values are preferred. `settle` brings the
+    process to the state in which it is measured. `watch` asks the machine's state around each window, `best` is its
+    undisturbed one. `agree` gives all processes of a job one number, so that they run the same steps."""
     warm = warm_up(step, clock, pace, frequency_mhz, agree, settle)
     estimate_s = min(warm.chunks_s)
 
@@ -206,11 +200,8 @@ def warm_up(
     settle: Callable[[], object] = lambda: None,
 ) -> WarmUp:
     """Runs `step` until its time and the device's clock are flat, at most about `pace.warm_up_s` after the first call.
-
-    A chunk is a tenth of that time, at least one step. Steady means that the last three chunks differ by at most
-    `pace.tolerance`; a step so slow that only two fit in the time is judged by two. After the first chunk `settle` is
-    called; the chunk counts if its page faults were too few to make a difference.
-    """
+    A chunk is a tenth of that, at least one step; steady means that the last three, or the only two, differ by at most
+    `pace.tolerance`. `settle` follows the first chunk, which counts if its page faults make no difference."""
     began = time.perf_counter()
     first_call_s = _timed(step, clock, 1)
     before, first_s = page_faults(), agree(_timed(step, clock, 1))
@@ -238,10 +229,8 @@ def warm_up(
 def measure_window(
     step: Step, clock: Clock, length_s: float, estimate_s: float, in_flight: Callable[[], object] | None = None
 ) -> WindowTimes:
-    """Measures one window of about `length_s` or more, of a step that takes about `estimate_s`.
-
-    `in_flight` is called twice while steps are on their way: behind the first ones, and shortly before the last end.
-    """
+    """One window of about `length_s` or more; `in_flight` is called behind its first steps and shortly before the
+    last end."""
     # Marks are no denser than the clock allows.
     stride = max(1, math.ceil(clock.resolution_s / max(estimate_s, 1e-9)))
     strides = max(1, math.ceil(length_s / max(estimate_s * stride, 1e-9)))

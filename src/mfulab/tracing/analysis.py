@@ -8,16 +8,16 @@ import numpy as np
 
 from mfulab.core.said import Numbers, Said, packed
 from mfulab.device.samplers.reading import Readings
-from mfulab.flops.recorded import NO_SHAPES
-from mfulab.flops.traffic import recorded_bytes
+from mfulab.flops.traced import NO_SHAPES, traced_bytes
 from mfulab.tracing.attribution import Attribution, attribute
 from mfulab.tracing.device_time import DeviceTime
 from mfulab.tracing.host_time import HostTime
 from mfulab.tracing.products import Product, products_of
-from mfulab.tracing.recording import COMPUTE, Recording
 from mfulab.tracing.shares import SPENT
+from mfulab.tracing.trace import COMPUTE, Trace
 from mfulab.tracing.window import Window
 
+RATIOS = ("executed_ratio", "issued_ratio")
 PADDED = 64  # elements to a multiple of which a side is padded: whole tiles and whole loads of every library
 EMPTY_NS = 5_000  # that a kernel of no work takes at most: a trace of long kernels alone does not show it
 
@@ -77,9 +77,8 @@ class Analysis:
     @property
     def call_flops(self) -> dict[int, int]:
         """FLOPs of each call of a product that the model needs."""
-        return {
-            call: one.flops // one.calls for call, one in self.of_call.items() if not one.reason and not one.recomputed
-        }
+        needed = ((call, one) for call, one in self.of_call.items() if not one.reason and not one.recomputed)
+        return {call: one.flops // one.calls for call, one in needed}
 
     def flops(self, what: str = "flops", recomputed: bool = False) -> dict[str, int]:
         """FLOPs of the window by number format: `flops`, `causal_flops` or `executed_flops`."""
@@ -89,23 +88,17 @@ class Analysis:
         return dict(found)
 
     def ratios(self) -> dict[str, float | None]:
-        """Operations that kernels execute, and these at their instructions' rates ÷ FLOPs that are counted of them.
-
-        None where no kernel's name tells, as on a CPU.
-        """
+        """Operations executed, and these at their instructions' rates ÷ FLOPs counted; None where no kernel tells."""
         executed = sum(one.executed_flops for one in self.counted)
         is_told = executed and any(one.tile or one.executed_ratio for one in self.counted)
-        sums = {
-            "executed_ratio": sum(one.tiled_flops for one in self.counted),
-            "issued_ratio": sum(one.issued_flops for one in self.counted),
-        }
-        return {name: whole / executed if is_told else None for name, whole in sums.items()}
+        ratios = (1.0 if one.executed_ratio is None else one.executed_ratio for one in self.counted)
+        tiled = [one.executed_flops * ratio for one, ratio in zip(self.counted, ratios, strict=True)]
+        issued = [flops * one.slowdown for flops, one in zip(tiled, self.counted, strict=True)]
+        return dict(zip(RATIOS, (sum(each) / executed if is_told else None for each in (tiled, issued)), strict=True))
 
     def misaligned(self) -> str | None:
         """JSON: numbers of the sentence on the matmul that a side of whole 16 bytes would gain most; None without one.
-
-        `best_ms` is the padded matmul at the speed of the fastest matmul of its format in the window.
-        """
+        `best_ms` is the padded matmul at the best speed of its format in the window."""
         timed, gains = [one for one in self.counted if one.matmul and one.time_ns], dict[float, Numbers]()
         for one in timed:
             if side := one.misaligned_side:
@@ -119,10 +112,8 @@ class Analysis:
 
     def untraced(self, step_s: float) -> "Analysis":
         """Shares of steps of `step_s` seconds, as they take without a trace, which lengthens the host's part alone.
-
-        Idle time is what the kernels leave, by cause as in the trace, and at most as long: in longer steps the kernels
-        were slower, by the clock that the power limit allows. All stays as traced where the kernels alone took longer.
-        """
+        Idle time is what the kernels leave, by cause as in the trace; in longer steps the kernels were slower, by the
+        clock that the power limit allows. All stays as traced where the kernels alone took longer."""
         length, idle = round(step_s * 1e9 * self.window.steps), self.spent["idle"] + self.spent["input_wait"]
         active = self.window.length - idle
         if not self.on_gpu or not 0 < active <= length:
@@ -158,28 +149,28 @@ class Analysis:
 
 
 def analyse(
-    recording: Recording, window: Window, attribution: Attribution | None = None, device: int | None = None
+    trace: Trace, window: Window, attribution: Attribution | None = None, device: int | None = None
 ) -> Analysis:
     """Reads one window of a trace; of several devices in it the one of this number, else that with most activities."""
-    attribution = attribution or attribute(recording)
-    several = devices(recording, window)
+    attribution = attribution or attribute(trace)
+    several = devices(trace, window)
     device = (several[0] if device is None else device) if len(several) > 1 else None
-    products, uncounted, of_call = products_of(recording, attribution, window, device)
+    products, uncounted, of_call = products_of(trace, attribution, window, device)
     counted = {call for call, product in of_call.items() if not product.reason}
-    backward = bool(attribution.backward[window.called(recording.host.begin)].any())
+    backward = bool(attribution.backward[window.called(trace.host.begin)].any())
     told = (
-        DeviceTime(recording, attribution, window, counted, device)
-        if len(recording.activities)
-        else HostTime(recording, attribution, window, counted)
+        DeviceTime(trace, attribution, window, counted, device)
+        if len(trace.activities)
+        else HostTime(trace, attribution, window, counted)
     )
     return Analysis(
         window, told.readings(), told.spent, products, uncounted, told, of_call, backward, device,
-        _operators(recording, told, of_call) if isinstance(told, DeviceTime) else [],
-        _notes(recording, several, device),
+        _operators(trace, told, of_call) if isinstance(told, DeviceTime) else [],
+        _notes(trace, several, device),
     )  # fmt: skip
 
 
-def _operators(recording: Recording, told: DeviceTime, of_call: dict[int, Product]) -> list[Operator]:
+def _operators(trace: Trace, told: DeviceTime, of_call: dict[int, Product]) -> list[Operator]:
     lengths = (told.end - told.begin)[(told.kind == COMPUTE) & (told.end > told.begin)]
     shortest = min(int(lengths.min()), EMPTY_NS) if len(lengths) else 0
     known: dict[int, float | Said] = {}  # by the identity of a call's arguments, which equal calls share
@@ -188,10 +179,10 @@ def _operators(recording: Recording, told: DeviceTime, of_call: dict[int, Produc
         if product := of_call.get(one):
             moved = product.call_bytes
             return product.reason or Said("no_bytes", {"operator": product.name}) if moved is None else moved
-        if (call := recording.host.calls.get(one)) is None:
+        if (call := trace.host.calls.get(one)) is None:
             return Said("of_no_operator") if one < 0 else NO_SHAPES
         if id(call) not in known:
-            known[id(call)] = recorded_bytes(call.name, call.shapes, call.types, call.values)
+            known[id(call)] = traced_bytes(call.name, call.shapes, call.types, call.values)
         return known[id(call)]
 
     found = []
@@ -213,21 +204,21 @@ def _operators(recording: Recording, told: DeviceTime, of_call: dict[int, Produc
     return found
 
 
-def _notes(recording: Recording, several: list[int], device: int | None) -> list[Said]:
-    found = list(recording.notes)
+def _notes(trace: Trace, several: list[int], device: int | None) -> list[Said]:
+    found = list(trace.notes)
     if device is not None:
         found.append(Said("several_devices", {"count": len(several), "device": device}))
     number = next(iter(several), -1) if device is None else device
-    if trimmed := recording.trimmed.get(number):
+    if trimmed := trace.trimmed.get(number):
         found.append(Said("trimmed_overlap", {"count": trimmed[0], "ms": trimmed[1] / 1e6}))
-    about = recording.device_properties(device)
+    about = trace.device_properties(device)
     if about.get("peak_tflop_s"):
         found.append(Said("own_peak", {"peak": about["peak_tflop_s"], "bandwidth": about.get("peak_gb_s") or 0.0}))
     return found
 
 
-def devices(recording: Recording, window: Window) -> list[int]:
+def devices(trace: Trace, window: Window) -> list[int]:
     """Numbers of the devices that executed something in the window, the one with most activities first."""
-    inside = window.executed(recording.activities)
-    numbers, counts = np.unique(recording.activities.device[inside], return_counts=True)
+    inside = window.executed(trace.activities)
+    numbers, counts = np.unique(trace.activities.device[inside], return_counts=True)
     return numbers[np.argsort(-counts, kind="stable")].tolist()

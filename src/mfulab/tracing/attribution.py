@@ -1,16 +1,13 @@
-"""Operator of each launch, by the launch's place in time on its thread, else by the id they share.
-
-An operator goes by its outermost name: batch_norm, and not what it is made of. A matmul, convolution or
-attention (a product, for short) is the outermost call with a formula.
-"""
+"""Operator of each launch, by the launch's place in time on its thread, else by the id they share. An operator goes by
+its outermost name. A product (matmul, convolution or attention) is the outermost call with a formula."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from mfulab.flops.recorded import Recorded, is_recorded_matmul, recorded_cost
-from mfulab.tracing.recording import Indices, Recording, Times, launch_of, places_of
+from mfulab.flops.traced import Traced, is_traced_matmul, traced_cost
+from mfulab.tracing.trace import Indices, Times, Trace, launch_of, places_of
 
 COMPILED, FUSED = "## Call CompiledFxGraph", "compiled, fused operators"
 BACKWARD = "autograd::engine::evaluate_function"
@@ -19,14 +16,14 @@ _ENGINE = ("autograd::", "torch::")
 
 @dataclass(frozen=True)
 class Attribution:
-    """Owners of every host call and activity: indices into `Recording.host`, -1 without an owner."""
+    """Owners of every host call and activity: indices into `Trace.host`, -1 without an owner."""
 
     # Of each host call the outermost product that it is or lies in; of those of unknown FLOPs the innermost.
     product: Indices
     around: Indices  # of each product, the one of unknown FLOPs that it lies in
     outermost: Indices  # of each host call, the outermost operator that it is or lies in
     innermost: dict[int, int]  # of each product, the innermost call with a formula: its types are those multiplied
-    costs: dict[int, Recorded]  # what the products cost, by the identity of their `Call`
+    costs: dict[int, Traced]  # what the products cost, by the identity of their `Call`
     backward: npt.NDArray[np.bool_]  # whether the host call runs in the backward pass
     recomputed: npt.NDArray[np.bool_]  # whether it runs there with gradients enabled: a checkpoint's second forward
     of_activity: Indices  # the innermost host call that launched each activity
@@ -35,21 +32,20 @@ class Attribution:
     operator_of_activity: Indices  # the outermost operator that launched each activity
 
 
-def attribute(recording: Recording) -> Attribution:
+def attribute(trace: Trace) -> Attribution:
     """Nests the host's calls by thread and time, and finds each activity's launch among them."""
-    host, count = recording.host, len(recording.host)
+    host, count = trace.host, len(trace.host)
     multiplies, operates, returns = (
-        recording.named(test).tolist()
-        for test in (is_recorded_matmul, _is_operator, lambda name: name.startswith(BACKWARD))
+        trace.named(test).tolist() for test in (is_traced_matmul, _is_operator, lambda name: name.startswith(BACKWARD))
     )
     parent, product, outermost, surrounding = (np.full(count, -1, np.int64) for _ in range(4))
     backward, recomputed = np.zeros(count, bool), np.zeros(count, bool)
     innermost: dict[int, int] = {}
     calls = {id(call): call for one, call in host.calls.items() if multiplies[host.name[one]]}
-    costs = {key: recorded_cost(call.name, call.shapes, call.values) for key, call in calls.items()}
+    costs = {key: traced_cost(call.name, call.shapes, call.values) for key, call in calls.items()}
     told = {key for key, recorded in costs.items() if recorded.cost is not None}
     order = np.lexsort((-host.end, host.begin, host.thread))
-    order = order[~recording.of_module[order]]
+    order = order[~trace.of_module[order]]
     stack: list[int] = []
     ends, threads, names, forward = (column.tolist() for column in (host.end, host.thread, host.name, host.forward))
     thread = None
@@ -72,28 +68,27 @@ def attribute(recording: Recording) -> Attribution:
                 surrounding[one], product[one] = product[one], one
             innermost[int(product[one])] = one
         stack.append(one)
-    of_activity, by_graph = _launched(recording, parent, order)
+    of_activity, by_graph = _launched(trace, parent, order)
     owners = (np.append(of, -1)[of_activity] for of in (product, outermost))
-    return Attribution(
-        product, surrounding, outermost, innermost, costs, backward, recomputed, of_activity, by_graph, *owners
-    )
+    of_host = product, surrounding, outermost, innermost, costs
+    return Attribution(*of_host, backward, recomputed, of_activity, by_graph, *owners)
 
 
 def _is_operator(name: str) -> bool:
     return ("::" in name and not name.startswith(_ENGINE)) or name.startswith(("triton_", COMPILED))
 
 
-def _launched(recording: Recording, parent: Indices, order: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
-    activities, launches, host = recording.activities, recording.launches, recording.host
-    found = launch_of(recording)
-    by_graph = np.append(recording.named(lambda name: "GraphLaunch" in name)[launches.name], False)[found]
+def _launched(trace: Trace, parent: Indices, order: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    activities, launches, host = trace.activities, trace.launches, trace.host
+    found = launch_of(trace)
+    by_graph = np.append(trace.named(lambda name: "GraphLaunch" in name)[launches.name], False)[found]
     around = open_at(host.begin, host.end, host.thread, parent, order, launches.begin, launches.thread)
     of_activity = np.append(around, -1)[found]
     # A correlation that serves as an external id, as in older traces, names a launch and no operator.
     lonely = np.flatnonzero((of_activity < 0) & (activities.external != activities.correlation))
     of_activity[lonely] = places_of(activities.external[lonely], host.external)
-    replayed = np.fromiter(recording.owned, np.int64)
-    of_activity[replayed], by_graph[replayed] = list(recording.owned.values()), False
+    replayed = np.fromiter(trace.owned, np.int64)
+    of_activity[replayed], by_graph[replayed] = list(trace.owned.values()), False
     return of_activity, by_graph
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from mfulab.core.files import UnreadableError, opened
 from mfulab.device.cpu import memory_limit_bytes
-from mfulab.tracing.recording import TraceError
+from mfulab.tracing.trace import TraceError
 
 BATCH_BYTES = 8 << 20
 MOST_BATCHES = 8  # without an end of an event
@@ -28,23 +28,16 @@ _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _ESCAPES = re.compile(rb"(\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4}))|\\")
 _INFINITE = re.compile(rb"(?<=[:,\[])\s*-?(?:inf|nan)(?=\s*[,}\]])")
-_GZIP, _ZSTD, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
-_FOREIGN = {
-    **dict.fromkeys(
-        (".nsys-rep", ".qdrep"), "an Nsight Systems report: export it with `nsys export --type sqlite FILE`"
-    ),
-    ".ncu-rep": "an Nsight Compute report",
-    **dict.fromkeys(
-        (".pftrace", ".perfetto-trace"), "a trace of Perfetto: record with rocprofv3 --output-format json instead"
-    ),
-}
+_GZIP = b"\x1f\x8b"
+_NSYS = "an Nsight Systems report: export it with `nsys export --type sqlite FILE`"
+_PERFETTO = "a trace of Perfetto: record with rocprofv3 --output-format json instead"
+_FOREIGN = {".nsys-rep": _NSYS, ".qdrep": _NSYS, ".ncu-rep": "an Nsight Compute report"}
+_FOREIGN |= {".pftrace": _PERFETTO, ".perfetto-trace": _PERFETTO}
 _BEGINS = {  # of other files
-    **dict.fromkeys((_ZSTD, _ZIP), "packed as zip or zstd; unpack it first"),
-    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "UTF-16 text, as PowerShell's > writes: save it as UTF-8"),
-    **dict.fromkeys(
-        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
-        "a pickle, as torch.cuda.memory's snapshots are: https://pytorch.org/memory_viz shows them",
-    ),
+    (b"\x28\xb5\x2f\xfd", b"PK\x03\x04"): "packed as zip or zstd; unpack it first",
+    (b"\xff\xfe", b"\xfe\xff"): "UTF-16 text, as PowerShell's > writes: save it as UTF-8",
+    (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"): "a pickle, as torch.cuda.memory's snapshots are: "
+    "https://pytorch.org/memory_viz shows them",
 }
 WANTED = (
     "mfulab reads what torch.profiler's export_chrome_trace writes (*.json, *.json.gz), exports of Nsight Systems "
@@ -54,9 +47,7 @@ WANTED = (
 
 class Stream:
     """One file, read piece after piece: its bytes, unpacked, or its events; `metadata` is complete after the last.
-
-    Raises TraceError: the file is missing, empty, cut off, no JSON, no trace, or unpacks to more than it should.
-    """
+    Raises TraceError: the file is missing, empty, cut off, no JSON, no trace, or unpacks to more than it should."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,12 +59,11 @@ class Stream:
             self._size = path.stat().st_size
         except (OSError, UnreadableError) as error:
             raise TraceError(str(error)) from None
-        if not begin:
-            raise TraceError(f"{path}: the file is empty")
+        says = next((says for known, says in _BEGINS.items() if begin.startswith(known)), "")
         if path.suffix in _FOREIGN:
-            raise TraceError(f"{path}: this is {_FOREIGN[path.suffix]}; {WANTED}")
-        if says := next((says for known, says in _BEGINS.items() if begin.startswith(known)), ""):
-            raise TraceError(f"{path}: {says}; {WANTED}")
+            says = f"this is {_FOREIGN[path.suffix]}"
+        if says or not begin:
+            raise TraceError(f"{path}: {says}; {WANTED}" if begin else f"{path}: the file is empty")
         self._packed = begin.startswith(_GZIP)
 
     def chunks(self, size: int | None = None) -> Iterator[bytes]:
@@ -127,17 +117,13 @@ class Stream:
     def _parsed(self, text: bytes) -> Any:
         """The value, or what is wrong as an error; a text of faults that torch made is mended, and all after it."""
         found = _parsed(text, self._mends)
-        if (
-            isinstance(found, Exception)
-            and not self._mends
-            and not isinstance(mended := _parsed(text, True), Exception)
-        ):
-            self._mends = True
-            return mended
+        if isinstance(found, Exception) and not self._mends:
+            mended = _parsed(text, True)
+            self._mends = not isinstance(mended, Exception)
+            return mended if self._mends else found
         return found
 
     def _damaged(self, error: Any, count: int) -> TraceError:
-        """The error for a text: cut where it ends too early, else damaged at a place that it names."""
         after = f"after {count:,} events"
         if not isinstance(error, json.JSONDecodeError):
             return TraceError(f"{self.path}: not valid JSON ({str(error)[:120] or type(error).__name__}), {after}")
@@ -147,7 +133,6 @@ class Stream:
         return TraceError(f"{self.path}: damaged: {error.msg} at {near!r}, {after}; {WANTED}")
 
     def _head(self, chunks: Iterator[bytes]) -> tuple[bytes, bytes]:
-        """Text after the opening of the list of events, and that opening."""
         buffer = b""
         for chunk in chunks:
             buffer += chunk
@@ -171,10 +156,8 @@ class Stream:
 
 
 def unpacked_size(path: Path, packed: int) -> int:
-    """Bytes of a file, unpacked; of a gzip the size that its last four bytes hold modulo 4 GiB.
-
-    Traces pack to about a fifteenth, which tells how many times 4 GiB to add.
-    """
+    """Bytes of a file, unpacked. A gzip's last four bytes hold them modulo 4 GiB; traces pack to about a fifteenth,
+    which tells how many times to add."""
     with path.open("rb") as file:
         if file.read(2) != _GZIP or packed < 20:
             return packed
@@ -192,15 +175,11 @@ def free_memory_bytes() -> int:
 
 
 def nanoseconds(value: Any) -> int | None:
-    """A time of the trace, in µs with fractions, as whole nanoseconds; None for what is no time.
-
-    Some profilers write their times as texts.
-    """
+    """A time of the trace, in µs with fractions or as text, as whole nanoseconds; None for what is no time."""
     try:
-        number = (
-            value if isinstance(value, int | float | Decimal) else Decimal(value) if isinstance(value, str) else None
-        )
-        return None if number is None or not -MOST_US < number < MOST_US else round(number * 1000)
+        number = Decimal(value) if isinstance(value, str) else value
+        is_time = isinstance(number, int | float | Decimal) and -MOST_US < number < MOST_US
+        return round(number * 1000) if is_time else None
     except ArithmeticError:  # a Decimal of no number
         return None
 
@@ -211,11 +190,8 @@ def _number(text: str) -> float | Decimal:
 
 
 def _parsed(text: bytes, mend: bool = False) -> Any:
-    """The value, or what is wrong as an error.
-
-    Raw control characters stand in names that torch wrote. With `mend` two more of its faults are read: infinities as
-    C++ prints them, and backslashes of paths that it did not escape.
-    """
+    """The value, or what is wrong as an error. With `mend` two faults of torch are read: infinities as C++ prints them,
+    and backslashes of paths that it did not escape."""
     try:
         if mend:
             text = _INFINITE.sub(rb"null", _ESCAPES.sub(lambda match: match[1] or rb"\\", text))

@@ -10,9 +10,9 @@ from mfulab.device.samplers.reading import Readings
 from mfulab.tracing import shares
 from mfulab.tracing.attribution import COMPILED, Attribution, open_at
 from mfulab.tracing.intervals import NONE, Intervals, clip, gaps, in_turn, join, length, union, within
-from mfulab.tracing.recording import COMMUNICATION, COMPUTE, COPY, KINDS, Recording, launch_of
 from mfulab.tracing.shares import MULTIPLYING, SPENT, called
 from mfulab.tracing.tiles import multiplies
+from mfulab.tracing.trace import COMMUNICATION, COMPUTE, COPY, KINDS, Trace, launch_of
 from mfulab.tracing.window import Window
 
 LONG_NS = 1_000_000  # of a gap: no launch takes a millisecond, so the host did something else
@@ -29,19 +29,19 @@ class DeviceTime:
     """The window by what the device executed in it."""
 
     def __init__(
-        self, recording: Recording, attribution: Attribution, window: Window, counted: set[int], device: int | None
+        self, trace: Trace, attribution: Attribution, window: Window, counted: set[int], device: int | None
     ) -> None:
-        self.recording, self.window, activities = recording, window, recording.activities
+        self.trace, self.window, activities = trace, window, trace.activities
         self.inside = window.executed(activities, device)
         self.kind = activities.kind[self.inside]
         self.begin, self.end = activities.begin[self.inside], activities.end[self.inside]
         self.product = attribution.product_of_activity[self.inside]
         self.operator = attribution.operator_of_activity[self.inside]
         self.graph = attribution.by_graph[self.inside]
-        self.launched = launch_of(recording)[self.inside]
+        self.launched = launch_of(trace)[self.inside]
         compute = self.kind == COMPUTE
         # Kernels of operators without a formula, or of none, go by their names.
-        named = recording.named(multiplies)[activities.name[self.inside]]
+        named = trace.named(multiplies)[activities.name[self.inside]]
         self.multiplied = compute & ~self.graph & ((self.product >= 0) | named)
         known = np.isin(self.product, np.fromiter(counted, np.int64, len(counted))) & (self.product >= 0)
         again = known & np.append(attribution.recomputed, False)[self.product]
@@ -51,7 +51,7 @@ class DeviceTime:
         ]
         self.idle = gaps(union(clip(Intervals(self.begin, self.end), *window.span)), *window.span)
         self.ended, self.cause = self._ends()
-        waiting = union(shares.waits(recording))  # a DataLoader's is no cause of these
+        waiting = union(shares.waits(trace))  # a DataLoader's is no cause of these
         idle = self.idle.end - self.idle.begin - within(waiting, *self.idle)
         self.idle_causes = {name: int(idle[self.cause == place].sum()) for place, name in enumerate(CAUSES)}
         self.launched_by: dict[Part, list[tuple[int, int, int]]] = {}  # calls, ns of their kernels and how many
@@ -68,14 +68,14 @@ class DeviceTime:
         """Index into `inside` of what ended each idle gap, or -1, and the index of the gap's cause."""
         order = np.append(np.argsort(self.begin, kind="stable"), -1)  # the last gap ends with the window
         ended = order[np.searchsorted(self.begin[order[:-1]], self.idle.end, side="left")]
-        launches, launch = self.recording.launches, np.append(self.launched, -1)[ended]
+        launches, launch = self.trace.launches, np.append(self.launched, -1)[ended]
         cause = np.full(len(ended), CAUSES.index("unlinked"))
         if not (launch >= 0).any():
             return ended, cause
         cause[launch >= 0] = CAUSES.index("queued")
         late = (launch >= 0) & (launches.begin[launch] >= self.idle.begin)
         cause[late] = CAUSES.index("starved")
-        waited = np.flatnonzero(self.recording.named(_SYNCHRONISES.search)[launches.name])
+        waited = np.flatnonzero(self.trace.named(_SYNCHRONISES.search)[launches.name])
         order, none = waited[np.argsort(launches.begin[waited], kind="stable")], np.full(len(launches.begin), -1)
         asked = np.flatnonzero(late)
         at = self.idle.begin[asked], launches.thread[launch[asked]]
@@ -86,15 +86,12 @@ class DeviceTime:
     def longest_gaps(self) -> list[tuple[str, int, str]]:
         """Cause and ns of the longest idle gaps, and the operator or kernel that ended each."""
         lengths = self.idle.end - self.idle.begin
-        found = []
-        for gap in np.argsort(-lengths, kind="stable")[:LONGEST_GAPS].tolist():
-            name, last = "", int(self.ended[gap])
-            if last >= 0:
-                owner = int(self.operator[last])
-                kernel = self.recording.activities.name[self.inside[last]]
-                name = self.recording.names[kernel if owner < 0 else self.recording.host.name[owner]]
-            found.append((CAUSES[self.cause[gap]], int(lengths[gap]), name))
-        return found
+        owner, kernels = self.operator, self.trace.activities.name[self.inside]
+        named = np.where(owner < 0, kernels, np.append(self.trace.host.name, -1)[owner])
+        longest = np.argsort(-lengths, kind="stable")[:LONGEST_GAPS]
+        names = [self.trace.names[named[last]] if last >= 0 else "" for last in self.ended[longest].tolist()]
+        causes = [CAUSES[cause] for cause in self.cause[longest].tolist()]
+        return list(zip(causes, lengths[longest].tolist(), names, strict=True))
 
     def readings(self) -> Readings:
         """Shares of the window, gaps and launches, by column; the reason where one is not told."""
@@ -118,15 +115,14 @@ class DeviceTime:
         }
         linked, absent = self.launched >= 0, Readings()
         if linked.any():
-            delay = np.maximum(self.begin[linked] - self.recording.launches.begin[self.launched[linked]], 0)
+            delay = np.maximum(self.begin[linked] - self.trace.launches.begin[self.launched[linked]], 0)
             # A gap waits for the host where what ends it had not been launched when it began.
             late = self.cause <= CAUSES.index("starved")
             times["launch_bound_percent"] = int(lengths[late & (lengths < LONG_NS)].sum())
             values |= {"launch_latency_s": float(np.median(delay)) / 1e9, "queue_depth": float(delay.sum()) / wall}
         else:
-            absent |= shares.readings(
-                dict.fromkeys(shares.OF_LAUNCHES), reason="the trace links no kernel to its launch"
-            )
+            why = "the trace links no kernel to its launch"
+            absent |= shares.readings(dict.fromkeys(shares.OF_LAUNCHES), reason=why)
         if without := self._without_operators(compute):
             absent |= shares.readings(dict.fromkeys(shares.OF_OPERATORS), reason=without)
         else:
@@ -135,22 +131,19 @@ class DeviceTime:
         return absent | shares.readings(values, window_s=wall / 1e9)
 
     def _without_operators(self, compute: int) -> str:
-        """Says why operators have no shares; empty where they have."""
         if not compute:
             return "no compute kernel ran in this window"
         if self.spent["graph"] > MOST_OF_GRAPHS * compute:
             share = 100 * self.spent["graph"] / compute
             return f"{share:.0f} % of the kernels' time was launched by a graph, and belongs to no operator"
-        names = {self.recording.names[self.recording.host.name[one]] for one in np.unique(self.operator) if one >= 0}
+        names = {self.trace.names[self.trace.host.name[one]] for one in np.unique(self.operator) if one >= 0}
         is_hidden = not self.multiplied.any() and any(name.startswith(COMPILED) for name in names)
         return "compiled code holds its matmuls itself" if is_hidden else ""
 
     def _parts(self) -> dict[Part, int]:
-        """Nanoseconds of the window by kind of time, operator and shapes, each once: they sum to the window.
-
-        Idle time stands by its cause. Of what overlaps, the first kind of `SPENT` counts, then what began first.
-        """
-        names, host, found = self.recording.names, self.recording.host, Counter[Part]()
+        """Nanoseconds of the window by kind of time, operator and shapes, each once, idle time by its cause. Of what
+        overlaps, the first kind of `SPENT` counts, then what began first."""
+        names, host, found = self.trace.names, self.trace.host, Counter[Part]()
         covered, left = NONE, np.ones(len(self.begin), bool)
         for kind, chosen in zip(SPENT, self.layers, strict=False):
             mine = np.flatnonzero(chosen & left)
@@ -159,7 +152,7 @@ class DeviceTime:
             begin, end = in_turn(self.begin[mine], self.end[mine], *self.window.span)
             times = end - begin - within(covered, begin, end)
             owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
-            keys = np.stack((owner, self.recording.activities.name[self.inside[mine]] * (owner < 0)))
+            keys = np.stack((owner, self.trace.activities.name[self.inside[mine]] * (owner < 0)))
             unique, places = np.unique(keys, axis=1, return_inverse=True)
             summed = (times, self.end[mine] - self.begin[mine], np.ones(len(mine)))  # exclusive, own, kernels
             sums = np.array([np.bincount(places.ravel(), each, unique.shape[1]) for each in summed]).astype(np.int64)
@@ -178,31 +171,26 @@ class DeviceTime:
 
     def kernels(self) -> list[dict[str, Any]]:
         """A row for each kernel and copy, the longest first: calls, summed seconds, share of all device time."""
-        times, name = self.end - self.begin, self.recording.activities.name[self.inside]
+        times, name = self.end - self.begin, self.trace.activities.name[self.inside]
         if not times.sum():
             return []
         unique, places = np.unique(np.stack((name, self.kind)), axis=1, return_inverse=True)
         sums, calls = np.bincount(places, weights=times), np.bincount(places)
-        return [
-            {
-                "kernel": self.recording.names[unique[0, one]],
-                "kind": KINDS[unique[1, one]],
-                "calls": int(calls[one]),
-                "time_s": float(sums[one]) / 1e9,
-                "share_percent": 100 * float(sums[one]) / float(times.sum()),
-            }
-            for one in np.argsort(-sums, kind="stable")
-        ]
+        rows = []
+        for (kernel, kind), count, time in zip(unique.T.tolist(), calls.tolist(), sums.tolist(), strict=True):
+            about = {"kernel": self.trace.names[kernel], "kind": KINDS[kind], "calls": count, "time_s": time / 1e9}
+            rows.append(about | {"share_percent": 100 * time / float(times.sum())})
+        return sorted(rows, key=lambda row: -row["time_s"])
 
     def collectives(self) -> dict[str, list[int]]:
         """Communication kernels by name, in order of their begin: ns of each."""
         chosen = self.inside[self.kind == COMMUNICATION]
-        return shares.lengths_by_name(self.recording.names, self.recording.activities, chosen)
+        return shares.lengths_by_name(self.trace.names, self.trace.activities, chosen)
 
     def others(self) -> dict[str, int]:
         """Kernel time of each outermost operator that is no product."""
         chosen = (self.kind == COMPUTE) & ~self.multiplied & (self.operator >= 0) & ~self.graph
-        found, names = Counter[str](), self.recording.host.name[self.operator[chosen]]
+        found, names = Counter[str](), self.trace.host.name[self.operator[chosen]]
         for name, time in zip(names.tolist(), (self.end - self.begin)[chosen].tolist(), strict=True):
-            found[called(self.recording.names[name])] += time
+            found[called(self.trace.names[name])] += time
         return dict(found)

@@ -1,6 +1,6 @@
 """Two traces held against each other: a step's difference by kind of time, operator and shapes, exactly."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import variance
 
@@ -48,21 +48,18 @@ class Difference:
 
     def kinds(self) -> list[Part]:
         """The parts summed by kind of time."""
-        sums: dict[str, tuple[Fraction, Fraction]] = {}
+        sums: dict[str, Part] = {}
         for part in self.parts:
-            before, after = sums.get(part.kind, (Fraction(), Fraction()))
-            sums[part.kind] = before + part.before, after + part.after
-        found = [Part(kind, "", "", *both) for kind, both in sums.items()]
-        return sorted(found, key=lambda part: -abs(part.difference))
+            kind = sums.get(part.kind, Part(part.kind, "", "", Fraction(), Fraction()))
+            sums[part.kind] = replace(kind, before=kind.before + part.before, after=kind.after + part.after)
+        return sorted(sums.values(), key=lambda part: -abs(part.difference))
 
 
 def difference(before: Analysis, after: Analysis) -> Difference:
     """The difference of one step of `after` to one of `before`."""
     old, new = (Fraction(one.window.length, one.window.steps) for one in (before, after))
     keys = dict.fromkeys((*before.parts, *after.parts))
-    parts = [
-        Part(*key, *(Fraction(one.parts.get(key, 0), one.window.steps) for one in (before, after))) for key in keys
-    ]
+    parts = [Part(*key, *(Fraction(of.parts.get(key, 0), of.window.steps) for of in (before, after))) for key in keys]
     lengths = [one.window.lengths for one in (before, after)]
     known = all(len(one) > 1 for one in lengths)
     error = sum(variance(one) / len(one) for one in lengths) ** 0.5 if known else 0.0

@@ -1,4 +1,4 @@
-"""Reads a trace of torch.profiler into a `Recording`; nothing is interpreted but the kind of each event."""
+"""Reads a trace of torch.profiler into a `Trace`; nothing is interpreted but the kind of each event."""
 
 import gc
 import math
@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.said import Said
-from mfulab.flops.recorded import is_recorded_matmul
+from mfulab.flops.traced import is_traced_matmul
 from mfulab.tracing.chrome import MOST_US, WANTED, Stream, nanoseconds
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.recording import COPY, MODULE, Call, Collective, Recording, TraceError, kind_of, printable
+from mfulab.tracing.trace import COPY, MODULE, Call, Collective, Pair, Span, Trace, TraceError, kind_of, printable
 
 _KERNEL, _COPY, _LAUNCH, _CALL, _ANNOTATION, _FUNCTION = range(6)
-_KINDS = {
-    **dict.fromkeys(("kernel", "Kernel", "concurrent_kernel"), _KERNEL),
-    **dict.fromkeys(("gpu_memcpy", "gpu_memset", "Memcpy", "Memset"), _COPY),
-    **dict.fromkeys(
-        ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "Runtime", "runtime"), _LAUNCH
-    ),
-    **{"cpu_op": _CALL, "Operator": _CALL, "user_annotation": _ANNOTATION, "python_function": _FUNCTION},
-}
+_NAMES = (  # of each kind
+    *("kernel Kernel concurrent_kernel", "gpu_memcpy gpu_memset Memcpy Memset"),
+    "cuda_runtime cuda_driver hip_runtime hip_driver xpu_runtime Runtime runtime",
+    *("cpu_op Operator", "user_annotation", "python_function"),
+)
+_KINDS = {name: kind for kind, names in enumerate(_NAMES) for name in names.split()}
 # Kinds that name a device and are no work of one.
 _ASIDE = re.compile(r"annotation|sync|event$|runtime|driver|counter|overhead|range|^Trace$", re.IGNORECASE)
 _OF_DEVICES = {"device", "device id", "stream", "stream id", "task type"}  # arguments, in any case
@@ -32,11 +30,8 @@ MOST = 2**62  # of a number that columns hold
 MOST_LETTERS = 60  # of a kind's name
 
 
-def read(path: Path) -> list[Recording]:
-    """Reads a trace file, gzip or not, a recording of each process that launched work.
-
-    Raises TraceError where it is none, is damaged, or holds nothing to report.
-    """
+def read(path: Path) -> list[Trace]:
+    """Reads a trace file, gzip or not, a trace of each process that launched work. Raises TraceError where none is."""
     stream, taken = Stream(path), _Taken(Recorder(path))
     count = 0
     collects = gc.isenabled()
@@ -47,12 +42,7 @@ def read(path: Path) -> list[Recording]:
             for event in batch:
                 try:
                     taken.event(event)
-                except (
-                    TypeError,
-                    ValueError,
-                    AttributeError,
-                    ArithmeticError,
-                ):  # no profiler's: a part of another type
+                except (TypeError, ValueError, AttributeError, ArithmeticError):  # a part of another type
                     taken.odd += 1
     finally:
         if collects:
@@ -62,41 +52,33 @@ def read(path: Path) -> list[Recording]:
 
 
 class _Taken:
-    """The events of a file as they are taken, and counts of those that could not be."""
-
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.endless = self.timeless = self.odd = 0
         self.unknown = Counter[str]()  # kinds of device events that are not read here
 
     def check(self, path: Path, count: int, metadata: dict[str, Any]) -> None:
-        """Raises TraceError where a part is missing without which the rest would mislead."""
+        properties, why = metadata.get("deviceProperties"), ""
         if self.timeless:
-            raise TraceError(
-                f"{path}: {self.timeless:,} events of devices or operators have no number as `ts` or `dur`"
-            )
-        if self.endless:
-            raise TraceError(
-                f"{path}: {self.endless:,} device events have no usable `dur`: the trace was written "
-                f"before they ended; synchronise before the profiler stops"
-            )
-        if not count:
-            raise TraceError(f"{path}: the trace holds no events; was the profiler active in any step?")
-        if self.unknown and not self.recorder.executed:
-            raise TraceError(f"{path}: what its device executed is of kinds that mfulab does not read: {self._kinds()}")
-        if not len(self.recorder):
+            why = f"{self.timeless:,} events of devices or operators have no number as `ts` or `dur`"
+        elif self.endless:
+            why = f"{self.endless:,} device events have no usable `dur`: the trace was written before they ended; "
+            why += "synchronise before the profiler stops"
+        elif not count:
+            why = "the trace holds no events; was the profiler active in any step?"
+        elif self.unknown and not self.recorder.executed:
+            why = f"what its device executed is of kinds that mfulab does not read: {self._kinds()}"
+        elif not len(self.recorder):
             odd = f"; {self.odd:,} of its {count:,} events are not events" if self.odd else ""
-            raise TraceError(f"{path}: the trace of another program, without events of torch.profiler{odd}; {WANTED}")
-        properties = metadata.get("deviceProperties")
-        if isinstance(properties, list) and properties and not self.recorder.executed:  # torch writes GPUs wherever
+            why = f"the trace of another program, without events of torch.profiler{odd}; {WANTED}"
+        elif isinstance(properties, list) and properties and not self.recorder.executed:  # torch writes GPUs wherever
             name = properties[0].get("name") if isinstance(properties[0], dict) else properties[0]
-            raise TraceError(
-                f"{path}: no GPU events, though the trace names {name!r}: record "
-                f"with ProfilerActivity.CUDA, and see that CUPTI or roctracer may be used"
-            )
+            why = f"no GPU events, though the trace names {name!r}: record with ProfilerActivity.CUDA, "
+            why += "and see that CUPTI or roctracer may be used"
+        if why:
+            raise TraceError(f"{path}: {why}")
 
     def notes(self) -> list[Said]:
-        """Sentences on what was left out."""
         found = [Said("odd_events", {"count": self.odd})] if self.odd else []
         return [*found, Said("unknown_kinds", {"kinds": self._kinds()})] if self.unknown else found
 
@@ -104,7 +86,6 @@ class _Taken:
         return ", ".join(f"{name} ({count:,})" for name, count in self.unknown.most_common(5))
 
     def event(self, event: dict[str, Any]) -> None:
-        """Adds an event of a kind that is read."""
         category = event.get("cat")
         kind = _KINDS.get(category)  # type: ignore[arg-type]
         if kind is None:
@@ -141,9 +122,7 @@ class _Taken:
             self.timeless += begin is None or (length is None and dur is not None)
         return None
 
-    def _activity(
-        self, span: tuple[int, int], kind: int, name: str, thread: tuple[Any, Any], args: dict[str, Any]
-    ) -> None:
+    def _activity(self, span: Span, kind: int, name: str, thread: Pair, args: dict[str, Any]) -> None:
         device, stream = _integer(args.get("device", thread[0])), _integer(args.get("stream", thread[1]))
         collective = _collective(args) if "Collective name" in args else None
         grid = args.get("grid")
@@ -154,21 +133,18 @@ class _Taken:
             _integer(args.get("correlation")), external, blocks, collective,
         )  # fmt: skip
 
-    def _call(
-        self, span: tuple[int, int], name: str, thread: tuple[Any, Any], args: dict[str, Any], annotation: bool
-    ) -> None:
+    def _call(self, span: Span, name: str, thread: Pair, args: dict[str, Any], annotation: bool) -> None:
         external, call = _integer(args.get("External id", args.get("external id", -1))), None
         # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
         forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0
         shapes = args.get("Input Dims", args.get("Input dims", ()))
-        if is_recorded_matmul(name) or (not annotation and any(shapes)):
+        if is_traced_matmul(name) or (not annotation and any(shapes)):
             types, values = args.get("Input type", ()), args.get("Concrete Inputs", ())
             call = Call(name, *(tuple(one) if isinstance(one, list) else () for one in (shapes, types, values)))
         sequence = _integer(args.get("Sequence number", -1))
         self.recorder.host_call(span, name, thread, external, forward, annotation, call, sequence)
 
     def _of_device(self, category: Any, event: dict[str, Any]) -> None:
-        """Counts the kind of an event that says on which device or stream it ran."""
         args = event.get("args")
         if event.get("ph") != "X" or not isinstance(args, dict) or _ASIDE.search(str(category)):
             return

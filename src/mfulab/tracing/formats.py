@@ -1,4 +1,4 @@
-"""Reads a trace of any profiler into a `Recording`, recognised by its content."""
+"""Reads a trace of any profiler into a `Trace`, recognised by its content."""
 
 import re
 from pathlib import Path
@@ -6,19 +6,16 @@ from types import ModuleType
 
 from mfulab.tracing import events, nsys, rocprof, xplane
 from mfulab.tracing.chrome import Stream
-from mfulab.tracing.recording import Recording
+from mfulab.tracing.trace import Trace
 
 _HEAD = 1 << 16
 _XSPACE = re.compile(rb"\n.{1,24}?\x12.(?:/host:|/device:|Task |#Chip)", re.DOTALL)
 
 
-def read(path: Path) -> list[Recording]:
-    """Reads a trace of any of them, a recording of each process that launched work or marked steps.
-
-    Raises TraceError: it is none, is damaged, or holds nothing to report.
-    """
-    recordings: list[Recording] = reader_of(path).read(path)
-    return recordings
+def read(path: Path) -> list[Trace]:
+    """Reads a trace of any of them, one of each process that launched or marked steps. Raises TraceError for others."""
+    traces: list[Trace] = reader_of(path).read(path)
+    return traces
 
 
 def reader_of(path: Path) -> ModuleType:

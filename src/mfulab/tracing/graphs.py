@@ -1,9 +1,6 @@
-"""Gives the kernels of replayed CUDA and HIP graphs the operators that the trace of their capture holds.
-
-A graph's kernels belong to no operator: the operators were called once, when the graph was captured. Each replay's
-kernels are joined with the launches of a capture, in order: by their kernels' names where the trace of the capture has
-them (ROCm), else only where their numbers are equal and matmul kernels meet matmuls.
-"""
+"""Gives the kernels of replayed CUDA and HIP graphs the operators that the trace of their capture holds. Each replay's
+kernels are joined with the launches of a capture, in order: by their kernels' names where the capture has them (ROCm),
+else only where their numbers are equal and matmul kernels meet matmuls."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +12,8 @@ import numpy as np
 
 from mfulab.core.said import Said
 from mfulab.tracing.attribution import attribute
-from mfulab.tracing.recording import COPY, Activities, Call, HostCalls, Indices, Recording, launch_of
 from mfulab.tracing.tiles import multiplies
+from mfulab.tracing.trace import COPY, Activities, Call, HostCalls, Indices, Trace, launch_of
 
 
 def beside(path: Path) -> Path | None:
@@ -27,31 +24,31 @@ def beside(path: Path) -> Path | None:
     return next((one for one in found if one.is_file()), None)
 
 
-def joined(recording: Recording, capture: Recording) -> Recording:
-    """The recording with an operator for each kernel of a graph that `capture` has too; its notes say how many."""
-    activities, found = recording.activities, launch_of(recording)
-    graph = recording.named(lambda name: "GraphLaunch" in name)[recording.launches.name]
+def joined(trace: Trace, capture: Trace) -> Trace:
+    """The trace with an operator for each kernel of a graph that `capture` has too; its notes say how many."""
+    activities, found = trace.activities, launch_of(trace)
+    graph = trace.named(lambda name: "GraphLaunch" in name)[trace.launches.name]
     if not graph.any():
-        return recording
+        return trace
     kernels = np.flatnonzero((found >= 0) & graph[found] & (activities.kind != COPY))
     replays = [kernels[found[kernels] == launch] for launch in np.unique(found[kernels])]
     captured, groups = _captured(capture)
     owners = attribute(captured)
     product, operator = owners.product_of_activity, owners.operator_of_activity
-    rows, calls = list[tuple[int, ...]](), dict(recording.host.calls)
-    names, owned = {name: number for number, name in enumerate(recording.names)}, dict(recording.owned)
-    first_thread = int(recording.host.thread.max(initial=0)) + 1
+    rows, calls = list[tuple[int, ...]](), dict(trace.host.calls)
+    names, owned = {name: number for number, name in enumerate(trace.names)}, dict(trace.owned)
+    first_thread = int(trace.host.thread.max(initial=0)) + 1
     for replay in replays:
         replay = replay[np.argsort(activities.begin[replay], kind="stable")]
         known: dict[int, int] = {}
-        begin = int(recording.launches.begin[found[replay[0]]])
-        for kernel, launch in _matched([recording.names[one] for one in activities.name[replay]], captured, groups):
+        begin = int(trace.launches.begin[found[replay[0]]])
+        for kernel, launch in _matched([trace.names[one] for one in activities.name[replay]], captured, groups):
             owner = int(product[launch] if product[launch] >= 0 else operator[launch])
-            multiplied = multiplies(recording.names[activities.name[replay[kernel]]])
+            multiplied = multiplies(trace.names[activities.name[replay[kernel]]])
             if owner < 0 or (captured.activities.name[launch] < 0 and multiplied != (product[launch] >= 0)):
                 continue
             if owner not in known:
-                known[owner] = len(recording.host) + len(rows)
+                known[owner] = len(trace.host) + len(rows)
                 name = capture.names[capture.host.name[owner]]
                 if call := capture.host.calls.get(owner):
                     inner = capture.host.calls.get(owners.innermost.get(owner, owner), call)
@@ -59,23 +56,20 @@ def joined(recording: Recording, capture: Recording) -> Recording:
                 thread = first_thread + len(rows)  # of its own: a call lies in no other
                 rows.append((begin, begin, names.setdefault(name, len(names)), thread, -1, 0, 0, -1))
             owned[int(replay[kernel])] = known[owner]
-    added = np.array(rows, np.int64).reshape(-1, 8).T
-    host = recording.host
-    *columns, _ = vars(host).values()
-    extended: list[Any] = [
-        np.concatenate((old, new.astype(old.dtype))) for old, new in zip(columns, added, strict=True)
-    ]
+    added, (*columns, _) = np.array(rows, np.int64).reshape(-1, 8).T, vars(trace.host).values()
+    pairs = zip(columns, added, strict=True)
+    extended: list[Any] = [np.concatenate((old, new.astype(old.dtype))) for old, new in pairs]
     counts: dict[str, float | str | None] = {"matched": len(owned), "count": len(kernels), "replays": len(replays)}
     return replace(
-        recording,
+        trace,
         names=list(names),
         host=HostCalls(*[*extended, calls]),
         owned=owned,
-        notes=[*recording.notes, Said("graph_joined", counts | {"file": capture.path.name})],
+        notes=[*trace.notes, Said("graph_joined", counts | {"file": capture.path.name})],
     )
 
 
-def _captured(capture: Recording) -> tuple[Recording, list[Indices]]:
+def _captured(capture: Trace) -> tuple[Trace, list[Indices]]:
     """The capture with its kernel launches that executed nothing as activities, and these by graph."""
     launches = capture.launches
     linked = np.isin(launches.correlation, capture.activities.correlation)
@@ -90,7 +84,7 @@ def _captured(capture: Recording) -> tuple[Recording, list[Indices]]:
     return replace(capture, activities=made), [np.flatnonzero(place == one) for one in np.unique(place)]
 
 
-def _matched(kernels: Sequence[str], captured: Recording, groups: Sequence[Indices]) -> list[tuple[int, int]]:
+def _matched(kernels: Sequence[str], captured: Trace, groups: Sequence[Indices]) -> list[tuple[int, int]]:
     """Places of kernels of one replay with those of the launches that captured them, of the graph that fits best."""
     best: list[tuple[int, int]] = []
     for group in groups:

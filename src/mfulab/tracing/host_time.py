@@ -9,8 +9,8 @@ from mfulab.device.samplers.reading import Readings
 from mfulab.tracing import shares
 from mfulab.tracing.attribution import FUSED, Attribution
 from mfulab.tracing.intervals import Intervals, clip, exclusive, length, union
-from mfulab.tracing.recording import Recording
 from mfulab.tracing.shares import SPENT, called
+from mfulab.tracing.trace import Trace
 from mfulab.tracing.window import Window
 
 GLOO, ASKS = "gloo:", "c10d::"  # a collective in a thread of gloo's own, and the call that queues it
@@ -19,9 +19,9 @@ GLOO, ASKS = "gloo:", "c10d::"  # a collective in a thread of gloo's own, and th
 class HostTime:
     """The window by what the thread of the steps called in it: a CPU's time."""
 
-    def __init__(self, recording: Recording, attribution: Attribution, window: Window, counted: set[int]) -> None:
-        self.recording, self.attribution, self.window = recording, attribution, window
-        host = recording.host
+    def __init__(self, trace: Trace, attribution: Attribution, window: Window, counted: set[int]) -> None:
+        self.trace, self.attribution, self.window = trace, attribution, window
+        host = trace.host
         inside = window.called(host.begin) & ~host.annotation
         threads, counts = np.unique(host.thread[inside], return_counts=True)
         marked = host.thread[host.annotation & (host.begin == window.begin)]
@@ -35,7 +35,7 @@ class HostTime:
         known = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
         again = known & attribution.recomputed[mine]
         spans = [mine[known & ~again], mine[again], mine]
-        kinds = [*map(self._spans, spans), shares.waits(recording), self._spans(outer), self._spans(self.sent)]
+        kinds = [*map(self._spans, spans), shares.waits(trace), self._spans(outer), self._spans(self.sent)]
         parts = map(length, exclusive(kinds, *window.span))
         names = ("products", "recomputed", "uncounted", "input_wait", "others", "communication", "idle")
         self.spent = dict.fromkeys(SPENT, 0) | dict(zip(names, parts, strict=True))
@@ -44,11 +44,10 @@ class HostTime:
         self.idle_causes: dict[str, int] = {}  # nothing waits for a launch
 
     def _begins(self, words: str) -> Any:
-        """Calls on the host whose names begin so, one truth value each."""
-        return self.recording.named(lambda name: name.startswith(words))[self.recording.host.name]
+        return self.trace.named(lambda name: name.startswith(words))[self.trace.host.name]
 
     def _spans(self, chosen: Any) -> Intervals:
-        return Intervals(self.recording.host.begin[chosen], self.recording.host.end[chosen])
+        return Intervals(self.trace.host.begin[chosen], self.trace.host.end[chosen])
 
     def readings(self) -> Readings:
         """Shares of the window by column; the reason where one is not told."""
@@ -61,11 +60,8 @@ class HostTime:
             if others:
                 reason = "compiled code holds its matmuls itself, and no operator tells them apart"
             return found | shares.readings(dict.fromkeys(shares.OF_OPERATORS), source, reason=reason)
-        times = {
-            "matmul_percent": multiplied,
-            "other_operators_percent": others,
-            "idle_input_percent": self.spent["input_wait"],
-        }
+        times = {"matmul_percent": multiplied, "other_operators_percent": others}
+        times |= {"idle_input_percent": self.spent["input_wait"]}
         if len(self.sent):
             times["communication_percent"] = self.spent["communication"]
             times["communication_total_percent"] = length(union(clip(self._spans(self.sent), *self.window.span)))
@@ -75,16 +71,16 @@ class HostTime:
 
     def collectives(self) -> dict[str, list[int]]:
         """Collectives of gloo by name, in order of their begin: ns of each, from its queue to its end."""
-        return shares.lengths_by_name(self.recording.names, self.recording.host, self.sent)
+        return shares.lengths_by_name(self.trace.names, self.trace.host, self.sent)
 
     def others(self) -> dict[str, int]:
         """Time of each outermost operator that is no product, without the products inside it."""
-        host, found = self.recording.host, Counter[str]()
+        host, found = self.trace.host, Counter[str]()
         for one in self.outer.tolist():
             if one not in self.roots:
-                found[called(self.recording.names[host.name[one]])] += int(host.end[one] - host.begin[one])
+                found[called(self.trace.names[host.name[one]])] += int(host.end[one] - host.begin[one])
         for root in self.roots:
             above, around = int(self.attribution.outermost[root]), self.attribution.around[root]
             if above not in (root, -1) and around < 0:  # what lies in another product is that one's time
-                found[called(self.recording.names[host.name[above]])] -= int(host.end[root] - host.begin[root])
+                found[called(self.trace.names[host.name[above]])] -= int(host.end[root] - host.begin[root])
         return dict(found)

@@ -1,9 +1,6 @@
-"""A step's time and FLOPs by the model's modules and by marked ranges.
-
-torch.profiler records modules with `with_stack=True` or `with_modules=True`, as `nn.Module: NAME_NUMBER`; ranges are
-those of `record_function` and NVTX. Work of a backward pass belongs to the module of the forward operator that has its
-sequence number. Each nanosecond in which the device was busy belongs to one module, or to none.
-"""
+"""A step's time and FLOPs by the model's modules and by marked ranges. torch.profiler records modules as `nn.Module:
+NAME_NUMBER`; ranges are those of `record_function` and NVTX. Work of a backward pass belongs to the module of the
+forward operator that has its sequence number."""
 
 import json
 from collections import Counter, defaultdict
@@ -14,8 +11,8 @@ import numpy as np
 
 from mfulab.tracing.attribution import BACKWARD, Attribution, open_at
 from mfulab.tracing.intervals import in_turn
-from mfulab.tracing.recording import MODULE, Indices, Recording, Times, launch_of
 from mfulab.tracing.shares import LOADER
+from mfulab.tracing.trace import MODULE, Indices, Times, Trace, launch_of
 from mfulab.tracing.window import STEPS, Window
 
 _NOT_RANGES = (STEPS, "ProfilerStep#", "gloo:", "nccl:")
@@ -25,10 +22,8 @@ Names = tuple[str, ...]  # names of modules and ranges, the outermost first
 
 @dataclass(frozen=True)
 class Module:
-    """Time in the device's kernels, ns of a window, and FLOPs, of the calls of one path of names and all below it.
-
-    Alike siblings are one: a layer that a model calls 24 times has 24 `calls`. On a CPU the time is the host's.
-    """
+    """Time and FLOPs of all calls of one path of names and what is below it; alike siblings are one. ns of a window, in
+    the device's kernels, on a CPU the host's."""
 
     path: Names
     calls: int
@@ -37,18 +32,16 @@ class Module:
 
 
 class Spans:
-    """Modules and ranges on the host, which have names, and calls of the backward pass, which have none.
+    """Modules and ranges on the host, which have names, and calls of the backward pass, which have none. `parent` is
+    the span around each, -1 without one; `paths` are the names from the outermost, of a backward call those of its
+    forward operator."""
 
-    `parent` is the span around each on its thread, -1 without one; `paths` are the names from the outermost span to
-    each, of a call of the backward pass those of its forward operator.
-    """
-
-    def __init__(self, recording: Recording) -> None:
-        host = recording.host
-        of_backward = recording.named(lambda name: name.startswith(BACKWARD))[host.name]
-        ranges = recording.named(lambda name: not name.startswith(_NOT_RANGES) and not LOADER.search(name))
+    def __init__(self, trace: Trace) -> None:
+        host = trace.host
+        of_backward = trace.named(lambda name: name.startswith(BACKWARD))[host.name]
+        ranges = trace.named(lambda name: not name.startswith(_NOT_RANGES) and not LOADER.search(name))
         named = host.annotation & ranges[host.name]
-        chosen = np.flatnonzero(named | (of_backward & (host.sequence >= 0) & recording.of_module.any()))
+        chosen = np.flatnonzero(named | (of_backward & (host.sequence >= 0) & trace.of_module.any()))
         self.begin, self.end, self.thread = host.begin[chosen], host.end[chosen], host.thread[chosen]
         self.named, self._order = named[chosen], np.lexsort((-self.end, self.begin, self.thread))
         self.parent, self.paths = np.full(len(chosen), -1), [Names()] * len(chosen)
@@ -59,7 +52,7 @@ class Spans:
             if stack:
                 self.parent[one], self.paths[one] = stack[-1], self.paths[stack[-1]]
             if self.named[one]:
-                name = recording.names[host.name[chosen[one]]]
+                name = trace.names[host.name[chosen[one]]]
                 name = name.removeprefix(MODULE).rpartition("_")[0] if name.startswith(MODULE) else name
                 self.paths[one] = (*self.paths[one], name)
             stack.append(one)
@@ -85,21 +78,19 @@ class Spans:
 
 
 def by_module(
-    recording: Recording, attribution: Attribution, window: Window, spans: Spans, device: int | None = None
+    trace: Trace, attribution: Attribution, window: Window, spans: Spans, device: int | None = None
 ) -> list[Module]:
-    """Every module and range with what lies in it, each before its parts, the longest first; none without any.
-
-    The first, of no name, is all that the device did, on a CPU the window: what its parts leave belongs to no module.
-    """
+    """Every module and range with what lies in it, each before its parts, the longest first; none without any. The
+    first, of no name, is all that the device did, on a CPU the window."""
     if not len(spans.begin):
         return []
     paths, time, flops = [*spans.paths, ()], Counter[Names](), Counter[Names]()  # the last is that of -1: of no module
-    host, activities = recording.host, recording.activities
+    host, activities = trace.host, trace.activities
     owner = spans.at(host.begin, host.thread)
     roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
     if len(activities):
-        launch, called = launch_of(recording), attribution.of_activity
-        launched = spans.at(recording.launches.begin, recording.launches.thread)
+        launch, called = launch_of(trace), attribution.of_activity
+        launched = spans.at(trace.launches.begin, trace.launches.thread)
         of_activity = np.where(launch >= 0, np.append(launched, -1)[launch], np.append(owner, -1)[called])
         mine = window.executed(activities, device)
         mine = mine[np.argsort(activities.begin[mine], kind="stable")]
@@ -141,5 +132,4 @@ def _tree(calls: Counter[Names], time: Counter[Names], flops: Counter[Names]) ->
 def column_of(modules: Sequence[Module]) -> str | None:
     """JSON: the longest modules, each before its parts."""
     kept = sorted(modules, key=lambda one: (-one.time_ns, len(one.path)))[:MOST_MODULES]
-    found = [{**vars(one), "path": list(one.path)} for one in modules if one in kept]
-    return json.dumps(found, ensure_ascii=False) if found else None
+    return json.dumps([vars(one) for one in modules if one in kept], ensure_ascii=False) if kept else None

@@ -1,20 +1,17 @@
-"""Reads what `nsys export --type sqlite` writes into a `Recording`.
-
-Tables and columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference". A column that an export lacks is NULL,
-so that older schemas and cut-down exports are read as far as they go.
-"""
+"""Reads what `nsys export --type sqlite` writes into a `Trace`; a column that an export lacks is NULL. Tables and
+columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference"."""
 
 import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from mfulab.flops.recorded import is_recorded_matmul
+from mfulab.flops.traced import is_traced_matmul
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.recording import COPY, Call, Recording, TraceError, kind_of, step_mark
+from mfulab.tracing.trace import COPY, Call, Trace, TraceError, kind_of, step_mark
 
 EXPORT = "nsys export --type sqlite"
 # What torch.autograd.profiler.emit_nvtx writes, with sizes where record_shapes is on.
@@ -34,13 +31,13 @@ _ACTIVITIES: dict[str, tuple[tuple[str, ...], Callable[[list[str]], str]]] = {
 _RANGES = (59, 60)  # NVTX's push/pop and start/end
 
 
-def read(path: Path) -> list[Recording]:
+def read(path: Path) -> list[Trace]:
     """Reads an export: kernels, copies, the runtime's calls and NVTX ranges. Raises TraceError for any other file."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
             database.text_factory = lambda text: text.decode(errors="replace")
             database.execute("PRAGMA trusted_schema = OFF")
-            return _Export(path, database).recordings()
+            return _Export(path, database).traces()
     except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
         raise TraceError(f"{path}: a damaged export ({error}); copy it, or write it anew: {EXPORT}") from None
 
@@ -59,14 +56,14 @@ class _Export:
         }
         self.apart = "globalPid" in self._columns("CUPTI_ACTIVITY_KIND_KERNEL")
 
-    def recordings(self) -> list[Recording]:
+    def traces(self) -> list[Trace]:
         if not self._columns("CUPTI_ACTIVITY_KIND_KERNEL") and not self._columns("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
-            what = "without CUDA activities: record with nsys profile --trace=cuda,nvtx"
+            what = "a database of another program"
             if any(name.startswith("rocpd_") for name in self.tables):
-                json_option = "record with rocprofv3 --output-format json"
-                raise TraceError(f"{self.path}: a database of rocprofv3 (rocpd), which is not read: {json_option}")
-            known = self._columns("StringIds") or self._columns("META_DATA_EXPORT")
-            raise TraceError(f"{self.path}: {f'an export {what}' if known else 'a database of another program'}")
+                what = "a database of rocprofv3 (rocpd), which is not read: record with rocprofv3 --output-format json"
+            elif self._columns("StringIds") or self._columns("META_DATA_EXPORT"):
+                what = "an export without CUDA activities: record with nsys profile --trace=cuda,nvtx"
+            raise TraceError(f"{self.path}: {what}")
         self._activities()
         calls = self._spans("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid", "correlationId", "nameId")
         for span, (thread, number, name) in calls:
@@ -89,7 +86,6 @@ class _Export:
         return {row[1] for row in self.database.execute(f'PRAGMA table_info("{name}")')}
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of a table's columns, NULL for one that it lacks; no row where there is no table."""
         held = self._columns(table)
         if held:
             chosen = ", ".join(name if name in held else "NULL" for name in columns)
@@ -134,15 +130,14 @@ class _Export:
             found = _RANGE.fullmatch(text)
             name, sequence, sizes = found.group("name", "seq", "sizes") if found else (text, None, None)
             mark = step_mark(name)
-            call = Call(name, tuple(_sizes(sizes)), (), ()) if is_recorded_matmul(name) else None
+            call = Call(name, tuple(_sizes(sizes)), (), ()) if is_traced_matmul(name) else None
             forward = sequence is not None and int(sequence) >= 0
             annotation = mark is not None or "::" not in name
             self.recorder.host_call(span, mark or name, (self._process(thread), thread), -1, forward, annotation, call)
 
 
 def _sizes(text: str | None) -> list[Any]:
-    try:
-        found = json.loads(text) if text else []
-    except ValueError:
-        return []
-    return found if isinstance(found, list) else []
+    with suppress(ValueError):
+        found = json.loads(text or "[]")
+        return found if isinstance(found, list) else []
+    return []

@@ -6,9 +6,10 @@ import gzip
 import json
 import shutil
 import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.events import read
 from mfulab.tracing.modules import Module, Spans, by_module
-from mfulab.tracing.recording import MODULE, TraceError
 from mfulab.tracing.shares import OF_KERNELS, OF_OPERATORS, readings
+from mfulab.tracing.trace import MODULE, TraceError
 from mfulab.tracing.window import STEPS, annotation, windows
 
 Row = dict[str, object]
+Told = tuple[Readings, Analysis | None]
 OPERATOR_COLUMNS = (
     *("operator", "input_shapes", "calls", "self_cpu_time_s", "self_device_time_s"),
     *("flops", "self_cpu_memory_bytes", "self_device_memory_bytes"),
@@ -51,16 +53,14 @@ class TracedPass:
     @functools.cached_property
     def analysis(self) -> Analysis:
         """Time of the traced steps by kind. Raises TraceError if the trace lacks it."""
-        return analyse(recording := read(self.saved)[0], windows(recording)[0])
-
-    @functools.cached_property
-    def _folder(self) -> tempfile.TemporaryDirectory[str]:
-        return tempfile.TemporaryDirectory()
+        return analyse(trace := read(self.saved)[0], windows(trace)[0])
 
     @functools.cached_property
     def saved(self) -> Path:
         """The profiler's own export, kept as long as this object: kineto saves a trace once and raises after that."""
-        path = Path(self._folder.name) / "trace.json"
+        folder = tempfile.TemporaryDirectory()
+        weakref.finalize(self, folder.cleanup)
+        path = Path(folder.name) / "trace.json"
         self.profiler.export_chrome_trace(str(path))
         return path
 
@@ -110,10 +110,8 @@ class BlockTrace:
 
 
 def operator_table(traced: TracedPass) -> list[Row]:
-    """A row for each operator and input shapes, most self time first; times, FLOPs and bytes of all traced steps.
-
-    FLOPs are torch.profiler's own formulas (matmuls, convolutions, element-wise sums), empty if it has none.
-    """
+    """A row for each operator and input shapes, most self time first; times, bytes, and FLOPs by torch.profiler's own
+    formulas (empty without one) of all traced steps."""
     rows: list[Row] = []
     for event in traced.profiler.key_averages(group_by_input_shape=True):
         if event.key.startswith(OURS):
@@ -139,13 +137,8 @@ def module_ranges() -> Iterator[None]:
     def leave(module: torch.nn.Module, _: Any, result: Any) -> None:
         ranges.pop().__exit__(None, None, None)
 
-    before = register_module_forward_pre_hook(enter)
-    after = register_module_forward_hook(leave, always_call=True)
-    try:
+    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True):
         yield
-    finally:
-        before.remove()
-        after.remove()
 
 
 def trace_modules(step: Callable[[], object], device: torch.device, steps: int) -> TracedPass:
@@ -157,13 +150,10 @@ def trace_modules(step: Callable[[], object], device: torch.device, steps: int) 
 def modules_of(traced: TracedPass) -> list[Module]:
     """Times and FLOPs of a step of a traced pass, by module; none where the trace lacks them."""
     with contextlib.suppress(TraceError):
-        recording = read(traced.saved)[0]
-        window = windows(recording)[0]
-        found, steps = by_module(recording, attribute(recording), window, Spans(recording)), window.steps
-        return [
-            replace(one, calls=one.calls // steps, time_ns=one.time_ns // steps, flops=one.flops // steps)
-            for one in found
-        ]
+        trace = read(traced.saved)[0]
+        window = windows(trace)[0]
+        found, steps = by_module(trace, attribute(trace), window, Spans(trace)), window.steps
+        return [Module(one.path, one.calls // steps, one.time_ns // steps, one.flops // steps) for one in found]
     return []
 
 
@@ -181,18 +171,13 @@ def uncounted_operators(traced: TracedPass) -> str | None:
 
 
 def _inside_product(event: Any) -> bool:
-    """True if an operator is how another, counted one is done."""
     parent = event.cpu_parent
     return parent is not None and (is_product(parent.name) or _inside_product(parent))
 
 
-def trace_readings(
-    traced: TracedPass, device: torch.device, step_s: float | None = None
-) -> tuple[Readings, Analysis | None]:
-    """Shares of the traced steps, by kind of kernel and of operator, and what else the trace holds of them.
-
-    `step_s`: seconds that a step takes without a trace. A GPU's shares are then its kernels' time ÷ that.
-    """
+def trace_readings(traced: TracedPass, device: torch.device, step_s: float | None = None) -> Told:
+    """Shares of the traced steps, by kind of kernel and of operator, and what else the trace holds. Where a step takes
+    `step_s` without a trace, a GPU's shares are its kernels' time ÷ that."""
     try:
         analysis = traced.analysis if step_s is None else traced.analysis.untraced(step_s)
     except TraceError as error:

@@ -8,15 +8,14 @@ import numpy as np
 
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
-from mfulab.flops.cost import Cost
-from mfulab.flops.recorded import NO_SHAPES, Recorded, recorded_format
+from mfulab.flops.traced import NO_SHAPES, Traced, traced_format
 from mfulab.tracing import tiles
 from mfulab.tracing.attribution import Attribution
-from mfulab.tracing.recording import COMPUTE, Recording
 from mfulab.tracing.shares import called
+from mfulab.tracing.trace import COMPUTE, Trace
 from mfulab.tracing.window import Window
 
-UNTOLD = Recorded(None, reason=NO_SHAPES)
+UNTOLD = Traced(None, reason=NO_SHAPES)
 
 
 @dataclass
@@ -43,16 +42,6 @@ class Product:
     reason: Said | None = None
 
     @property
-    def tiled_flops(self) -> float:
-        """Operations that the device executes, padding included."""
-        return self.executed_flops * (1.0 if self.executed_ratio is None else self.executed_ratio)
-
-    @property
-    def issued_flops(self) -> float:
-        """Operations that the GPU's own instructions would execute in the time that these take at their rate."""
-        return self.tiled_flops * self.slowdown
-
-    @property
     def misaligned_side(self) -> int | None:
         """Longest side of a matmul that is no multiple of 16 bytes, where its kernel's loads are shorter for that."""
         step = 16 // ELEMENT_BYTES.get(self.format or "", 4)
@@ -60,7 +49,7 @@ class Product:
             return None
         return max((side for side in self.matmul[1:] if side % step), default=None)
 
-    def judge(self, kernels: list[str], recorded: Recorded, blocks: int, capability: tuple[int, int]) -> None:
+    def judge(self, kernels: list[str], recorded: Traced, blocks: int, capability: tuple[int, int]) -> None:
         """Notes what the kernels execute beyond what is counted, and at which rate, each of as many FLOPs."""
         ratios = [tiles.executed_ratio(kernel, recorded, blocks) for kernel in kernels]
         if known := [ratio for ratio in ratios if ratio is not None]:
@@ -77,13 +66,10 @@ class Product:
 
 
 def products_of(
-    recording: Recording, attribution: Attribution, window: Window, device: int | None = None
+    trace: Trace, attribution: Attribution, window: Window, device: int | None = None
 ) -> tuple[list[Product], dict[str, tuple[int, Said]], dict[int, Product]]:
-    """The window's products with their FLOPs, those of unknown FLOPs, and the product of each call.
-
-    With `device`, those of which that device executed a kernel.
-    """
-    host, activities, on_gpu = recording.host, recording.activities, len(recording.activities) > 0
+    """The window's products with their FLOPs, those of unknown FLOPs, and the product of each call, of one device."""
+    host, activities, on_gpu = trace.host, trace.activities, len(trace.activities) > 0
     roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
     times, kernels, spans = Counter[int](), dict[int, list[int]](), (activities.end - activities.begin).tolist()
     if on_gpu:
@@ -99,31 +85,27 @@ def products_of(
             times[root] += (time := int(host.end[root] - host.begin[root]))
             if above >= 0:  # a product of unknown FLOPs around it, of which the rest is left
                 times[above] -= time
-    properties = recording.device_properties(device)
+    properties = trace.device_properties(device)
     capability = properties.get("computeMajor", 0), properties.get("computeMinor", 0)
     found, of_call = dict[Any, Product](), dict[int, Product]()
     for root in roots.tolist():
         call = host.calls.get(root)
         inner = host.calls.get(attribution.innermost[root], call)
-        launched = {one: recording.names[activities.name[one]] for one in kernels.get(root, ())}
-        product_format = recorded_format(inner.types) if inner else None
+        launched = {one: trace.names[activities.name[one]] for one in kernels.get(root, ())}
+        product_format = traced_format(inner.types) if inner else None
         if product_format == "fp32" and any(map(tiles.rounds_to_tf32, launched.values())):
             product_format = "tf32"
         again = bool(attribution.recomputed[root])
-        main = max(
-            (one for one, kernel in launched.items() if tiles.multiplies(kernel)), key=spans.__getitem__, default=-1
-        )
-        name, kernel = recording.names[host.name[root]], launched.get(main, "")
+        main = max((at for at, name in launched.items() if tiles.multiplies(name)), key=spans.__getitem__, default=-1)
+        name, kernel = trace.names[host.name[root]], launched.get(main, "")
         product_format = product_format or tiles.format_of(kernel)
         recorded = attribution.costs.get(id(call), UNTOLD)
         key = (id(call) if call else name, product_format, again, kernel)
         product = found.get(key)
         if product is None:
             shapes = str([shape for shape in call.shapes if shape]) if call and any(call.shapes) else ""
-            product = found[key] = Product(
-                name, shapes, product_format, again, kernel=kernel, reason=recorded.reason, matmul=recorded.matmul,
-                elements=recorded.elements, bytes_moved=recorded.bytes_moved,
-            )  # fmt: skip
+            about = {each: getattr(recorded, each) for each in ("reason", "matmul", "elements", "bytes_moved")}
+            product = found[key] = Product(name, shapes, product_format, again, kernel=kernel, **about)
             if kernel:
                 # A convolution's backward pass is two matmuls of as many FLOPs; of others the longest kernel tells.
                 names = list(filter(tiles.multiplies, launched.values())) if recorded.convolution else [kernel]
@@ -133,10 +115,9 @@ def products_of(
         product.time_ns += times[root]
         if times[root]:
             product.shortest_ns = min(times[root], product.shortest_ns or times[root])
-        cost = recorded.cost or Cost(0, 0, 0)
-        product.flops += cost.flops
-        product.causal_flops += cost.causal_flops
-        product.executed_flops += cost.executed_flops
+        if cost := recorded.cost:
+            for what in ("flops", "causal_flops", "executed_flops"):
+                setattr(product, what, getattr(product, what) + getattr(cost, what))
     told = (product for product in found.values() if product.time_ns or not product.reason)
     ordered = sorted(told, key=lambda product: -product.time_ns)
     uncounted: dict[str, tuple[int, Said]] = {}
@@ -144,29 +125,23 @@ def products_of(
         if product.reason:
             before, reason = uncounted.get(product.name, (0, product.reason))
             uncounted[product.name] = before + product.time_ns, reason
-    return ordered, uncounted | _unknown(recording, attribution, window, device), of_call
+    return ordered, uncounted | _unknown(trace, attribution, window, device), of_call
 
 
-def _unknown(
-    recording: Recording, attribution: Attribution, window: Window, device: int | None
-) -> dict[str, tuple[int, Said]]:
+def _unknown(trace: Trace, attribution: Attribution, window: Window, device: int | None) -> dict[str, tuple[int, Said]]:
     """Operators without a formula whose kernels multiply by their names, and such kernels of no operator."""
-    activities, host = recording.activities, recording.host
-    chosen = (
-        (activities.kind == COMPUTE)
-        & recording.named(tiles.multiplies)[activities.name]
-        & (attribution.product_of_activity < 0)
-        & (activities.begin >= window.begin)
-        & (activities.begin < window.end)
-        & (device is None or activities.device == device)
-    )
+    activities, host = trace.activities, trace.host
+    inside = (activities.begin >= window.begin) & (activities.begin < window.end)
+    multiplied = (activities.kind == COMPUTE) & trace.named(tiles.multiplies)[activities.name]
+    on_device = (device is None) | (activities.device == device)
+    chosen = inside & multiplied & (attribution.product_of_activity < 0) & on_device
     found, owners = dict[str, tuple[int, Said]](), attribution.operator_of_activity
     for one in np.flatnonzero(chosen):
-        name, reason = recording.names[activities.name[one]], Said("of_no_operator")
+        name, reason = trace.names[activities.name[one]], Said("of_no_operator")
         if attribution.by_graph[one]:
             reason = Said("by_graph")
         elif owners[one] >= 0:
-            name, reason = called(recording.names[host.name[owners[one]]]), Said("no_formula")
+            name, reason = called(trace.names[host.name[owners[one]]]), Said("no_formula")
         time = int(activities.end[one] - activities.begin[one])
         found[name] = found.get(name, (0, reason))[0] + time, reason
     return found

@@ -1,5 +1,6 @@
-"""Makes `Recording`s of the events that a reader of a format finds, and leaves out what cannot have happened."""
+"""Makes `Trace`s of the events that a reader of a format finds, one a process, without what cannot have happened."""
 
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from mfulab.core.said import Said
-from mfulab.tracing import processes
-from mfulab.tracing.recording import (
+from mfulab.tracing.trace import (
     Activities,
     Call,
     Collective,
     HostCalls,
     Indices,
     Launches,
-    Recording,
+    Pair,
+    Span,
+    Trace,
     TraceError,
     launch_delays,
     launch_of,
@@ -25,11 +27,12 @@ from mfulab.tracing.recording import (
 )
 
 CLOCKS_APART_NS = 1_000_000  # a kernel that begins so long before its launch was timed by another clock
+_NUMBER = re.compile(r"\s*\d+\s*$")
 PAUSE_NS = 3600 * 10**9  # no profile pauses for an hour, and no event takes one
 
 
 class Recorder:
-    """Makes the columns of a `Recording`, event by event; -1 stands for a number that an event does not hold."""
+    """Makes the columns of a `Trace`, event by event; -1 stands for a number that an event does not hold."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,10 +57,7 @@ class Recorder:
         self, span: tuple[int, int], kind: int, name: str, place: tuple[Any, int], stream: int, correlation: int,
         external: int, blocks: int, collective: Collective | None = None,
     ) -> None:  # fmt: skip
-        """Adds what a device executed: `kind` of `KINDS`, and the blocks of its grid, 0 where they are not known.
-
-        `place` is the process, as the file tells it, and the device's number in it.
-        """
+        """Adds what a device executed: `kind` of `KINDS`, process and device, and blocks of its grid, 0 if unknown."""
         number = self._places.setdefault(place, len(self._places))
         self._activities.extend((*span, kind, self._name(name), number, stream, correlation, external, blocks))
         if collective:
@@ -76,9 +76,7 @@ class Recorder:
             self._calls[len(self._host) // 8] = self._shared[text]
         self._host.extend((*span, self._name(name), number, external, forward, annotation, sequence))
 
-    def launch(
-        self, span: tuple[int, int], thread: tuple[Any, Any], correlation: int, name: str, kernel: str = ""
-    ) -> None:
+    def launch(self, span: Span, thread: Pair, correlation: int, name: str, kernel: str = "") -> None:
         """Adds a call of the runtime, with the name of the kernel that it launches where that is known."""
         launched = self._name(kernel) if kernel else -1
         number = self._threads.setdefault(thread, len(self._threads))
@@ -90,14 +88,12 @@ class Recorder:
             known = self._numbers[name] = self._names.setdefault(printable(name), len(self._names))
         return known
 
-    def done(self, metadata: dict[str, Any], events: int | None = None, notes: Sequence[Said] = ()) -> list[Recording]:
-        """A recording of each process that launched or marked steps, of all events so far; `events` are the file's.
-
-        Raises TraceError: kernels begin before they were launched, so another clock than the host's timed them.
-        """
+    def done(self, metadata: dict[str, Any], events: int | None = None, notes: Sequence[Said] = ()) -> list[Trace]:
+        """A trace of each process that launched or marked steps, of all events so far; `events` are the file's.
+        Raises TraceError where another clock than the host's timed kernels."""
         activities, host, launches = map(_columns, (self._activities, self._host, self._launches), (9, 8, 6))
         *spans, forward, annotation, sequence = host
-        recording = Recording(
+        trace = Trace(
             self.path, list(self._names), Activities(*activities),
             HostCalls(*[*spans, forward.astype(bool), annotation.astype(bool), sequence, self._calls]),
             Launches(*launches), metadata,
@@ -106,39 +102,37 @@ class Recorder:
         )  # fmt: skip
         threads, places = [process for process, _ in self._threads], [process for process, _ in self._places]
         devices = np.array([device for _, device in self._places], np.int64)
-        found = [_checked(part, devices) for part in processes.split(recording, threads, places)]
+        found = [_checked(part, devices) for part in _split(trace, threads, places)]
         if executed := [part.activities for part in found if len(part.activities)]:
             span = int(min(one.begin.min() for one in executed)), int(max(one.end.max() for one in executed))
             found = [replace(part, span=span) for part in found]
         return found
 
 
-def _checked(recording: Recording, devices: Indices) -> Recording:
-    """One process's recording with its devices' numbers, without impossible events, each stream one at a time."""
-    recording = _possible(recording)  # while devices are numbered by their places, from 0
-    activities = recording.activities
+def _checked(trace: Trace, devices: Indices) -> Trace:
+    """One process's trace with its devices' numbers, without impossible events, each stream one at a time."""
+    trace = _possible(trace)  # while devices are numbered by their places, from 0
+    activities = trace.activities
     activities.device = devices[activities.device] if len(activities) else activities.device
-    held = recording.collectives
-    recording.collectives = [(begin, end, int(devices[place]), what) for begin, end, place, what in held]
-    for device in np.unique(recording.activities.device).tolist():
-        delays = launch_delays(recording, device)
+    held = trace.collectives
+    trace.collectives = [(begin, end, int(devices[place]), what) for begin, end, place, what in held]
+    for device in np.unique(trace.activities.device).tolist():
+        delays = launch_delays(trace, device)
         if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:
             raise TraceError(
-                f"{recording.path}: overlapping clocks: kernels of device {device} begin {apart / 1e6:,.1f} ms before "
+                f"{trace.path}: overlapping clocks: kernels of device {device} begin {apart / 1e6:,.1f} ms before "
                 f"they are launched (median), so device and host times cannot be joined"
             )
-        if cut := _trim(recording.activities, device):
-            recording.trimmed[device] = cut
-    return recording
+        if cut := _trim(trace.activities, device):
+            trace.trimmed[device] = cut
+    return trace
 
 
-def _possible(recording: Recording) -> Recording:
-    """Leaves out events at times that cannot be, which would stretch windows; a note counts them.
-
-    An activity at 0 before all that the host did was never timed. Events an hour away from most others, or as long,
-    have a broken stamp. A kernel long before its launch has one too, unless most have: then the clocks differ.
-    """
-    columns = recording.activities, recording.host, recording.launches
+def _possible(trace: Trace) -> Trace:
+    """Leaves out events at times that cannot be; a note counts them. An activity at 0 before all that the host did was
+    never timed. Events an hour away from most others, or as long, have a broken stamp. A kernel long before its launch
+    has one too, unless most have: then the clocks differ."""
+    columns = trace.activities, trace.host, trace.launches
     begin, end = (np.concatenate([getattr(column, name) for column in columns]) for name in ("begin", "end"))
     held = end - begin < PAUSE_NS
     if held.any() and begin[held].max() - begin[held].min() > PAUSE_NS:
@@ -146,30 +140,26 @@ def _possible(recording: Recording) -> Recording:
         run = np.empty(len(begin), np.int64)
         run[order] = np.cumsum(np.diff(begin[order], prepend=begin[order[0]]) > PAUSE_NS)
         held &= run == np.bincount(run[held]).argmax()
-    count, mine = len(recording.activities), recording.activities
+    count, mine = len(trace.activities), trace.activities
     called = begin[count:][held[count:]]
     if len(called):
         held[:count] &= (mine.begin != 0) | (called.min() <= CLOCKS_APART_NS)
-    found = launch_of(recording)
+    found = launch_of(trace)
     linked = (found >= 0) & held[:count]
-    early = linked & (mine.begin < np.append(recording.launches.begin, 0)[found] - CLOCKS_APART_NS)
-    of_device = [
-        np.bincount(mine.device[chosen], minlength=mine.device.max(initial=0) + 1) for chosen in (early, linked)
-    ]
+    early = linked & (mine.begin < np.append(trace.launches.begin, 0)[found] - CLOCKS_APART_NS)
+    most = mine.device.max(initial=0) + 1
+    of_device = [np.bincount(mine.device[chosen], minlength=most) for chosen in (early, linked)]
     held[:count] &= ~(early & (2 * of_device[0] < of_device[1])[mine.device])
     if held.all():
-        return recording
+        return trace
     masks = np.split(held, np.cumsum([len(column) for column in columns[:2]]))
-    kept = recording.chosen(*masks)
+    kept = trace.chosen(*masks)
     kept.notes.append(Said("impossible_times", {"count": int((~held).sum())}))
     return kept
 
 
 def _trim(activities: Activities, device: int) -> tuple[int, int] | None:
-    """Lets each activity begin where those before it on its stream have ended: a stream executes one at a time.
-
-    Their union stays as it is. Returns how many were cut and by how many ns in all; None without overlap.
-    """
+    """Lets an activity begin where its stream is free; returns how many were cut and by how many ns, None without."""
     count = lost = 0
     mine = np.flatnonzero((activities.device == device) & (activities.stream >= 0))
     for stream in np.unique(activities.stream[mine]):
@@ -185,3 +175,60 @@ def _trim(activities: Activities, device: int) -> tuple[int, int] | None:
 
 def _columns(flat: "array[int]", count: int) -> list[Any]:
     return list(np.array(flat, np.int64).reshape(-1, count).T.copy())
+
+
+def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[Trace]:
+    """A trace of each process that launched work, or marked steps; the whole where there is but one. `threads` are the
+    process of each thread, `places` that of each device, as the file names them: in a trace of torch it may be the
+    device's number."""
+    host, launches = trace.host, trace.launches
+    names = _names([*dict.fromkeys(threads)], [*dict.fromkeys(places)])
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names[one] for one in threads))}
+    of_thread = np.array([numbers[names[one]] for one in threads], np.int64)
+    marks = trace.named(lambda name: name.startswith("ProfilerStep#"))[host.name] & host.annotation
+    owners = np.unique(of_thread[launches.thread if len(launches) else host.thread[marks]]).tolist()
+    if len(owners) < 2:
+        return [trace]
+    of_place = [numbers.get(names[one], -1) for one in places]
+    of_place = _assigned(trace, of_thread[launches.thread], of_place, owners)
+    labels, found = {number: str(name) for name, number in numbers.items()}, []
+    said = [int(told[0]) if len(told := re.findall(r"\d+", labels[one])) == 1 else -1 for one in owners]
+    ranks = said if len(set(said)) == len(said) and max(said) < len(said) else list(range(len(owners)))
+    of_thread = np.where(np.isin(of_thread, owners), of_thread, owners[0])
+    of_activity = np.array(of_place, np.int64)[trace.activities.device]
+    for owner, rank in zip(owners, ranks, strict=True):
+        masks = of_activity == owner, of_thread[host.thread] == owner, of_thread[launches.thread] == owner
+        part = trace.chosen(*masks)
+        held = [one for one in trace.collectives if of_place[one[2]] == owner]
+        note = Said("one_of_processes", {"process": labels[owner].strip(), "count": len(owners)})
+        about = {"distributedInfo": {"rank": rank, "world_size": len(owners)}}
+        metadata, notes = trace.metadata | about, [*trace.notes, note]
+        found.append(replace(part, metadata=metadata, collectives=held, notes=notes, ranks=len(owners)))
+    return found
+
+
+def _names(threads: list[Any], places: list[Any]) -> dict[Any, Any]:
+    """Processes' names without numbers: "[TP01] 4242" in a merged file, whose device is called "[TP01] 1"."""
+    known = set(threads)
+    if all(one in known for one in places):
+        return {one: one for one in threads}
+    return {one: (_NUMBER.sub("", one) or one) if isinstance(one, str) else one for one in (*threads, *places)}
+
+
+def _assigned(trace: Trace, of_launch: Indices, of_place: list[int], owners: list[int]) -> list[int]:
+    """The process of each place: as it is named, else whose launches precede most of what was executed there."""
+    activities, launches = trace.activities, trace.launches
+    taken = set(of_place)
+    for place, named in enumerate(of_place):
+        if named in owners:
+            continue
+        mine, scores = np.flatnonzero(activities.device == place), []
+        for owner in owners:
+            chosen = np.flatnonzero(of_launch == owner)
+            begins = dict(zip(launches.correlation[chosen].tolist(), launches.begin[chosen].tolist(), strict=True))
+            pairs = zip(activities.correlation[mine].tolist(), activities.begin[mine].tolist(), strict=True)
+            scores.append(sum(begins.get(number, begin + 1) <= begin for number, begin in pairs))
+        best = max(range(len(owners)), key=lambda one: (scores[one], owners[one] not in taken, -one))
+        of_place[place] = owners[best]
+        taken.add(owners[best])
+    return of_place

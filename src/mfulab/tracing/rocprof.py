@@ -1,8 +1,5 @@
-"""Reads the JSON of rocprofv3 (`rocprofv3 --sys-trace --output-format json`) into a `Recording`.
-
-Schema: ROCm, rocprofiler-sdk, "Using rocprofv3": a list of processes with agents, kernel symbols, strings and
-buffer records. Times are whole nanoseconds.
-"""
+"""Reads the JSON of rocprofv3 (`rocprofv3 --sys-trace --output-format json`) into a `Trace`. Schema: ROCm,
+rocprofiler-sdk, "Using rocprofv3". Times are whole nanoseconds."""
 
 import json
 import math
@@ -11,14 +8,14 @@ from typing import Any
 
 from mfulab.tracing.chrome import Stream
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.recording import COPY, Recording, TraceError, kind_of, step_mark
+from mfulab.tracing.trace import COPY, Trace, TraceError, kind_of, step_mark
 
 TOOL = b'"rocprofiler-sdk-tool"'
 GPU = 2  # an agent's type
 _NAMES = ("formatted_kernel_name", "demangled_kernel_name", "truncated_kernel_name", "kernel_name")
 
 
-def read(path: Path) -> list[Recording]:
+def read(path: Path) -> list[Trace]:
     """Reads kernels, copies, calls of HIP and ranges of ROCTx. Raises TraceError: cut, another schema, no kernel."""
     try:
         processes = json.loads(b"".join(Stream(path).chunks()))["rocprofiler-sdk-tool"]
@@ -28,9 +25,8 @@ def read(path: Path) -> list[Recording]:
     try:
         count = sum(_process(recorder, number, one, properties) for number, one in enumerate(processes))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise TraceError(
-            f"{path}: a schema of rocprofv3 that is not known here ({type(error).__name__}: {error})"
-        ) from None
+        why = f"a schema of rocprofv3 that is not known here ({type(error).__name__}: {error})"
+        raise TraceError(f"{path}: {why}") from None
     if not recorder.executed:
         raise TraceError(f"{path}: rocprofv3 recorded no kernel or copy: record with --kernel-trace or --sys-trace")
     return recorder.done({"deviceProperties": properties}, count)

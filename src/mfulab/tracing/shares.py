@@ -8,7 +8,7 @@ import numpy as np
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.tracing.attribution import COMPILED, FUSED
 from mfulab.tracing.intervals import Intervals
-from mfulab.tracing.recording import Activities, HostCalls, Indices, Recording
+from mfulab.tracing.trace import Activities, HostCalls, Indices, Trace
 
 SOURCE = "profiler trace"
 OF_KERNELS = (
@@ -22,11 +22,10 @@ LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__")
 # products of unknown FLOPs, other operators, what a graph launched, and what none of these covers.
 SPENT = (*("products", "recomputed", "uncounted", "others", "graph", "communication", "copies", "input_wait", "idle"),)
 MULTIPLYING = SPENT[:3]
+Values = Mapping[str, float | None]
 
 
-def readings(
-    values: Mapping[str, float | None], source: str = SOURCE, window_s: float | None = None, reason: str = ""
-) -> Readings:
+def readings(values: Values, source: str = SOURCE, window_s: float | None = None, reason: str = "") -> Readings:
     """Values by column with their units; `reason` says why they are None."""
     units = {name: "%" if name.endswith("_percent") else "s" if name.endswith("_s") else "" for name in values}
     return {name: Reading(value, units[name], source, window_s, reason) for name, value in values.items()}
@@ -42,10 +41,10 @@ def called(name: str) -> str:
     return FUSED if name.startswith(COMPILED) else name
 
 
-def waits(recording: Recording) -> Intervals:
+def waits(trace: Trace) -> Intervals:
     """The spans in which the host waited for its DataLoader."""
-    chosen = recording.named(LOADER.search)[recording.host.name]
-    return Intervals(recording.host.begin[chosen], recording.host.end[chosen])
+    chosen = trace.named(LOADER.search)[trace.host.name]
+    return Intervals(trace.host.begin[chosen], trace.host.end[chosen])
 
 
 def lengths_by_name(names: list[str], spans: Activities | HostCalls, chosen: Indices) -> dict[str, list[int]]:

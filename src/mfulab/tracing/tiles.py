@@ -4,7 +4,7 @@ import functools
 import re
 from math import prod
 
-from mfulab.flops.recorded import Recorded
+from mfulab.flops.traced import Traced
 
 # Rows and columns of the tile of a block, and where it is told the elements of k that a step takes.
 _TILES = (
@@ -37,10 +37,8 @@ _PRODUCT = re.compile(
 @functools.cache
 def tile_of(kernel: str) -> tuple[int, int, int] | None:
     """(m, n) of the tile that one block computes, and k of a step, 1 if untold; None where the name does not tell."""
-    for pattern in _TILES:
-        if found := pattern.search(kernel):
-            return int(found[1]), int(found[2]), int(found[3] or 1)
-    return None
+    found = next(filter(None, (pattern.search(kernel) for pattern in _TILES)), None)
+    return (int(found[1]), int(found[2]), int(found[3] or 1)) if found else None
 
 
 @functools.cache
@@ -85,31 +83,25 @@ def slowdown_of(kernel: str, product_format: str | None, capability: tuple[int, 
     return min(found, 1.5) if product_format == "tf32" else found  # k of 8 is the whole width of tf32
 
 
-def executed_ratio(kernel: str, recorded: Recorded, blocks: int = 0) -> float | None:
+def executed_ratio(kernel: str, recorded: Traced, blocks: int = 0) -> float | None:
     """Operations that a kernel executes ÷ FLOPs that are counted of it, attention full; None where nothing tells."""
     if recorded.attention:
         return _attention(kernel, *recorded.attention)
-    if (tile := tile_of(kernel)) is None:
-        return None
-    if recorded.convolution:
+    tile = tile_of(kernel)
+    if tile and recorded.convolution:
         return _convolution(kernel, tile, *recorded.convolution)
-    if recorded.matmul is None:
+    if tile is None or recorded.matmul is None:
         return None
     batch, m, n, k = recorded.matmul
     return _tiled(m, n, tile, blocks, batch) * _whole(k, tile[2])
 
 
 def _whole(side: int, step: int) -> float:
-    """A side in whole steps ÷ the side."""
     return -(-side // step) * step / side
 
 
 def _tiled(m: int, n: int, tile: tuple[int, int, int], blocks: int, batch: int) -> float:
-    """Work on whole tiles ÷ work on the matmul's own m × n.
-
-    BLAS libraries count columns first, so a row-major matmul's n lies along the tile's first side; where the number
-    of blocks launched fits only the other way round, that is taken.
-    """
+    """Work on whole tiles ÷ m × n; a row-major n lies along BLAS's first side, unless the blocks fit only otherwise."""
     straight, swapped = ((-(-first // tile[0]), -(-second // tile[1])) for first, second in ((m, n), (n, m)))
     tiles = straight if blocks and batch * prod(straight) == blocks != batch * prod(swapped) else swapped
     return prod(tiles) * prod(tile[:2]) / (m * n)

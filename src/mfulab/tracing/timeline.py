@@ -15,8 +15,8 @@ from mfulab.tracing.chrome import Stream
 from mfulab.tracing.device_time import CAUSES, DeviceTime
 from mfulab.tracing.formats import reader_of
 from mfulab.tracing.intervals import Intervals, exclusive, within
-from mfulab.tracing.recording import Recording, Times
 from mfulab.tracing.shares import SPENT, waits
+from mfulab.tracing.trace import Times, Trace
 
 PARTS = 240  # of a step, in the short form
 POINTS = 400  # of MFU over a window
@@ -27,7 +27,7 @@ _OPENING = re.compile(rb'(?:"traceEvents"\s*:\s*|\A\s*)\[')
 
 def pieces(told: DeviceTime) -> dict[str, Intervals]:
     """The window in order: of each kind of time the stretches that no kind before it covers; together they are it."""
-    kinds = [*map(told.where, told.layers), waits(told.recording)]
+    kinds = [*map(told.where, told.layers), waits(told.trace)]
     return dict(zip(SPENT, exclusive(kinds, *told.window.span), strict=True))
 
 
@@ -61,10 +61,7 @@ def mfu_over_time(told: DeviceTime, flops: dict[int, int], peak_flop_s: float) -
 def tracks(
     number: int, told: DeviceTime, flops: dict[int, int], peak_flop_s: float | None, verdict: str, names: dict[str, str]
 ) -> Iterator[str]:
-    """Events, as JSON, of the tracks of the row of this number.
-
-    `names` are those of kinds and causes, `verdict` is a sentence.
-    """
+    """Events, as JSON, of one row's tracks; `names` are those of kinds and causes, `verdict` is a sentence."""
     process = PROCESS + number
     yield json.dumps({"ph": "M", "name": "process_name", "pid": process, "args": {"name": "mfulab"}})
     yield json.dumps({"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": -1}})
@@ -75,10 +72,10 @@ def tracks(
         if kind != "idle":
             for begin, end in zip(*(times.tolist() for times in spans), strict=True):
                 yield _slice(names.get(kind, kind), begin, end, process, 1)
-    recording = told.recording
+    trace = told.trace
     for place, (begin, end) in enumerate(zip(told.idle.begin.tolist(), told.idle.end.tolist(), strict=True)):
         cause, last = CAUSES[told.cause[place]], int(told.ended[place])
-        ended_by = recording.names[recording.activities.name[told.inside[last]]] if last >= 0 else ""
+        ended_by = trace.names[trace.activities.name[told.inside[last]]] if last >= 0 else ""
         yield _slice(names.get(cause, cause), begin, end, process, 2, {"ended by": ended_by})
     if peak_flop_s:
         for at, percent in zip(*(one.tolist() for one in mfu_over_time(told, flops, peak_flop_s)), strict=True):
@@ -98,17 +95,14 @@ def _microseconds(time: int) -> str:
     return f"{time // 1000}.{time % 1000:03d}"
 
 
-def write(target: Path, recordings: Sequence[Recording], added: list[str]) -> None:
-    """Writes one file's trace with `added` events: torch.profiler's text as it is, that of another
-    trace format as it was read.
-
-    Raises ConfigurationError where `target` cannot be written.
-    """
-    path = recordings[0].path
+def write(target: Path, traces: Sequence[Trace], added: list[str]) -> None:
+    """Writes one file's trace with `added` events: torch.profiler's text as it is, that of another trace format as it
+    was read. Raises ConfigurationError where `target` cannot be written."""
+    path = traces[0].path
     try:
         with gzip.open(target, "wb") if target.suffix == ".gz" else target.open("wb") as out:
             if reader_of(path) is not events:
-                held = (event for recording in recordings for event in _activities(recording))
+                held = (event for trace in traces for event in _activities(trace))
                 out.write(b'{"traceEvents":[' + ",".join([*added, *held]).encode() + b"]}")
                 return
             text, opened = b"", False
@@ -123,11 +117,9 @@ def write(target: Path, recordings: Sequence[Recording], added: list[str]) -> No
         raise ConfigurationError(f"{target}: cannot be written: {error.strerror or error}") from None
 
 
-def _activities(recording: Recording) -> Iterator[str]:
-    """Gives what the devices executed, a track each stream, and the host's calls, one each thread."""
-    activities, host = recording.activities, recording.host
+def _activities(trace: Trace) -> Iterator[str]:
+    activities, host = trace.activities, trace.host
     columns = (activities.begin, activities.end, activities.name, activities.device, activities.stream)
-    called = (host.begin, host.end, host.name, np.full(len(host), PROCESS - 1), host.thread)
-    for each in (columns, called):
+    for each in (columns, (host.begin, host.end, host.name, np.full(len(host), PROCESS - 1), host.thread)):
         for begin, end, name, process, track in zip(*(one.tolist() for one in each), strict=True):
-            yield _slice(recording.names[name], begin, end, process, track)
+            yield _slice(trace.names[name], begin, end, process, track)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from mfulab.core.said import Said
 from mfulab.tracing.intervals import Intervals, clip, length, union
-from mfulab.tracing.recording import Activities, Indices, Recording, Times, TraceError, launch_of
+from mfulab.tracing.trace import Activities, Indices, Times, Trace, TraceError, launch_of
 
 # The annotation around steps that mfulab traces itself; their number follows.
 STEPS = "mfulab traced steps"
@@ -60,14 +60,11 @@ def annotation(steps: int) -> str:
     return f"{STEPS}: {steps}"
 
 
-def windows(recording: Recording, steps: int | None = None) -> list[Window]:
-    """One window for each run of consecutive steps; `steps` is their number where the trace does not tell.
-
-    Raises TraceError: there is no time in it.
-    """
-    host, marks, found = recording.host, [], list[Window]()
+def windows(trace: Trace, steps: int | None = None) -> list[Window]:
+    """One window for each run of consecutive steps, else one of `steps`. Raises TraceError: there is no time in it."""
+    host, marks, found = trace.host, [], list[Window]()
     for index in np.flatnonzero(host.annotation):
-        name = recording.names[host.name[index]]
+        name = trace.names[host.name[index]]
         if name.startswith(STEPS):
             count = int(name.rpartition(":")[2]) if ":" in name else 1
             begin, end = int(host.begin[index]), int(host.end[index])
@@ -77,27 +74,24 @@ def windows(recording: Recording, steps: int | None = None) -> list[Window]:
             marks.append((int(step[1]), int(host.begin[index]), int(host.end[index])))
     if marks and not found:
         numbered = groupby(enumerate(sorted(set(marks))), lambda one: one[1][0] - one[0])
-        found = [_stretch(recording, [mark for _, mark in run]) for _, run in numbered]
+        found = [_stretch(trace, [mark for _, mark in run]) for _, run in numbered]
     for one in found:
         if one.steps < 1 or one.length <= 0:
-            raise TraceError(f"{recording.path}: {one.steps} steps of {one.length} ns: no step was recorded whole")
+            raise TraceError(f"{trace.path}: {one.steps} steps of {one.length} ns: no step was recorded whole")
     if found:
         return found
-    held = ~recording.of_module
+    held = ~trace.of_module
     own = int(host.begin[held].min(initial=1 << 62)), int(host.end[held].max(initial=0))
-    begin, end = (recording.span if len(recording.activities) else None) or own
+    begin, end = (trace.span if len(trace.activities) else None) or own
     if begin >= end:
-        raise TraceError(f"{recording.path}: the trace spans no time: every event has a duration of 0")
-    source = Said("from_activities" if len(recording.activities) else "from_operators")
+        raise TraceError(f"{trace.path}: the trace spans no time: every event has a duration of 0")
+    source = Said("from_activities" if len(trace.activities) else "from_operators")
     return [Window(begin, end, steps or 1, (source,) if steps else (source, Said("taken_for_one")))]
 
 
-def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:
-    """The steps of one run without warm-up, from the end of earlier work on the device to the end of their own.
-
-    A device lags behind a host that does not wait for it, at both ends alike: the time between two completions is the
-    period of its steps, and the host's marks alone are not.
-    """
+def _stretch(trace: Trace, run: list[tuple[int, int, int]]) -> Window:
+    """The steps of one run without warm-up, from the end of earlier work on the device to the end of their own: the
+    time between two completions is their period, and the host's marks alone are not."""
     left_out = 0
     while len(run) >= 3:
         median = float(np.median([end - begin for _, begin, end in run[1:]]))
@@ -105,26 +99,21 @@ def _stretch(recording: Recording, run: list[tuple[int, int, int]]) -> Window:
             break
         run, left_out = run[1:], left_out + 1
     begin, end = run[0][1], run[-1][2]
-    first, last = _on_device(recording, begin, end)
-    source = [Said("profiler_steps")]
-    if first > begin:
-        source.append(Said("earlier_work_left_out", {"ms": (first - begin) / 1e6}))
-    if last > end:
-        source.append(Said("launched_later", {"ms": (last - end) / 1e6}))
-    if left_out:
-        source.append(Said("warm_up_left_out", {"count": left_out}))
-    lengths = tuple(until - since for _, since, until in run)
-    return Window(first, max(end, last), len(run), tuple(source), run[0][0], run[-1][0], begin, end, lengths)
+    first, last = _on_device(trace, begin, end)
+    source = (
+        Said("profiler_steps"),
+        Said("earlier_work_left_out", {"ms": (first - begin) / 1e6}) if first > begin else None,
+        Said("launched_later", {"ms": (last - end) / 1e6}) if last > end else None,
+        Said("warm_up_left_out", {"count": left_out}) if left_out else None,
+    )
+    lengths, said = tuple(until - since for _, since, until in run), tuple(filter(None, source))
+    return Window(first, max(end, last), len(run), said, run[0][0], run[-1][0], begin, end, lengths)
 
 
-def _on_device(recording: Recording, begin: int, end: int) -> tuple[int, int]:
-    """Times between which a device did the work of the steps that the host marked from `begin` to `end`.
-
-    They are completions on the stream that works most for these steps: of earlier work, `begin` where none is left, and
-    of the steps' own. Work on other streams may run ahead, and the period holds as much of it at both ends.
-    """
-    activities, found = recording.activities, launch_of(recording)
-    times = np.append(recording.launches.begin, end)[found]
+def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:
+    """Times between which the main stream completed earlier work and that of steps marked from `begin` to `end`."""
+    activities, found = trace.activities, launch_of(trace)
+    times = np.append(trace.launches.begin, end)[found]
     own = (times >= begin) & (times < end) & (found >= 0)
     if not own.any():
         return begin, end

@@ -1,23 +1,19 @@
-"""Reads a profile of JAX or TensorFlow (`*.xplane.pb`), on GPUs and TPUs, into a `Recording`.
+"""Reads a profile of JAX or TensorFlow (`*.xplane.pb`), on GPUs and TPUs, into a `Trace`. Messages:
+tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA. A TPU names its own FLOPs and bytes of each
+operator; on a GPU they are counted from the module that the profile holds."""
 
-Messages: tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA; only the fields read here are
-declared, and protobuf skips the rest. A TPU names its own FLOPs and bytes of each operator; on a GPU they are counted
-from the module that the profile holds.
-"""
-
+import functools
 import math
 import re
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mfulab.core.errors import lacks
-from mfulab.flops.recorded import XLA_TYPES
+from mfulab.flops.traced import XLA_TYPES
 from mfulab.tracing.chrome import Stream
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.recording import COPY, Call, Recording, TraceError, kind_of, step_mark
-from mfulab.tracing.xplane_schema import XLA_ELEMENTS, message
+from mfulab.tracing.trace import COMMUNICATION, COPY, Call, Pair, Span, Trace, TraceError, kind_of, step_mark
 
 _DEVICE = re.compile(r"/device:(\w+):(\d+)")
 _COPY = re.compile(r"[Mm]emcpy|[Mm]emset")
@@ -30,11 +26,9 @@ _NEW = 1 << 40  # with the number of events so far a number by which activities 
 _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 
 
-def read(path: Path) -> list[Recording]:
-    """Reads a profile: what devices executed, HLO operators with their FLOPs, launches and steps.
-
-    Raises TraceError: protobuf is not installed, the file is damaged, or no device's plane holds an event.
-    """
+def read(path: Path) -> list[Trace]:
+    """Reads a profile: what devices executed, HLO operators with their FLOPs, launches and steps. Raises TraceError:
+    protobuf is not installed, the file is damaged, or no device's plane holds an event."""
     content = b"".join(Stream(path).chunks())
     try:
         space = message("XSpace")
@@ -57,7 +51,6 @@ def read(path: Path) -> list[Recording]:
 
 
 def _take(recorder: Recorder, properties: list[dict[str, Any]], planes: "list[_Plane]") -> int:
-    """Adds what the planes hold; returns how many events they have."""
     modules = next((plane.modules() for plane in planes if plane.name == "/host:metadata"), {})
     marked = False
     for plane in planes:
@@ -71,15 +64,12 @@ def _take(recorder: Recorder, properties: list[dict[str, Any]], planes: "list[_P
 
 
 class _Plane:
-    """One plane, with the names that its numbers stand for."""
-
     def __init__(self, plane: Any) -> None:
         self.name, self.lines, self._plane = _text(plane.name), plane.lines, plane
         self._stat = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
         self.kinds = {entry.key: entry.value for entry in plane.event_metadata}
 
     def stats(self, holder: Any) -> dict[str, Any]:
-        """Statistics of an event, of its kind or of the plane by name."""
         found = {}
         for stat in holder.stats:
             field = stat.WhichOneof("value")
@@ -89,12 +79,11 @@ class _Plane:
             found[self._stat.get(stat.metadata_id, "")] = _text(value) if field == "str_value" else value
         return found
 
-    @cached_property
+    @functools.cached_property
     def _about(self) -> dict[int, dict[str, Any]]:
         return {key: self.stats(kind) for key, kind in self.kinds.items()}
 
     def modules(self) -> dict[int, Any]:
-        """Costs of the operators of HLO modules, by the number of their program."""
         found = {}
         for key, about in self._about.items():
             if content := about.get("Hlo Proto") or about.get("hlo_proto"):
@@ -104,7 +93,6 @@ class _Plane:
         return found
 
     def properties(self, number: int) -> dict[str, Any]:
-        """Facts about the device, named as in torch.profiler's `deviceProperties`."""
         about = self.stats(self._plane)
         return {
             "id": number,
@@ -117,7 +105,6 @@ class _Plane:
         }
 
     def device(self, recorder: Recorder, number: int, modules: dict[int, Any], marked: bool) -> bool:
-        """Adds what this device executed; the marks of its steps where no other device's were added."""
         steps = False
         for line in self.lines:
             name = _text(line.name)
@@ -144,11 +131,9 @@ class _Plane:
             begins, operator = owner != operator, owner
             external = _NEW | len(recorder) if begins else external
             grid = _GRID.search(str(about.get("kernel_details", "")))
-            kind = COPY if copies or _COPY.match(name) else kind_of(name)
-            recorder.activity(
-                span, kind, name, (HOST, number), line.id, int(about.get("correlation_id") or -1), external,
-                math.prod(map(int, grid.groups())) if grid else 0,
-            )  # fmt: skip
+            kind, blocks = kind_of(name), math.prod(map(int, grid.groups())) if grid else 0
+            kind, linked = COPY if copies or _COPY.match(name) else kind, int(about.get("correlation_id") or -1)
+            recorder.activity(span, kind, name, (HOST, number), line.id, linked, external, blocks)
             if begins and about.get("hlo_op"):
                 cost = modules.get(about.get("program_id", -1), {}).get(about["hlo_op"])
                 _operator(recorder, span, about["hlo_op"], cost, (HOST, ("xla", number, line.id)), external)
@@ -156,17 +141,15 @@ class _Plane:
     def _operators(self, recorder: Recorder, line: Any, number: int) -> None:
         """A TPU's operators: each with the FLOPs and bytes that its compiler names; loops by what is theirs alone."""
         for event, span in _own_spans(line):
-            kind, about = self.kinds[event.metadata_id], self._about[event.metadata_id] | self.stats(event)
-            name, category = _text(kind.display_name or kind.name), str(about.get("hlo_category", ""))
-            text, external = _text(kind.name), _NEW | len(recorder)
-            collective = _COLLECTIVE.search(category or name)
-            recorder.activity(
-                span, kind_of(f"nccl {name}" if collective else name), name, (HOST, number), line.id, -1, external, 0,
-            )  # fmt: skip
+            told, about = self.kinds[event.metadata_id], self._about[event.metadata_id] | self.stats(event)
+            name, category = _text(told.display_name or told.name), str(about.get("hlo_category", ""))
+            text, external = _text(told.name), _NEW | len(recorder)
+            kind = COMMUNICATION if _COLLECTIVE.search(category or name) else kind_of(name)
+            recorder.activity(span, kind, name, (HOST, number), line.id, -1, external, 0)
             cost = None
             if (flops := about.get("flops")) and _MULTIPLIES.search(category or name):
                 operands = _TENSOR.findall(text)[1:]  # its result comes first
-                tensors = [(kind, [int(side) for side in sides.split(",") if side]) for kind, sides in operands]
+                tensors = [(form, [int(side) for side in sides.split(",") if side]) for form, sides in operands]
                 cost = int(flops), about.get("bytes_accessed"), tensors
             _operator(recorder, span, name.lstrip("%"), cost, (HOST, ("xla", number)), external)
 
@@ -207,10 +190,7 @@ def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
     yield from give(1 << 62)
 
 
-def _operator(
-    recorder: Recorder, span: Any, name: str, cost: Cost | None, thread: tuple[str, Any], external: int
-) -> None:
-    """Adds an operator, a matmul of known FLOPs where it has a cost."""
+def _operator(recorder: Recorder, span: Span, name: str, cost: Cost | None, thread: Pair, external: int) -> None:
     short, call = re.sub(r"[.\d]+$", "", name), None  # without its number
     if cost:
         flops, moved, tensors = cost
@@ -220,10 +200,7 @@ def _operator(
 
 
 def module_costs(module: Any) -> dict[str, Cost]:
-    """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies.
-
-    A fusion has those of the dots and convolutions in it; a library's call those of its own dimensions.
-    """
+    """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies, fusions included."""
     computations = {one.id: one for one in module.computations}
     known = {one.id: one for computation in module.computations for one in computation.instructions}
 
@@ -277,3 +254,64 @@ def _span(line: Any, event: Any) -> tuple[int, int]:
 
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+# Of each message its fields: name=number, `*` where repeated, and the type: i(nt64), u(int64), d(ouble), b(ytes, text
+# too) or a message. `|` marks members of a oneof called value.
+_MESSAGES = {
+    "XSpace": "planes=1*XPlane",
+    "XPlane": "name=2b lines=3*XLine event_metadata=4*Kind stat_metadata=5*Name stats=6*XStat",
+    "Kind": "key=1i value=2XEventMetadata",
+    "Name": "key=1i value=2XStatMetadata",
+    "XLine": "id=1i name=2b timestamp_ns=3i events=4*XEvent",
+    "XEvent": "metadata_id=1i offset_ps=2i duration_ps=3i stats=4*XStat",
+    "XStat": "metadata_id=1i double_value=2|d uint64_value=3|u int64_value=4|i str_value=5|b bytes_value=6|b"
+    " ref_value=7|u",
+    "XEventMetadata": "name=2b display_name=4b stats=5*XStat",
+    "XStatMetadata": "name=2b",
+    "HloProto": "hlo_module=1Module",
+    "Module": "computations=3*Computation",
+    "Computation": "instructions=2*Instruction id=5i",
+    "Instruction": "name=1b opcode=2b shape=3Shape convolution_dimension_numbers=16Convolution custom_call_target=28b"
+    " dot_dimension_numbers=30Dot id=35i operand_ids=36*i called_computation_ids=38*i backend_config=43b",
+    "Shape": "element_type=2i dimensions=3*i tuple_shapes=4*Shape",
+    "Dot": "lhs_contracting_dimensions=1*i",
+    "Convolution": "kernel_output_feature_dimension=4i",
+}
+# XLA's PrimitiveType → its name and bytes.
+XLA_ELEMENTS = {
+    1: ("pred", 1), 2: ("s8", 1), 3: ("s16", 2), 4: ("s32", 4), 5: ("s64", 8), 6: ("u8", 1), 7: ("u16", 2),
+    8: ("u32", 4), 9: ("u64", 8), 10: ("f16", 2), 11: ("f32", 4), 12: ("f64", 8), 16: ("bf16", 2),
+    19: ("f8e5m2", 1), 20: ("f8e4m3fn", 1), 24: ("f8e5m2fnuz", 1), 25: ("f8e4m3fnuz", 1),
+}  # fmt: skip
+
+
+def message(name: str) -> Any:
+    """An empty message of this name. Raises ImportError without protobuf."""
+    return _classes()[name]()
+
+
+@functools.cache
+def _classes() -> dict[str, Any]:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    field = descriptor_pb2.FieldDescriptorProto
+    types = {"i": field.TYPE_INT64, "u": field.TYPE_UINT64, "d": field.TYPE_DOUBLE, "b": field.TYPE_BYTES}
+    file = descriptor_pb2.FileDescriptorProto(name="xplane", package="xplane", syntax="proto2")
+    for owner, fields in _MESSAGES.items():
+        declared = file.message_type.add(name=owner)
+        for text in fields.split():
+            name, number, sign, kind = re.fullmatch(r"(\w+)=(\d+)([*|]?)(\w+)", text).groups()  # type: ignore[union-attr]
+            one = declared.field.add(name=name, number=int(number), label=3 if sign == "*" else 1)
+            if kind in types:
+                one.type = types[kind]
+            else:
+                one.type, one.type_name = field.TYPE_MESSAGE, f".xplane.{kind}"
+            if sign == "|":
+                if not declared.oneof_decl:
+                    declared.oneof_decl.add(name="value")
+                one.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    found = {owner: pool.FindMessageTypeByName(f"xplane.{owner}") for owner in _MESSAGES}
+    return {owner: message_factory.GetMessageClass(descriptor) for owner, descriptor in found.items()}

@@ -5,7 +5,7 @@ import time
 import pytest
 from torch.utils.data import DataLoader, Dataset, dataloader
 
-from mfulab.device.samplers.input_sampler import InputSampler
+from mfulab.device.samplers.input_sampler import input_sampler
 from mfulab.device.samplers.reading import sampling
 
 
@@ -19,7 +19,7 @@ class Slow(Dataset):
 
 
 def test_a_slow_loader_is_waited_for():
-    sampler, untouched = InputSampler(), dataloader._BaseDataLoaderIter.__next__
+    sampler, untouched = input_sampler(), dataloader._BaseDataLoaderIter.__next__
     sampler.start()
     assert len(list(DataLoader(Slow(), batch_size=2))) == 2
     time.sleep(0.02)
@@ -29,7 +29,7 @@ def test_a_slow_loader_is_waited_for():
 
 
 def test_without_a_loader_nothing_is_known():
-    sampler = InputSampler()
+    sampler = input_sampler()
     sampler.start()
     reading = sampler.stop()["input_wait_percent"]
     assert reading.value is None
@@ -41,7 +41,7 @@ def test_a_loader_that_fails_is_counted_and_its_error_passes():
         def __getitem__(self, index):
             raise OSError("no such file")
 
-    sampler = InputSampler()
+    sampler = input_sampler()
     sampler.start()
     with pytest.raises(OSError, match="no such file"):
         next(iter(DataLoader(Broken())))
@@ -49,7 +49,7 @@ def test_a_loader_that_fails_is_counted_and_its_error_passes():
 
 
 def test_samplers_inside_one_another_leave_nothing_behind():
-    untouched, outer, inner = dataloader._BaseDataLoaderIter.__next__, InputSampler(), InputSampler()
+    untouched, outer, inner = dataloader._BaseDataLoaderIter.__next__, input_sampler(), input_sampler()
     outer.start()
     inner.start()
     list(DataLoader(Slow()))
@@ -63,6 +63,6 @@ def test_a_step_that_fails_leaves_the_loader_as_it_was():
         raise RuntimeError("out of memory")
 
     untouched = dataloader._BaseDataLoaderIter.__next__
-    with pytest.raises(RuntimeError, match="out of memory"), sampling([InputSampler()]):
+    with pytest.raises(RuntimeError, match="out of memory"), sampling([input_sampler()]):
         step()
     assert dataloader._BaseDataLoaderIter.__next__ is untouched

@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from mfulab.device import system
-from mfulab.device.samplers.memory import PeakMemory
+from mfulab.device.samplers.memory import peak_memory
 
 CPU = SimpleNamespace(type="cpu")
 
 
 SCRIPT = """
 from types import SimpleNamespace
-from mfulab.device.samplers.memory import PeakMemory
+from mfulab.device.samplers.memory import peak_memory
 
-peak = PeakMemory(SimpleNamespace(type="cpu"))
+peak = peak_memory(SimpleNamespace(type="cpu"))
 held = b"x" * (64 << 20)
 del held
 print(peak.read().value)
@@ -25,9 +25,9 @@ print(peak.read().value)
 
 FORGETFUL = """
 from types import SimpleNamespace
-from mfulab.device.samplers.memory import PeakMemory
+from mfulab.device.samplers.memory import peak_memory
 
-peak = PeakMemory(SimpleNamespace(type="cpu"))
+peak = peak_memory(SimpleNamespace(type="cpu"))
 kept = b"x" * (32 << 20)
 gone = b"x" * (96 << 20)
 del gone
@@ -50,11 +50,11 @@ def test_a_peak_that_is_gone_still_counts():
 FILES = """
 import mmap, sys
 from types import SimpleNamespace
-from mfulab.device.samplers.memory import PeakMemory
+from mfulab.device.samplers.memory import peak_memory
 
 with open(sys.argv[1], "rb") as file:
     mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    peak = PeakMemory(SimpleNamespace(type="cpu"))
+    peak = peak_memory(SimpleNamespace(type="cpu"))
     held = b"x" * (32 << 20)
     touched = sum(mapping[place] for place in range(0, len(mapping), 4096))
     print(peak.read().value)
@@ -71,14 +71,14 @@ def test_pages_of_files_do_not_count(tmp_path):
 
 def test_a_process_that_did_not_grow_has_no_peak(monkeypatch):
     monkeypatch.setattr(system, "peak_memory_bytes", lambda: 1)
-    reading = PeakMemory(CPU).read()
+    reading = peak_memory(CPU).read()
     assert reading.value is None
     assert "reused memory" in reading.reason
 
 
 def test_a_system_that_does_not_tell(monkeypatch, tmp_path):
     monkeypatch.setattr(system, "ROOT", tmp_path)
-    assert "does not report" in PeakMemory(CPU).read().reason
+    assert "does not report" in peak_memory(CPU).read().reason
 
 
 def test_macos_tells_it_in_bytes(monkeypatch, tmp_path):

@@ -56,7 +56,7 @@ def test_poll_writes_until_it_is_told():
 
 def test_a_poll_of_a_gpu_leaves_what_is_refused_empty(monkeypatch):
     StandIn(Gpu(uuid="GPU-1", refused={"nvmlDeviceGetPowerUsage"}, processes=[1, 2])).install(monkeypatch)
-    line = nvidia.probe("GPU-1", 1)()
+    line = nvidia.Nvidia().probe("GPU-1", 1)()
     nvml.why_absent.cache_clear()
     assert (line["power_w"], line["instant_power_w"]) == (None, 650)
     assert (line["clock_mhz"], line["utilization_percent"], line["other_processes"]) == (1755, 100, 1)

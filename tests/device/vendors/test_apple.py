@@ -22,7 +22,7 @@ from mfulab.measurements.environment import EnvironmentConfig
 from mfulab.measurements.environment.measure import measure as environment
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.profile_step import measure as profile_step
-from mfulab.measurements.profile_step.process import measure_step
+from mfulab.measurements.profile_step.measure import measure_step
 from mfulab.mfu.utilization import default_basis
 from mfulab.timing import best_matmul
 from mfulab.timing.clocks import EventClock
@@ -65,7 +65,7 @@ def test_it_is_found_and_named_but_only_measured_where_it_is_asked_for(here):
 def test_elsewhere_it_is_refused_with_the_choices():
     with pytest.raises(identity.NoDeviceError, match=r"device=mps: this machine is no Mac .* choose device=cpu"):
         identity.resolve("mps")
-    assert apple.describe_all() == []
+    assert apple.Apple().describe_all() == []
 
 
 def test_a_torch_without_it_says_so(here, monkeypatch):
@@ -80,7 +80,7 @@ def test_a_torch_without_it_says_so(here, monkeypatch):
 )
 def test_what_ioreg_tells_is_read_and_all_else_says_why_it_is_empty(monkeypatch, told, busy, memory, of_busy):
     mac(monkeypatch, told)
-    with sampling(apple.samplers("MPS-0", ())) as found:
+    with sampling(apple.Apple().samplers("MPS-0", ())) as found:
         pass
     readings = first_available(found)
     assert readings["utilization_percent"].value == busy
@@ -99,7 +99,7 @@ def test_what_ioreg_tells_is_read_and_all_else_says_why_it_is_empty(monkeypatch,
 @pytest.mark.parametrize(("counted", "power"), [(3_000, 1.5), (0, 0.0), (None, None)])
 def test_energy_is_that_of_the_window_and_power_is_energy_by_time(here, monkeypatch, counted, power):
     package = ioreport(monkeypatch, counted)
-    sampler = apple.samplers("MPS-0", (), iter((10.0, 12.0)).__next__)[0]
+    sampler = apple.Apple().samplers("MPS-0", (), iter((10.0, 12.0)).__next__)[0]
     sampler.start()
     readings = sampler.stop()
     assert package.windows == []
@@ -110,7 +110,7 @@ def test_energy_is_that_of_the_window_and_power_is_energy_by_time(here, monkeypa
 
 def test_a_mac_without_ioreport_says_so(here, monkeypatch):
     ioreport(monkeypatch, RuntimeError("no channels"))
-    sampler = apple.samplers("MPS-0", ())[0]
+    sampler = apple.Apple().samplers("MPS-0", ())[0]
     sampler.start()
     assert sampler.stop()["power_w"].reason == "IOReport: no channels"
 

@@ -118,7 +118,7 @@ def test_an_address_that_is_none_costs_nothing_but_the_values(address, monkeypat
 
 
 def source_of(uuid):
-    with sampling(nvidia.samplers(uuid, ())[:1]) as found:
+    with sampling(nvidia.Nvidia().samplers(uuid, ())[:1]) as found:
         pass
     return found[0]["sm_active_percent"].source
 

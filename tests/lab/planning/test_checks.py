@@ -16,8 +16,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.lab.planning import composition
 from mfulab.lab.planning.checks import MOST
 from mfulab.lab.planning.composition import compose_experiments
-from mfulab.lab.planning.load import load, place
-from mfulab.lab.planning.overrides import from_snakemake
+from mfulab.lab.planning.load import from_snakemake, load, place
 from mfulab.lab.planning.runs import plan
 
 CONFIG = ROOT / "config"

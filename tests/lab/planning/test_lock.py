@@ -11,26 +11,26 @@ from pathlib import Path
 import pytest
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.lab.planning import lock
+from mfulab.lab.planning import store
 
 
 @pytest.fixture
 def left_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Writes the lock of a holder on this host; the file system refuses to lock."""
+    """Writes the lock of a holder on this host; the file system refuses to store."""
 
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     def write(process: int, **differences: str) -> Path:
-        holder = {**lock._this_process(), "process": process, **differences}
-        (tmp_path / lock.NAME).write_text(json.dumps(holder))
+        holder = {**store._this_process(), "process": process, **differences}
+        (tmp_path / store.LOCK).write_text(json.dumps(holder))
         return tmp_path
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr(lock, "_held", {})
+    monkeypatch.setattr(store, "_held", {})
     yield write
-    for path in list(lock._held):
-        lock._release(path, os.getpid())
+    for path in list(store._held):
+        store._release(path, os.getpid())
 
 
 @pytest.fixture
@@ -41,34 +41,34 @@ def ended() -> int:
     return process.pid
 
 
-@pytest.mark.parametrize("do", [lock.take, lock.clear])
+@pytest.mark.parametrize("do", [store.take, store.clear])
 def test_a_holder_whose_process_lives_is_left_alone(left_by, do):
     results = left_by(os.getppid())
-    before = (results / lock.NAME).read_text()
-    with pytest.raises(ConfigurationError, match=rf"process {os.getppid()} .* is still at it.*remove .*{lock.NAME}"):
+    before = (results / store.LOCK).read_text()
+    with pytest.raises(ConfigurationError, match=rf"process {os.getppid()} .* is still at it.*remove .*{store.LOCK}"):
         do(results)
-    assert (results / lock.NAME).read_text() == before
+    assert (results / store.LOCK).read_text() == before
 
 
 def test_a_holder_whose_process_has_ended_was_killed(left_by, ended):
     results = left_by(ended)
-    assert lock.take(results)
-    assert json.loads((results / lock.NAME).read_text())["process"] == os.getpid()
-    assert not lock.take(results), "it is held"
+    assert store.take(results)
+    assert json.loads((results / store.LOCK).read_text())["process"] == os.getpid()
+    assert not store.take(results), "it is held"
 
 
 def test_a_holder_before_this_start_of_the_machine_has_ended(left_by):
-    assert lock.take(left_by(os.getppid(), boot="another"))
+    assert store.take(left_by(os.getppid(), boot="another"))
 
 
 @pytest.mark.parametrize("elsewhere", [{"host": "elsewhere", "boot": "another"}, {"host": "a-container"}])
 def test_a_holder_that_cannot_be_looked_at_may_live_until_unlocked(left_by, ended, elsewhere):
     results = left_by(ended, **elsewhere)
     with pytest.raises(ConfigurationError, match="make unlock"):
-        lock.take(results)
-    lock.clear(results)
-    assert not lock.take(results)
+        store.take(results)
+    store.clear(results)
+    assert not store.take(results)
 
 
 def test_a_file_that_nobody_holds_is_taken(left_by, tmp_path):
-    assert not lock.take(tmp_path)
+    assert not store.take(tmp_path)

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.lab.planning.overrides import complete, from_snakemake
+from mfulab.lab.planning.composition import complete
+from mfulab.lab.planning.load import from_snakemake
 
 values = st.recursive(
     st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner, max_size=3), max_leaves=5

@@ -1,17 +1,24 @@
 """What the page shows is a function of the command, whatever commands, ends and kills came before."""
 
+import ast
+import re
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.workflow_copy import ROOT
 
-from mfulab.lab.planning.workflow import PAGE, PARTIAL, WHOLE_PAGE, Workflow
+from mfulab.lab.planning.workflow import PAGE
 
+PARTIAL, WHOLE_PAGE = Path("results/tables/partial"), Path("results/tables/whole_page")
 TABLES = PARTIAL.parent
+RULES = (ROOT / "workflow/rules/common.smk").read_text(encoding="utf-8")
+PARTIAL_PAGE = ast.literal_eval(re.search(r"^PARTIAL_PAGE = (\(.*?^\))", RULES, re.MULTILINE | re.DOTALL)[1])
 # `warm scripts/command.py STEP … --out PLACE`: writes what it was asked for, whole as the real one does, or is killed.
 WARM = """
 warm() {
@@ -46,9 +53,9 @@ class Commands(RuleBasedStateMachine):
     @rule(who=st.sampled_from("AB"), commands=KILLED_AFTER)
     def ends_early(self, who: str, commands: int) -> None:
         """A first page, or that of a sweep which was interrupted or failed."""
-        lab = Workflow.__new__(Workflow)  # without a plan on disk
-        lab.planned_manifests, lab.language = [f"results/cpu/plan/{who}.json"], "en"
-        self.run(lab.partial_page, f"part of {who}", commands, PARTIAL)
+        params = SimpleNamespace(planned_manifests=[f"results/cpu/plan/{who}.json"], language="en")
+        command = PARTIAL_PAGE.replace(":q}", "[0]}").format(params=params)
+        self.run(command, f"part of {who}", commands, PARTIAL)
 
     @rule(who=st.sampled_from("AB"), commands=KILLED_AFTER)
     def comes_to_its_end(self, who: str, commands: int) -> None:

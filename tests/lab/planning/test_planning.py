@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -20,15 +21,15 @@ from support.workflow_copy import ROOT
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import LANGUAGES, catalogue
 from mfulab.core.replicates import base_name
-from mfulab.lab.planning import keys, load, traces
-from mfulab.lab.planning.composition import Composition, Value, compose_experiments
+from mfulab.lab.planning import keys, load, runs
+from mfulab.lab.planning.composition import Composition, Value, _hydra, complete, compose_experiments
+from mfulab.lab.planning.load import from_snakemake
 from mfulab.lab.planning.naming import LONGEST, run_name
-from mfulab.lab.planning.overrides import complete, from_snakemake
-from mfulab.lab.planning.runs import excluded_because, plan
-from mfulab.lab.planning.snakemake_workarounds import restore_commas
+from mfulab.lab.planning.runs import holds, plan
+from mfulab.lab.planning.snakemake_workarounds import keep_commas
+from mfulab.lab.report import remedies
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.mfu import remedies
 
 CONFIG = ROOT / "config"
 EXPERIMENTS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
@@ -101,9 +102,9 @@ def test_every_experiment_plans_valid_runs_and_emulation_costs_those_of_its_form
     [composition] = compose_experiments([f"experiment={experiment}", *traces], CONFIG)
     native, emulated = (plan(composition, "test-4c", "cpu", names) for names in ((), {"bf16", "fp16", "int8"}))
     leaves_other_formats_as_they_are(native, emulated)
-    for runs in (native.runs, plan(composition, "test-4c", "cuda").runs):
-        assert len({run.folder for run in runs}) == len(runs)
-        for run in runs:
+    for found in (native.runs, plan(composition, "test-4c", "cuda").runs):
+        assert len({run.folder for run in found}) == len(found)
+        for run in found:
             valid = MEASUREMENTS[run.step].config.model_validate(run.config)
             assert valid.model_dump(mode="json", by_alias=True) == run.config
 
@@ -168,21 +169,20 @@ def test_traces_that_are_not_there_are_one_message():
 
 
 def test_without_a_trace_the_shipped_example_is_read_and_named(capsys, monkeypatch):
-    (path,) = [trace["path"] for trace in traces.expanded(None)]
-    assert path == traces.EXAMPLE
-    assert f"the example {traces.EXAMPLE} is read; yours: trace=" in capsys.readouterr().err
-    monkeypatch.setattr(traces, "EXAMPLE", "nowhere.json.gz")
+    (path,) = [trace["path"] for trace in runs.traces(None)]
+    assert path == runs.EXAMPLE
+    assert f"the example {runs.EXAMPLE} is read; yours: trace=" in capsys.readouterr().err
+    monkeypatch.setattr(runs, "EXAMPLE", "nowhere.json.gz")
     with pytest.raises(ConfigurationError, match="give a file, a folder or a glob"):
-        next(traces.expanded(None))
+        next(runs.traces(None))
 
 
 def test_a_group_reads_the_same_whatever_is_chosen_in_the_others():
     """The ground on which each option is composed once and not once a combination."""
     groups = {name: keys.choices(CONFIG, name) for name in keys.groups(CONFIG)}
-    keys.register(CONFIG)
     del groups["experiment"]
     groups["model"].remove("own")  # needs a target
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG)):
+    with _hydra(CONFIG):
         default = OmegaConf.to_container(compose("config"), resolve=True)
         for group, options in groups.items():
             config = OmegaConf.to_container(compose("config", overrides=[f"{group}={options[-1]}"]), resolve=True)
@@ -317,11 +317,11 @@ def test_the_manifest_tells_what_the_user_gave():
 
 
 def test_an_exclusion_holds_for_the_steps_that_read_its_axes():
-    rules = [{"kernel": "numba_*", "size": [4096, 8192], "because": "slow"}]
-    assert excluded_because({"kernel": "numba_naive", "size": "4096"}, rules) == "slow"
-    assert excluded_because({"kernel": "torch", "size": "4096"}, rules) is None
-    assert excluded_because({"kernel": "numba_naive", "size": "64"}, rules) is None
-    assert excluded_because({"model": "gpt2"}, rules) is None
+    rule = {"kernel": "numba_*", "size": [4096, 8192], "because": "slow"}
+    assert holds(rule, {"kernel": "numba_naive", "size": "4096"})
+    assert not holds(rule, {"kernel": "torch", "size": "4096"})
+    assert not holds(rule, {"kernel": "numba_naive", "size": "64"})
+    assert not holds(rule, {"model": "gpt2"})
 
 
 @given(st.text(min_size=1, max_size=300))
@@ -422,10 +422,11 @@ def test_a_cluster_job_understands_the_name_of_its_run() -> None:
     name = "kernel=torch,size=64,precision=fp32,timing.windows=2"
     [argument] = encode_target_jobs_cli_args([TargetSpec("bench_matmul", {"hardware": "nvidia-a", "run": name})])
     [target] = parse_target_jobs_cli_args([argument])
-    restore_commas([target.wildcards_dict])
-    assert target.wildcards_dict == {"hardware": "nvidia-a", "run": name}
-    restore_commas([target.wildcards_dict])
-    assert target.wildcards_dict == {"hardware": "nvidia-a", "run": name}
+    workflow = SimpleNamespace(dag_settings=SimpleNamespace(target_jobs=[target]), get_rule=str.upper)
+    keep_commas(workflow)
+    for _ in range(2):  # a job may ask again
+        assert workflow.get_rule("bench_matmul") == "BENCH_MATMUL"
+        assert target.wildcards_dict == {"hardware": "nvidia-a", "run": name}
 
 
 @pytest.mark.parametrize(

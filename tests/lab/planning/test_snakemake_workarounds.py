@@ -16,7 +16,7 @@ import pytest
 from snakemake.cli import get_argument_parser
 from snakemake.dag import DAG
 from snakemake.exceptions import WorkflowError
-from snakemake.scheduling.job_scheduler import JobRateLimiter
+from snakemake.settings.types import SchedulingSettings
 
 from mfulab.lab.planning.snakemake_workarounds import (
     OBJECTS_MADE,
@@ -67,10 +67,10 @@ def python_looks_as_it_does():
     [([], False), (["--max-jobs-per-timespan", "30/1m"], True), (["--max-jobs-per-timespan", "2/1s"], True)],
 )
 def test_the_rate_that_no_one_asked_for_is_not_kept(arguments, is_kept):
-    limiter = JobRateLimiter(get_argument_parser().parse_args(["--cores", "1", *arguments]).max_jobs_per_timespan)
-    scheduler = SimpleNamespace(job_rate_limiter=limiter)
-    keep_no_default_rate(scheduler)
-    assert scheduler.job_rate_limiter is (limiter if is_kept else None)
+    rate = get_argument_parser().parse_args(["--cores", "1", *arguments]).max_jobs_per_timespan
+    settings = SchedulingSettings(max_jobs_per_timespan=rate)
+    keep_no_default_rate(settings)
+    assert settings.max_jobs_per_timespan is (rate if is_kept else None)
 
 
 def test_thousands_of_jobs_that_live_on_are_not_walked_again_and_again(python_looks_as_it_does):

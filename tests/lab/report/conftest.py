@@ -8,7 +8,7 @@ from support import report_rows
 from support.shared import made_once
 
 from mfulab.cli.main import main
-from mfulab.lab.report import frames
+from mfulab.lab.report import figures, frames
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,13 @@ def invented(tmp_path_factory) -> frames.Tables:
     manifests = [str(report_rows.lay_out(root, each)) for each in (report_rows.CPU, report_rows.GPU)]
     main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
     return frames.read(root / "tables")[0]
+
+
+@pytest.fixture
+def one_figure(monkeypatch) -> None:
+    """The page's first figure alone: a page with all of them takes many seconds."""
+    first = {"mfu_versus_utilization": figures.modules()["mfu_versus_utilization"]}
+    monkeypatch.setattr(figures, "modules", lambda: first)
 
 
 @pytest.fixture(scope="session")

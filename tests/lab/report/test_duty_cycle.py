@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.lab.report.duty_cycle import CLOCK_S, PAUSE_S, duty_cycle
+from mfulab.lab.report.trust import CLOCK_S, PAUSE_S, duty_cycle
 
 
 def rows(*runs, hardware="machine"):

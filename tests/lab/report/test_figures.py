@@ -188,7 +188,7 @@ def factors(rows: pd.DataFrame, factor: float) -> pd.DataFrame:
     return rows.assign(**{name: rows[name].where(odd, rows[name] * factor) for name in numbers})
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", slow.few(["en", "ko"]))
 def test_sentences_stay_true_for_extreme_equal_and_single_rows(few, language):
     for name, module in figures.modules().items():
         rows, text = module.rows(few), Texts(language, name)
@@ -286,13 +286,18 @@ def test_the_headline_says_because(few):
     assert Texts("en", "because")("memory_bound") in said
 
 
-@pytest.mark.parametrize("name", list(figures.modules()))
-def test_rows_without_numbers_draw_nothing_wrong(few, name):
+@pytest.fixture(scope="module")
+def bare(few) -> frames.Tables:
     """All optional numbers missing, as of an experiment that only just began."""
-    bare = {}
+    tables = {}
     for table, frame in few.items():
         numbers = [column for column in frame if frame[column].dtype == float and column not in ("batch_size", "n")]
-        bare[table] = frame.assign(**{column: float("nan") for column in numbers})
+        tables[table] = frame.assign(**{column: float("nan") for column in numbers})
+    return tables
+
+
+@pytest.mark.parametrize("name", list(figures.modules()))
+def test_rows_without_numbers_draw_nothing_wrong(bare, name):
     drawn = figures.render(name, bare)
     assert drawn is None or "nan" not in drawn.finding
 
@@ -532,12 +537,6 @@ def test_labels_are_pushed_apart_in_order(wanted, height):
     assert max(placed) <= 1 + 1e-9
 
 
-def test_a_figure_reads_no_table_that_it_does_not_name(few):
-    for name, module in figures.modules().items():
-        named = {table: few[table] for table in module.TABLES}
-        assert module.rows(named).equals(module.rows(few)), name
-
-
 def test_runs_without_a_partner_have_no_speed_up_and_its_columns_are_there(few):
     rows = frames.with_machine(few, frames.ok(few["profile"], "time_s", "samples_per_s"))
     alone = relative.against(rows[rows["precision"] == "bf16"], "precision", "fp32")
@@ -611,7 +610,6 @@ A_FIGURE = """
 from mfulab.lab.report.drawing import kinds, runs, style
 from mfulab.lab.report.frames import ok
 
-TABLES = ("profile",)
 TOPIC = "memory"
 
 

@@ -75,7 +75,7 @@ def test_numbers_texts_and_flags_are_read_whatever_stands_beside_them(tmp_path):
         {**dict.fromkeys(columns, "'=1"), **dict.fromkeys(flags, "True"), numbers[0]: "2.5"},
     ]
     pd.DataFrame(lines).to_csv(tmp_path / "profile.csv", index=False)
-    tables, problems = read(tmp_path, ["profile"])
+    tables, problems = read(tmp_path)
     found = tables["profile"]
     assert found[numbers[0]].tolist()[1] == 2.5
     assert found[flags].iloc[1].all()

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from mfulab.lab.report.drawing import hover, kinds, style
+from mfulab.lab.report.drawing import kinds, runs, style
 
 COLORS = {"warm": "#aa0000", "cold": "#0000aa"}
 ROWS = pd.DataFrame(
@@ -27,7 +27,7 @@ ROWS = pd.DataFrame(
 def test_bars_are_named_and_coloured_by_their_rows_in_the_order_given():
     axes = Figure().subplots()
     kinds.bars(axes, ROWS, "value", "what", hue="kind", palette=COLORS, order=["first", "second"])
-    found = {bar.get_url().removeprefix(hover.MARK).partition(":")[2]: bar for bar in axes.patches}
+    found = {bar.get_url().removeprefix(runs.MARK).partition(":")[2]: bar for bar in axes.patches}
     assert [f"{name}: value {row.value:.1f}" in found for name, row in zip("abcd", ROWS.itertuples(), strict=True)]
     for name, row in zip("abcd", ROWS.itertuples(), strict=True):
         bar = found[f"{name}: value {row.value:.1f}"]
@@ -78,24 +78,6 @@ def test_a_missing_value_has_no_mark_and_a_picture_of_many_has_no_titles():
     assert many.get_urls() == [None]
 
 
-def test_of_many_points_that_look_alike_at_one_place_one_is_left_with_its_own_look():
-    axes = Figure().subplots()
-    rows = pd.concat([ROWS.assign(value=10.0)] * style.MANY, ignore_index=True)
-    rows["doubtful"] = rows.index >= len(rows) - 4  # the last of each
-    look = {"hue": "kind", "palette": COLORS, "style": "kind", "markers": {"cold": "o", "warm": "s"}}
-    kinds.points(axes, rows, "x", "value", **look, s=10 * rows["x"])
-    [points] = axes.collections
-    whole = [points.get_facecolor(), points.get_edgecolor(), points.get_linewidth(), points.get_sizes()]
-    whole = [np.asarray(values) for values in whole]
-    paths = points.get_paths()
-    kinds.leave_hidden(axes)
-    kept = [*range(4), *range(len(rows) - 4, len(rows))]  # four places and looks, sound and doubtful
-    assert points.get_offsets().tolist() == rows.loc[kept, ["x", "value"]].to_numpy().tolist()
-    after = [points.get_facecolor(), points.get_edgecolor(), points.get_linewidth(), points.get_sizes()]
-    assert all(np.array_equal(values, every[kept]) for values, every in zip(after, whole, strict=True))
-    assert [id(path) for path in points.get_paths()] == [id(paths[place]) for place in kept]
-
-
 def test_no_two_values_look_alike_in_colour_and_marker():
     names = [f"mode {place}" for place in range(20)]
     colors, shapes = style.colors(names), style.shapes(names)
@@ -104,7 +86,7 @@ def test_no_two_values_look_alike_in_colour_and_marker():
 
 
 def test_a_format_beyond_the_usual_takes_a_colour_that_is_free():
-    usual = style.precision_colors(["fp32", "bf16"])
-    colors = style.precision_colors(["fp32", "bf16", "int8", "int4"])
+    usual = style.usual_colors(["fp32", "bf16"])
+    colors = style.usual_colors(["fp32", "bf16", "int8", "int4"])
     assert len(set(colors.values())) == 4
     assert {name: colors[name] for name in usual} == usual

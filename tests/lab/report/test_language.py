@@ -31,8 +31,7 @@ SAYING = [
     PACKAGE / "mfu/verdict.py",
     PACKAGE / "mfu/trace_join.py",
     PACKAGE / "measurements/read_trace/reader.py",
-    PACKAGE / "flops/recorded.py",
-    PACKAGE / "flops/traffic.py",
+    PACKAGE / "flops/traced.py",
 ]
 TRACING = PACKAGE / "tracing"
 SHOW = PACKAGE / "loop/interactive/show.py"

@@ -180,7 +180,7 @@ def test_empty_tables_likewise(tmp_path):
     assert "is missing" not in content
 
 
-DAMAGES: list[dict[str, str]] = [  # each several at once: a page takes seconds to draw
+DAMAGES: list[dict[str, str]] = [
     {"profile": "truncated", "ceilings": "binary", "environment": "truncated"},
     {"profile": "binary", "flops": "columns"},
     {"profile": "columns", "matmul": "binary"},
@@ -203,12 +203,11 @@ def _damage(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("damages", few(DAMAGES))
-def test_a_broken_table_leaves_a_page_that_names_it(measured, drawn, tmp_path, damages):
+def test_a_broken_table_leaves_a_page_that_names_it(measured, one_figure, tmp_path, damages):
     shutil.copytree(measured, tmp_path, dirs_exist_ok=True)
     for table, kind in damages.items():
         _damage(tmp_path / f"{table}.csv", kind)
-    # What has lost whole columns or its text draws nothing; what is left of the others is drawn.
-    content = document.build(tmp_path, None if {"truncated", "words"} & set(damages.values()) else drawn)
+    content = document.build(tmp_path)
     assert "definitions" in Sections(content).ids
     for table, kind in damages.items():
         assert kind not in ("binary", "columns") or f"{table}.csv" in content
@@ -270,7 +269,7 @@ def test_advice_measures_the_run_that_it_stands_beside(config, wanted, monkeypat
     assert without == "model=gpt2 workload=training_clipped execution=eager,compile"
 
 
-def test_what_only_keepers_of_recordings_mend_is_no_first_box(measured, drawn, tmp_path):
+def test_what_only_keepers_of_recordings_mend_is_no_first_box(measured, one_figure, tmp_path):
     tables = tmp_path / "tables"
     shutil.copytree(measured, tables)
     mine, theirs = (
@@ -278,6 +277,6 @@ def test_what_only_keepers_of_recordings_mend_is_no_first_box(measured, drawn, t
         "results/reference/x: code has changed. `mfulab record --replace` renews it.",
     )
     (tables / "problems.csv").write_text(f'problem\n"{mine}"\n"{theirs}"\n')
-    page = document.build(tables, drawn)
+    page = document.build(tables)
     assert page.index(mine) < page.index('<section id="why"') < page.index("code has changed")
     assert "<code>mfulab record --replace</code>" in page

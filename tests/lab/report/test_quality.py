@@ -23,7 +23,7 @@ def row(way: str = "none", accuracy: float = 95.0, time: float = 100.0, flops: i
 def tables(tmp_path, *rows: dict) -> frames.Tables:
     pd.DataFrame(rows).to_csv(tmp_path / "quality.csv", index=False)
     pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
-    return frames.read(tmp_path, ("quality", "environment"))[0]
+    return frames.read(tmp_path)[0]
 
 
 def said(tmp_path, *rows: dict) -> str:

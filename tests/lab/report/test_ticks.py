@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
@@ -53,6 +53,7 @@ def test_few_values_are_enough(values):
     assert words(values, 4) == [str(value) for value in values]
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.sets(st.integers(1, 20_000), min_size=1, max_size=12), st.floats(0.8, 8))
 def test_no_label_touches_another(values, inches):
     placed = drawn(sorted(values), inches)

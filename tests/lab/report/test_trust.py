@@ -9,9 +9,8 @@ import pytest
 
 from mfulab.core.language import Texts
 from mfulab.lab.planning import naming
-from mfulab.lab.report import answers, figures, summary, trust
+from mfulab.lab.report import figures, frames, remedies, summary, trust
 from mfulab.lab.report.page import document, why
-from mfulab.mfu import remedies
 from mfulab.mfu.headroom import PARTS
 from mfulab.mfu.verdict import CAUSES
 
@@ -51,12 +50,12 @@ def tables(rows: pd.DataFrame, raised: float = 1.0) -> dict[str, pd.DataFrame]:
 
 def test_two_times_differ_where_their_intervals_do_not_meet():
     rows = profile(0.1, 0.1015, 0.103)  # each ± 1 %
-    assert trust.apart(rows, rows.iloc[0]).tolist() == [False, False, True]
-    assert not trust.apart(rows.iloc[2], rows.iloc[1])
-    assert trust.apart(rows.iloc[2], rows.iloc[0], ratio=2.0)
-    assert not trust.apart(rows.iloc[2], rows.iloc[0], ratio=1.0)
+    assert frames.apart(rows, rows.iloc[0]).tolist() == [False, False, True]
+    assert not frames.apart(rows.iloc[2], rows.iloc[1])
+    assert frames.apart(rows.iloc[2], rows.iloc[0], ratio=2.0)
+    assert not frames.apart(rows.iloc[2], rows.iloc[0], ratio=1.0)
     beside = rows.join(rows.shift(-2).add_suffix("_other"))
-    assert trust.apart(beside, suffix="_other").tolist() == [True, True, True]  # two without an interval
+    assert frames.apart(beside, suffix="_other").tolist() == [True, True, True]  # two without an interval
 
 
 def test_sound_rows_raise_no_doubt():
@@ -175,12 +174,12 @@ def test_the_headline_is_of_sound_rows_in_formats_that_the_device_computes():
 def test_bf16_says_in_a_sentence_that_it_is_emulated(times, words, language):
     rows = [profile(0.1, model=f"net{place}") for place in range(len(times))]
     rows += [emulated(time, model=f"net{place}") for place, time in enumerate(times)]
-    told = why._bf16_says(answers.bf16(pd.concat(rows, ignore_index=True)), Texts(language, "why"))
+    told = why._bf16_says(why.bf16(pd.concat(rows, ignore_index=True)), Texts(language, "why"))
     first = told.split(". ")[0]
     assert "fp32" in first
     assert all(word in first for word in words)
     native = why._bf16_says(
-        answers.bf16(pd.concat([rows[0], profile(4.0, precision="bf16", model="net0")])), Texts(language, "why")
+        why.bf16(pd.concat([rows[0], profile(4.0, precision="bf16", model="net0")])), Texts(language, "why")
     )
     assert "fp32" not in native
 
@@ -212,20 +211,20 @@ def test_a_run_that_failed_is_told_first():
 
 
 def test_the_knee_is_the_smallest_batch_near_the_most_samples():
-    (known,) = answers.batches(profile(0.1, 0.11, 0.2, 0.4))  # 10, 18.2, 20, 20 samples/s
+    (known,) = why.batches(profile(0.1, 0.11, 0.2, 0.4))  # 10, 18.2, 20, 20 samples/s
     assert (known.batch_size, known.rising) == (2, False)
-    (rising,) = answers.batches(profile(0.1, 0.11, 0.12))
+    (rising,) = why.batches(profile(0.1, 0.11, 0.12))
     assert (rising.batch_size, rising.rising) == (4, True)
-    (single,) = answers.batches(profile(0.1))
+    (single,) = why.batches(profile(0.1))
     assert single.batch_size is None
 
 
 def test_a_batch_out_of_memory_is_beyond_the_largest_that_fits():
     case = profile(0.1, 0.11, 0.12, 0.2)
     lost = case.assign(status=["ok", "ok", "ok", "out_of_memory"])
-    (found,) = answers.batches(lost)
+    (found,) = why.batches(lost)
     assert (found.batch_size, found.rising, found.too_large) == (4, False, 8)
-    (other,) = answers.batches(pd.concat([case.head(3), lost.tail(1).assign(precision="bf16")], ignore_index=True))
+    (other,) = why.batches(pd.concat([case.head(3), lost.tail(1).assign(precision="bf16")], ignore_index=True))
     assert (other.rising, other.too_large) == (True, None), "another case's"
     (first, *_) = answered(lost)
     assert "4 (8: out of memory)" in first["lines"][0]
@@ -234,14 +233,14 @@ def test_a_batch_out_of_memory_is_beyond_the_largest_that_fits():
 
 def test_the_largest_batch_of_a_card_follows_the_line_of_predicted_memory():
     predicted = [(1, 2e9), (2, 3e9)]
-    assert answers.largest_that_fits(predicted, 16) == 13  # 14.4 of 16 GB
-    assert answers.largest_that_fits(predicted, 1) == 0
-    assert answers.largest_that_fits(predicted[:1], 16) == 1
+    assert why.largest_that_fits(predicted, 16) == 13  # 14.4 of 16 GB
+    assert why.largest_that_fits(predicted, 1) == 0
+    assert why.largest_that_fits(predicted[:1], 16) == 1
     level = [(1, 2e9), (2, 2e9)]
-    assert [answers.largest_that_fits(level, size) for size in (16, 1)] == [2, None]
-    (known,) = answers.batches(profile(0.1, 0.2))
+    assert [why.largest_that_fits(level, size) for size in (16, 1)] == [2, None]
+    (known,) = why.batches(profile(0.1, 0.2))
     assert (known.fits[0], known.at_least) == (13, False)
-    (unknown,) = answers.batches(profile(0.1, 0.2).assign(predicted_memory_bytes=float("nan")))
+    (unknown,) = why.batches(profile(0.1, 0.2).assign(predicted_memory_bytes=float("nan")))
     assert set(unknown.fits) == {None}
 
 
@@ -277,13 +276,13 @@ def test_no_two_lines_of_the_table_of_batch_sizes_read_the_same():
 @pytest.mark.parametrize(("time", "worth"), [(0.05, "bf16_yes"), (0.2, "bf16_no"), (0.096, "bf16_unclear")])
 def test_bf16_is_worth_what_its_interval_says(time, worth):
     half = profile(time, precision="bf16", effective_precision="bf16")
-    assert answers.bf16(pd.concat([profile(0.1), half], ignore_index=True))["worth"].tolist() == [worth]
+    assert why.bf16(pd.concat([profile(0.1), half], ignore_index=True))["worth"].tolist() == [worth]
 
 
 def test_bf16_without_an_interval_is_not_called():
     rows = [profile(0.1), profile(0.05, precision="bf16", effective_precision="bf16")]
     alone = pd.concat(rows, ignore_index=True).assign(time_ci_low_s=math.nan, time_ci_high_s=math.nan)
-    assert answers.bf16(alone)["worth"].tolist() == ["bf16_once"]
+    assert why.bf16(alone)["worth"].tolist() == ["bf16_once"]
 
 
 def test_a_run_in_bf16_is_named_with_what_is_not_plain():

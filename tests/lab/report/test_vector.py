@@ -7,7 +7,7 @@ import pytest
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from mfulab.lab.report.drawing import hover, style, ticks, vector
+from mfulab.lab.report.drawing import runs, style, ticks, vector
 
 HEAD = '<?xml version="1.0"?><!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/svg11.dtd">'
 NAMES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
@@ -74,7 +74,7 @@ def test_words_in_a_heat_map_stay_as_they_are_in_a_dark_page():
         axes = figure.subplots()
         sns.heatmap(pd.DataFrame({"a": [0.0, 1.0]}), ax=axes, cmap="crest", annot=True)
         style.keep_words(axes)
-        drawn = vector.inline(hover.svg(figure), "x", {})
+        drawn = vector.inline(runs.svg(figure), "x", {})
     assert {words.get_color() for words in axes.texts} == {style.ON_PALE, style.ON_DEEP}
     assert style.ON_DEEP in drawn
 
@@ -88,7 +88,7 @@ def test_a_letter_stands_once_in_a_page_and_a_circle_is_one():
             axes.scatter([1, 2], [1, 2], s=[20, 40])
             axes.set(yscale="log", ylim=(1e-9, 10), xlabel=r"$10^{-4}$")
             ticks.decades(axes.yaxis)
-            svg = vector.inline(hover.svg(figure), name, glyphs)
+            svg = vector.inline(runs.svg(figure), name, glyphs)
         assert svg.count("<circle") == 2
         assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg)) <= {*glyphs, *re.findall(r' id="([^"]+)"', svg)}
         assert len(re.findall(r"<!-- \$10\^.*? --><g[^>]*>(?:<use[^>]*>){3,}", svg)) > 3, "powers are drawn"

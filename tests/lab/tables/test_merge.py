@@ -19,7 +19,7 @@ from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import read_csv, read_json
 from mfulab.lab.runtime.run import write_csv
-from mfulab.lab.tables import archives, build
+from mfulab.lab.tables import build, merge
 from mfulab.lab.tables.merge import collect
 from mfulab.measurements.registry import MEASUREMENTS
 
@@ -337,7 +337,7 @@ def test_a_zip_that_holds_more_than_it_says_and_a_header_of_gigabytes_are_refuse
         file.write(header.tobuf() + bytes(1 << 16))
     with pytest.raises(ConfigurationError, match="a header of"):
         collect([tmp_path / "given.tgz"], tmp_path / "results")
-    monkeypatch.setattr(archives, "LARGEST", 6)
+    monkeypatch.setattr(merge, "LARGEST", 6)
     with pytest.raises(ConfigurationError, match=r"row\.csv"):
         collect([archive_of(tmp_path / "given.tar", "x/count_flops/a/config.json", ROW)], tmp_path / "results")
 
@@ -356,8 +356,8 @@ def test_a_kill_leaves_nothing_that_the_next_start_does_not_clean(tmp_path: Path
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("mfulab.lab.tables.merge.write_csv", killed)
-        patched.setattr("mfulab.lab.tables.archives.remove", lambda path: None)
+        patched.setattr("mfulab.lab.tables.merge.files.write_csv", killed)
+        patched.setattr("mfulab.lab.tables.merge.remove", lambda path: None)
         with pytest.raises(KeyboardInterrupt):
             collect([given], into, in_class=True)
     assert unpacked == [["0"]], "one archive at a time"

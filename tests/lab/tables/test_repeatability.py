@@ -9,7 +9,7 @@ import pytest
 from mfulab.cli.main import main
 from mfulab.core.files import write_csv
 from mfulab.lab.tables import compare, replicates
-from mfulab.lab.tables.repeatability import trust
+from mfulab.lab.tables.compare import trust
 
 
 def processes(

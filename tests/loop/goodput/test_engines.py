@@ -63,6 +63,10 @@ def test_a_page_of_vllm_in_its_own_flops_and_bytes():
 def test_the_model_counted_here_is_what_the_engine_counts(tiny):
     row = vllm(tiny)
     assert row["counted_tflop_s"] == pytest.approx(row["tflop_s"], rel=0.01)
+    flops, prefill = row["tflop_s"] * SECONDS, row["prefill_mfu_percent"] / 100 * PEAK.spec * SECONDS
+    best_s = (prefill + max(flops - prefill, row["read_gb_s"] * SECONDS / PEAK.memory_gb_s * PEAK.spec)) / PEAK.spec
+    assert row["attainable_mfu_percent"] == pytest.approx(100 * flops / best_s / PEAK.spec)
+    assert row["mfu_percent"] < row["attainable_mfu_percent"] < 100
     halves = row["prefill_mfu_percent"] + row["decode_mfu_percent"]
     assert halves == pytest.approx(row["mfu_percent"], rel=0.01)
     assert row["missing"] == []

@@ -12,13 +12,14 @@ import torch
 from support.processes import HANGS_S
 
 import mfulab
+from mfulab.core.groups import DeviceConfig
 from mfulab.device.compute import allowed_precision
-from mfulab.loop.interactive import measure, peaks
+from mfulab.loop.interactive import costs, measure, peaks
 from mfulab.loop.interactive.measure import MeasureWarning
 from mfulab.loop.interactive.peaks import Ceiling
 from mfulab.loop.interactive.row import Mark, stretches
 from mfulab.loop.interactive.show import facts_line
-from mfulab.loop.interactive.without_data import unwrapped
+from mfulab.loop.interactive.without_data import count_call, unwrapped
 
 SCRIPT = """
 import torch
@@ -432,3 +433,37 @@ def test_a_loop_of_two_speeds_says_its_mean_too(linear):
     mean = 1e3 * row["window_s"] / row["steps"]
     assert row["samples_per_s"] == pytest.approx(4e3 / mean)
     assert f"{mean:.3f} ms in the mean" in facts_line(row)
+
+
+@pytest.mark.parametrize(("batch", "cache", "attainable"), [(1, 0, 4.98), (4096, 0, 100.0), (1, 1 << 30, 100.0)])
+def test_the_attainable_is_the_roofline_of_each_product(monkeypatch, batch, cache, attainable):
+    """By hand: 2·512² FLOPs a row at 0.1 TFLOP/s, and 4 bytes of weights, rows and results at 10 GB/s."""
+    monkeypatch.setattr(peaks, "measured_ceiling", lambda *_: Ceiling(0.1))
+    monkeypatch.setattr(peaks, "bandwidth", lambda *_: 10.0)
+    monkeypatch.setattr(peaks, "last_cache_bytes", lambda _: cache)
+    model = torch.nn.Linear(512, 512, bias=False)
+    cost = costs.cost_of(count_call(model, torch.randn(batch, 512), backward=False).operations)
+    cpu = torch.device("cpu")
+    found = peaks.peaks_of(cpu, cost.formats, cost.formats, DeviceConfig(), 1.0)
+    best_s, why = peaks.attainable_s(costs.cost_of_all([(cost, 3)]), found, cpu, 3)
+    compute_s, memory_s = batch * 2 * 512**2 / 1e11, 4 * (512**2 + 2 * batch * 512) / 1e10
+    assert (best_s, why) == (pytest.approx(max(compute_s, 0.0 if cache else memory_s)), "")
+    assert 100 * compute_s / best_s == pytest.approx(attainable, rel=0.01)
+
+
+def test_the_attainable_is_empty_with_its_reason(capsys):
+    model = torch.nn.Linear(8, 8)
+    with mfulab.measure(model, ceiling_s=0, peak_tflop_s={"fp32": 1.0}) as window, torch.no_grad():
+        for _ in range(5):
+            model(torch.randn(4, 8))
+    assert window.row["attainable_mfu_percent"] is None
+    assert "attainable: MFU is not known" in " ".join(capsys.readouterr().out.split())
+    given = peaks.attainable_s(costs.Cost(), peaks.WeightedPeaks({}, {}, {}, ""), torch.device("cpu"), 1)
+    assert given == (None, "FLOPs were given, and their bytes are not known")
+
+
+def test_work_left_out_before_a_forward_pass_is_no_step():
+    marks = [Mark(what, 0) for what in ("begin", "forward", "forward", "skip", "forward", "skip", "end")]
+    assert [seconds for seconds, _, _ in stretches(marks, [9.0, 1.0, 2.0, 4.0, 8.0, 16.0])] == [1.0]
+    marks = [Mark(what, 0) for what in ("begin", "step", "skip", "step")]
+    assert [seconds for seconds, _, _ in stretches(marks, [1.0, 2.0, 4.0])] == [1.0, 4.0]

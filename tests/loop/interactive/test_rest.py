@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import mfulab
+from mfulab.loop.interactive import rest
 from mfulab.loop.interactive.rest import ENOUGH, ENOUGH_FORWARDS
 
 ROWS, WIDTH, STEPS = 4, 16, 120
@@ -45,6 +46,12 @@ def test_a_loop_whose_steps_are_alike_rests_and_every_step_has_its_cost(explicit
     assert resting > STEPS - 3 * (ENOUGH if explicit else ENOUGH_FORWARDS)
     assert window.row["steps"] + window.row["counted_steps"] + window.row["watched_steps"] == len(steps)
     assert 0 < window.row["measuring_percent"] < 100
+
+
+def test_a_check_that_falls_on_a_count_leaves_the_steps_before_it_their_cost(monkeypatch):
+    monkeypatch.setattr(rest, "CHECK_S", 0.0)
+    model = nn.Linear(WIDTH, WIDTH)
+    assert set(costs(window_of(lambda turn: model(torch.ones(ROWS, WIDTH)).sum().backward(), model))) == {2 * ONE}
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,7 @@ class Texts:
         return str(self._texts.get("names", {}).get(kind, {}).get(value, value))
 
     def said(self, text: str) -> str:
-        """A sentence of the data in this language, by the templates of `names.said`; unknown ones stay as they are.
-
-        Parts between semicolons are looked up one by one, and what stands for a placeholder is, too. The colon behind
-        the source of a part stays.
-        """
+        """A sentence of the data in this language, by `names.said`, part by part; unknown ones stay as they are."""
         return _said(self.language, text) if _templates(self.language) else text
 
     def _find(self, key: str) -> str | None:

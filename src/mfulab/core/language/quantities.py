@@ -49,3 +49,12 @@ def duration(seconds: float) -> str:
         return f"{rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def change(ratio: float) -> str:
+    """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
+    if ratio >= 2:
+        return f"×{significant(ratio, 2)}"
+    if ratio <= 0.5:
+        return f"÷{significant(1 / ratio, 2)}"
+    return f"{'+' if ratio >= 1 else '−'}{percent(abs(100 * (ratio - 1)))} %"

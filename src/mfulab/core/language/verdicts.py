@@ -75,11 +75,7 @@ def misaligned(row: Mapping[str, Any], language: str = "en") -> str:
 
 
 def operator(name: str, share: float | None, row: Mapping[str, Any], language: str = "en") -> str:
-    """An operator in words, its name in parentheses: the optimiser's update where the step's phases say that it is.
-
-    `share` is its percent of the step, of which the optimiser's phase must take as much; of `row` are read `mode`,
-    `optimizer`, `optimiser_ms` and `time_s`, as far as they are known.
-    """
+    """An operator in words, its name in parentheses: the update, if the optimiser's phase takes its `share` percent."""
     text = Texts(language, "verdict")
     phase, time = row.get("optimiser_ms"), row.get("time_s")
     measured = bool(phase and time and share is not None and phase / time / 10 >= share)

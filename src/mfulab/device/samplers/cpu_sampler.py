@@ -24,11 +24,7 @@ Counters = dict[str, float | None]
 
 @sampler
 def cpu_sampler(cores: float) -> Watched:
-    """CPU utilization of this process with all its threads: 100 % where each of `cores` worked for it all the time.
-
-    It exceeds 100 % where further threads work on a core's second logical CPU. Threads that spin
-    while they wait count as busy: like the GPU's utilization, it says that something ran, not what.
-    """
+    """CPU utilization of this process: 100 % where each of `cores` worked, or spun, all the time."""
     begin = counters()
     yield
     return between(begin, counters(), cores)
@@ -128,7 +124,6 @@ def rapl_sampler(root: Path | None = None, now: Callable[[], float] = time.perf_
 
 
 def _named(domain: Path) -> str:
-    """The name of a domain: psys, the platform's, contains the packages. A package where it has none."""
     try:
         return (domain / "name").read_text().strip()
     except OSError:

@@ -2,55 +2,46 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from torch.utils.data import dataloader
 
-from mfulab.device.samplers.reading import Reading, Readings
+from mfulab.device.samplers.reading import Reading, Watched, sampler
 
 SOURCE = "time inside the DataLoader's iter() and next()"
 _Loader: Any = dataloader.DataLoader
 _Iterator: Any = dataloader._BaseDataLoaderIter
+_running: list[list[float]] = []  # batches and seconds of each sampler that runs
+_untimed: list[Callable[[Any], Any]] = []  # torch's own methods, back as soon as none does
 
 
-class InputSampler:
-    """Times the methods that every DataLoader and its iterator are asked by, in this process, from `start` to `stop`.
-
-    Torch's own method is back as soon as no sampler runs. On a GPU it is the host that waits: kernels which were queued
-    before may hide it.
-    """
-
-    _running: ClassVar[list["InputSampler"]] = []
-    _untimed: ClassVar[tuple[Callable[[Any], Any], Callable[[Any], Any]]]
-
-    def __init__(self) -> None:
-        self._batches, self._waited_s = 0, 0.0
-
-    def start(self) -> None:
-        self._batches, self._waited_s = 0, 0.0
-        if not self._running:
-            begins, goes_on = InputSampler._untimed = _Loader.__iter__, _Iterator.__next__
-            _Loader.__iter__ = lambda loader: self._timed(begins, loader)
-            _Iterator.__next__ = lambda iterator: self._timed(goes_on, iterator)
-        self._running.append(self)
-        self._began = time.perf_counter()
-
-    def stop(self) -> Readings:
-        length_s = time.perf_counter() - self._began
-        self._running.remove(self)
-        if not self._running:
-            _Loader.__iter__, _Iterator.__next__ = InputSampler._untimed
-        share = 100 * self._waited_s / length_s if self._batches else None
-        reason = "" if self._batches else "no torch DataLoader was read: the batch lay on the device"
-        return {"input_wait_percent": Reading(share, "%", SOURCE, length_s, reason)}
-
-    @staticmethod
-    def _timed(method: Callable[[Any], Any], one: Any) -> Any:
+def _timed(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def timed(one: Any) -> Any:
         began = time.perf_counter()
         try:
             return method(one)
         finally:
             waited_s = time.perf_counter() - began
-            for sampler in InputSampler._running:
-                sampler._waited_s += waited_s
-                sampler._batches += 1
+            for counted in _running:
+                counted[:] = counted[0] + 1, counted[1] + waited_s
+
+    return timed
+
+
+@sampler
+def input_sampler() -> Watched:
+    """Times every DataLoader of this process. On a GPU it is the host that waits: queued kernels may hide it."""
+    if not _running:
+        _untimed[:] = _Loader.__iter__, _Iterator.__next__
+        _Loader.__iter__, _Iterator.__next__ = map(_timed, _untimed)
+    counted = [0, 0.0]
+    _running.append(counted)
+    began = time.perf_counter()
+    yield
+    length_s = time.perf_counter() - began
+    _running[:] = [other for other in _running if other is not counted]
+    if not _running:
+        _Loader.__iter__, _Iterator.__next__ = _untimed
+    batches, waited_s = counted
+    reason = "" if batches else "no torch DataLoader was read: the batch lay on the device"
+    return {"input_wait_percent": Reading(None if reason else 100 * waited_s / length_s, "%", SOURCE, length_s, reason)}

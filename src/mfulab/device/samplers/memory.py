@@ -6,35 +6,30 @@ import psutil
 
 from mfulab.device import is_gpu, system, vendors
 from mfulab.device.samplers.reading import Reading
+from mfulab.device.vendors import Memory
 
 
-class PeakMemory:
-    """The most memory held since it was made, beyond what was held then."""
+def peak_memory(device: Any) -> Memory:
+    """The most memory held on a torch.device from now on, beyond what is held now."""
+    return vendors.of_device(device).memory(device) if is_gpu(device) else ResidentMemory()
 
-    def __init__(self, device: Any) -> None:
-        self._gpu = vendors.of_device(device).memory(device) if is_gpu(device) else None
-        if self._gpu is None:
-            self.forget()
-            self._baseline, self._files = psutil.Process().memory_info().rss, system.file_pages_bytes()
+
+class ResidentMemory(Memory):
+    """Peak of the process's resident set, beyond what it was when this was made."""
+
+    def __init__(self) -> None:
+        self.forget()
+        self._baseline, self._files = psutil.Process().memory_info().rss, system.file_pages_bytes()
 
     def forget(self) -> None:
-        """Leaves out what was held in between and is no longer: the peak is from now on."""
-        if self._gpu is not None:
-            self._gpu.forget()
-        else:
-            system.forget_peak_memory()
+        system.forget_peak_memory()
 
     def read(self) -> Reading:
-        """The peak in bytes so far."""
-        if self._gpu is not None:
-            return self._gpu.read()  # type: ignore[no-any-return]
         peak = system.peak_memory_bytes()
         if peak is None:
             return Reading(None, "B", "peak RSS", reason="this system does not report the peak resident set")
         source = "peak RSS above the RSS before the model was built, without pages of files"
         # A step's first calls bring in its libraries' code: 80 MB of torch's for a small convolutional network.
-        peak -= max(0, system.file_pages_bytes() - self._files)
-        if peak <= self._baseline:
-            reason = "the process grew by nothing: it reused memory that it held before"
-            return Reading(None, "B", source, reason=reason)
-        return Reading(peak - self._baseline, "B", source)
+        grown = peak - max(0, system.file_pages_bytes() - self._files) - self._baseline
+        reason = "" if grown > 0 else "the process grew by nothing: it reused memory that it held before"
+        return Reading(None if reason else grown, "B", source, reason=reason)

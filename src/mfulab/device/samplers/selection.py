@@ -8,7 +8,7 @@ from typing import Any
 from mfulab.device import gpu, is_gpu, vendors
 from mfulab.device.compute import cores_filled
 from mfulab.device.samplers.cpu_sampler import cpu_sampler, rapl_sampler
-from mfulab.device.samplers.input_sampler import InputSampler
+from mfulab.device.samplers.input_sampler import input_sampler
 from mfulab.device.samplers.reading import Readings, Sampler, Watched, missing, sampler
 from mfulab.device.vendors.gpm import UNITS
 
@@ -32,12 +32,12 @@ def absent(reason: str) -> Watched:
 def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
     """The samplers of a torch.device, the strictest first: a GPU's vendor knows which."""
     if not is_gpu(device):
-        return [cpu_sampler(cores_filled()), rapl_sampler(), InputSampler(), *series]
+        return [cpu_sampler(cores_filled()), rapl_sampler(), input_sampler(), *series]
     uuid = gpu.uuid_of(device)
     try:
-        found: list[Sampler] = vendors.of(uuid).samplers(uuid, [InputSampler(), *series])
+        found: list[Sampler] = vendors.of(uuid).samplers(uuid, [input_sampler(), *series])
     except vendors.RefusedError as refusal:
-        return [absent(str(refusal)), InputSampler()]
+        return [absent(str(refusal)), input_sampler()]
     return found
 
 

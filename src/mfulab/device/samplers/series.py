@@ -1,8 +1,6 @@
-"""The time series: a separate process that writes a line each interval until its input is closed, and means over it.
-
-A thread would take the interpreter's lock from steps that are bound by launches. CSV goes to standard output. Run as
-`python -m mfulab.device.samplers.series cpu PID CORES SECONDS` or `… gpu PID UUID SECONDS`.
-"""
+"""The time series: a process of its own that writes CSV each interval until its input is closed, and means over it. A
+thread would take the interpreter's lock from steps that are bound by launches. Run as `python -m
+mfulab.device.samplers.series cpu PID CORES SECONDS` or `… gpu PID UUID SECONDS`."""
 
 import csv
 import os
@@ -172,7 +170,6 @@ def poll(probe: Probe, wait: Callable[[], bool], output: TextIO, now: Callable[[
 
 
 def _input_closed(interval_s: float) -> bool:
-    """Waits an interval; true once the parent has closed our input, by intent or by dying."""
     ready, _, _ = select.select([sys.stdin], [], [], interval_s)
     return bool(ready) and not sys.stdin.read(1)
 

@@ -1,15 +1,13 @@
-"""GPUs by vendor: one module each in this folder, which answers the questions of `Vendor`.
-
-A module is found by its `KIND`; no list names it. What is measured on a CPU depends on none of them: an edit here
-measures no CPU again.
-"""
+"""GPUs by vendor: one module each in this folder, found by its subclass of `Vendor`; an edit measures no CPU again."""
 
 import pkgutil
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from mfulab.device.samplers.reading import Reading, Sampler, Watched, sampler
 
@@ -75,97 +73,125 @@ class Memory:
         return Reading(held, "B", f"{self._device.type.upper()} caching allocator, peak allocated")
 
 
-class Vendor(Protocol):
+Now = Callable[[], float]
+
+
+class Vendor(ABC):
     """Questions that a vendor's module answers: of the identifier that `gpus` gives a GPU, or of a torch.device."""
 
     KIND: str  # torch's name of the vendor's devices
     PREFIX: str  # how identifiers begin; empty for the vendor of all others
     SLUG: str  # regular expression of the slugs of its devices
-    IS_AUTOMATIC: bool  # whether device=auto takes its GPUs
-    FORMATS: tuple[str, ...]  # number formats that torch computes in on them; empty: all
-    HAS_TF32: bool
+    SOURCE: str  # what its readings come from
+    IS_AUTOMATIC = True  # whether device=auto takes its GPUs
+    FORMATS: tuple[str, ...] = ()  # number formats that torch computes in on them; empty: all
+    HAS_TF32 = True
 
+    @abstractmethod
     def owns(self, device: Any) -> bool:
         """True for a torch.device of this vendor."""
 
+    @abstractmethod
     def why_absent(self) -> str | None:
         """Reason why no GPU of the vendor can be asked; empty or None where its library answers."""
 
+    @abstractmethod
     def gpus(self, environment: Mapping[str, str]) -> list[Gpu]:
-        """The GPUs that torch would see in this environment, in its order."""
+        """The GPUs that torch would see in this environment, in its order. Makes no context."""
 
-    def why_silent(self) -> str:
-        """Reason why a driver that is loaded shows no GPU; empty where none is, or the user hides them."""
-
-    def why_unfit(self, uuid: str) -> str:
-        """Reason why the installed torch cannot compute on a GPU; empty where none is known without importing it."""
-
+    @abstractmethod
     def why_unusable(self, uuid: str) -> str:
         """Reason why torch cannot compute on a GPU that is there; empty where it can. Imports torch."""
 
-    def visible(self, uuids: Sequence[str]) -> dict[str, str]:
-        """The variable that shows these GPUs alone."""
-
+    @abstractmethod
     def uuid_of(self, device: Any) -> str:
         """The identifier of a torch.device."""
 
-    def samplers(self, uuid: str, between: Sequence[Sampler]) -> list[Sampler]:
-        """Samplers of a window, the strictest first."""
+    @abstractmethod
+    def samplers(self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter) -> list[Sampler]:
+        """Samplers of a window, the strictest first; raises RefusedError where the library does not know the GPU."""
 
+    @abstractmethod
     def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
-        """A function that reads the device now, for the time series."""
+        """A function that reads the device now; refused values are empty, and `own` is no other process."""
+
+    @abstractmethod
+    def properties(self, uuid: str, name: str, sms: int | None = None) -> GpuProperties:
+        """Properties that decide peaks, None if hidden; `sms`: SMs or compute units where known."""
+
+    @abstractmethod
+    def describe_all(self) -> list[dict[str, Any]]:
+        """Columns of the environment's table for each GPU of this machine; empty without its library."""
+
+    def why_silent(self) -> str:
+        """Reason why a driver that is loaded shows no GPU; empty where none is, or the user hides them."""
+        return ""
+
+    def why_unfit(self, uuid: str) -> str:
+        """Reason why the installed torch cannot compute on a GPU; empty where none is known without importing it."""
+        return ""
+
+    def visible(self, uuids: Sequence[str]) -> dict[str, str]:
+        """The variable that shows these GPUs alone; none for a machine's only one."""
+        return {}
 
     def clock_reader(self, uuid: str) -> Callable[[], float | None]:
         """A function that reads the clock in MHz now; None where it is not told."""
+        return lambda: None
 
     def restriction(self, uuid: str) -> str:
         """`MIG instance`, `vGPU`, or nothing."""
-
-    def properties(self, uuid: str, name: str, sms: int | None = None) -> GpuProperties:
-        """Properties that decide peaks."""
+        return ""
 
     def capability(self, uuid: str) -> tuple[int, int] | None:
         """Compute capability, where the vendor has one."""
-
-    def describe_all(self) -> list[dict[str, object]]:
-        """Columns of the environment's table for each GPU of this machine."""
+        return None
 
     def driver(self) -> str | None:
-        """The driver's version."""
+        """The driver's version; None without one."""
+        return None
 
     def name_and_units(self, device: Any) -> tuple[str, int | None]:
         """Name of a torch.device and its number of SMs or compute units, where torch tells it."""
+        import torch
+
+        facts = torch.cuda.get_device_properties(device)
+        return facts.name, facts.multi_processor_count
 
     def last_cache_bytes(self, device: Any) -> int:
         """Bytes of the last cache before the memory."""
+        import torch
 
-    def memory(self, device: Any) -> "Memory":
+        return int(torch.cuda.get_device_properties(device).L2_cache_size)
+
+    def memory(self, device: Any) -> Memory:
         """Watches the peak of memory on a torch.device from now on."""
+        return Memory(device)
 
 
 @cache
-def modules() -> tuple[Vendor, ...]:
-    """Every vendor's module; the one without a prefix, which knows all other identifiers, comes last."""
-    names = [name for _, name, _ in pkgutil.iter_modules(__path__)]
-    found = [import_module(f"mfulab.device.vendors.{name}") for name in names]
-    return tuple(sorted((module for module in found if hasattr(module, "KIND")), key=lambda module: not module.PREFIX))
+def makers() -> tuple[Vendor, ...]:
+    """Every vendor; the one without a prefix, which knows all other identifiers, comes last."""
+    for _, name, _ in pkgutil.iter_modules(__path__):
+        import_module(f"mfulab.device.vendors.{name}")
+    return tuple(sorted((vendor() for vendor in Vendor.__subclasses__()), key=lambda vendor: not vendor.PREFIX))
 
 
-def of(uuid: str) -> Any:
-    """The module of a GPU's vendor, by the identifier that `gpus` gives it."""
-    return next(vendor for vendor in modules() if uuid.startswith(vendor.PREFIX))
+def of(uuid: str) -> Vendor:
+    """The vendor of a GPU, by the identifier that `gpus` gives it."""
+    return next(vendor for vendor in makers() if uuid.startswith(vendor.PREFIX))
 
 
-def of_device(device: Any) -> Any:
-    """The module of the vendor of a torch.device."""
-    return next(vendor for vendor in modules() if vendor.owns(device))
+def of_device(device: Any) -> Vendor:
+    """The vendor of a torch.device."""
+    return next(vendor for vendor in makers() if vendor.owns(device))
 
 
 def of_kind(kind: str) -> list[Vendor]:
-    """Modules of the vendors of a kind; the one without a prefix comes first."""
-    return [vendor for vendor in reversed(modules()) if kind == vendor.KIND]
+    """Vendors of a kind; the one without a prefix comes first."""
+    return [vendor for vendor in reversed(makers()) if kind == vendor.KIND]
 
 
 def kinds() -> list[str]:
     """Kinds of GPUs, each once."""
-    return list(dict.fromkeys(vendor.KIND for vendor in modules()))
+    return list(dict.fromkeys(vendor.KIND for vendor in makers()))

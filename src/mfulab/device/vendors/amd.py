@@ -1,8 +1,6 @@
-"""AMD's GPUs, through AMD SMI (package `amdsmi`, of the release of ROCm): counters, energy, violations, processes.
-
-A GPU is known as `HIP-<number>-<bus address>`: HIP_VISIBLE_DEVICES takes the number, AMD SMI finds the address. Run
-against a stand-in that answers as amdsmi 7.0 does; no AMD GPU has been met.
-"""
+"""AMD's GPUs, through AMD SMI (package `amdsmi`, of ROCm's release), known as `HIP-<number>-<bus address>`.
+HIP_VISIBLE_DEVICES takes the number, AMD SMI finds the address. Run against a stand-in that answers as amdsmi 7.0 does;
+no AMD GPU has been met."""
 
 import functools
 import itertools
@@ -13,16 +11,12 @@ from contextlib import suppress
 from typing import Any
 
 from mfulab.device.samplers.reading import Reading, Readings, Sampler, Watched, energy, largest, missing, sampler
-from mfulab.device.vendors import Gpu, GpuProperties, Memory, RefusedError, at_end, nvidia, torch_build
+from mfulab.device.vendors import Gpu, GpuProperties, Now, RefusedError, Vendor, at_end, torch_build
 from mfulab.device.vendors.gpm import UNITS
+from mfulab.device.vendors.nvidia import Nvidia
 from mfulab.device.vendors.nvml_sampler import ENERGY_WINDOW_S, count_others
 
-KIND, PREFIX, SLUG = "cuda", "HIP-", "amd-(instinct|radeon|gpu)"
-IS_AUTOMATIC, FORMATS, HAS_TF32 = True, (), False
 SOURCE = "AMD SMI"
-# torch answers for both as for CUDA.
-memory, why_unusable = Memory, nvidia.why_unusable
-name_and_units, last_cache_bytes = nvidia.name_and_units, nvidia.last_cache_bytes
 NOT_REPORTED = "N/A"
 # Each column of throttling, and the accumulators of `amdsmi_get_violation_status` whose largest it is.
 VIOLATIONS = {
@@ -33,7 +27,6 @@ VIOLATIONS = {
 
 @functools.cache
 def _opened() -> tuple[Any, str]:
-    """The package `amdsmi`, initialised, or None and the reason."""
     try:
         import amdsmi  # type: ignore[import-not-found]
 
@@ -43,25 +36,6 @@ def _opened() -> tuple[Any, str]:
     except Exception as error:  # a KeyError without ROCm's library, its own without a driver
         return None, f"{SOURCE} does not answer: {type(error).__name__}: {error}"
     return amdsmi, ""
-
-
-def why_absent() -> str:
-    """Empty if AMD SMI can be used in this process, else the reason."""
-    return _opened()[1]
-
-
-def why_silent() -> str:
-    """Empty: a driver is loaded for processors with graphics too, on which torch does not compute."""
-    return ""
-
-
-def why_unfit(uuid: str) -> str:
-    """Reason why the installed torch knows no GPU of AMD's."""
-    build = torch_build.installed()
-    if build is None or build.hip != "":
-        return ""
-    kind = "CPUs alone" if build.is_for_cpus else "NVIDIA's GPUs"
-    return f"torch {build.version} is built for {kind}. To measure the GPU: PyTorch's build for ROCm, pytorch.org"
 
 
 def ask(name: str, *arguments: Any, cell: str = "") -> Any:
@@ -86,44 +60,6 @@ def optional(name: str, *arguments: Any, cell: str = "") -> Any:
     return None
 
 
-def owns(device: Any) -> bool:
-    """True for a torch.device of a torch that is built for HIP."""
-    import torch
-
-    return device.type == KIND and torch.version.hip is not None
-
-
-def visible(uuids: Sequence[str]) -> dict[str, str]:
-    """HIP's variable, which takes the numbers in the identifiers."""
-    return {"HIP_VISIBLE_DEVICES": ",".join(uuid.split("-")[1] for uuid in uuids)}
-
-
-def uuid_of(device: Any) -> str:
-    """Identifier of a torch.device, by its place among those seen here: HIP's UUIDs are not AMD SMI's."""
-    import torch
-
-    place = torch.cuda.current_device() if device.index is None else device.index
-    return gpus(os.environ)[place].uuid
-
-
-def gpus(environment: Mapping[str, str]) -> list[Gpu]:
-    """Each GPU that HIP would see, in its order; empty without AMD SMI.
-
-    ROCR_VISIBLE_DEVICES hides and numbers anew, then HIP_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES in its place: numbers
-    only, cut off at the first that is not valid.
-    """
-    found = []
-    for place, handle in enumerate(optional("amdsmi_get_processor_handles") or ()):
-        number = optional("amdsmi_get_gpu_enumeration_info", handle, cell="hip_id")
-        name = optional("amdsmi_get_gpu_asic_info", handle, cell="market_name") or "AMD GPU"
-        if address := optional("amdsmi_get_gpu_device_bdf", handle):
-            found.append((place if number is None else number, name, address))
-    seen = [(name, address) for _, name, address in sorted(found)]
-    seen = [seen[number] for number in _numbers(environment.get("ROCR_VISIBLE_DEVICES"), len(seen))]
-    hip = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
-    return [Gpu(seen[number][0], f"{PREFIX}{number}-{seen[number][1]}") for number in _numbers(hip, len(seen))]
-
-
 def _numbers(listed: str | None, count: int) -> list[int]:
     if listed is None:
         return list(range(count))
@@ -133,21 +69,15 @@ def _numbers(listed: str | None, count: int) -> list[int]:
 
 def handle_of(uuid: str) -> Any:
     """AMD SMI's handle of a GPU; raises RefusedError where it knows none at its address."""
-    address = uuid.removeprefix(PREFIX).partition("-")[2]
+    address = uuid.removeprefix(Amd.PREFIX).partition("-")[2]
     for handle in ask("amdsmi_get_processor_handles"):
         if optional("amdsmi_get_gpu_device_bdf", handle) == address:
             return handle
     raise RefusedError(f"{SOURCE} knows no GPU at {address}")
 
 
-def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
-    """Samplers, the strictest first: accumulators over the window, those `between`, values at its end."""
-    last = at_end(probe(uuid, os.getpid()), SOURCE, "refused by the driver")
-    return [accumulators(handle_of(uuid), now), *between, last]
-
-
 @sampler
-def accumulators(handle: Any, now: Callable[[], float]) -> Watched:
+def accumulators(handle: Any, now: Now) -> Watched:
     """Energy and violations between two moments; what AMD SMI does not count is missing, with the reason."""
     counted = ("amdsmi_get_energy_count", "amdsmi_get_violation_status")
     began_s, before = now(), [optional(name, handle) for name in counted]
@@ -171,7 +101,6 @@ def _energy(before: Any, after: Any, window_s: float) -> Readings:
 
 
 def _violations(before: Any, after: Any, window_s: float) -> Readings:
-    """Share of the firmware's samples in which each cause held the clock back, and the largest of them."""
     source, readings = f"{SOURCE} violations", {}
     for name, counters in VIOLATIONS.items():
         reason, shares = "amdsmi_get_violation_status is refused", []
@@ -191,79 +120,113 @@ def _share(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> flo
     return 100 * held / samples if samples > 0 and 0 <= held <= samples else None
 
 
-def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
-    """A function that reads what AMD SMI reports now; what it refuses is empty. `own` is no "other process"."""
-    handle, smi = handle_of(uuid), _opened()[0]
-    hottest = (smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT)
-
-    def now() -> dict[str, float | None]:
-        memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_used")
-        power = optional("amdsmi_get_power_info", handle, cell="current_socket_power")  # of Instinct; others: the mean
-        processes = optional("amdsmi_get_gpu_process_list", handle)
-        return {
-            "utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="gfx_activity"),
-            "memory_utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="umc_activity"),
-            "clock_mhz": _clock(handle, "GFX"),
-            "memory_clock_mhz": _clock(handle, "MEM"),
-            "power_w": power or optional("amdsmi_get_power_info", handle, cell="average_socket_power"),
-            "temperature_c": optional("amdsmi_get_temp_metric", handle, *hottest),
-            "device_memory_bytes": None if memory is None else memory << 20,
-            "other_processes": None if processes is None else count_others([one["pid"] for one in processes], own),
-        }
-
-    return now
-
-
 def _clock(handle: Any, kind: str, cell: str = "clk") -> float | None:
     of = getattr(_opened()[0].AmdSmiClkType, kind)
     return optional("amdsmi_get_clock_info", handle, of, cell=cell)  # type: ignore[no-any-return]
 
 
-def clock_reader(uuid: str) -> Callable[[], float | None]:
-    """A function that reads the clock of the compute units in MHz now; None if it is not reported."""
-    with suppress(RefusedError):
-        handle = handle_of(uuid)
-        return lambda: _clock(handle, "GFX")
-    return lambda: None
+class Amd(Vendor):
+    """GPUs that AMD SMI finds by the bus address in their identifier."""
 
+    KIND, PREFIX, SLUG, SOURCE = "cuda", "HIP-", "amd-(instinct|radeon|gpu)", SOURCE
+    HAS_TF32 = False
+    why_unusable = Nvidia.why_unusable  # torch answers for both as for CUDA
 
-def restriction(uuid: str) -> str:
-    """Gives an empty text: AMD SMI refuses a virtual machine's guest value by value."""
-    return ""
+    def why_absent(self) -> str:
+        return _opened()[1]
 
+    def why_unfit(self, uuid: str) -> str:
+        build = torch_build.installed()
+        if build is None or build.hip != "":
+            return ""
+        kind = "CPUs alone" if build.is_for_cpus else "NVIDIA's GPUs"
+        return f"torch {build.version} is built for {kind}. To measure the GPU: PyTorch's build for ROCm, pytorch.org"
 
-def properties(uuid: str, name: str, sms: int | None = None) -> GpuProperties:
-    """Properties that decide peaks; None if AMD SMI hides them. `sms`: compute units."""
-    try:
-        handle = handle_of(uuid)
-    except RefusedError:
-        return GpuProperties(name, sms, None)
-    return GpuProperties(
-        name=name,
-        sms=sms or optional("amdsmi_get_gpu_asic_info", handle, cell="num_compute_units"),
-        max_sm_clock_mhz=_clock(handle, "GFX", "max_clk"),
-        max_memory_clock_mhz=_clock(handle, "MEM", "max_clk"),  # without bus: its transfers a clock differ by memory
-    )
+    def owns(self, device: Any) -> bool:
+        import torch
 
+        return device.type == self.KIND and torch.version.hip is not None
 
-def capability(uuid: str) -> None:
-    """Gives None: compute capability is NVIDIA's."""
+    def visible(self, uuids: Sequence[str]) -> dict[str, str]:
+        return {"HIP_VISIBLE_DEVICES": ",".join(uuid.split("-")[1] for uuid in uuids)}
 
+    def uuid_of(self, device: Any) -> str:
+        import torch
 
-def describe_all() -> list[dict[str, object]]:
-    """Columns of the environment's table for each GPU of this machine; empty without AMD SMI."""
-    described: list[dict[str, object]] = []
-    for gpu in gpus({}):
-        handle, known = handle_of(gpu.uuid), properties(gpu.uuid, gpu.name)
-        cap = optional("amdsmi_get_power_cap_info", handle, cell="power_cap")
-        memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_total")
-        clocks = {"max_sm_clock_mhz": known.max_sm_clock_mhz, "max_memory_clock_mhz": known.max_memory_clock_mhz}
-        held = {"memory_bytes": memory and memory << 20, "power_limit_w": cap and cap / 1e6}
-        described.append({"name": gpu.name, "uuid": gpu.uuid, "sms": known.sms, **clocks, **held})
-    return described
+        place = torch.cuda.current_device() if device.index is None else device.index
+        return self.gpus(os.environ)[place].uuid  # HIP's UUIDs are not AMD SMI's
 
+    def gpus(self, environment: Mapping[str, str]) -> list[Gpu]:
+        # ROCR_VISIBLE_DEVICES hides and numbers anew, then HIP_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES in its place.
+        found = []
+        for place, handle in enumerate(optional("amdsmi_get_processor_handles") or ()):
+            number = optional("amdsmi_get_gpu_enumeration_info", handle, cell="hip_id")
+            name = optional("amdsmi_get_gpu_asic_info", handle, cell="market_name") or "AMD GPU"
+            if address := optional("amdsmi_get_gpu_device_bdf", handle):
+                found.append((place if number is None else number, name, address))
+        seen = [(name, address) for _, name, address in sorted(found)]
+        seen = [seen[number] for number in _numbers(environment.get("ROCR_VISIBLE_DEVICES"), len(seen))]
+        hip = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
+        return [Gpu(seen[number][0], f"{self.PREFIX}{number}-{seen[number][1]}") for number in _numbers(hip, len(seen))]
 
-def driver() -> str | None:
-    """The kernel driver's version; None without one."""
-    handles = optional("amdsmi_get_processor_handles")
-    return optional("amdsmi_get_gpu_driver_info", handles[0], cell="driver_version") if handles else None  # type: ignore[no-any-return]
+    def samplers(self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter) -> list[Sampler]:
+        last = at_end(self.probe(uuid, os.getpid()), SOURCE, "refused by the driver")
+        return [accumulators(handle_of(uuid), now), *between, last]
+
+    def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
+        handle, smi = handle_of(uuid), _opened()[0]
+        hottest = (smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT)
+
+        def now() -> dict[str, float | None]:
+            memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_used")
+            power = optional(
+                "amdsmi_get_power_info", handle, cell="current_socket_power"
+            )  # of Instinct; others: the mean
+            processes = optional("amdsmi_get_gpu_process_list", handle)
+            return {
+                "utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="gfx_activity"),
+                "memory_utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="umc_activity"),
+                "clock_mhz": _clock(handle, "GFX"),
+                "memory_clock_mhz": _clock(handle, "MEM"),
+                "power_w": power or optional("amdsmi_get_power_info", handle, cell="average_socket_power"),
+                "temperature_c": optional("amdsmi_get_temp_metric", handle, *hottest),
+                "device_memory_bytes": None if memory is None else memory << 20,
+                "other_processes": None if processes is None else count_others([one["pid"] for one in processes], own),
+            }
+
+        return now
+
+    def clock_reader(self, uuid: str) -> Callable[[], float | None]:
+        with suppress(RefusedError):
+            handle = handle_of(uuid)
+            return lambda: _clock(handle, "GFX")
+        return lambda: None
+
+    def properties(self, uuid: str, name: str, sms: int | None = None) -> GpuProperties:
+        try:
+            handle = handle_of(uuid)
+        except RefusedError:
+            return GpuProperties(name, sms, None)
+        return GpuProperties(
+            name=name,
+            sms=sms or optional("amdsmi_get_gpu_asic_info", handle, cell="num_compute_units"),
+            max_sm_clock_mhz=_clock(handle, "GFX", "max_clk"),
+            max_memory_clock_mhz=_clock(
+                handle, "MEM", "max_clk"
+            ),  # without bus: its transfers a clock differ by memory
+        )
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        described: list[dict[str, Any]] = []
+        for gpu in self.gpus({}):
+            handle, known = handle_of(gpu.uuid), self.properties(gpu.uuid, gpu.name)
+            cap = optional("amdsmi_get_power_cap_info", handle, cell="power_cap")
+            memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_total")
+            clocks = {"max_sm_clock_mhz": known.max_sm_clock_mhz, "max_memory_clock_mhz": known.max_memory_clock_mhz}
+            held = {"memory_bytes": memory and memory << 20, "power_limit_w": cap and cap / 1e6}
+            described.append({"name": gpu.name, "uuid": gpu.uuid, "sms": known.sms, **clocks, **held})
+        return described
+
+    def driver(self) -> str | None:
+        handles = optional("amdsmi_get_processor_handles")
+        return optional("amdsmi_get_gpu_driver_info", handles[0], cell="driver_version") if handles else None  # type: ignore[no-any-return]

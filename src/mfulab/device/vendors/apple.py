@@ -1,8 +1,5 @@
-"""Apple's GPUs, through torch.mps, the I/O registry and zeus-apple-silicon: busy time, memory, energy; no trace.
-
-There is one a machine, known as `MPS-0`. None of it needs root. Run against stand-ins that answer as torch.mps,
-ioreg(8) and zeus_apple_silicon do; no Apple GPU has been met.
-"""
+"""Apple's GPU, one a machine, `MPS-0`, through torch.mps, the I/O registry and zeus-apple-silicon; without root or
+trace. Run against stand-ins that answer as torch.mps, ioreg(8) and zeus_apple_silicon do; no Apple GPU has been met."""
 
 import platform
 import plistlib
@@ -14,97 +11,30 @@ from xml.parsers.expat import ExpatError
 
 from mfulab.device import cpu, system
 from mfulab.device.samplers.reading import Reading, Sampler, Watched, energy, missing, sampler
-from mfulab.device.vendors import Gpu, GpuProperties, Memory, at_end
+from mfulab.device.vendors import Gpu, GpuProperties, Memory, Now, Vendor, at_end
 from mfulab.device.vendors.gpm import UNITS
 
-KIND, PREFIX, SLUG = "mps", "MPS-", "apple.*-gpu$"
-IS_AUTOMATIC, HAS_TF32 = False, False
 SOURCE = "IOAccelerator's statistics"
-FORMATS = ("fp32", "fp16", "bf16")  # no float64: what is compared with it cannot be had
 NEEDS_ROOT = "macOS tells it to root alone (powermetrics)"
 _ASK = ("ioreg", "-r", "-a", "-d", "1", "-c", "IOAccelerator")
 
 
-def owns(device: Any) -> bool:
-    """True for a torch.device of kind `mps`."""
-    return bool(device.type == KIND)
-
-
-def why_absent() -> str:
-    """Empty on an Apple silicon Mac, else that this machine is none."""
-    here = system.IS_MACOS and platform.machine() == "arm64"
-    return "" if here else "this machine is no Mac with Apple silicon"
-
-
-def gpus(environment: Mapping[str, str]) -> list[Gpu]:
-    """The GPU of Apple's in this machine; empty elsewhere than on an Apple silicon Mac."""
-    return [] if why_absent() else [Gpu(f"{cpu.cpu().name} GPU", f"{PREFIX}0")]
-
-
-def why_silent() -> str:
-    """Empty: a Mac shows its GPU."""
-    return ""
-
-
-def why_unfit(uuid: str) -> str:
-    """Empty: all of torch's builds for macOS know the GPU."""
-    return ""
-
-
-def why_unusable(uuid: str) -> str:
-    """Reason why torch cannot compute on the GPU: a build without it."""
-    import torch
-
-    return "" if torch.backends.mps.is_available() else f"torch {torch.__version__} was built without it"
-
-
-def visible(uuids: Sequence[str]) -> dict[str, str]:
-    """Gives no variable: the GPU is the machine's only one."""
-    return {}
-
-
-def uuid_of(device: Any) -> str:
-    """The identifier of the machine's only GPU."""
-    return f"{PREFIX}0"
-
-
-def name_and_units(device: Any) -> tuple[str, int | None]:
-    """Name of the machine's only GPU; torch tells no number of cores."""
-    return gpus({})[0].name, None
-
-
-def memory(device: Any) -> Memory:
-    """Says why there is no peak: torch.mps counts none."""
-    return _Memory(device)
-
-
 class _Memory(Memory):
-    def __init__(self, device: Any) -> None:
-        """Begins nothing."""
+    """Says why there is no peak: torch.mps counts none."""
 
-    def forget(self) -> None:
-        """Does nothing."""
+    def __init__(self, device: Any) -> None: ...
+
+    def forget(self) -> None: ...
 
     def read(self) -> Reading:
-        """Empty, with what Metal held at the end."""
         import torch
 
         held = torch.mps.driver_allocated_memory()
         return Reading(None, "B", "torch.mps", reason=f"it counts no peak; Metal held {held} bytes at the end")
 
 
-def last_cache_bytes(device: Any) -> int:
-    """Bytes of the largest system-level cache, of an M2 Ultra: macOS does not report it."""
-    return 96 << 20
-
-
-def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
-    """Samplers: energy over the window, those `between`, values at its end."""
-    return [energy_sampler(now), *between, at_end(_line, SOURCE, NEEDS_ROOT)]
-
-
 @sampler
-def energy_sampler(now: Callable[[], float] = time.perf_counter) -> Watched:
+def energy_sampler(now: Now = time.perf_counter) -> Watched:
     """The GPU's energy over the window, which IOReport counts; hardware counters are missing, with the reason."""
     monitor, reason = None, "IOReport counts none of this GPU"
     try:
@@ -145,34 +75,49 @@ def accelerator() -> Mapping[str, Any]:
     return next((one for one in told if "PerformanceStatistics" in one), {})
 
 
-def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
-    """A function that reads the registry now; which processes compute is not told."""
-    return _line
+class Apple(Vendor):
+    """The GPU of a Mac with Apple silicon; clocks need root, and its driver is of macOS's version."""
 
+    KIND, PREFIX, SLUG, SOURCE = "mps", "MPS-", "apple.*-gpu$", SOURCE
+    IS_AUTOMATIC, HAS_TF32 = False, False
+    FORMATS = ("fp32", "fp16", "bf16")  # no float64: what is compared with it cannot be had
 
-def clock_reader(uuid: str) -> Callable[[], float | None]:
-    """A function that gives None: clocks need root."""
-    return lambda: None
+    def owns(self, device: Any) -> bool:
+        return bool(device.type == self.KIND)
 
+    def why_absent(self) -> str:
+        here = system.IS_MACOS and platform.machine() == "arm64"
+        return "" if here else "this machine is no Mac with Apple silicon"
 
-def restriction(uuid: str) -> str:
-    """Gives an empty text: a Mac's GPU is not divided."""
-    return ""
+    def gpus(self, environment: Mapping[str, str]) -> list[Gpu]:
+        return [] if self.why_absent() else [Gpu(f"{cpu.cpu().name} GPU", f"{self.PREFIX}0")]
 
+    def why_unusable(self, uuid: str) -> str:
+        import torch
 
-def properties(uuid: str, name: str, sms: int | None = None) -> GpuProperties:
-    """The chip's name and number of cores: Apple prints no clock, and of few chips the rate of all cores in fp32."""
-    return GpuProperties(name.removesuffix(" GPU"), sms or accelerator().get("gpu-core-count"), None)
+        return "" if torch.backends.mps.is_available() else f"torch {torch.__version__} was built without it"
 
+    def uuid_of(self, device: Any) -> str:
+        return f"{self.PREFIX}0"
 
-def capability(uuid: str) -> None:
-    """Gives None: compute capability is NVIDIA's."""
+    def name_and_units(self, device: Any) -> tuple[str, int | None]:
+        return self.gpus({})[0].name, None
 
+    def memory(self, device: Any) -> Memory:
+        return _Memory(device)
 
-def describe_all() -> list[dict[str, object]]:
-    """Columns of the environment's table for this machine's GPU; empty without one."""
-    return [{"name": gpu.name, "uuid": gpu.uuid} for gpu in gpus({})]
+    def last_cache_bytes(self, device: Any) -> int:
+        return 96 << 20  # of the largest system-level cache, an M2 Ultra's: macOS does not report it
 
+    def samplers(self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter) -> list[Sampler]:
+        return [energy_sampler(now), *between, at_end(_line, SOURCE, NEEDS_ROOT)]
 
-def driver() -> None:
-    """Gives None: the driver is macOS's own, whose version the column of the operating system holds."""
+    def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
+        return _line
+
+    def properties(self, uuid: str, name: str, sms: int | None = None) -> GpuProperties:
+        # Apple prints no clock, and of few chips the rate of all cores in fp32.
+        return GpuProperties(name.removesuffix(" GPU"), sms or accelerator().get("gpu-core-count"), None)
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        return [{"name": gpu.name, "uuid": gpu.uuid} for gpu in self.gpus({})]

@@ -1,7 +1,4 @@
-"""The GPUs that CUDA itself lists, in its order: asked where NVML does not answer, or knows no order.
-
-The driver's library is asked in a process of its own: once it was woken, no fork of a process could use it.
-"""
+"""The GPUs that CUDA itself lists, asked in a process of its own: once the driver was woken, no fork could use it."""
 
 import ctypes
 import functools

@@ -1,9 +1,6 @@
 """Counters of NVIDIA's GPUs before Hopper, sampled by CUPTI in this process (package `cupti-python`, 13.3 and later).
-
-The GPU writes its counters into a buffer each 10 ms; a value is the mean over the window's samples. Turing and later
-can, where the driver lets this user read them. Not beside a dcgm-exporter: both would program the same counters. † Run
-against a stand-in; which metrics a chip samples in one pass is what NVIDIA's libnvperf_host 13.3 says of it.
-"""
+The GPU writes counters into a buffer each 10 ms; a value is the mean over the window's samples. Turing and later can,
+where the driver lets this user read them; not beside a dcgm-exporter. † Run against a stand-in."""
 
 import math
 import sys
@@ -112,7 +109,7 @@ class PmSampler:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Keeps what CUPTI refuses as the reason: it has many kinds of errors, and none is worth a row."""
+        """Keeps what CUPTI refuses, by many kinds of errors, as the reason."""
         try:
             yield
         except ImportError:
@@ -122,7 +119,6 @@ class PmSampler:
 
 
 def _number(uuid: str) -> int:
-    """CUDA's number of a GPU in this process. Raises RuntimeError where CUDA is not in use, or has no such GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         raise RuntimeError("CUDA is not in use in this process")

@@ -1,8 +1,4 @@
-"""Counters of a data center GPU without GPM, from the page of a dcgm-exporter that somebody runs on this machine.
-
-The exporter shows means over its own interval, 30 s unless `-c` says otherwise. A window's value is the mean of those
-that appeared in it; the page is asked once a second.
-"""
+"""Counters of a data center GPU without GPM: means on a dcgm-exporter's page, 30 s each unless `-c` says otherwise."""
 
 import os
 import re
@@ -24,9 +20,7 @@ FIELDS = {
     **{"DRAM_ACTIVE": "dram_active_percent", "PIPE_FP64_ACTIVE": "fp64_active_percent"},
     **{"PIPE_FP32_ACTIVE": "fp32_active_percent", "PIPE_FP16_ACTIVE": "fp16_active_percent"},
 }
-_DIRECT = urllib.request.build_opener(
-    urllib.request.ProxyHandler({})
-)  # a proxy of the environment sees another machine
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy sees another machine
 _LINE = re.compile(r'^DCGM_FI_PROF_(\w+)\{[^}]*\bUUID="([^"]+)"[^}]*\} (\S+)$', re.MULTILINE)
 
 

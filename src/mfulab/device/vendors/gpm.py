@@ -38,11 +38,8 @@ class Taken(NamedTuple):
 
 
 class GpmSampler:
-    """Means between two hardware samples; a device without GPM gives empty readings with reasons.
-
-    `in_flight`, called at the begin and end of each window while steps are on their way, takes both, so that no idle
-    time counts. Where no window is long enough, those taken at `start` and `stop` do.
-    """
+    """Means between two hardware samples, taken `in_flight` at the begin and end of each window, so that no idle
+    time counts. Where windows are too short, `start` and `stop` take them."""
 
     def __init__(self, handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE) -> None:
         self._handle, self._now, self._source = handle, now, source
@@ -99,7 +96,6 @@ def why_unsupported(handle: Any) -> str:
 
 
 def _metrics(pairs: list[tuple[Taken, Taken]], source: str) -> Readings:
-    """Means of each metric over all pairs of samples, by their lengths."""
     lengths = [after.at_s - before.at_s for before, after in pairs]
     whole, sums, reasons = sum(lengths), dict.fromkeys(UNITS, 0.0), dict[str, str]()
     for (before, after), length in zip(pairs, lengths, strict=True):

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, through NVML; a GPU is known by its UUID, with or without its prefix (GPU or MIG)."""
+"""NVIDIA's GPUs, through NVML."""
 
 import contextlib
 import functools
@@ -17,9 +17,10 @@ from mfulab.device.samplers.reading import Sampler
 from mfulab.device.vendors import (
     Gpu,
     GpuProperties,
-    Memory,
     NoDeviceError,
+    Now,
     RefusedError,
+    Vendor,
     cuda_driver,
     cupti,
     dcgm,
@@ -29,45 +30,9 @@ from mfulab.device.vendors import (
 )
 from mfulab.device.vendors.nvml_sampler import fields, nvml_at_end, nvml_sampler, other_processes
 
-SOURCE = "NVML"
-# NVML still calls some by their line alone, such as Tesla T4.
-KIND, PREFIX, SLUG = "cuda", "", "nvidia|tesla|quadro|geforce|titan|grid"
-IS_AUTOMATIC, FORMATS, HAS_TF32 = True, (), True
-memory = Memory
 # What the default wheels run on: CUDA 13, and compute capabilities from Turing's on; those for CUDA 12.6 have older.
 NEW_CUDA, TURING, NEWEST, NEWEST_OF_OLD = 13000, (7, 5), (12, 1), (9, 0)
 OLD_WHEELS = " --index-url https://download.pytorch.org/whl/cu126"
-
-
-def why_absent() -> str | None:
-    """Reason why NVML does not answer."""
-    return nvml.why_absent()
-
-
-def owns(device: Any) -> bool:
-    """True for a CUDA device of a torch that is not built for HIP."""
-    import torch
-
-    return device.type == KIND and torch.version.hip is None
-
-
-def gpus(environment: Mapping[str, str]) -> list[Gpu]:
-    """The devices that CUDA would see, in its order; empty if no driver answers or all are hidden. Makes no context.
-
-    Where NVML does not answer, CUDA is asked, as for its "fastest first" order of several different GPUs. Raises
-    NoDeviceError where it does not tell that.
-    """
-    if nvml.why_absent():
-        return _listed_by_cuda(environment)
-    whole = [_named(handle) for handle in nvml.handles()]
-    instances = [[_named(instance) for instance in nvml.mig_instances(handle)] for handle in nvml.handles()]
-    in_bus_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    try:
-        return seen(whole, instances, environment.get("CUDA_VISIBLE_DEVICES"), in_bus_order)
-    except NoDeviceError:
-        if listed := _listed_by_cuda(environment):
-            return listed
-        raise
 
 
 def _listed_by_cuda(environment: Mapping[str, str]) -> list[Gpu]:
@@ -102,40 +67,10 @@ def _named(handle: object) -> Gpu:
     return Gpu(name, nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or "")
 
 
-def why_silent() -> str:
-    """Reason why a loaded driver shows no GPU here, as in a container that was given none."""
-    if not (absent := nvml.why_absent()) or not system.text("proc/driver/nvidia/version"):
-        return ""
-    return f"an NVIDIA driver is loaded, and shows no GPU here ({absent}). In a container: docker run --gpus all"
-
-
-def why_unfit(uuid: str) -> str:
-    """Reason why the installed torch cannot compute on a GPU; empty where none is known without importing it."""
-    build, have = torch_build.installed(), capability(uuid)
-    if build is None or build.cuda is None:
-        return ""
-    runs = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2) or cuda_driver.version()
-    is_new = have is not None and have > NEWEST_OF_OLD
-    is_old = not is_new and ((runs or NEW_CUDA) < NEW_CUDA or (have or TURING) < TURING)
-    instead = f"To measure the GPU: {build.replaced('cuda126*' if is_old else 'cuda*', OLD_WHEELS if is_old else '')}"
-    if not build.cuda:
-        kind = "CPUs alone" if build.is_for_cpus else "AMD's GPUs"
-        return f"torch {build.version} is built for {kind}. {instead}"
-    if runs and runs // 1000 < int(build.cuda.split(".")[0]):
-        has = f"{runs // 1000}.{runs % 1000 // 10}"
-        instead = "To measure the GPU: a newer driver" if is_new else f"{instead}, or a newer driver"
-        return f"driver {driver() or ''} runs CUDA {has}, and torch {build.version} needs {build.cuda}. {instead}"
-    newest = NEWEST_OF_OLD if int(build.cuda.split(".")[0]) * 1000 < NEW_CUDA else NEWEST
-    if have is None or TURING <= have <= newest:  # which every build has code for
-        return ""
-    reason = why_unusable(uuid) if "torch" in sys.modules else _asked_of_torch(uuid)
-    return f"{reason}. {instead}" if reason else ""
-
-
 @functools.cache
 def _asked_of_torch(uuid: str) -> str:
     """Reason of `why_unusable` from a process that imports torch; empty where that fails, as each run then says why."""
-    program = f"from mfulab.device.vendors import nvidia; print(nvidia.why_unusable({uuid!r}))"
+    program = f"from mfulab.device.vendors import nvidia; print(nvidia.Nvidia().why_unusable({uuid!r}))"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     return answer.stdout.strip()
 
@@ -150,175 +85,186 @@ def has_code(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
     return False
 
 
-def why_unusable(uuid: str) -> str:
-    """Reason why torch cannot use the GPU that the driver shows; empty where it can."""
-    import torch
-
-    if torch.cuda.is_available():
-        have, architectures = capability(uuid), torch.cuda.get_arch_list()
-        if have is None or not architectures or has_code(architectures, have):
-            return ""
-        named = f"compute capability {have[0]}.{have[1]}"
-        return f"torch {torch.__version__} has code for {', '.join(architectures)}, none for this GPU ({named})"
-    return (
-        f"torch {torch.__version__} cannot use the GPU that the driver shows (is the driver "
-        f"older than torch's CUDA {torch.version.cuda}?)"
-    )
-
-
-def visible(uuids: Sequence[str]) -> dict[str, str]:
-    """CUDA's variable, which takes UUIDs."""
-    return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
-
-
-def uuid_of(device: Any) -> str:
-    """The UUID of a torch.device without its prefix (GPU or MIG): torch gives none."""
-    import torch
-
-    return str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-").removeprefix("MIG-")
-
-
-def name_and_units(device: Any) -> tuple[str, int | None]:
-    """Name and number of SMs, as torch tells them."""
-    import torch
-
-    facts = torch.cuda.get_device_properties(device)
-    return facts.name, facts.multi_processor_count
-
-
-def last_cache_bytes(device: Any) -> int:
-    """Bytes of the L2 cache."""
-    import torch
-
-    return int(torch.cuda.get_device_properties(device).L2_cache_size)
-
-
-def samplers(uuid: str, between: Sequence[Sampler], now: Callable[[], float] = time.perf_counter) -> list[Sampler]:
-    """Samplers, the strictest first: GPM, DCGM or CUPTI, NVML's counters, those `between`, NVML at the window's end.
-
-    Raises RefusedError where NVML does not know the GPU.
-    """
-    if absent := nvml.why_absent():
-        hint = "in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        raise RefusedError(f"{absent}, though CUDA does ({hint})")
-    handle = nvml.handle_by_uuid(uuid)
-    named = nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid
-    counters: Sampler
-    if without := gpm.why_unsupported(handle):
-        counters = dcgm.dcgm_sampler(named, without)
-        if dcgm.page(named) is None:
-            absent = f"{without}, no dcgm-exporter shows this GPU's counters at {dcgm.address()}"
-            counters = cupti.PmSampler(named, absent, now)
-    else:  # two that read the same counters disturb one another
-        beside = f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
-        counters = gpm.GpmSampler(handle, now, beside)
-    return [counters, nvml_sampler(handle), *between, nvml_at_end(handle)]
-
-
-def clock_reader(uuid: str) -> Callable[[], float | None]:
-    """A function that reads the SM clock in MHz now; None if it is not reported."""
-    handle = _handle(uuid)
-    whole = None if handle is None else nvml.parent(handle)  # NVML tells no clock of a MIG instance
-    return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, whole, pynvml.NVML_CLOCK_SM)
-
-
-def restriction(uuid: str) -> str:
-    """Restriction that hides some values: `MIG instance`, `vGPU` or nothing."""
-    handle = _handle(uuid)
-    return "" if handle is None else nvml.restriction(handle)
-
-
-def properties(uuid: str, name: str, sms: int | None = None) -> GpuProperties:
-    """Properties that decide peaks; None if NVML hides them. `sms`: where known, else those of a MIG instance."""
-    handle = _handle(uuid)
-    if sms is None and handle is not None and nvml.is_mig(handle):
-        sms = getattr(nvml.optional(pynvml.nvmlDeviceGetAttributes, handle), "multiprocessorCount", None)
-    whole = None if handle is None else nvml.parent(handle)
-    pci = nvml.optional(pynvml.nvmlDeviceGetPciInfo, whole)
-    return GpuProperties(
-        name=name,
-        sms=sms,
-        max_sm_clock_mhz=nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_SM),
-        max_memory_clock_mhz=nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_MEM),
-        bus_bits=nvml.optional(pynvml.nvmlDeviceGetMemoryBusWidth, whole),
-        pci_id=None if pci is None else f"{pci.pciDeviceId & 0xFFFF:04x}:{pci.pciDeviceId >> 16:04x}",
-    )
-
-
-def capability(uuid: str) -> tuple[int, int] | None:
-    """Compute capability, of a MIG instance that of its GPU; None if NVML does not report it."""
-    handle = _handle(uuid)
-    found = None if handle is None else nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, nvml.parent(handle))
-    if found is None:
-        found = next(
-            (each["capability"] for each in cuda_driver.devices() if uuid and each["uuid"].endswith(uuid)), None
-        )
-    return None if found is None else (found[0], found[1])
-
-
-def describe_all() -> list[dict[str, object]]:
-    """Columns of the environment's table for each GPU of this machine; empty without a driver."""
-    described: list[dict[str, object]] = []
-    for handle in nvml.handles():
-        asked = _asker(handle)
-        capability, memory = asked(pynvml.nvmlDeviceGetCudaComputeCapability), asked(pynvml.nvmlDeviceGetMemoryInfo)
-        limit, mig = asked(pynvml.nvmlDeviceGetPowerManagementLimit), asked(pynvml.nvmlDeviceGetMigMode)
-        mode = asked(pynvml.nvmlDeviceGetVirtualizationMode)
-        described.append(
-            {
-                "name": asked(pynvml.nvmlDeviceGetName),
-                "uuid": asked(pynvml.nvmlDeviceGetUUID),
-                "compute_capability": capability and ".".join(map(str, capability)),
-                "max_sm_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
-                "max_memory_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
-                "memory_bus_bits": asked(pynvml.nvmlDeviceGetMemoryBusWidth),
-                "memory_bytes": memory and memory.total,
-                "power_limit_w": limit and limit / 1e3,
-                "mig": mig and bool(mig[0]),
-                "virtual": None if mode is None else mode in nvml.VIRTUAL,
-            }
-        )
-    for device in () if described else cuda_driver.devices():
-        described.append({**device, "compute_capability": ".".join(map(str, device["capability"]))})
-    return described
-
-
 def _asker(handle: Any) -> Callable[..., Any]:
-    """A function that asks NVML of one GPU; it gives None where NVML refuses."""
     return lambda call, *arguments: nvml.optional(call, handle, *arguments)
 
 
-def driver() -> str | None:
-    """The driver's version; None without one."""
-    return nvml.optional(pynvml.nvmlSystemGetDriverVersion)  # type: ignore[no-any-return]
-
-
-def probe(uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
-    """A function that reads what NVML reports now; what it refuses is empty. `own` is no "other process"."""
-    handle = nvml.handle_by_uuid(uuid)
-    asked, of_whole = _asker(handle), _asker(nvml.parent(handle))
-
-    def now() -> dict[str, float | None]:
-        rates, memory = asked(pynvml.nvmlDeviceGetUtilizationRates), asked(pynvml.nvmlDeviceGetMemoryInfo)
-        (instant,) = fields(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
-        power = asked(pynvml.nvmlDeviceGetPowerUsage)
-        return {
-            "utilization_percent": rates and rates.gpu,
-            "memory_utilization_percent": rates and rates.memory,
-            "clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
-            "power_w": power and power / 1e3,
-            "instant_power_w": instant.value and instant.value / 1e3,  # the other is a mean, on Hopper over 1 s
-            "temperature_c": of_whole(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
-            "device_memory_bytes": memory and memory.used,
-            "other_processes": other_processes(handle, own)[0],
-        }
-
-    return now
-
-
 def _handle(uuid: str) -> Any:
-    """NVML's handle of a GPU that it knows, otherwise None."""
     with contextlib.suppress(RefusedError):
         return nvml.handle_by_uuid(uuid)
     return None
+
+
+def _described(handle: Any) -> dict[str, Any]:
+    asked = _asker(handle)
+    capability, memory = asked(pynvml.nvmlDeviceGetCudaComputeCapability), asked(pynvml.nvmlDeviceGetMemoryInfo)
+    limit, mig = asked(pynvml.nvmlDeviceGetPowerManagementLimit), asked(pynvml.nvmlDeviceGetMigMode)
+    mode = asked(pynvml.nvmlDeviceGetVirtualizationMode)
+    return {
+        "name": asked(pynvml.nvmlDeviceGetName),
+        "uuid": asked(pynvml.nvmlDeviceGetUUID),
+        "compute_capability": capability and ".".join(map(str, capability)),
+        "max_sm_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        "max_memory_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+        "memory_bus_bits": asked(pynvml.nvmlDeviceGetMemoryBusWidth),
+        "memory_bytes": memory and memory.total,
+        "power_limit_w": limit and limit / 1e3,
+        "mig": mig and bool(mig[0]),
+        "virtual": None if mode is None else mode in nvml.VIRTUAL,
+    }
+
+
+class Nvidia(Vendor):
+    """GPUs that NVML knows by their UUID, with or without its prefix (GPU or MIG)."""
+
+    # NVML still calls some by their line alone, such as Tesla T4.
+    KIND, PREFIX, SLUG, SOURCE = "cuda", "", "nvidia|tesla|quadro|geforce|titan|grid", "NVML"
+
+    def why_absent(self) -> str | None:
+        return nvml.why_absent()
+
+    def owns(self, device: Any) -> bool:
+        import torch
+
+        return device.type == self.KIND and torch.version.hip is None
+
+    def gpus(self, environment: Mapping[str, str]) -> list[Gpu]:
+        if nvml.why_absent():
+            return _listed_by_cuda(environment)
+        whole = [_named(handle) for handle in nvml.handles()]
+        instances = [[_named(instance) for instance in nvml.mig_instances(handle)] for handle in nvml.handles()]
+        in_bus_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+        try:
+            return seen(whole, instances, environment.get("CUDA_VISIBLE_DEVICES"), in_bus_order)
+        except NoDeviceError:  # CUDA's own order of several different GPUs, "fastest first"
+            if listed := _listed_by_cuda(environment):
+                return listed
+            raise
+
+    def why_silent(self) -> str:
+        if not (absent := nvml.why_absent()) or not system.text("proc/driver/nvidia/version"):
+            return ""
+        return f"an NVIDIA driver is loaded, and shows no GPU here ({absent}). In a container: docker run --gpus all"
+
+    def why_unfit(self, uuid: str) -> str:
+        build, have = torch_build.installed(), self.capability(uuid)
+        if build is None or build.cuda is None:
+            return ""
+        runs = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2) or cuda_driver.version()
+        is_new = have is not None and have > NEWEST_OF_OLD
+        is_old = not is_new and ((runs or NEW_CUDA) < NEW_CUDA or (have or TURING) < TURING)
+        instead = (
+            f"To measure the GPU: {build.replaced('cuda126*' if is_old else 'cuda*', OLD_WHEELS if is_old else '')}"
+        )
+        if not build.cuda:
+            kind = "CPUs alone" if build.is_for_cpus else "AMD's GPUs"
+            return f"torch {build.version} is built for {kind}. {instead}"
+        if runs and runs // 1000 < int(build.cuda.split(".")[0]):
+            has = f"{runs // 1000}.{runs % 1000 // 10}"
+            instead = "To measure the GPU: a newer driver" if is_new else f"{instead}, or a newer driver"
+            return (
+                f"driver {self.driver() or ''} runs CUDA {has}, and torch {build.version} needs {build.cuda}. {instead}"
+            )
+        newest = NEWEST_OF_OLD if int(build.cuda.split(".")[0]) * 1000 < NEW_CUDA else NEWEST
+        if have is None or TURING <= have <= newest:  # which every build has code for
+            return ""
+        reason = self.why_unusable(uuid) if "torch" in sys.modules else _asked_of_torch(uuid)
+        return f"{reason}. {instead}" if reason else ""
+
+    def why_unusable(self, uuid: str) -> str:
+        import torch
+
+        if torch.cuda.is_available():
+            have, architectures = self.capability(uuid), torch.cuda.get_arch_list()
+            if have is None or not architectures or has_code(architectures, have):
+                return ""
+            named = f"compute capability {have[0]}.{have[1]}"
+            return f"torch {torch.__version__} has code for {', '.join(architectures)}, none for this GPU ({named})"
+        return (
+            f"torch {torch.__version__} cannot use the GPU that the driver shows (is the driver "
+            f"older than torch's CUDA {torch.version.cuda}?)"
+        )
+
+    def visible(self, uuids: Sequence[str]) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+
+    def uuid_of(self, device: Any) -> str:
+        import torch
+
+        return str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-").removeprefix("MIG-")
+
+    def samplers(self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter) -> list[Sampler]:
+        if absent := nvml.why_absent():
+            hint = "in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+            raise RefusedError(f"{absent}, though CUDA does ({hint})")
+        handle = nvml.handle_by_uuid(uuid)
+        named = nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid
+        counters: Sampler
+        if without := gpm.why_unsupported(handle):
+            counters = dcgm.dcgm_sampler(named, without)
+            if dcgm.page(named) is None:
+                absent = f"{without}, no dcgm-exporter shows this GPU's counters at {dcgm.address()}"
+                counters = cupti.PmSampler(named, absent, now)
+        else:  # two that read the same counters disturb one another
+            beside = f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
+            counters = gpm.GpmSampler(handle, now, beside)
+        return [counters, nvml_sampler(handle), *between, nvml_at_end(handle)]
+
+    def clock_reader(self, uuid: str) -> Callable[[], float | None]:
+        whole = nvml.parent(_handle(uuid))  # NVML tells no clock of a MIG instance
+        return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, whole, pynvml.NVML_CLOCK_SM)
+
+    def restriction(self, uuid: str) -> str:
+        return nvml.restriction(_handle(uuid))
+
+    def properties(self, uuid: str, name: str, sms: int | None = None) -> GpuProperties:
+        handle = _handle(uuid)
+        if sms is None and nvml.is_mig(handle):
+            sms = getattr(nvml.optional(pynvml.nvmlDeviceGetAttributes, handle), "multiprocessorCount", None)
+        whole = nvml.parent(handle)
+        pci = nvml.optional(pynvml.nvmlDeviceGetPciInfo, whole)
+        return GpuProperties(
+            name=name,
+            sms=sms,
+            max_sm_clock_mhz=nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_SM),
+            max_memory_clock_mhz=nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_MEM),
+            bus_bits=nvml.optional(pynvml.nvmlDeviceGetMemoryBusWidth, whole),
+            pci_id=None if pci is None else f"{pci.pciDeviceId & 0xFFFF:04x}:{pci.pciDeviceId >> 16:04x}",
+        )
+
+    def capability(self, uuid: str) -> tuple[int, int] | None:
+        told = nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, nvml.parent(_handle(uuid)))
+        if told is None:
+            listed = cuda_driver.devices() if uuid else []
+            told = next((device["capability"] for device in listed if device["uuid"].endswith(uuid)), None)
+        return None if told is None else (told[0], told[1])
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        told = [_described(handle) for handle in nvml.handles()]
+        listed = () if told else cuda_driver.devices()
+        return told or [{**each, "compute_capability": ".".join(map(str, each["capability"]))} for each in listed]
+
+    def driver(self) -> str | None:
+        return nvml.optional(pynvml.nvmlSystemGetDriverVersion)  # type: ignore[no-any-return]
+
+    def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
+        handle = nvml.handle_by_uuid(uuid)
+        asked, of_whole = _asker(handle), _asker(nvml.parent(handle))
+
+        def now() -> dict[str, float | None]:
+            rates, memory = asked(pynvml.nvmlDeviceGetUtilizationRates), asked(pynvml.nvmlDeviceGetMemoryInfo)
+            (instant,) = fields(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
+            power = asked(pynvml.nvmlDeviceGetPowerUsage)
+            return {
+                "utilization_percent": rates and rates.gpu,
+                "memory_utilization_percent": rates and rates.memory,
+                "clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+                "memory_clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+                "power_w": power and power / 1e3,
+                "instant_power_w": instant.value and instant.value / 1e3,  # the other is a mean, on Hopper over 1 s
+                "temperature_c": of_whole(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+                "device_memory_bytes": memory and memory.used,
+                "other_processes": other_processes(handle, own)[0],
+            }
+
+        return now

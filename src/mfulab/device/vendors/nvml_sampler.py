@@ -137,11 +137,8 @@ def throttling(before: Sequence[Counter], after: Sequence[Counter], window_s: fl
 
 
 def other_processes(handle: Any, own: int | None) -> tuple[int | None, str]:
-    """Processes besides `own` (all of them where that is None) that compute on the GPU, without those of a desktop.
-
-    A browser or an editor has a context of either kind, and only draws: what NVML names among both is left out.
-    In a container NVML reports the host's process ids, or none at all: one of those it tells is then taken for `own`.
-    """
+    """Processes besides `own` (all where None) that compute on the GPU, without those that draw, too. In a container
+    NVML tells the host's ids: one is taken for `own`."""
     processes, reason = _asked(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     if processes is None:
         return None, reason

@@ -15,8 +15,8 @@ from pydantic.fields import FieldInfo
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import read_text
-from mfulab.lab.planning.keys import Experiment, choices, group_model, groups
-from mfulab.lab.planning.overrides import OPEN, put
+from mfulab.lab.planning.keys import OPEN, Experiment, choices, group_model, groups
+from mfulab.lab.planning.runs import put
 from mfulab.measurements.registry import MEASUREMENTS
 
 MOST = 100_000  # values of one key, and runs of one measurement: more is a mistake
@@ -48,46 +48,42 @@ def experiment_file(path: Path) -> None:
     if missing := next((key for key, each in content.items() if each == "???"), None):  # Hydra takes it for nothing
         raise ConfigurationError(f"{path}: {missing}=???: missing. Give a value, or leave it out.")
     for key in ("hydra", "hydra.sweeper", "hydra.sweeper.params"):
-        content = content.get(key.rpartition(".")[2]) or {}
-        if not isinstance(content, dict):
+        if not isinstance(content := content.get(key.rpartition(".")[2]) or {}, dict):
             raise ConfigurationError(f"{path}: {key}={_short(content)}: give sweeper: {{params: {{KEY: VALUES}}}}.")
 
 
 def anchors(folder: Path) -> None:
     """Raises ConfigurationError for a YAML file whose aliases make more values of it than anyone means."""
+
+    def values(content: object) -> int:
+        if isinstance(content, list | dict) and id(content) not in counted:
+            counted[id(content)] = MOST  # of a part that holds itself
+            counted[id(content)] = 1 + sum(map(values, content.values() if isinstance(content, dict) else content))
+        return counted.get(id(content), 1)
+
     for path in sorted(folder.rglob("*.yaml")):
         with suppress(FileNotFoundError, yaml.YAMLError, ValueError, RecursionError):  # told where the file is used
-            text = read_text(path, follow=True)
-            if ALIASES.search(text) and _values(yaml.safe_load(text), {}) > MOST:
+            text, counted = read_text(path, follow=True), dict[int, int]()  # values of each part, shared ones each time
+            if ALIASES.search(text) and values(yaml.safe_load(text)) > MOST:
                 raise ConfigurationError(f"{path}: its aliases make more than {MOST:,} values. Write fewer.")
-
-
-def _values(content: object, known: dict[int, int]) -> int:
-    """Number of values in a tree, those of a shared part each time; `known` are the parts counted before."""
-    if not isinstance(content, list | dict):
-        return 1
-    if id(content) not in known:
-        inner = content.values() if isinstance(content, dict) else content
-        known[id(content)] = MOST  # of a part that holds itself
-        known[id(content)] = 1 + sum(_values(each, known) for each in inner)
-    return known[id(content)]
 
 
 def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Path, where: str = "") -> None:
     """Raises ConfigurationError for the first override that names no key of `config` or no option of a group."""
-    known = groups(folder)
+    names = groups(folder)
     for override in parsed:
-        key, line = override.key_or_group, f"{where}{override.input_line}"
+        key, says = override.key_or_group, ""
         if override.is_delete() or override.package is not None:
-            raise ConfigurationError(f"{line}: give key=value; keys are neither removed nor moved.")
-        if key.split(".")[0].split("/")[0] == "hydra":
-            raise ConfigurationError(f"{line}: Hydra's own keys are no part of a sweep; see config/README.md.")
-        if key in ONE and override.is_sweep_override():
-            raise ConfigurationError(f"{line}: one value for all runs. Give the command again for another.")
-        if key == "steps" and override.value() == []:
-            names = ", ".join(MEASUREMENTS)
-            raise ConfigurationError(f"{line}: nothing to measure. Choices: {names}; experiment=recorded needs none.")
-        if key in known:
+            says = "give key=value; keys are neither removed nor moved."
+        elif re.split(r"[./]", key)[0] == "hydra":
+            says = "Hydra's own keys are no part of a sweep; see config/README.md."
+        elif key in ONE and override.is_sweep_override():
+            says = "one value for all runs. Give the command again for another."
+        elif key == "steps" and override.value() == []:
+            says = f"nothing to measure. Choices: {', '.join(MEASUREMENTS)}; experiment=recorded needs none."
+        if says:
+            raise ConfigurationError(f"{where}{override.input_line}: {says}")
+        if key in names:
             for choice in values_of(override):
                 check_choice(key, choice, folder, where)
             continue
@@ -98,32 +94,34 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
                 break
             beside = node if isinstance(node, Mapping) else {}
             if part not in beside:
-                there = {*beside, *(() if parents else known)}
-                raise unknown(f"{where}key", key, [f"{parents}{name}" for name in there])
+                raise unknown(
+                    f"{where}key", key, [f"{parents}{name}" for name in {*beside, *(() if parents else names)}]
+                )
             node = node[part]
             parents += f"{part}."
-        if not override.is_sweep_override() and "${" not in override.get_value_element_as_str():
-            check_values(key, [plain(override.get_value_element_as_str())])
+        if not override.is_sweep_override() and "${" not in (text := override.get_value_element_as_str()):
+            check_values(key, [plain(text)])
 
 
 def values_of(override: Override) -> list[str]:
     """The values that an override gives, as text. Raises ConfigurationError if they are none or no end of them."""
     if not override.is_sweep_override():
         return [override.get_value_element_as_str()]
+    line, sweep = override.input_line, override.value()
     if not override.is_discrete_sweep():
-        says = "an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
-        raise ConfigurationError(f"{override.input_line}: {says}")
-    found = override.value()
-    if getattr(found, "shuffle", False):
-        raise ConfigurationError(f"{override.input_line}: shuffle has no end of orders. Runs have one of the key seed.")
-    is_endless = isinstance(found, RangeSweep) and not (
-        found.step and abs((found.stop - found.start) / found.step) <= MOST  # type: ignore[operator]
+        raise ConfigurationError(
+            f"{line}: an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
+        )
+    if getattr(sweep, "shuffle", False):
+        raise ConfigurationError(f"{line}: shuffle has no end of orders. Runs have one of the key seed.")
+    is_endless = isinstance(sweep, RangeSweep) and not (
+        sweep.step and abs((sweep.stop - sweep.start) / sweep.step) <= MOST  # type: ignore[operator]
     )
     values = [] if is_endless else list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
     if is_endless or len(values) > MOST:
-        raise ConfigurationError(f"{_short(override.input_line)}: more than {MOST:,} values. Give fewer.")
+        raise ConfigurationError(f"{_short(line)}: more than {MOST:,} values. Give fewer.")
     if not values:
-        raise ConfigurationError(f"{override.input_line}: matches nothing.")
+        raise ConfigurationError(f"{line}: matches nothing.")
     return values
 
 
@@ -142,12 +140,7 @@ def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None
 
 
 def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
-    """Raises ConfigurationError for the first bad value of a composed config, also where no measurement reads it.
-
-    Nor is a number that is not finite, or a key that is no text.
-
-    `swept` are nested keys, each with one of its values, which may be what makes the others fit.
-    """
+    """Raises ConfigurationError for the first bad value of a composed config; `swept` are values of nested keys."""
     content = dict(base)
     for key, each in swept.items():
         put(content, key, each)
@@ -160,21 +153,14 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
         if step not in MEASUREMENTS:
             raise unknown("steps", step, MEASUREMENTS)
     for rule in checked.exclude:
-        conditions = [key for key in rule if key != "because"]
-        if "because" not in rule or not conditions:
+        if "because" not in rule or len(rule) == 1:
             raise ConfigurationError(f"exclude={_short(rule)}: give axes and, as `because`, the reason.")
-        _check_conditions("exclude", conditions)
-    for rule in checked.first:
-        if not rule:
-            raise ConfigurationError("first={}: give axes, such as {model: gpt2}.")
-        _check_conditions("first", rule)
-
-
-def _check_conditions(name: str, conditions: Iterable[str]) -> None:
-    """Raises ConfigurationError for the first condition that is no key, and nothing that planning knows of a device."""
-    for key in conditions:
-        if str(key).split(".")[0] not in (known := [*_names(Experiment), *OF_DEVICES]):
-            raise unknown(name, key, known)
+    if {} in checked.first:
+        raise ConfigurationError("first={}: give axes, such as {model: gpt2}.")
+    for name, rules in (("exclude", checked.exclude), ("first", checked.first)):
+        for key in (key for rule in rules for key in rule if (name, key) != ("exclude", "because")):
+            if str(key).split(".")[0] not in (asked := [*_names(Experiment), *OF_DEVICES]):
+                raise unknown(name, key, asked)
 
 
 def _finite(place: str, content: object) -> None:
@@ -224,9 +210,8 @@ def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> Config
     if kind == "string_pattern_mismatch":  # a reader of regular expressions is not presumed
         field = _find(model, where)[1]
         says = f"give {((field and field.description) or 'letters, digits, . _ and -').rstrip('.')}"
-    if isinstance(first["input"], Mapping):  # what is wrong is how its values go together
-        return ConfigurationError(f"{key}: {says}.")
-    return ConfigurationError(f"{key}={given}: {says}.")
+    # Of a mapping what is wrong is how its values go together.
+    return ConfigurationError(f"{key}: {says}." if isinstance(first["input"], Mapping) else f"{key}={given}: {says}.")
 
 
 def _find(model: type[BaseModel], where: Sequence[str]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
@@ -241,7 +226,6 @@ def _find(model: type[BaseModel], where: Sequence[str]) -> tuple[type[BaseModel]
 
 
 def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
-    """The keys next to the last of `where`, each whole."""
     holder = _find(model, where)[0]
     return [".".join([*where[:-1], name]) for name in _names(holder)] if holder else []
 

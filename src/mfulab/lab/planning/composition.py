@@ -1,7 +1,6 @@
 """Hydra's part of planning: the composed base config of an experiment and the values of each swept axis.
 
-Composing costs some 100 ms, so each option of a group is composed once, not once a combination. It is taken from its
-file alone if nothing else touches the group. The content of a group must not depend on the choice in another.
+Composing costs 100 ms, so each option of a group is composed once, whatever is chosen in other groups.
 """
 
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -22,8 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests
 from mfulab.lab.planning import checks
-from mfulab.lab.planning.keys import defaults, derived, groups, register
-from mfulab.lab.planning.overrides import complete
+from mfulab.lab.planning.keys import OPEN, defaults, derived, groups
 
 BY_HYDRA = re.compile(r"@package|\$\{|^defaults:", re.MULTILINE)  # in a file that only Hydra can compose
 
@@ -49,22 +48,31 @@ class Composition:
 
 
 def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool = True) -> list[Composition]:
-    """Compositions, one for each experiment that `overrides` name (`experiment=a,b`), or for the default one.
-
-    Without `sweeps` an experiment's own axes are left out. Raises ConfigurationError, then also for several values.
-    """
+    """Compositions of the experiments that `overrides` name (`experiment=a,b`). Raises ConfigurationError."""
     with _hydra(folder):
         parsed = _parse(complete(overrides))
-        for override in parsed:
-            if override.is_sweep_override() and not sweeps:
-                raise ConfigurationError(f"{override.input_line}: several values. Add -m to sweep over them.")
+        if several := next((each.input_line for each in parsed if each.is_sweep_override() and not sweeps), None):
+            raise ConfigurationError(f"{several}: several values. Add -m to sweep over them.")
         names = [name for each in parsed if each.key_or_group == "experiment" for name in checks.values_of(each)]
         rest = [each for each in parsed if each.key_or_group != "experiment"]
         for name in names:
             checks.check_choice("experiment", name, folder)
             checks.experiment_file(folder / "experiment" / f"{name}.yaml")
-        wanted = [[f"experiment={name}"] for name in names] or [[]]
-        return [_compose_one(chosen, rest, folder, sweeps) for chosen in wanted]
+        return [
+            _compose_one(chosen, rest, folder, sweeps) for chosen in [[f"experiment={name}"] for name in names] or [[]]
+        ]
+
+
+def complete(overrides: Sequence[str]) -> list[str]:
+    """Adds what goes without saying: `model=own` for `model._target_=…`, and `++` for a key of the user's own."""
+    keys = [override.split("=", 1)[0].lstrip("+~") for override in overrides]
+    result = ["model=own"] if "model._target_" in keys and "model" not in keys else []
+    for key, override in zip(keys, overrides, strict=True):
+        is_open = key.startswith(tuple(f"{prefix}." for prefix in OPEN))
+        if key == "steps" and not override.partition("=")[2].startswith("["):
+            override = f"steps=[{override.partition('=')[2]}]"  # one measurement, or several with commas, are a list
+        result.append(f"++{override}" if is_open and override[0] not in "+~" else override)
+    return result
 
 
 @contextmanager
@@ -73,7 +81,12 @@ def _hydra(folder: Path) -> Iterator[None]:
     digests(folder, ".yaml")
     checks.anchors(folder)
     try:
-        register(folder)
+        store = ConfigStore.instance()
+        store.store("keys", defaults())
+        for group in groups(folder):
+            store.repo.pop(group, None)
+            for name, content in derived(folder, group).items():
+                store.store(name, content, group=group)
         with initialize_config_dir(version_base="1.3", config_dir=str(folder.resolve())):
             yield
     except ConfigurationError:
@@ -156,7 +169,6 @@ _read = cache(lambda path, changed_ns: OmegaConf.load(path))
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """The config without Hydra's own node, interpolations resolved."""
     keys = [key for key in config if key != "hydra"]  # also such as 1.5, which is none
     found = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True)  # type: ignore[arg-type]
     return cast(dict[str, Any], found)

@@ -1,8 +1,4 @@
-"""Predicts what runs cost, in seconds of wall time, before any of them: planning's part of a budget.
-
-Constants are of two cores of an AMD EPYC (results/reference/amd-epyc-2c), and of an H100 and an H200; `runtime.budget`
-corrects them as runs come in.
-"""
+"""Predicts what runs cost in seconds, by constants of two cores of an AMD EPYC, an H100 and an H200, before a sweep."""
 
 import hashlib
 import math
@@ -54,8 +50,7 @@ class Sweep:
 
     def __init__(self, plans: Sequence[Plan], began: float) -> None:
         self._plans, self._began = plans, began
-        budgets = [plan.budget_min or math.inf for plan in plans if plan.runs]
-        self.budget_min = max(budgets, default=math.inf)
+        self.budget_min = max((plan.budget_min or math.inf for plan in plans if plan.runs), default=math.inf)
         self.headline: dict[str, None] = {}  # folders, in order; none without a budget
         self.turns: dict[str, float] = {}  # of first processes, the least work first: between 0.5 and 1
         if self.budget_min < math.inf:
@@ -67,12 +62,10 @@ class Sweep:
             for plan in plans:  # a rule before the next, and before what none names
                 for after, folders in enumerate(reversed(plan.first), start=1):
                     self.turns |= {folder: after + self.turns[folder] for folder in folders}
-            least = least_s(plans)
-            if 60 * self.budget_min < least:
-                raise ConfigurationError(
-                    f"budget_min={self.budget_min:g}: environment, ceilings and page alone need about {least:.0f} s. "
-                    f"Give budget_min={math.ceil(least / 6) / 10:g} or more."
-                )
+            if 60 * self.budget_min < (least := least_s(plans)):
+                needs = f"environment, ceilings and page alone need about {least:.0f} s"
+                more = f"Give budget_min={math.ceil(least / 6) / 10:g} or more."
+                raise ConfigurationError(f"budget_min={self.budget_min:g}: {needs}. {more}")
         self.digest = hashlib.sha256(" ".join(self.headline).encode()).hexdigest()[:16]  # of what the headline needs
 
     def command(self, *more: str) -> str:
@@ -91,18 +84,11 @@ class Sweep:
             write_json(Path(budget.PLAN), self._plan(due))
 
     def _plan(self, due: int) -> dict[str, Any]:
-        runs = {run.folder: run for plan in self._plans for run in plan.runs}
-        return {
-            "begun": self._began,
-            "budget_min": self.budget_min,
-            "finish_s": finish_s(self._plans),
-            "command": self.command("budget_min=null"),
-            "due": due,
-            "runs": {
-                budget.PAGE: {"group": budget.PAGE, "s": FIRST_PAGE_S, "flops": None, "always": True},
-                **{folder: cost(run, folder in self.headline and run.step in ALWAYS) for folder, run in runs.items()},
-            },
-        }
+        runs = {budget.PAGE: {"group": budget.PAGE, "s": FIRST_PAGE_S, "flops": None, "always": True}}
+        for run in (run for plan in self._plans for run in plan.runs):
+            runs[run.folder] = cost(run, run.folder in self.headline and run.step in ALWAYS)
+        times = {"begun": self._began, "budget_min": self.budget_min, "finish_s": finish_s(self._plans)}
+        return {**times, "command": self.command("budget_min=null"), "due": due, "runs": runs}
 
     def estimate_s(self, folders: Sequence[str], at_once: int = 1) -> float:
         """Seconds that the runs in these folders and the page will take, so many at a time."""
@@ -148,10 +134,7 @@ def finish_s(plans: Sequence[Plan]) -> float:
 
 
 def headline(plan: Plan) -> list[str]:
-    """Folders for the page's first sentence: the environment, what the sweep names first, and what that is joined with.
-
-    Where it names nothing, the first step in its first precision.
-    """
+    """Folders for the page's first sentence: environment, what the sweep names first, and what that is joined with."""
     joined = [run for run in plan.runs if "compute" in run.needs and replicate_of(run.name) == 1]
     named = next(iter(plan.first), ())
     first = [run for run in joined if run.folder in named] or [

@@ -22,6 +22,8 @@ from mfulab.device.vendors import kinds
 from mfulab.measurements.registry import MEASUREMENTS, machine
 
 KERNELS = Path(mfulab.__file__).parent / "kernels"
+# Keys of these mappings are the user's own, so Hydra is told to add what is not there.
+OPEN = ("model.arguments", "device.peak_tflop_s")
 # Fields of configs that are no keys: planning sets them.
 SET_BY_PLANNING = {"name", "target", "digest", "installed", "replicate", "path", "trace_peaks"}
 
@@ -120,8 +122,11 @@ def choices(folder: Path, group: str) -> list[str]:
 
 def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
     """Content of those choices of a group that have no file of their own."""
-    table = folder / f"{group}.yaml"
-    found = _kernels() if group == "kernel" else _devices() if group == "device" else {}
+    table, found = folder / f"{group}.yaml", dict[str, dict[str, Any]]()
+    if group == "kernel":
+        found = _kernels()
+    elif group == "device":
+        found = {kind: {"name": kind, "type": kind} for kind in ("auto", "cpu", *kinds())}
     if table.exists():
         found = found | _lines(table, table.stat().st_mtime_ns)
     return {name: content for name, content in found.items() if not (folder / group / f"{name}.yaml").exists()}
@@ -132,14 +137,8 @@ def content(folder: Path, group: str, name: str) -> dict[str, Any]:
     return derived(folder, group).get(name) or dict(yaml.safe_load(read_text(folder / group / f"{name}.yaml")))
 
 
-def _devices() -> dict[str, dict[str, Any]]:
-    """Choices of device: a kind for each vendor's module."""
-    return {kind: {"name": kind, "type": kind} for kind in ("auto", "cpu", *kinds())}
-
-
 @cache
 def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
-    """Choices of a table, a line for each."""
     lines = yaml.safe_load(read_text(table)) or {}
     if not isinstance(lines, Mapping) or not all(isinstance(content, Mapping) for content in lines.values()):
         raise ConfigurationError(f"{table}: give a line for each choice: NAME: {{KEY: VALUE, …}}.")
@@ -156,15 +155,3 @@ def _kernels() -> dict[str, dict[str, Any]]:
             if name.lower() == path.stem.replace("_", "") and re.search(r"^    .*\badds\b.* = ", text, re.MULTILINE):
                 found[path.stem] = {"name": path.stem, "_target_": f"mfulab.kernels.{path.stem}.{name}"}
     return found
-
-
-def register(folder: Path) -> None:
-    """Gives Hydra's ConfigStore the defaults, as `keys`, and the choices without a file."""
-    from hydra.core.config_store import ConfigStore
-
-    store = ConfigStore.instance()
-    store.store("keys", defaults())
-    for group in groups(folder):
-        store.repo.pop(group, None)
-        for name, content in derived(folder, group).items():
-            store.store(name, content, group=group)

@@ -1,8 +1,8 @@
 """Plans of the experiments asked for, composed once and remembered; the Snakefile calls this while it is parsed."""
 
 import hashlib
-import itertools
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +15,15 @@ from mfulab.core.files import digests, read_text, write_json
 from mfulab.device import is_gpu, kind_of
 from mfulab.device.emulation import emulated_here
 from mfulab.device.identity import NoDeviceError, check, hardware_slug, memory_bytes, resolve
-from mfulab.lab.planning import traces
-from mfulab.lab.planning.overrides import from_snakemake
-from mfulab.lab.planning.runs import Plan, plan
+from mfulab.lab.planning.runs import Plan, plan, trace_files
 from mfulab.lab.planning.sources import PACKAGE, locate
 from mfulab.measurements.published import PUBLISHED
 
 CONFIG = Path("config")
 RESULTS = Path("results")
 PLANS = TypeAdapter(list[Plan])
+# Code that plans are made by, in the package; kernels are among the choices, found by their modules.
+PLANNING = ("lab/planning/*.py", "core/**/*.py", "measurements/**/__init__.py", "kernels/*.py", "device/vendors/*.py")
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,7 @@ class Planned:
 
 
 def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESULTS) -> Planned:
-    """Plans for Snakemake's `--config`, one an experiment. Writes nothing. Raises ConfigurationError.
-
-    Composing imports Hydra and takes a second or more; plans are remembered under the content of all that they are made
-    from. What is remembered and cannot be read is planned anew.
-    """
+    """Plans for Snakemake's `--config`, remembered, as composing takes seconds. Raises ConfigurationError."""
     overrides = from_snakemake(config)
     memory = results / "plan" / f"{_fingerprint(overrides, folder)}.json"
     if plans := _recall(memory):
@@ -62,20 +58,35 @@ def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESUL
     return Planned(plans, memory)
 
 
-def place(base: Mapping[str, Any]) -> tuple[str, str, Mapping[str, str], float | None]:
-    """(hardware slug, device type, formats that it emulates with the reasons, its bytes) of a composed config.
+def from_snakemake(config: Mapping[str, Any]) -> list[str]:
+    """Hydra overrides of `--config key=value …`; `overrides="a.b=1 …"` holds dotted keys, which Snakemake refuses."""
+    result = []
+    for key, value in config.items():
+        if key == "overrides":
+            try:
+                result += shlex.split(str(value))
+            except ValueError as error:
+                raise ConfigurationError(f"overrides={value}: {error}. Quote a value that holds spaces.") from error
+        elif isinstance(value, Mapping):
+            raise ConfigurationError(f"{key}={value}: write --config overrides='{key}.KEY=VALUE …' for a nested key.")
+        else:
+            result.append(f"{key}={_hydra_value(value)}")
+    return result
 
-    They are this machine's, or what `hardware=` claims of another, of which no emulated format is known. Bytes are a
-    GPU's memory, None where it is not told.
-    """
+
+def _hydra_value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_hydra_value, value))}]"
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
+def place(base: Mapping[str, Any]) -> tuple[str, str, Mapping[str, str], float | None]:
+    """(hardware slug, device type, emulated formats with the reasons, a GPU's bytes or None) of a composed config."""
     hardware, device = base["hardware"], base["device"]["type"]
     try:
         check(device)
-    except NoDeviceError as error:
-        raise ConfigurationError(str(error)) from error
-    if hardware:
-        return hardware, device.replace("auto", kind_of(hardware)), {}, None
-    try:
+        if hardware:
+            return hardware, device.replace("auto", kind_of(hardware)), {}, None
         kind = resolve(device)
         return hardware_slug(device), kind, emulated_here(kind), memory_bytes(kind)
     except NoDeviceError as error:
@@ -87,26 +98,17 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
     is_given = any(override.startswith("hardware=") for override in overrides)
     machine = [] if is_given else [hardware_slug("cpu"), resolve("auto"), hardware_slug("auto"), *emulated_here("cpu")]
     digest = hashlib.sha256(json.dumps([*overrides, *machine, *digests(folder, ".yaml")]).encode())
-    # Kernels are among the choices, found by their modules.
-    each_of = (
-        "lab/planning/*.py",
-        "core/**/*.py",
-        "measurements/**/__init__.py",
-        "kernels/*.py",
-        "device/vendors/*.py",
-    )
-    code = (sorted(PACKAGE.glob(each)) for each in each_of)
-    for path in [*sorted(PUBLISHED.glob("*.csv")), *itertools.chain(*code)]:
-        digest.update(str(path).encode())
-        digest.update(path.read_bytes())
+    for path in [*sorted(PUBLISHED.glob("*.csv")), *(path for part in PLANNING for path in sorted(PACKAGE.glob(part)))]:
+        digest.update(str(path).encode() + path.read_bytes())
     for override in overrides:
         if override.startswith("trace="):  # a file that came, went or changed makes another plan
-            digest.update(json.dumps(traces.stamps(override.partition("=")[2])).encode())
+            paths = [path for word in override.partition("=")[2].split(",") for path in trace_files(word)]
+            stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.exists()]
+            digest.update(json.dumps(stats).encode())
     return digest.hexdigest()[:16]
 
 
 def _recall(path: Path) -> list[Plan]:
-    """The remembered plans; none if nothing readable is remembered."""
     try:
         return PLANS.validate_json(read_text(path))
     except (FileNotFoundError, ValueError):

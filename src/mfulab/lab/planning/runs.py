@@ -1,7 +1,6 @@
 """Runs of an experiment: combinations, exclusions, validation, and the rows that each run is joined with.
 
-A run is one measurement with the part of the config that it reads. Combinations that differ only in the rest are one
-run. So a sweep over models and kernels costs neither a kernel a model nor a model a kernel.
+A run is a measurement with the part of the config that it reads; combinations that differ in the rest are one run.
 """
 
 from __future__ import annotations
@@ -9,21 +8,24 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
+import sys
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from mfulab.core.configs import StepConfig
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import UnreadableError, digest, found_files
 from mfulab.core.formats import format_name
 from mfulab.core.replicates import numbered
 from mfulab.device import ByKind, is_gpu
-from mfulab.lab.planning import traces
 from mfulab.lab.planning.naming import run_name
-from mfulab.lab.planning.overrides import put
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.timing.pace import SHORT
@@ -36,15 +38,13 @@ MEMORY = "memory"
 REPLICATES = ByKind(cpu=3, gpu=2)
 SMALL_BYTES = 24e9  # of a GPU's memory: below it a batch that fills a large device does not fit
 CEILING_REPLICATES = ByKind(cpu=4, gpu=2)  # every MFU divides by a ceiling, and a CPU's is the best of its processes
+EXAMPLE = "examples/small_cnn.pt.trace.json.gz"  # shipped, and read where no trace is given
+ENDINGS = (".json", ".json.gz", ".sqlite", ".xplane.pb")  # as mfulab.measurements.read_trace.reader, without numpy
 
 
 @dataclass(frozen=True)
 class Run:
-    """One planned run: its measurement (`step`), name and folder, its config, and what its row is joined with.
-
-    `text` is the config as it is written, the same text for the same config: a remembered plan of thousands of runs is
-    compared with what is on disk without reading one.
-    """
+    """One planned run: its measurement (`step`), name, folder, config as `text`, and what its row is joined with."""
 
     step: str
     name: str
@@ -59,11 +59,12 @@ class Run:
         return json.loads(self.text)
 
     @property
-    def joined(self) -> dict[str, Any]:
-        """Rows that this one is joined with, as in the manifest."""
+    def manifest(self) -> dict[str, Any]:
+        """Entry in the manifest: folder, digest of the config, and folders of the rows to join with this one."""
         ceilings = {key: f"results/{folder}" for key, folder in self.needs.items()}
-        flops = ceilings.pop("flops", None)
-        return ({"flops_folder": flops} if flops else {}) | ({"ceilings": ceilings} if ceilings else {})
+        flops, digest = ceilings.pop("flops", None), hashlib.sha256(self.text.encode()).hexdigest()[:12]
+        who = {"step": self.step, "run": self.name, "folder": f"results/{self.folder}", "config_digest": digest}
+        return who | ({"flops_folder": flops} if flops else {}) | ({"ceilings": ceilings} if ceilings else {})
 
 
 @dataclass(frozen=True)
@@ -90,47 +91,27 @@ class Plan:
     @property
     def manifest(self) -> str:
         """JSON for the tables: each run's row, config and joins; `overrides` are for recordings."""
-        runs = [
-            {
-                "step": run.step,
-                "run": run.name,
-                "folder": f"results/{run.folder}",
-                "config_digest": hashlib.sha256(run.text.encode()).hexdigest()[:12],
-                **run.joined,
-            }
-            for run in self.runs
-        ]
         values = {"experiment": self.experiment, "hardware": self.hardware, "overrides": list(self.overrides)}
+        runs = [run.manifest for run in self.runs]
         return json.dumps({**values, "runs": runs, "excluded": list(self.excluded)}) + "\n"
 
 
 def plan(
-    composition: Composition,
-    hardware: str,
-    device: str,
-    emulated: Container[str] = (),
-    memory_bytes: float | None = None,
+    composed: Composition, hardware: str, device: str, emulated: Container[str] = (), memory_bytes: float | None = None
 ) -> Plan:
-    """Expands a composed experiment into validated runs. Raises ConfigurationError.
-
-    `device` is its kind; `emulated` are the formats that it has no units for.
-    """
-    planner = _Planner(composition, hardware, device, emulated, memory_bytes)
-    for step in composition.base["steps"]:
+    """Expands a composed experiment into validated runs on a device of kind `device`. Raises ConfigurationError."""
+    planner, base = _Planner(composed, hardware, device, emulated, memory_bytes), composed.base
+    for step in base["steps"]:
         for labels, dotted, content in planner.combinations(step):
             planner.add(step, labels, dotted, content)
     if planner.runs:
         planner.append("environment", _validated("environment", {"device": planner.base["device"]}), {})
-    base = composition.base
-    limits = [value.content for value in composition.axes.get("timing.time_limit_s", ())]
+    limits = [value.content for value in composed.axes.get("timing.time_limit_s", ())]
     return Plan(
-        composition.experiment,
-        hardware,
-        list(planner.runs.values()),
-        list(planner.excluded.values()),
+        *(composed.experiment, hardware, list(planner.runs.values()), list(planner.excluded.values())),
         language=base["report"]["language"],
-        overrides=composition.overrides,
-        seed=0 if "seed" in composition.axes else base.get("seed", 0),
+        overrides=composed.overrides,
+        seed=0 if "seed" in composed.axes else base.get("seed", 0),
         time_limit_s=max(limits or [base.get("timing", {}).get("time_limit_s", 0)]),
         shown=base["report"]["rows"],
         budget_min=base.get("budget_min") and float(f"{base['budget_min']:g}"),  # as rows quote it
@@ -138,33 +119,29 @@ def plan(
     )
 
 
+@dataclass
 class _Planner:
-    def __init__(
-        self,
-        composition: Composition,
-        hardware: str,
-        device: str,
-        emulated: Container[str],
-        memory_bytes: float | None,
-    ) -> None:
-        self.composition = composition
+    composition: Composition
+    hardware: str
+    device: str
+    emulated: Container[str]
+    memory_bytes: float | None
+    runs: dict[str, Run] = field(default_factory=dict)
+    excluded: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         # What conditions may ask of the device.
-        self.of_device = {"device": device, "best_16_bit": "fp16" if "bf16" in emulated else "bf16"}
-        self.of_device["is_small"] = str(memory_bytes is not None and memory_bytes < SMALL_BYTES)
-        self.emulated = emulated
+        self.of_device = {"device": self.device, "best_16_bit": "fp16" if "bf16" in self.emulated else "bf16"}
+        self.of_device["is_small"] = str(self.memory_bytes is not None and self.memory_bytes < SMALL_BYTES)
         # A format that the user named is measured in full.
-        named = any(each.startswith("precision") for each in composition.overrides)
-        self.sweeps_precision = "precision" in composition.axes and not named
-        self.hardware = hardware
-        self.device = device
-        self.runs: dict[str, Run] = {}
-        self.excluded: dict[str, dict[str, str]] = {}
-        self.first: dict[int, list[str]] = {place: [] for place, _ in enumerate(composition.base.get("first", ()))}
-        self.base = dict(composition.base)
+        named = any(override.startswith("precision") for override in self.composition.overrides)
+        self.sweeps_precision = "precision" in self.composition.axes and not named
+        self.base = dict(self.composition.base)
+        self.first: dict[int, list[str]] = {place: [] for place, _ in enumerate(self.base.get("first", ()))}
         # A given peak belongs to the ceilings alone: it is a denominator and must not re-measure what it divides.
-        self.peaks = {**self.base["device"], "name": device, "type": device}
+        self.peaks = {**self.base["device"], "name": self.device, "type": self.device}
         self.base["device"] = {**self.peaks, "peak_tflop_s": {}}
-        self.short = SHORT[device] if self.base.get("short_processes") else {}
+        self.short = SHORT[self.device] if self.base.get("short_processes") else {}
         self.base["trace_peaks"] = self.peaks["peak_tflop_s"]
 
     def combinations(self, step: str) -> Iterator[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]:
@@ -187,14 +164,14 @@ class _Planner:
                     dotted[key] = value.content
             if "precision" in axes and self.sweeps_precision:
                 labels["emulated"] = str(_format(content["precision"]) in self.emulated)
-            if step != traces.STEP:
+            if step != "read_trace":
                 yield labels, dotted, content
                 continue
-            for trace in traces.expanded(content["trace"]):
+            for trace in traces(content["trace"]):
                 yield {**labels, "trace": trace["name"]}, dotted, {**content, "trace": trace}
 
     def add(self, step: str, labels: dict[str, str], dotted: dict[str, Any], content: dict[str, Any]) -> None:
-        because = excluded_because(labels, self.base["exclude"])
+        because = next((str(rule["because"]) for rule in self.base["exclude"] if holds(rule, labels)), None)
         try:
             config = _validated(step, content)
         except ConfigurationError:
@@ -247,26 +224,53 @@ class _Planner:
         return f"{place}/{name}"
 
 
+def put(content: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
+    *path, last = key.split(".")
+    for part in path:
+        content[part] = dict(content[part])
+        content = content[part]
+    content[last] = value
+
+
 def _format(precision: Mapping[str, Any]) -> str | None:
     return format_name(precision["dtype"], precision.get("tf32", False))
 
 
-def excluded_because(labels: Mapping[str, str], rules: Sequence[Mapping[str, Any]]) -> str | None:
-    """The reason of the first rule that holds for a combination; patterns such as `cuda_*` and lists are alternatives.
-
-    A rule which names an axis that the measurement does not read says nothing about it.
-    """
-    return next((str(rule["because"]) for rule in rules if holds(rule, labels)), None)
-
-
 def holds(rule: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """True if each condition of a rule holds for a combination; its reason is none."""
+    """True if each condition of a rule, patterns or lists of them, holds; never for an axis that is not read."""
 
     def is_met(key: str, wanted: Any) -> bool:
         patterns = wanted if isinstance(wanted, list) else [wanted]
         return key in labels and any(fnmatchcase(labels[key], str(pattern)) for pattern in patterns)
 
     return all(is_met(key, rule[key]) for key in rule if key != "because")
+
+
+def traces(given: str | None) -> Iterator[dict[str, str]]:
+    """Name, path and digest of each file that `trace` means. Raises ConfigurationError if no file matches."""
+    if not given:
+        if not Path(EXAMPLE).exists():
+            raise ConfigurationError(f"trace={given}: give a file, a folder or a glob, such as trace='runs/*.json.gz'.")
+        print(f"trace: none is given, so the example {EXAMPLE} is read; yours: trace='runs/*.json.gz'", file=sys.stderr)
+        given = EXAMPLE
+    if not (paths := trace_files(str(given))):
+        raise ConfigurationError(f"trace={given}: no file is there ({' or '.join(ENDINGS)}).")
+    endings = [next(filter(path.name.endswith, ENDINGS), path.suffix) for path in paths]
+    stems = [path.name.removesuffix(end).removesuffix(".pt.trace") for path, end in zip(paths, endings, strict=True)]
+    counts = Counter(stems)
+    for path, stem in zip(paths, stems, strict=True):
+        name = re.sub(r"[^A-Za-z0-9_.\-]", "-", stem if counts[stem] == 1 else f"{path.parent.name}-{stem}")
+        try:
+            content = digest(path)
+        except (FileNotFoundError, UnreadableError) as error:
+            raise ConfigurationError(f"trace={given}: {error}.") from error
+        yield {"name": re.sub(r"^[^A-Za-z0-9]+", "", name) or "trace", "path": str(path), "digest": content[:16]}
+
+
+def trace_files(given: str) -> list[Path]:
+    """Files that a path, a folder or a glob means now."""
+    return found_files(given, ENDINGS)
 
 
 def _validated(step: str, content: Values) -> StepConfig:

@@ -1,4 +1,4 @@
-"""Workarounds for Snakemake and Python with thousands of runs and commas in names, applied from the Snakefile."""
+"""Workarounds for what Snakemake has no public way for, each tried with 9.20.0 and 9.27.1."""
 
 import atexit
 import gc
@@ -18,27 +18,27 @@ OBJECTS_MADE = 100_000  # between two looks for garbage; Python's own number is 
 
 
 def keep_commas(workflow: Any) -> None:
-    """Lets the jobs of this Snakemake workflow have runs with commas in their names; nothing once Snakemake does.
+    """Lets the jobs that Snakemake starts have commas in a wildcard (its issue 2366, open since 2023).
 
-    It tells a job `run="kernel=torch,size=64"` and understands the wildcards `run` and `size` there (its issue 2366,
-    open since 2023). A job asks for its rule just before it uses these.
+    It tells a job `run="kernel=torch,size=64"` and reads the wildcards `run` and `size` from that.
     """
-    get_rule = workflow.get_rule
+    get_rule = workflow.get_rule  # which a job asks for its rule just before it uses them
 
     def get_rule_with_whole_names(name: str) -> Any:
-        if workflow.dag_settings is not None:
-            restore_commas(target.wildcards_dict for target in workflow.dag_settings.target_jobs)
+        for target in workflow.dag_settings.target_jobs if workflow.dag_settings else ():
+            wildcards = target.wildcards_dict
+            if parts := [key for key in wildcards if key not in WILDCARDS]:
+                wildcards["run"] = ",".join([wildcards["run"], *(f"{key}={wildcards.pop(key)}" for key in parts)])
         return get_rule(name)
 
     workflow.get_rule = get_rule_with_whole_names
 
 
 def begin_before_executing(workflow: Any, lab: Any) -> None:
-    """Lets `lab.begin()` write the plan just before this Snakemake workflow executes: never in a dry run or a summary.
+    """Lets `lab.begin()` write the plan just before Snakemake executes: never in a dry run or a summary.
 
-    It has the results' lock then, so a lock of Snakemake's own was left by a sweep that was killed, and is cleared. A
-    row is written whole or not at all: one that is there was finished, whatever Snakemake had noted of its job.
-    `--unlock` forgets the results' lock as well.
+    A lock of Snakemake's own was then left by a sweep that was killed. A row is written whole or not at all, so one
+    that is there was finished, whatever Snakemake had noted of its job. `--unlock` forgets both locks.
     """
     execute, unlock = workflow.execute, workflow.unlock
 
@@ -49,6 +49,7 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
             unlock()
             for row in lab.complete_rows:
                 workflow.persistence._unmark_incomplete(row)
+        keep_no_default_rate(workflow.scheduling_settings)
         return execute(executor_plugin, *arguments, **options)
 
     def unlock_both() -> None:
@@ -58,11 +59,15 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
     workflow.execute, workflow.unlock = execute_after_planning, unlock_both
 
 
-def keep_no_output_older(dag: Any) -> None:
-    """Gives a finished job's output the time of its newest input where a clock that was set back made it older.
+def keep_no_default_rate(settings: Any) -> None:
+    """Takes out of Snakemake's settings a rate that nobody asked for, whose timers took 0.4 of a core (pull 3744)."""
+    rate = settings.max_jobs_per_timespan
+    if rate is not None and (rate.max_jobs, rate.timespan) == DEFAULT_RATE:
+        settings.max_jobs_per_timespan = None
 
-    Snakemake's graph of jobs fails a job with such an output, and removes it.
-    """
+
+def keep_no_output_older(dag: Any) -> None:
+    """Dates a finished job's output by its newest input where a clock was set back: Snakemake would remove it."""
     check = dag.check_output_mtime
 
     async def check_after_dating(job: Any, outputs: Iterable[Any]) -> None:
@@ -76,38 +81,22 @@ def keep_no_output_older(dag: Any) -> None:
     dag.check_output_mtime = check_after_dating
 
 
-def keep_no_default_rate(scheduler: Any) -> None:
-    """Takes back the rate of starting jobs that Snakemake's scheduler keeps to where none is asked for.
-
-    To keep it, each look for jobs to start orders another a second later, and so does each job that ends: looks pile up
-    (its pull request 3744). After 150 runs they took 0.4 of a core from the CPU that was being measured.
-    """
-    limiter = scheduler.job_rate_limiter
-    if limiter is not None and (limiter.max_jobs, limiter.timespan) == DEFAULT_RATE:
-        scheduler.job_rate_limiter = None
-
-
 def leave_at_once(number: int, frame: Any) -> None:
     """Ends the process for SIGINT or SIGTERM with one line: before a sweep, or while its end was asked for already."""
     says = "left at once" if lifetime.interrupted else "interrupted before anything was measured"
-    sys.stderr.write(f"\nmfulab: {says}; finished rows are kept, the same command goes on.\n")
-    sys.stderr.flush()
+    print(f"\nmfulab: {says}; finished rows are kept, the same command goes on.", file=sys.stderr, flush=True)
     os._exit(128 + number)  # runs that were started end with it: their clients see that it is gone
 
 
 def catch_signals(handler: Any) -> None:
     """Lets SIGINT and SIGTERM call `handler`; nothing in a thread other than the main one."""
     if threading.current_thread() is threading.main_thread():
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, handler)
+        signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def end_in_order(scheduler: Any) -> None:
-    """Lets the first SIGINT or SIGTERM end a sweep as Snakemake's scheduler ends it for SIGTERM: between two jobs.
-
-    Raised anywhere, a KeyboardInterrupt in the middle of its event loop ends with a traceback and without `onerror`. A
-    run that the terminal interrupts as well has ended by then; one that was not comes to its end.
-    """
+    """Lets the first SIGINT or SIGTERM end a sweep between two jobs: a KeyboardInterrupt would lose `onerror`."""
 
     def end(number: int, frame: Any) -> None:
         lifetime.interrupted = True
@@ -121,11 +110,3 @@ def look_for_garbage_rarely() -> None:
     """Raises the garbage collector's threshold, and leaves out its last walk at exit (docs/notes/scale.md)."""
     gc.set_threshold(OBJECTS_MADE)  # a workflow's jobs live as long as it does: thousands were walked again and again
     atexit.register(gc.freeze)  # to free them one by one took a quarter of a sweep in which nothing is to be done
-
-
-def restore_commas(targets: Iterable[dict[str, str]]) -> None:
-    """Puts back in place what was split off `run`: `{run: kernel=torch, size: 64}` → `{run: kernel=torch,size=64}`."""
-    for wildcards in targets:
-        parts = [key for key in wildcards if key not in WILDCARDS]
-        if parts:
-            wildcards["run"] = ",".join([wildcards["run"], *(f"{key}={wildcards.pop(key)}" for key in parts)])

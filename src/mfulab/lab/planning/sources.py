@@ -1,10 +1,8 @@
 """The sources of a measurement, found by reading code and names of data files, never by importing.
 
-Snakemake tracks a script's own text but not the modules behind it, nor what these read: tables of facts, CUDA C,
-catalogues, templates. All are declared as inputs, so that an edited kernel re-runs its runs and nothing else.
-
-In a module of this package all that the measurement reaches by name counts, at any depth. So does each statement that
-does something when the module is imported. Docstrings, comments and descriptions of fields count nowhere.
+Snakemake tracks neither the modules behind a script nor the data that these read. Declared as inputs, an edited kernel
+re-runs its own runs alone. In this package what a measurement reaches by name counts, and each statement with an effect
+on import; docstrings, comments and descriptions of fields count nowhere.
 """
 
 import ast
@@ -78,25 +76,21 @@ def _version() -> str:
 
 
 def _walk(roots: Iterable[Node], without: tuple[str, ...] = ()) -> tuple[set[Path], dict["_Module", set[int]]]:
-    """Data files, and of each module the places of its statements, that these definitions reach.
-
-    Modules whose names begin with one of `without` are not entered.
-    """
+    """Data files, and of each module the places of statements, that `roots` reach outside of modules `without`."""
     data, statements = set[Path](), dict["_Module", set[int]]()
     seen, waiting = set[Node](), set(roots)
     while waiting:
-        node = waiting.pop()
-        seen.add(node)
+        seen.add(node := waiting.pop())
         if node[0].startswith(without) or not _is_local(node[0]) or (path := _file(node[0])) is None:
             continue
         module = _module(node[0], path)
         places, beyond = module.meant(node[1])
-        known = statements.setdefault(module, set())
-        for place in places - known:
+        read = statements.setdefault(module, set())
+        for place in places - read:
             nodes, files, _ = module.read(place)
             beyond |= nodes
             data |= files
-        known |= places
+        read |= places
         waiting |= beyond - seen
     unread = list(data)
     while unread:
@@ -115,11 +109,7 @@ def digests(files: Sources) -> str:
 
 
 def write_digests(path: Path, files: Sources) -> None:
-    """Writes the digest of each file to `path` where one changed; `path` is then as old as the newest of them.
-
-    Its age matters for results that were copied from elsewhere: those that are newer than the code stay. A reworded
-    docstring makes a file newer and `path` not.
-    """
+    """Writes the digest of each file to `path` where one changed; `path` is then as old as the newest of them."""
     if write_if_changed(path, digests(files)):
         newest = max(file.stat().st_mtime_ns for file in files)
         os.utime(path, ns=(newest, newest))
@@ -134,9 +124,8 @@ class _Module:
     """A module's statements, each known by its place; imports are no statements here, but names and what they mean."""
 
     def __init__(self, name: str, path: Path) -> None:
-        self.name, self.path = name, path
+        self.name, self.path, self.is_shipped = name, path, path.is_relative_to(PACKAGE)
         self.package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        self.is_shipped = path.is_relative_to(PACKAGE)
         self.aliases: dict[str, Node] = {}
         self.imported: set[Node] = set()  # what is imported with this module
         self.statements: list[ast.stmt] = []
@@ -147,25 +136,21 @@ class _Module:
         except SyntaxError as error:
             raise ConfigurationError(f"{path}:{error.lineno}: {error.msg}.") from error
         for statement in tree.body:
-            for node in () if isinstance(statement, DEFINITIONS) else ast.walk(statement):
-                if isinstance(node, IMPORTS):
-                    aliases = self._imports(node)
-                    self.aliases |= aliases
-                    if _runs(statement):
-                        self.imported |= {(module, IMPORTING) for module, _ in aliases.values()}
+            nodes = () if isinstance(statement, DEFINITIONS) else ast.walk(statement)
+            for aliases in (self._imports(node) for node in nodes if isinstance(node, IMPORTS)):
+                self.aliases |= aliases
+                if _runs(statement):
+                    self.imported |= {(module, IMPORTING) for module, _ in aliases.values()}
             if ALL in self.aliases:
                 self.imported.add(self.aliases[ALL])
             if not isinstance(statement, IMPORTS) and not _is_text(statement):
-                for each in _bound(statement):
-                    self.bound.setdefault(each, set()).add(len(self.statements))
+                for bound in _bound(statement):
+                    self.bound.setdefault(bound, set()).add(len(self.statements))
                 self.statements.append(statement)
-        self.effects = {place for place, each in enumerate(self.statements) if self._has_effect(each)}
+        self.effects = {place for place, statement in enumerate(self.statements) if self._has_effect(statement)}
 
     def meant(self, name: str) -> tuple[set[int], set[Node]]:
-        """Places of what a name means and of what happens on import, and nodes of other modules that these bring.
-
-        All places of a user's module, or where the name is unknown.
-        """
+        """Places of what a name means and of what happens on import, and nodes of other modules that these bring."""
         if name == ALL:  # of a module that was imported whole, the statements say what they use
             named = {node for node in self.aliases.values() if node[1] != ALL}
         else:
@@ -177,20 +162,14 @@ class _Module:
 
     def _text(self, place: int) -> str:
         """The part of the statement at a place that counts, as text; making it takes as long as all else."""
-        uses = self.read(place)[2]
+        uses = self.read(place)[2]  # first: it takes out what does not count
         return "\n".join([ast.dump(self.statements[place]), *uses])
 
     def _read(self, place: int) -> tuple[set[Node], set[Path], list[str]]:
-        """Definitions, data files and resolved names that a statement uses.
-
-        What does not count, such as docstrings, is gone from the statement then.
-        """
-        statement = self.statements[place]
+        """Definitions, data files and resolved names that a statement uses; docstrings and such are removed from it."""
         inner: dict[str, Node] = {}
-        dotted: set[tuple[str, ...]] = set()
-        strings: set[str] = set()
-        nodes: set[Node] = set()
-        waiting: list[ast.AST] = [statement]
+        dotted, strings, nodes = set[tuple[str, ...]](), set[str](), set[Node]()
+        waiting: list[ast.AST] = [self.statements[place]]
         while waiting:
             node = waiting.pop()
             if isinstance(node, ast.Name | ast.Attribute):
@@ -234,15 +213,14 @@ class _Module:
     def _has_effect(self, statement: ast.stmt) -> bool:
         """True unless all that importing the statement does is to bind its names."""
         if isinstance(statement, DEFINITIONS):
-            return any(self._calls_ours(each) for each in statement.decorator_list)
-        if isinstance(statement, ast.Assign | ast.AnnAssign):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            names = [each for target in targets for each in (getattr(target, "elts", None) or [target])]
-            calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
-            return not all(isinstance(each, ast.Name) for each in names) or any(
-                self._calls_ours(call) and not _parts(call)[1][-1][:1].isupper() for call in calls
-            )
-        return _runs(statement)
+            return any(map(self._calls_ours, statement.decorator_list))
+        if not isinstance(statement, ast.Assign | ast.AnnAssign):
+            return _runs(statement)
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        names = [name for target in targets for name in (getattr(target, "elts", None) or [target])]
+        calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        makes = any(self._calls_ours(call) and not _parts(call)[1][-1][:1].isupper() for call in calls)
+        return makes or not all(isinstance(name, ast.Name) for name in names)
 
     def _calls_ours(self, called: ast.expr) -> bool:
         """True if what is called is defined in this project, and not by a library or by Python."""
@@ -253,9 +231,7 @@ class _Module:
         return _is_local(meant[0]) if meant else names[0] in self.bound
 
 
-@cache
-def _module(name: str, path: Path) -> _Module:
-    return _Module(name, path)
+_module = cache(_Module)
 
 
 def _runs(statement: ast.stmt) -> bool:
@@ -270,7 +246,6 @@ def _is_text(statement: ast.AST) -> bool:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement binds in its module."""
     if isinstance(statement, DEFINITIONS):
         return {statement.name}
     names = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
@@ -319,12 +294,11 @@ def _data(folder: Path, names: Iterable[str]) -> set[Path]:
 
 @cache
 def _data_files() -> dict[str, list[Path]]:
-    """Files of this package other than Python's, by the names' endings."""
-    found: dict[str, list[Path]] = {}
+    by_ending: dict[str, list[Path]] = {}
     for path in PACKAGE.rglob("*.*"):
         if path.suffix not in (".py", ".pyc", ".typed") and path.is_file():
-            found.setdefault(path.suffix[1:], []).append(path)
-    return found
+            by_ending.setdefault(path.suffix[1:], []).append(path)
+    return by_ending
 
 
 def _is_ours(package: str, name: str) -> bool:
@@ -355,18 +329,15 @@ def _file(module: str) -> Path | None:
 
 @cache
 def locate(target: str) -> str:
-    """The module of a `_target_`. Raises ConfigurationError if no module, or no such name in it, is found.
-
-    A name is looked for in the module's text; a module that makes its names at run time is believed.
-    """
-    parts = target.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        name = ".".join(parts[:length])
-        if path := _file(name):
-            module = _module(name, path)
-            names = {*module.bound, *module.aliases}
-            is_dynamic = {"__getattr__", ALL} & names or (path.name == "__init__.py" and not module.is_shipped)
-            if parts[length] not in names and not is_dynamic:
-                raise unknown(f"_target_={target}: name in {name}", parts[length], names)
-            return name
-    raise ConfigurationError(f"_target_={target}: no module {'.'.join(parts[:-1]) or target} can be found.")
+    """The module of a `_target_`, found by text. Raises ConfigurationError without the module, or such a name in it."""
+    name, _, wanted = target.rpartition(".")
+    while name and not _file(name):
+        name, _, wanted = name.rpartition(".")
+    if not name or (path := _file(name)) is None:
+        raise ConfigurationError(f"_target_={target}: no module {target.rpartition('.')[0] or target} can be found.")
+    module = _module(name, path)
+    names = {*module.bound, *module.aliases}
+    is_dynamic = {"__getattr__", ALL} & names or (path.name == "__init__.py" and not module.is_shipped)
+    if wanted not in names and not is_dynamic:
+        raise unknown(f"_target_={target}: name in {name}", wanted, names)
+    return name

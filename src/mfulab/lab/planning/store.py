@@ -1,26 +1,39 @@
-"""The plan on disk: run configs and manifests, written only where their text changed, and results that are never lost.
+"""The results folder: the plan, written only where it changed, results that are never lost, and one sweep at a time.
 
-A finished run whose config changed is not overwritten: its folder is moved to results/superseded/, and comes back
-untouched when its config does, so that reverting a change measures nothing again.
+A finished run whose config changed is moved to results/superseded/, and comes back untouched when its config does. The
+lock of a sweep is dropped by the kernel with its holder, whatever ends it.
 """
 
+import atexit
+import fcntl
 import hashlib
+import json
 import math
 import os
 import re
-from collections.abc import Callable
+import shlex
+import socket
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, cannot_be_written, parse_csv, read_text, remove, write_text
 from mfulab.core.rows import NOT_MEASURED
+from mfulab.device import system
 from mfulab.lab.planning.runs import Plan, Run
-from mfulab.lab.runtime import budget
+from mfulab.lab.runtime import budget, processes
 
 SUPERSEDED = "superseded"
 LEFT_OUT = re.compile(rf"{budget.LEFT_OUT}([\d.e+-]+)")
 Newest = Callable[[Run], float]  # time of the last change of a run's sources that counts
+LOCK = ".lock"
+LONGEST_COMMAND = 200  # characters of a command that a message quotes
+_held: dict[Path, int] = {}
 
 
 class State(Enum):
@@ -43,20 +56,10 @@ def write(plan: Plan, results: Path, newest: Newest = lambda run: 0.0, budget_mi
     write_if_changed(results / plan.manifest_path, plan.manifest)
 
 
-def holds(path: Path, text: str) -> bool:
-    """True if a file holds exactly this text."""
-    return _read(path) == text
-
-
 def state(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf) -> State:
-    """State that `write_run` would find; changes nothing.
-
-    A result at rest comes back only if it is as new as `newest`, the run's sources. A row that a budget left unmeasured
-    gives way to a larger one.
-    """
-    folder = results / run.folder
-    row = folder / "row.csv"
-    if _read(folder / "config.json") == run.text:
+    """State that `write_run` would find; changes nothing. A result at rest must be as new as its sources (`newest`)."""
+    row = results / run.folder / "row.csv"
+    if holds(row.with_name("config.json"), run.text):
         return State.CUT if os.path.lexists(row) and not is_complete(row, budget_min) else State.KEPT
     resting = _resting_place(results, run, run.text) / "row.csv"
     if is_complete(resting) and resting.stat().st_mtime >= newest(run):
@@ -66,16 +69,14 @@ def state(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min:
 
 def write_run(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf) -> None:
     """Writes one run's config where it changed, after its finished results were moved aside or came back."""
-    folder = results / run.folder
-    found = state(run, results, newest, budget_min)
-    if found is State.KEPT:
-        return
-    if found is State.CUT:
+    folder, before = results / run.folder, state(run, results, newest, budget_min)
+    if before is State.CUT:
         remove(folder / "row.csv")  # left by a crash; a row that says something always ends in a line
+    if before in (State.KEPT, State.CUT):
         return
     if is_complete(folder / "row.csv"):
         _move(folder, _resting_place(results, run, _read(folder / "config.json") or ""))
-    if found is State.RESTED:
+    if before is State.RESTED:
         _move(_resting_place(results, run, run.text), folder)
     else:
         write_text(folder / "config.json", run.text)
@@ -115,17 +116,108 @@ def check_writable(results: Path) -> None:
         raise cannot_be_written(f"{results}/", error) from error
 
 
+def holds(path: Path, text: str) -> bool:
+    """True if a file holds exactly this text."""
+    return _read(path) == text
+
+
 def write_if_changed(path: Path, text: str) -> bool:
     """Writes `text` by renaming a finished file; False if the file holds it already and is left untouched."""
-    if holds(path, text):
-        return False
-    write_text(path, text)
-    return True
+    if is_new := not holds(path, text):
+        write_text(path, text)
+    return is_new
 
 
 def _read(path: Path) -> str | None:
-    """The text of a file; None if it is missing or cannot be read, which is to be written anew."""
     try:
         return read_text(path)
     except (FileNotFoundError, UnreadableError):
         return None
+
+
+def take(results: Path) -> bool:
+    """Holds `results` until this process ends; true where the holder before was killed and left its work half done.
+
+    Raises ConfigurationError, and changes nothing, where a holder lives, or may live on another machine.
+    """
+    path = results.resolve() / LOCK
+    if path in _held:
+        return False
+    descriptor, is_kept = _locked(path)
+    left = _holder(descriptor)
+    # On this machine, maybe before it was started anew; in a container only if locks tell.
+    is_here = left.get("host") == socket.gethostname() or (is_kept and left.get("boot") == system.boot() != "")
+    if left and not is_here:
+        os.close(descriptor)
+        says = "and did not end it properly. Where it has ended, give `make unlock`."
+        raise ConfigurationError(f"{results}/: {_told(left)} {says}")
+    _held[path] = descriptor
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)
+    atexit.register(_release, path, os.getpid())
+    return bool(left)
+
+
+def clear(results: Path) -> None:
+    """Forgets a holder that was killed, here or elsewhere. Raises ConfigurationError if one lives here."""
+    path = results.resolve() / LOCK
+    if path.exists():
+        descriptor, _ = _locked(path)
+        os.ftruncate(descriptor, 0)
+        os.close(descriptor)
+
+
+def _locked(path: Path) -> tuple[int, bool]:
+    """The file's descriptor, and false where the file system keeps no locks: a holder then lives as its process."""
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        says = f"cannot be opened ({error.strerror}). It must be a file of your own; remove it if no sweep runs."
+        raise ConfigurationError(f"{path}: {says}") from error
+    is_kept, remedy = True, ""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        remedy = "Wait for its end, or measure from another checkout."
+    except OSError:
+        is_kept = False
+        holder, here = _holder(descriptor), _this_process()
+        process = holder.get("process")
+        is_here = all(holder.get(name) == here[name] for name in ("host", "boot"))  # and not started anew since
+        if is_here and isinstance(process, int) and process != os.getpid() and processes.is_alive(process):
+            remedy = f"Wait for its end. Where that number is another program's by now, remove {path}."
+    if remedy:
+        holder = _holder(descriptor)
+        os.close(descriptor)
+        raise ConfigurationError(f"{path.parent}/: {_told(holder)} and is still at it. {remedy}")
+    return descriptor, is_kept
+
+
+def _holder(descriptor: int) -> dict[str, Any]:
+    with suppress(ValueError):
+        if isinstance(found := json.loads(os.pread(descriptor, 1 << 16, 0)), dict):
+            return found
+    return {}
+
+
+def _told(holder: Mapping[str, Any]) -> str:
+    told = {"process": "?", "host": "this machine", "since": "?", "command": "?", **holder}
+    since = str(told["since"])[:16].replace("T", " ")
+    return f"process {told['process']} on {told['host']} began a sweep at {since} UTC ({told['command']})"
+
+
+def _this_process() -> dict[str, Any]:
+    return {
+        "process": os.getpid(),
+        "host": socket.gethostname(),
+        "boot": system.boot(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:LONGEST_COMMAND],
+    }
+
+
+def _release(path: Path, process: int) -> None:
+    if os.getpid() == process and path in _held:
+        descriptor = _held.pop(path)
+        os.ftruncate(descriptor, 0)
+        os.close(descriptor)

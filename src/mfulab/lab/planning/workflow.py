@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from mfulab.core.language.quantities import duration
 from mfulab.core.measurement import Measurement
 from mfulab.core.replicates import previous, replicate_of, turn
 from mfulab.device import identity, is_gpu, kind_of
-from mfulab.lab.planning import lock, store
+from mfulab.lab.planning import store
 from mfulab.lab.planning.costs import Sweep
 from mfulab.lab.planning.load import RESULTS, load
 from mfulab.lab.planning.runs import Plan, Run
@@ -28,8 +28,6 @@ from mfulab.lab.planning.sources import PACKAGE, Sources, changed_at, closure, d
 from mfulab.lab.runtime import client, devices, lifetime
 
 PAGE = Path("reports/report.html")
-WHOLE_PAGE = RESULTS / "tables/whole_page"  # there while PAGE is what Snakemake's last page of a whole sweep was
-PARTIAL = RESULTS / "tables/partial"  # tables of a page of the rows that there are
 PROCESSES, NODES = (re.compile(rf'"{name}": (\d+)') for name in ("processes", "nodes"))  # in a run's config
 # What runs import beside torch, by what their configs hold. A model from elsewhere may import anything.
 IMPORTED = {
@@ -51,8 +49,7 @@ def imported(configs: Collection[str]) -> list[str]:
 class Workflow:
     """Plans of Snakemake's `--config`; a mistake in it ends the process with one message.
 
-    Nothing is written before `begin`. Until then Snakemake gets scratch files of now in their place. So a dry run lists
-    exactly the runs that would be measured.
+    Nothing is written before `begin`: until then scratch files stand in, so a dry run lists what would be measured.
     """
 
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
@@ -79,24 +76,10 @@ class Workflow:
         self.other_manifests = sorted(others - set(self.planned_manifests))
         # The option that also shows folders copied from machines without a plan.
         self.unplanned = ["--results", str(RESULTS)] if self._runs else []
-        self.recorded = sorted(map(str, RESULTS.glob("reference/*/*.csv")))
-        self.comparison = [str(path) for path in RESULTS.glob("tables/comparison.csv")]  # of `mfulab compare --out`
-        # What the page's first sentence needs, and a file that says that a page of it was written.
+        # What the page's first sentence needs, and files that say that a page of it was written, and the budget spent.
         self.headline_rows = [f"{RESULTS}/{folder}/row.csv" for folder in self._sweep.headline]
-        self.first_page = f"{RESULTS}/plan/{self._sweep.digest}.page"
-
-    @property
-    def partial_page(self) -> str:
-        """Commands that write a page of the rows that there are, while others are still to come.
-
-        Snakemake, which does not see it, finds the file missing that stands for its own page, and makes that anew.
-        """
-        return (
-            f"rm -f {WHOLE_PAGE}"
-            f" && warm scripts/command.py tables --partial --manifest {shlex.join(self.planned_manifests)}"
-            f" --reference results/reference --out {PARTIAL}"
-            f" && warm scripts/command.py page --tables {PARTIAL} --out {PAGE} --language {self.language}"
-        )
+        digest = f"{RESULTS}/plan/{self._sweep.digest}"
+        self.first_page, self._refined = f"{digest}.page", f"{digest}.refined"
 
     def begin(self) -> bool:
         """Takes the results' lock and writes the plan, or ends the process; true where a sweep before was killed."""
@@ -106,7 +89,7 @@ class Workflow:
                 os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
             except RuntimeError as error:
                 raise ConfigurationError(str(error)) from error
-            is_left_over = lock.take(RESULTS)
+            is_left_over = store.take(RESULTS)
             for plan in self.plans:
                 store.write(plan, RESULTS, _newest, self._sweep.budget_min)
             self._planned.remember()
@@ -126,31 +109,31 @@ class Workflow:
         words = f"; budget_min={most / 60:g} {goes_on} {duration(most)}" if math.isfinite(most) else ""
         print(f"about {duration(seconds)}{words}", file=sys.stderr)
 
-    def last_page(self, jobs: Iterable[Any]) -> str:
-        """A shell command after a sweep that was interrupted or failed: the page of what there is, if it was to be."""
+    def shows_what_there_is(self, jobs: Iterable[Any]) -> bool:
+        """True where a sweep that was interrupted or failed can still write a page; says how to go on at the end."""
         try:
             store.check_writable(RESULTS)
         except ConfigurationError as error:
             print(f"mfulab: {error}", file=sys.stderr)
-            return "true"
-        atexit.register(self._say_how_to_go_on, time.time())
+            return False
+        began = time.time()
+
+        def say_how_to_go_on() -> None:
+            words = [f"{len(self.complete_rows)} of {len(self._runs)} rows are kept"]
+            words += [f"page: {PAGE.resolve()}"] if PAGE.exists() and PAGE.stat().st_mtime >= began else []
+            print("\n" + " · ".join([*words, f"to go on: {self._sweep.command()}"]), file=sys.stderr)
+
+        atexit.register(say_how_to_go_on)
         if not self.complete_rows or not any(job.rule.name == "page" for job in jobs):
-            return "true"
-        (RESULTS / "tables").mkdir(exist_ok=True)
+            return False
         if lifetime.interrupted:
             print("Interrupted: writing the page of what there is", file=sys.stderr)
-        return f"({self.partial_page}) >> results/tables/first_page.log 2>&1 || true"
-
-    def _say_how_to_go_on(self, since: float) -> None:
-        """Says what is kept, where the page is that was written `since`, and how to go on."""
-        words = [f"{len(self.complete_rows)} of {len(self._runs)} rows are kept"]
-        words += [f"page: {PAGE.resolve()}"] if PAGE.exists() and PAGE.stat().st_mtime >= since else []
-        print("\n" + " · ".join([*words, f"to go on: {self._sweep.command()}"]), file=sys.stderr)
+        return True
 
     def clear_lock(self) -> None:
         """Forgets the holder of the results' lock; ends the process with one message where it lives."""
         with _told_in_one_line():
-            lock.clear(RESULTS)
+            store.clear(RESULTS)
 
     @property
     def warm(self) -> str:
@@ -170,21 +153,21 @@ class Workflow:
         """An input function: the row of every planned run; in a dry run not of those whose old results come back."""
         return [f"{RESULTS}/{folder}/row.csv" for folder in self._runs if self._state(folder) is not store.State.RESTED]
 
-    def config(self, step: str) -> Callable[[Any], str]:
-        """An input function: the config of a run."""
+    def planned(self, pattern: str) -> Callable[[Any], str]:
+        """An input function: the config of a run, as `pattern` says; in a dry run a stand-in of now for a new one."""
 
         def file(wildcards: Any) -> str:
-            folder = _folder(step, wildcards)
-            is_there = self._state(folder) is store.State.KEPT
-            return f"{RESULTS}/{folder}/config.json" if is_there else self._scratch("config.json", "")
+            path = Path(pattern.format(**dict(wildcards.items())))
+            is_there = self._state(str(path.parent.relative_to(RESULTS))) is store.State.KEPT
+            return str(path) if is_there else self._scratch("config.json", "")
 
         return file
 
-    def previous(self, step: str) -> Callable[[Any], list[str]]:
-        """An input function: for a replicate, the row of the one before, so that a run that failed is not repeated."""
+    def previous(self, pattern: str) -> Callable[[Any], list[str]]:
+        """An input function: of a replicate, the row of the one before, so that a run that failed is not repeated."""
         # Not `ancient`: see docs/upstream.md.
         return lambda wildcards: [
-            f"{RESULTS}/{wildcards.hardware}/{step}/{before}/row.csv" for before in [previous(wildcards.run)] if before
+            pattern.format(**{**dict(wildcards.items()), "run": run}) for run in [previous(wildcards.run)] if run
         ]
 
     def priority(self, measurement: Measurement) -> Callable[[Any], float]:
@@ -206,9 +189,8 @@ class Workflow:
 
     def refined(self, wildcards: Any) -> list[str]:
         """An input function: a file that says that what a budget left was spent; none where all rows are complete."""
-        path = RESULTS / "plan" / f"{self._sweep.digest}.refined"
-        is_wanted = path.exists() or len(self.complete_rows) < len(self._runs)
-        return [str(path)] if self._sweep.headline and is_wanted else []
+        is_wanted = Path(self._refined).exists() or len(self.complete_rows) < len(self._runs)
+        return [self._refined] if self._sweep.headline and is_wanted else []
 
     def manifests(self, wildcards: Any) -> list[str]:
         """An input function: manifests of the planned experiments."""
@@ -223,16 +205,8 @@ class Workflow:
         work = "both" if any(job.rule.name == "tables" for job in jobs) else "rows"
         return " ".join([work, *imported([run.text for run in self._runs.values()])])
 
-    def figures(self, listed: str) -> list[str]:
-        """The figures that have something to draw, as the tables listed them."""
-        return [f"reports/figures/{name}.svg" for name in Path(listed).read_text(encoding="utf-8").split()]
-
     def sources(self, step: str) -> Callable[[Any], list[str]]:
-        """An input function: one file of digests of the measurement's sources and those of the run's model or kernel.
-
-        One file, because Snakemake takes a time for each input of each run: sixteen of them made a sweep of 5,000
-        three times as slow to find that nothing is to be done.
-        """
+        """An input function: a file of digests of a run's sources; many files a run take Snakemake thrice as long."""
 
         @cache
         def file(target: str | None, hardware: str) -> list[str]:
@@ -242,11 +216,12 @@ class Workflow:
             write_digests(path, found)
             return [str(path)]
 
+        @_told_in_one_line()
         def files(wildcards: Any) -> list[str]:
             run = self._runs.get(_folder(step, wildcards))
             return file(run.target if run else None, wildcards.get("hardware") or "")
 
-        return _told_in_one_line()(files)
+        return files
 
     def _state(self, folder: str) -> store.State:
         """State of a run's folder for this plan; `as planned` once that is written."""
@@ -257,7 +232,6 @@ class Workflow:
         return self._states[folder]
 
     def _written(self, path: str, text: str) -> str:
-        """`path` where it holds `text`, else a scratch file that does."""
         return path if store.holds(Path(path), text) else self._scratch(path.replace("/", ","), text)
 
     def _scratch(self, name: str, text: str) -> str:
@@ -300,29 +274,23 @@ class Workflow:
     def resources(self, measurement: Measurement) -> dict[str, Any]:
         """Resources of a run: a GPU, or the CPU for itself, if it measures one; time for a cluster to reserve."""
 
-        def of(name: str) -> Callable[[Any], Any]:
-            """The value of a run; None, which Snakemake drops."""
-
-            def resource(wildcards: Any) -> Any:
-                run = self._runs.get(_folder(measurement.step, wildcards))
-                # Read from text, as thousands of runs are.
-                found = [each.search(run.text) if run else None for each in (PROCESSES, NODES)]
-                processes, nodes = (int(match[1]) if match else 1 for match in found)
-                on_gpu = is_gpu(kind_of(str(wildcards.hardware)))
-                values: dict[str, Any] = {"gpu": processes * on_gpu, "cpu_measurement": int(not on_gpu)}
-                if nodes > 1:  # a task a process; `mpi` has the job start them itself, by srun
-                    values |= {"nodes": nodes, "tasks": processes, "tasks_per_gpu": int(on_gpu) or None, "mpi": "srun"}
-                return values.get(name)
-
-            return resource
+        def of(name: str, wildcards: Any) -> Any:
+            run = self._runs.get(_folder(measurement.step, wildcards))
+            # Read from text, as thousands of runs are.
+            matches = [pattern.search(run.text) if run else None for pattern in (PROCESSES, NODES)]
+            processes, nodes = (int(match[1]) if match else 1 for match in matches)
+            on_gpu = is_gpu(kind_of(str(wildcards.hardware)))
+            values: dict[str, Any] = {"gpu": processes * on_gpu, "cpu_measurement": int(not on_gpu)}
+            if nodes > 1:  # a task a process; `mpi` has the job start them itself, by srun
+                values |= {"nodes": nodes, "tasks": processes, "tasks_per_gpu": int(on_gpu) or None, "mpi": "srun"}
+            return values.get(name)
 
         names = ("gpu", "cpu_measurement", "nodes", "tasks", "tasks_per_gpu", "mpi") if measurement.on_device else ()
-        return {"runtime": f"{measurement.runtime_min}m"} | {name: of(name) for name in names}
+        return {"runtime": f"{measurement.runtime_min}m", **{name: partial(of, name) for name in names}}
 
 
 @contextmanager
 def _told_in_one_line() -> Iterator[None]:
-    """Ends the process with the message of a ConfigurationError."""
     try:
         yield
     except ConfigurationError as error:
@@ -330,7 +298,6 @@ def _told_in_one_line() -> Iterator[None]:
 
 
 def _folder(step: str, wildcards: Any) -> str:
-    """The folder of a run below the results."""
     return "/".join(filter(None, (wildcards.get("hardware"), step, wildcards.get("run"))))
 
 

@@ -2,15 +2,17 @@
 
 import re
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from mfulab.core.files import opened, unquoted
 from mfulab.core.language import Texts
-from mfulab.lab.tables import columns, series
+from mfulab.lab.tables import columns, details
 from mfulab.measurements.registry import TABLES
 
 # Each column lies apart, so that frames share what they do not change: a page of many rows takes a third less memory.
@@ -28,15 +30,15 @@ MANY = 10_000  # rows of a frame whose copy is worth some care
 EMPTY = {str: ("", "str"), bool: (pd.NA, "boolean"), float: (float("nan"), "float64")}  # cells of a file, and dtypes
 OF_RECORDINGS = "results/reference/"  # how a problem begins that only who keeps recordings can mend
 FAULTY, MATMULS = 0.1, 1.0  # a share of a step, and percent of its time: see `comparable`
+INTERVAL = ["time_s", "time_ci_low_s", "time_ci_high_s"]
 JUDGED = ("doubtful", "impossible", "doubts")  # columns that `trust.judged` adds
 
 
-def read(folder: Path, wanted: Collection[str] = (*TABLES, "series")) -> tuple[Tables, list[str]]:
-    """The wanted tables, empty if one cannot be read, and what was wrong with the files, in words."""
+def read(folder: Path) -> tuple[Tables, list[str]]:
+    """The tables, empty if one cannot be read, and what was wrong with the files, in words."""
     problems: list[str] = []
-    tables = {table: _read(folder / f"{table}.csv", table, problems) for table in TABLES if table in wanted}
-    if "series" in wanted:
-        tables["series"] = series.read(folder / "series.csv")
+    tables = {table: _read(folder / f"{table}.csv", table, problems) for table in TABLES}
+    tables["series"] = details.read_series(folder / "series.csv")
     problems.extend(texts(folder / "problems.csv")["problem"])
     return tables, problems
 
@@ -45,16 +47,13 @@ def texts(path: Path) -> pd.DataFrame:
     """A table of texts, one of TEXTS beside the rows' tables; empty if it does not exist or cannot be read."""
     columns = TEXTS[path.stem]
     try:
-        return series.cells(path).map(unquoted)[columns]
+        return details.cells(path).map(unquoted)[columns]
     except (OSError, ValueError, KeyError):
         return pd.DataFrame(columns=columns, dtype=str)
 
 
 def those(rows: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
-    """The rows for which `chosen` is true; where all are, the frame itself, since a copy of many rows takes long.
-
-    Of many rows, columns that are one array, the empty ones, are one again.
-    """
+    """The rows for which `chosen` is true, the frame itself where all are; empty columns stay one array."""
     if chosen.all() or len(rows) < MANY:
         return rows if chosen.all() else rows[chosen]
     arrays = [rows[name].to_numpy() for name in rows]  # kept together, so that no two that differ have one address
@@ -75,10 +74,7 @@ def alone(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """One row for each distinct value of `keys`, in the order of the first: medians of numbers, the first of the rest.
-
-    Runs that differ only in what a figure does not show, such as their seed, are one point of it.
-    """
+    """One row for each distinct value of `keys`, by first appearance: medians of numbers, the first of the rest."""
     if not rows.duplicated(list(keys)).any():
         return rows
     numbers = [name for name in rows.select_dtypes("number") if name not in keys]
@@ -95,10 +91,8 @@ def with_traces(tables: Tables) -> pd.DataFrame:
         return profile
     devices = [f"{short_name(device)}{READ}" for device in traces["device"].replace("", UNNAMED)]
     read = traces.assign(hardware=devices)
-    kept = {
-        name: read[name] if name in read else pd.Series(ABSENT[kind], read.index, kind)
-        for name, kind in [*kinds("profile").items(), *((name, bool) for name in JUDGED if name in profile)]
-    }
+    wanted = kinds("profile") | dict.fromkeys((name for name in JUDGED if name in profile), bool)
+    kept = {name: read.get(name, pd.Series(ABSENT[kind], read.index, kind)) for name, kind in wanted.items()}
     return pd.concat([profile, pd.DataFrame(kept)], ignore_index=True)
 
 
@@ -123,29 +117,39 @@ def most(rows: pd.DataFrame, keys: Sequence[str], counted: str = "") -> pd.DataF
     if rows.empty:
         return rows
     groups = rows.groupby([*keys])[counted].nunique() if counted else rows[[*keys]].value_counts()
-    largest = groups.idxmax()
-    return rows[(rows[[*keys]] == (list(largest) if isinstance(largest, tuple) else largest)).all(axis=1)]
+    return rows[(rows[[*keys]] == groups.index.to_frame().iloc[groups.argmax()].tolist()).all(axis=1)]
+
+
+def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
+    """True where intervals of two times do not meet, or lack; `ratio` is the first time ÷ the second of equal work."""
+    others = rows if others is None else others
+    time_s, *ends = (rows[name] for name in INTERVAL)
+    other_s, *other_ends = (others[f"{name}{suffix}"] for name in INTERVAL)
+    ratio = time_s / other_s if ratio is None else ratio
+    low, high = (ratio * end / time_s for end in ends)
+    other_low, other_high = (end / other_s for end in other_ends)
+    return np.logical_not((low <= other_high) & (other_low <= high))
+
+
+def against(rows: pd.DataFrame, base: pd.DataFrame, keys: Sequence[str], suffix: str, *columns: str) -> pd.DataFrame:
+    """Rows with a partner in `base`, alike in `keys`: its time and `columns` with `suffix`, `apart`, and `factor`."""
+    partners = base.drop_duplicates(keys)[[*keys, *INTERVAL, *columns]]
+    paired = rows.merge(partners, on=[*keys], suffixes=("", suffix))
+    return paired.assign(apart=apart(paired, suffix=suffix), factor=paired["time_s"] / paired[f"time_s{suffix}"])
 
 
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with two columns of their machine, as its environment reports them.
-
-    `machine` is the name under which its device is shown, a recorded one marked: where devices of one name are in
-    several machines, the machine's own name stands behind it. `device` is cpu or cuda, empty if it is not reported.
-    """
+    """The rows with `machine`, their device's name, of a recorded one marked, and `device`, cpu or cuda or empty."""
     known = tables["environment"].drop_duplicates(["hardware", "recorded"], keep="last")
     known = known.assign(name=known["device_name"].map(short_name)).set_index(["hardware", "recorded"], drop=False)
     shared = known.groupby("name")["hardware"].transform("nunique") > 1
-    names = (known["name"] + (" " + known["hardware"]).where(shared, "")).to_dict()
-    devices = known["device"].to_dict()
-    whose = rows[["hardware", "recorded"]]
-    machines = [*whose.drop_duplicates().itertuples(index=False, name=None)]  # few, however many rows
-    shown = [(names.get(machine) or machine[0]) + (RECORDED if machine[1] else "") for machine in machines]
-    which = whose.groupby([*whose], sort=False, dropna=False).ngroup()
-    return rows.assign(
-        machine=which.map(dict(enumerate(shown))).astype(str),
-        device=which.map({number: devices.get(machine, "") for number, machine in enumerate(machines)}).astype(str),
-    )
+    names, devices = (known["name"] + (" " + known["hardware"]).where(shared, "")).to_dict(), known["device"].to_dict()
+    machines = rows.groupby(["hardware", "recorded"], sort=False, dropna=False)
+    keys = [*rows[["hardware", "recorded"]].drop_duplicates().itertuples(index=False, name=None)]  # few
+    shown = [(names.get(key) or key[0]) + (RECORDED if key[1] else "") for key in keys]
+    columns = {"machine": shown, "device": [devices.get(key, "") for key in keys]}
+    which = machines.ngroup()
+    return rows.assign(**{name: which.map(dict(enumerate(cells))).astype(str) for name, cells in columns.items()})
 
 
 # What stands behind a machine's name, and for one without.
@@ -161,11 +165,7 @@ def emulated(rows: pd.DataFrame) -> pd.Series:
 
 
 def comparable(rows: pd.DataFrame, suffix: str = "") -> pd.Series:
-    """True for each step that a sentence may hold against another.
-
-    Steps with a share FAULTY or more in page faults are left out: the allocator may or may not be in that state. So are
-    steps that multiply for less than MATMULS percent of the time, as a loop that spins for a fixed time.
-    """
+    """True for each step that a sentence may rank: less than FAULTY in page faults, and MATMULS percent of matmuls."""
     names = ("page_faults_ms", "kept_memory_time_s", "matmul_percent")
     faults_ms, kept_s, matmuls = (rows.get(f"{name}{suffix}", pd.Series(float("nan"), rows.index)) for name in names)
     time_s = rows[f"time_s{suffix}"]

@@ -41,9 +41,8 @@ def table(profile: pd.DataFrame, matmul: pd.DataFrame, width: int = 120) -> Tabl
 def _names(runs: Sequence[str]) -> tuple[list[str], str]:
     """Short names of runs; words that all of them share stand apart where names are long."""
     names = [short(run).split() for run in runs]
-    if len(names) < 2 or max(len(" ".join(words)) for words in names) <= LONG:
-        return [" ".join(words) for words in names], ""
-    shared = [word for word in names[0] if all(word in words for words in names)]
+    long = len(names) > 1 and max(len(" ".join(words)) for words in names) > LONG
+    shared = [word for word in names[0] if all(word in words for words in names)] if long else []
     said = f", all {' '.join(shared)}" if shared else ""
     return [" ".join(word for word in words if word not in shared) for words in names], said
 
@@ -63,10 +62,7 @@ def left_out(tables: Path) -> int:
 
 
 def show(tables: Path, page: Path, as_json: bool = False) -> int:
-    """Prints the rows of the folder `tables`, what to doubt of them, and where the `page` is; 1 without tables.
-
-    With `as_json` the rows alone are printed, a line of JSON each, without empty columns.
-    """
+    """Prints rows of the folder `tables`, their doubts and the `page`, or JSON lines alone; 1 without tables."""
     console = Terminal(stderr=as_json)
     if runs := left_out(tables):
         console.print(f"measured runs that no table shows yet: {runs} (to show them: {MEASURE})")

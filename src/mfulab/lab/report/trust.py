@@ -1,10 +1,9 @@
-"""Doubts about measured rows: what disturbed them, and what cannot be; for the page, the terminal and the figures."""
+"""Doubts about measured rows, their precision and their duty cycle; for the page, the terminal and the figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from mfulab.core.language import Texts
@@ -16,7 +15,8 @@ from mfulab.measurements.registry import TABLES
 
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
 FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
-INTERVAL = ["time_s", "time_ci_low_s", "time_ci_high_s"]
+PAUSE_S = 60.0  # a longer gap between two runs is the user's pause, not a cost of the sweep
+CLOCK_S = 1.0  # starts are told in whole seconds
 STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 
 # Reasons, by their keys in section `trust`.
@@ -55,10 +55,7 @@ def _judged(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
-    """True for each row that was measured on a disturbed machine, or not to an end; such points are drawn hollow.
-
-    A wide interval is no doubt: it is the row's precision, and shown as that.
-    """
+    """True for each row measured on a disturbed machine or not to an end, drawn hollow; wide intervals are no doubt."""
     return rows["doubtful"] if "doubtful" in rows else _judged(rows)["doubtful"]
 
 
@@ -69,10 +66,9 @@ def impossible(rows: pd.DataFrame) -> pd.Series:
 
 def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.Series]:
     """For each reason a flag a row; `failed` are those of `consistency`."""
-    nothing = pd.Series(False, index=rows.index)
-    ok = rows["status"] == "ok" if "status" in rows else ~nothing
-    timed = ok & rows["replicates"].notna() if "replicates" in rows else ok  # not what was read from a trace
-    flags = rows["verdict_flags"] if "verdict_flags" in rows else pd.Series("", index=rows.index)
+    ok = rows.get("status", pd.Series("ok", rows.index)) == "ok"
+    timed = ok & rows.get("replicates", ok).notna()  # not what was read from a trace
+    flags = rows.get("verdict_flags", pd.Series("", rows.index))
     cells = [cell for cell in flags.unique() if isinstance(cell, str)]
     masks = {key: ok & flags.isin([cell for cell in cells if f'"{key}"' in cell]) for key in DISTURBING}
     if "steady" in rows:
@@ -82,30 +78,6 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
     if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
         masks["falling"] = ok & falling(rows)
     return masks | {key: ok & mask for key, mask in failed.items()}
-
-
-def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
-    """True where the intervals of two times do not meet: those of rows, or of one, and of `others`, or with `suffix`.
-
-    `ratio` is the first time ÷ the second of equal work, by default of the steps. Without an interval any two differ.
-    """
-    others = rows if others is None else others
-    time_s, *ends = (rows[name] for name in INTERVAL)
-    other_s, *other_ends = (others[f"{name}{suffix}"] for name in INTERVAL)
-    ratio = time_s / other_s if ratio is None else ratio
-    low, high = (ratio * end / time_s for end in ends)
-    other_low, other_high = (end / other_s for end in other_ends)
-    return np.logical_not((low <= other_high) & (other_low <= high))
-
-
-def against(rows: pd.DataFrame, base: pd.DataFrame, keys: Sequence[str], suffix: str, *columns: str) -> pd.DataFrame:
-    """The rows that have a partner in `base`, alike in `keys`, with its time, interval and `columns` under `suffix`.
-
-    `apart` is true where the two intervals do not meet, `factor` is the row's time ÷ its partner's.
-    """
-    partners = base.drop_duplicates(keys)[[*keys, *INTERVAL, *columns]]
-    paired = rows.merge(partners, on=[*keys], suffixes=("", suffix))
-    return paired.assign(apart=apart(paired, suffix=suffix), factor=paired["time_s"] / paired[f"time_s{suffix}"])
 
 
 def doubts(tables: frames.Tables) -> list[Doubt]:
@@ -156,9 +128,8 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     experiments = ",".join(filter(None, rows.loc[~rows["recorded"], "experiment"].unique()))
     chosen = f" --config experiment={experiments}" if experiments else ""
     command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
-    says = text("ceilings_only") if found else ""
-    says = text("headline", count=int(timed.sum()), total=len(timed)) if timed.any() else says
-    return says or lines.pop(0), lines, command
+    says = text("headline", count=int(timed.sum()), total=len(timed)) if timed.any() else ""
+    return says or (text("ceilings_only") if found else lines.pop(0)), lines, command
 
 
 def precision(tables: frames.Tables, language: str = "en") -> str:
@@ -205,3 +176,37 @@ def _line(alike: list[Doubt], text: Texts) -> str:
         run += f" ({first.machine})" if first.machine else ""
         return text("low_ceiling", precision=first.key, share=percent(first.worst or 0), run=run)
     return text(first.key, count=sum(len(doubt.runs) for doubt in alike), run=run)
+
+
+@dataclass(frozen=True)
+class DutyCycle:
+    """Measured and total time of `runs` runs, in seconds; a second that several share counts once for each."""
+
+    runs: int
+    total_s: float
+    measured_s: float
+
+    @property
+    def duty_percent(self) -> float:
+        return 100 * self.measured_s / self.total_s
+
+
+def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
+    """Duty cycle of rows, gaps between their runs included, pauses left out; None where no row has its times."""
+    begins = pd.to_datetime(rows["started_at"], utc=True, errors="coerce")
+    timed = rows.assign(begin=(begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds())
+    timed = timed.dropna(subset=["begin", "process_s"])
+    total_s = sum(_total_s(zip(here["begin"], here["process_s"], strict=True)) for _, here in timed.groupby("hardware"))
+    return DutyCycle(len(timed), total_s, timed["measured_s"].sum()) if total_s > 0 else None
+
+
+def _total_s(runs: Iterable[tuple[float, float]]) -> float:
+    """Seconds of one machine's runs (start, length), and of the gaps in which none was under way."""
+    ordered = sorted(runs)
+    latest, between_s = ordered[0][0], 0.0
+    for told, length in ordered:
+        begin = latest if latest - CLOCK_S < told < latest else told  # in that second, once the one before had ended
+        if begin - latest <= PAUSE_S:
+            between_s += max(0.0, begin - latest)
+        latest = max(latest, begin + length)
+    return between_s + sum(length for _, length in ordered)

@@ -1,7 +1,6 @@
 """Wall time of a sweep: what each run is predicted to cost, what it took, and whether its turn still comes.
 
-The workflow writes PLAN when it begins. The client of each run reads it, on whatever machine, and adds to LEDGER.
-Standard library alone: a client starts in 25 ms.
+The workflow writes PLAN, the client of each run adds to LEDGER. Standard library alone: a client starts in 25 ms.
 """
 
 import csv
@@ -22,12 +21,7 @@ LEFT_OUT_S = 0.2  # of a run that is not measured
 
 
 class Budget:
-    """The plan of a sweep's time.
-
-    `plan` holds `begun` (Unix time), `budget_min`, `finish_s` (predicted time of tables, figures and page), `command`
-    (for what is left out), `due` (runs without a row). `runs` is the cost of each by its folder below results/, as
-    `planning.costs` gives it.
-    """
+    """Plan of a sweep's time: `begun`, `budget_min`, `finish_s`, `command`, runs `due`, and each run's cost."""
 
     def __init__(self, plan: Mapping[str, Any], took: Mapping[str, tuple[str, float, float]]) -> None:
         self.plan = plan
@@ -37,7 +31,7 @@ class Budget:
     def left_s(self) -> float:
         """Seconds left for measuring: what is left out takes some, and so do tables, figures and page."""
         pages = [seconds / predicted for group, predicted, seconds in self._took.values() if group == PAGE]
-        # Runs tell nothing of a page, and the first page, of few rows, does not tell that the last one is shorter.
+        # Runs tell nothing of a page, and the first page, of few rows, not that the last one is shorter.
         reserved = self.plan["finish_s"] * max(1.0, math.prod(pages) ** (1 / (len(pages) + 1)))
         return self.ends_at - time.time() - reserved - LEFT_OUT_S * max(0, self.plan["due"] - len(self._took))
 
@@ -48,8 +42,7 @@ class Budget:
 
     def why_not(self, folder: str) -> str:
         """Reason why the run in `folder` is not measured now; empty where it is."""
-        left = self.limit_s(folder)
-        if left is None or (seconds := self.predicted_s(folder)) <= left:
+        if (left := self.limit_s(folder)) is None or (seconds := self.predicted_s(folder)) <= left:
             return ""
         return self.left_out(f"about {seconds:.0f} s did not fit into {max(0.0, left):.0f} s")
 
@@ -76,10 +69,7 @@ class Budget:
             file.write(json.dumps([folder, cost["group"], _cost_s(cost), seconds]) + "\n")
 
     def _ratio(self, group: str) -> float:
-        """Geometric mean of what runs took ÷ what was predicted: of all, of the measurement, of the group.
-
-        The mean is geometric, with the level above as one run more: one slow run does not speak for all.
-        """
+        """Geometric mean of what runs took ÷ what was predicted: of all, then the measurement, then the group."""
         ratio = 1.0
         for beginning in ("", group.partition(" ")[0], group):
             alike = [each for each in self._took.values() if each[0].startswith(beginning) and each[0] != PAGE]
@@ -113,7 +103,6 @@ def _cost_s(cost: Mapping[str, Any]) -> float:
 
 
 def _number(row: str, column: str) -> float:
-    """A number of a row's file; 0 where it is not there."""
     try:
         with open(row, newline="", encoding="utf-8") as file:
             return float(next(csv.DictReader(file))[column] or 0)

@@ -1,7 +1,7 @@
 """Runs a measurement's script in the warm worker, or in a new process without one; a run that dies gets its row.
 
-Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run. So this imports little, and only from the
-standard library (some 25 ms). Exit status 0: there is a row. Anything else: the run was refused and there is none.
+Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run, so imports are few and of the standard
+library. Exit status 0: there is a row. Anything else: the run was refused and there is none.
 """
 
 import fcntl
@@ -46,19 +46,16 @@ def main(command: list[str]) -> int:
         if command[0] == KILLED:
             return _killed(command[1:], environment)
         if "--config" in command:
-            try:
-                return _measure(command, environment)
-            except devices.HeldError as error:
-                return _fail(command, str(error))
+            return _measure(command, environment)
         began = time.monotonic()
         status = _execute(command, environment, None)
         if command[1:2] == ["page"] and (sweep := budget.read()) is not None:
             sweep.note(budget.PAGE, time.monotonic() - began)
-    except WorkflowEndedError:
-        print("the workflow ended before this run", file=sys.stderr)
-        return ABANDONED
-    except RuntimeError as error:
-        print(f"mfulab: {error}", file=sys.stderr)
+    except devices.HeldError as error:
+        return _fail(command, str(error))
+    except (WorkflowEndedError, RuntimeError) as error:
+        says = "the workflow ended before this run" if isinstance(error, WorkflowEndedError) else f"mfulab: {error}"
+        print(says, file=sys.stderr)
         return ABANDONED
     if status < 0:
         print(f"ended by {signal.Signals(-status).name}", file=sys.stderr)
@@ -76,8 +73,7 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
         raise RuntimeError(f"{config_path}: {error}. Give the command again: it is planned anew.") from error
     limit = float(known or DEFAULT_TIME_LIMIT_S)
     row = os.path.join(os.path.dirname(config_path), "row.csv")
-    before = _stamp(row)
-    jointly = config.get("parallel") or {}
+    before, jointly = _stamp(row), config.get("parallel") or {}
     count = jointly.get("processes", 1) // jointly.get("nodes", 1)
     folder = os.path.dirname(os.path.relpath(config_path, "results"))
     with devices.claim((config.get("device") or {}).get("type"), config_path, environment, count) as claimed:
@@ -86,12 +82,10 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
             if left_out := sweep.why_not(folder):
                 return _execute([*command, "--failed", left_out], environment, None)
             left = sweep.limit_s(folder)
-        began = time.monotonic()
+        began, killed_before = time.monotonic(), processes.out_of_memory_kills()
         try:
-            killed_before = processes.out_of_memory_kills()
             status = _execute(command, claimed, limit if left is None else min(limit, left))
-            is_out_of_memory = processes.out_of_memory_kills() > killed_before
-            failure = _failure(status, is_out_of_memory)
+            failure = _failure(status, processes.out_of_memory_kills() > killed_before)
         except TimeoutError:
             status, failure = ABANDONED, f"took longer than timing.time_limit_s={limit:g}"
             if sweep is not None and left is not None and left < limit:
@@ -107,7 +101,6 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
 
 
 def _killed(command: list[str], environment: dict[str, str]) -> int:
-    """Writes, after the end of a client that was killed, the row of its run, where that has not written one."""
     processes.check_workflow(environment)
     if "--config" not in command:
         return ABANDONED
@@ -126,7 +119,6 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 
 def _fail(command: list[str], failure: str, *more: str) -> int:
-    """Writes the row of a run that ended with `failure`."""
     import subprocess
 
     print(failure, file=sys.stderr)
@@ -134,13 +126,11 @@ def _fail(command: list[str], failure: str, *more: str) -> int:
 
 
 def _failure(status: int, is_out_of_memory: bool) -> str:
-    """Message for a run that ended with `status` (negative: a signal) without a row."""
     if status == -signal.SIGKILL and is_out_of_memory:
         return "the kernel killed the run's process: out of memory"
-    if status == -signal.SIGINT:
-        return f"{processes.SIGNALLED} SIGINT: interrupted"
     if status < 0:
-        return f"{processes.SIGNALLED} {signal.Signals(-status).name}"
+        interrupted = ": interrupted" if status == -signal.SIGINT else ""
+        return f"{processes.SIGNALLED} {signal.Signals(-status).name}{interrupted}"
     return f"the run's process ended with exit status {status} and wrote no row"
 
 
@@ -183,12 +173,12 @@ def _directly(command: list[str], environment: dict[str, str], limit: float | No
 
 def _in_worker(command: list[str], environment: dict[str, str], limit: float | None) -> int | None:
     """Exit status as `_execute` gives it, of a run in the worker; None if no worker answers."""
-    if not os.environ.get(SOCKET):
+    if not (worker := os.environ.get(SOCKET)):
         return None
     request = {"command": command, "folder": os.getcwd(), "environment": environment}
     with socket.socket(socket.AF_UNIX) as connection:
         try:
-            connection.connect(os.environ[SOCKET])
+            connection.connect(worker)
             # The child writes to this process's own standard output and error: its log streams to wherever ours goes.
             socket.send_fds(connection, [json.dumps(request).encode() + b"\n"], [1, 2])
             answer = _answer(connection.fileno(), max(WORKER_START_S, limit or math.inf), environment)
@@ -212,15 +202,13 @@ def _answer(descriptor: int, limit: float | None, environment: dict[str, str]) -
     while not line.endswith(b"\n"):
         if (left := end - time.monotonic()) <= 0:
             raise TimeoutError
-        ready, _, _ = select.select([descriptor], [], [], min(POLL_S, left))
-        if ready:
-            more = os.read(descriptor, 1)
-            if not more:
-                return b""
-            line += more
-        else:
+        if not select.select([descriptor], [], [], min(POLL_S, left))[0]:
             processes.check_workflow(environment)
             _bound_log()
+        elif more := os.read(descriptor, 1):
+            line += more
+        else:
+            return b""
     return line
 
 

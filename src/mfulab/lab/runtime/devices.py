@@ -1,8 +1,6 @@
 """Devices of one run: a run of a GPU takes a free one and hides the others from itself; the CPU is measured by one.
 
-Devices are held by locks on files, which the kernel drops when their holder dies. Snakemake's resources keep runs from
-waiting here; the locks hold where the user changes these, where two workflows share a machine, and inside a job of a
-cluster that holds several GPUs.
+Locks on files, dropped by the kernel with their holder, hold also between workflows and inside a job of a cluster.
 """
 
 import errno
@@ -31,16 +29,12 @@ class HeldError(RuntimeError):
     """Others held the devices of a run for LONGEST_WAIT_S."""
 
 
-@contextmanager
-def claim(
-    device: str | None, config_path: str, environment: dict[str, str], count: int = 1
-) -> Iterator[dict[str, str]]:
-    """Holds devices of type `device` for the run of `config_path`, waiting for them; yields the run's environment.
+Environment = dict[str, str]
 
-    `device` is `cpu`, a GPU's kind, or None for a run that needs none. Where it is not known which GPUs there are, the
-    run sees what it would see anyway. A run that wants more GPUs than there are holds all, and refuses itself.
-    Raises WorkflowEndedError if the workflow ends meanwhile, and HeldError after LONGEST_WAIT_S.
-    """
+
+@contextmanager
+def claim(device: str | None, config_path: str, environment: Environment, count: int = 1) -> Iterator[Environment]:
+    """Holds `count` devices of a type, or all there are, waiting for them; yields the environment. Raises HeldError."""
     candidates = ["cpu"] if device == "cpu" else []
     if is_gpu(device):  # those of the hardware that the run's folder, results/<hardware>/…, names
         hardware = os.path.abspath(config_path).split(os.sep)[-4]
@@ -49,15 +43,14 @@ def claim(
         candidates = [uuid for slug, uuid in known if slug == hardware] if known else seen
     if not candidates:
         yield environment
-    count = min(count, len(candidates))
-    is_told, end = False, time.monotonic() + LONGEST_WAIT_S
+    is_told, end, count = False, time.monotonic() + LONGEST_WAIT_S, min(count, len(candidates))
+    paths = {candidate: lock_path(candidate, environment) for candidate in candidates}
     while candidates:
         with ExitStack() as locks:
             # Always in the same order, so that runs which do not compete all measure the same device. All or none: two
             # runs that each held a part of what they want would wait for one another.
             held: list[str] = []
-            paths = [lock_path(candidate, environment) for candidate in candidates]
-            for candidate, path in zip(candidates, paths, strict=True):
+            for candidate, path in paths.items():
                 locks.callback(os.close, descriptor := open_lock(path))
                 with suppress(BlockingIOError):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,11 +59,11 @@ def claim(
                     yield environment | _shown(held, environment) if is_gpu(device) else environment
                     return
         if time.monotonic() > end:
-            told = "; ".join(holder(path) or path for path in paths)
+            told = "; ".join(holder(path) or path for path in paths.values())
             raise HeldError(f"waited {LONGEST_WAIT_S / 60:g} min for a device: {told}")
         if not is_told:
             wanted, names = f"{count} of " if count > 1 else "", " or ".join(candidates)
-            print(f"waiting for {wanted}{names}: another run measures there ({', '.join(paths)})", flush=True)
+            print(f"waiting for {wanted}{names}: another run measures there ({', '.join(paths.values())})", flush=True)
             is_told = True
         time.sleep(POLL_S * (1 + os.getpid() % 97 / 97))  # two that wait for several must not keep step
         check_workflow(environment)
@@ -78,12 +71,11 @@ def claim(
 
 def _shown(held: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that show a run the devices that it holds: CUDA's, where the workflow did not name another."""
-    named = json.loads(environment.get(SHOWN) or "{}")
-    found: dict[str, str] = {}
+    named, values = json.loads(environment.get(SHOWN) or "{}"), dict[str, list[str]]()
     for uuid in held:
         for variable, value in named.get(uuid, {VISIBLE: uuid}).items():
-            found[variable] = f"{found[variable]},{value}" if variable in found else value
-    return found
+            values.setdefault(variable, []).append(value)
+    return {variable: ",".join(devices) for variable, devices in values.items()}
 
 
 def lock_path(device: str, environment: Mapping[str, str]) -> str:
@@ -111,10 +103,7 @@ def holder(path: str) -> str:
 
 
 def open_lock(path: str) -> int:
-    """The descriptor of a lock that all users of a machine share: it is read by all, and nobody writes into it.
-
-    Raises RuntimeError, saying what to do, where something else stands there: a link, or a file that may not be read.
-    """
+    """The descriptor of a lock of all users, never written to. Raises RuntimeError where another thing stands there."""
     try:
         with suppress(FileExistsError):
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)

@@ -21,11 +21,7 @@ interrupted = False  # by a signal, after which what Snakemake says of jobs that
 
 
 def start(is_local: bool = True, work: str = "both") -> None:
-    """Starts a worker that ends with this process, and announces both to later child processes; returns at once.
-
-    It imports what `work` needs: measuring alone (`rows`), the `report`, or `both`. Without it run what is sent to
-    other machines (`is_local` is false), and everything with MFULAB_WORKER= (empty).
-    """
+    """Starts a worker for `work` that ends with this process, and announces it to later child processes."""
     if not is_local:
         return
     os.environ[WORKFLOW] = str(os.getpid())

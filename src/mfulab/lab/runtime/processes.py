@@ -23,10 +23,7 @@ class WorkflowEndedError(Exception):
 
 
 def check_workflow(environment: Mapping[str, str]) -> None:
-    """Raises WorkflowEndedError if the process that `environment` names as the workflow has ended.
-
-    A shell stands between the workflow and its runs and outlives it, so that these cannot tell by their parent.
-    """
+    """Raises WorkflowEndedError if the workflow's process has ended; a run behind a shell cannot tell by its parent."""
     if WORKFLOW in environment and not is_alive(int(environment[WORKFLOW])):
         raise WorkflowEndedError
 
@@ -57,12 +54,8 @@ def out_of_memory_kills() -> int:
 def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[int, list[int]]:
     """Forks a process that becomes a run, and ends it with all that it leaves once it, a lifeline or this process ends.
 
-    The run is the first to be killed if memory runs out, and dies with this process (Linux). Returns its exit status
-    (negative: a signal), and the lifelines that ended before it.
-
-    Args:
-        become: what the forked process calls; it does not come back from it.
-        lifelines: descriptors whose other ends are those of processes that wait for the run.
+    Returns its exit status (negative: a signal) and the lifelines, descriptors of who waits for it, that ended before.
+    On Linux the run is the first to be killed if memory runs out, and dies with this process.
     """
     keeper = os.getpid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

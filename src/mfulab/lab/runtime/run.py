@@ -36,18 +36,14 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate",
 
 
 def main(step: str) -> None:
-    """Measures the run of `--config FILE`; `--failed MESSAGE --after SECONDS` writes the row of one that ended so.
-
-    Ends the process with `REFUSED`, after one message, where the run must not become a row.
-    """
+    """Measures the run of `--config FILE`; `--failed MESSAGE --after SECONDS` writes the row of one that ended so."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     config = Path(given["--config"])
     try:
-        if failed := given.get("--failed"):
-            row = record_failure(step, config, failed, float(given.get("--after") or 0) or None)
-        else:
-            row = measure(step, config)
+        took = float(given.get("--after") or 0) or None
+        failed = given.get("--failed")
+        row = record_failure(step, config, failed, took) if failed else measure(step, config)
     except ConfigurationError as error:
         print(f"mfulab: {error}", file=sys.stderr)
         sys.exit(REFUSED)
@@ -59,18 +55,10 @@ def main(step: str) -> None:
 
 
 def measure(step: str, config_path: Path) -> Row:
-    """Measures the run whose config is `config_path` and leaves `row.csv` and `samples.csv` beside it.
-
-    Raises ConfigurationError, and writes nothing, where the config is of another measurement or the run was planned for
-    another device than this one.
-    """
-    started = time.perf_counter()
-    started_at = datetime.now(UTC)
-    config_path = config_path.absolute()  # a model may go elsewhere
-    config = read_config(step, config_path)
-    folder = config_path.parent
-    hardware = check_device(config, folder)
-    row_of = MEASUREMENTS[step].row.of
+    """Measures the run at `config_path` into its folder. Raises ConfigurationError for another's config or device."""
+    started, started_at = time.perf_counter(), datetime.now(UTC)
+    config, folder = read_config(step, config_path), config_path.absolute().parent  # a model may go elsewhere
+    hardware, row_of = check_device(config, folder), MEASUREMENTS[step].row.of
     try:
         if config.on_device:
             system.check_processes()
@@ -87,11 +75,7 @@ def measure(step: str, config_path: Path) -> Row:
 
 
 def elsewhere() -> tuple[mmap.mmap, bytearray]:
-    """Memory of random size, in pages and on the heap: while it is kept, what a run allocates lies elsewhere.
-
-    A process gets the pages that the one before it freed, and a fork its worker's heap. So where data lie, and how
-    often they conflict in a cache, hardly differs between processes: a bias that more of them do not average out.
-    """
+    """Memory of random size: while it is kept, what a run allocates lies elsewhere than in the process before it."""
     chance = random.SystemRandom()
     pages = chance.randint(1, MOST_PAGES)
     held = mmap.mmap(-1, pages * mmap.PAGESIZE)
@@ -101,8 +85,7 @@ def elsewhere() -> tuple[mmap.mmap, bytearray]:
 
 def record_failure(step: str, config_path: Path, message: str, process_s: float | None = None) -> Row:
     """Writes the row of a run ended from outside (killed, crashed, late), after `process_s`; or of one not begun."""
-    config = read_config(step, config_path)
-    folder = config_path.parent
+    config, folder = read_config(step, config_path), config_path.parent
     hardware = folder.parents[1].name if config.on_device else ""
     status = NOT_MEASURED if message.startswith(LEFT_OUT) else _failure(message)
     measured = Measured(MEASUREMENTS[step].row.of(config, status=status, message=message))
@@ -149,10 +132,8 @@ def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
         return Measured(row_of(config, status=last["status"], message=last.get("message", "")))
     wanted = getattr(getattr(config, "timing", None), "relative_precision", None)
     times = [float(row["time_s"]) for row in rows if row.get("time_s")]
-    if wanted is None or len(times) < FEWEST_REPLICATES:
-        return None
-    reached = relative_half_width(times)
-    if reached is None or reached > wanted:
+    reached = relative_half_width(times) if len(times) >= FEWEST_REPLICATES else None
+    if wanted is None or reached is None or reached > wanted:
         return None
     message = f"not measured: {len(times)} processes reach {reached:.3g}, timing.relative_precision={wanted:g}"
     return Measured(row_of(config, message=message))

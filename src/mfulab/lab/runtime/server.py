@@ -1,10 +1,9 @@
 """The warm worker: imports once, touches no device, forks a child for each run, ends when the workflow does.
 
-    python -m mfulab.lab.runtime.server LISTENER FOLDER
+    python -m mfulab.lab.runtime.server LISTENER FOLDER WORK
 
-LISTENER is the descriptor of a listening Unix socket in FOLDER, standard input the lifeline: its end is the worker's.
-For each request two processes are forked from the pristine worker: a keeper, and from it the run. The keeper tells how
-the run ended, and ends it when the client or the workflow is gone. Runs share imported code and nothing else.
+LISTENER is the descriptor of a listening Unix socket in FOLDER, standard input the lifeline. For each request a keeper
+is forked, and from it the run: the keeper tells how it ended, and ends it when client or workflow is gone.
 """
 
 import ctypes
@@ -78,19 +77,15 @@ def fork() -> int:
 
 
 def modules_for(work: str) -> list[str]:
-    """The modules that a workflow needs at once which only measures (`rows`), makes the `report`, or does `both`.
-
-    After it stand those of BESIDE that runs use, as in `both tensorflow`, and classes, as `package:name`.
-    """
+    """Modules for a workflow that measures (`rows`), makes the `report`, or does `both`, and for names of BESIDE."""
     work, *used = work.split()
     if work == "report":
         return list(REPORT)
     root = Path(__file__).parents[2]
-    found = [path for folder in FOLDERS for path in sorted(root.glob(folder))]
-    left = {each for name, (_, models) in BESIDE.items() if name not in used for each in models}
+    left = {model for name, (_, models) in BESIDE.items() if name not in used for model in models}
     beside = [module for name in used for module in BESIDE.get(name, ([name], []))[0]]
-    paths = [path.relative_to(root).with_suffix("") for path in found if path.stem not in left]
-    modules = [".".join(("mfulab", *path.parts)) for path in paths]
+    paths = [path for folder in FOLDERS for path in sorted(root.glob(folder)) if path.stem not in left]
+    modules = [".".join(("mfulab", *path.relative_to(root).with_suffix("").parts)) for path in paths]
     return [*PRELOADED, *beside, *modules, *((*REPORT, "mfulab.lab.tables.seminar") if work == "both" else ())]
 
 

@@ -9,20 +9,10 @@ from typing import Any
 from mfulab.core.files import is_inside, write_csv, write_json
 from mfulab.core.rows import LONGEST_MESSAGE
 from mfulab.device import is_gpu
-from mfulab.lab.tables import details, replicates, series
+from mfulab.lab.tables import details, replicates
+from mfulab.lab.tables import records as read
 from mfulab.lab.tables.columns import LEADING, Column, Record, Records, columns, dictionary
-from mfulab.lab.tables.records import (
-    AGAIN,
-    Collected,
-    aged,
-    ceiling_name,
-    first_line,
-    from_folder,
-    from_manifest,
-    from_recorded,
-    identity,
-    progress,
-)
+from mfulab.lab.tables.records import AGAIN, Collected, ceiling_name, first_line, identity
 from mfulab.measurements.registry import NO_MACHINE, TABLES
 from mfulab.mfu import headroom, join, trace_join
 from mfulab.mfu import job as jobs
@@ -40,26 +30,24 @@ def collect(
     reference: Path | None = None,
     partial: bool = False,
 ) -> Collected:
-    """Everything to be reported, joined.
+    """Everything to be reported, joined; a run that was found is not replaced by a later one.
 
-    `manifests` are the experiments asked for: a run of theirs without a row becomes a failed row, or with `partial` one
-    that is still to come. `also` are other plans, which add the rows that they have. Under `results`, machines without
-    any plan are read folder by folder; under `reference`, recorded machines: all where nothing was measured here, else
-    the GPUs but for the kind measured here, whose every run would be there twice. A run that was found is not replaced
-    by a later one.
+    `manifests` are the experiments asked for: a run without a row is failed, or to come if `partial`. `also` are other
+    plans, whose finished rows are added. Machines without a plan are read under `results`, recorded ones under
+    `reference`: all where nothing was measured here, else GPUs of other kinds.
     """
     everything, plans = Collected(), [*map(Path, manifests)]
     for manifest in plans:
-        _extend(everything, from_manifest(manifest, root, finished=partial))
-        everything.progress.update(progress(manifest, root))
+        _extend(everything, read.from_manifest(manifest, root, finished=partial))
+        everything.progress.update(read.progress(manifest, root))
     for manifest in also:
         if manifest not in plans:
-            _extend(everything, from_manifest(manifest, root, finished=True))
+            _extend(everything, read.from_manifest(manifest, root, finished=True))
     if results is not None:
         planned = {row["hardware"] for rows in everything.records.values() for row in rows}
         for folder in sorted(results.iterdir()):
             if folder.is_dir() and is_inside(folder, results) and folder.name not in NO_MACHINE | planned:
-                _extend(everything, from_folder(results, folder.name))
+                _extend(everything, read.from_folder(results, folder.name))
     if reference is not None and reference.is_dir():
         measured = {row["hardware"] for rows in everything.records.values() for row in rows}
         machines = (path for path in reference.iterdir() if path.is_dir() and path.name not in measured | NO_MACHINE)
@@ -67,18 +55,18 @@ def collect(
             if not is_inside(folder, reference):
                 everything.problems.append(f"{folder}: leads out of the recordings and is not read.")
                 continue
-            found = from_recorded(folder)
+            found = read.from_recorded(folder)
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(is_gpu(row.get("device")) for row in found.records["environment"]):
                 _extend(everything, found)
-                everything.problems.extend(aged(folder) if not measured else ())  # told to whom reads recordings alone
-        public = from_recorded(reference / PUBLIC)
+                everything.problems.extend(
+                    read.aged(folder) if not measured else ()
+                )  # told to whom reads recordings alone
+        public = read.from_recorded(reference / PUBLIC)
         if measured:  # public runs fill a page of their own, and beside one's own GPU stands another, not its trace
-            has_gpu = any(
-                is_gpu(row.get("device")) and not row["recorded"] for row in everything.records["environment"]
-            )
-            left_out = [table for table in public.records if TABLES[table].lines or has_gpu]
-            public.records |= {table: [] for table in left_out}
+            own = (row for row in everything.records["environment"] if not row["recorded"])
+            has_gpu = any(is_gpu(row.get("device")) for row in own)
+            public.records |= {table: [] for table in public.records if TABLES[table].lines or has_gpu}
         _extend(everything, public)
     joined(replicates.merge(everything.records))
     return everything
@@ -115,11 +103,7 @@ class _Beside:
         return self._devices.get(_machine(row))
 
     def compute(self, row: Record) -> Record:
-        """Gives the ceiling of the format that the matmuls really used, where it is known.
-
-        Never another one's, except fp32's for a format that the device emulates. That is a copy, `emulates` the format:
-        what an emulated format reaches raises no ceiling of fp32.
-        """
+        """Gives the ceiling of the format that the matmuls really used; for an emulated one a copy of fp32's."""
         machine, used = _machine(row), row.get("effective_precision")
         name, _, conditions = (row.get("ceiling") or "").partition(",")
         found = self._by_name.get((machine, name, conditions), {})
@@ -179,7 +163,6 @@ def joined(records: Records) -> Records:
 
 
 def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
-    """Adds joined columns to each row; one whose cells are not of its measurement's types becomes `failed`."""
     for row in rows:
         try:
             row |= columns(row)
@@ -216,8 +199,8 @@ def write(collected: Collected, folder: Path) -> None:
     write_csv(folder / "columns.csv", [each.model_dump() for each in dictionary()], list(Column.model_fields))
     shown = ((table, row) for table in ("readings", "profile") for row in collected.records[table])
     folders = ((row, collected.folders.get(identity(table, row))) for table, row in shown)
-    polled = [*series.collect((row, place) for row, place in folders if place), *collected.series]
-    write_csv(folder / "series.csv", polled, series.columns(polled))
+    polled = [*details.series((row, place) for row, place in folders if place), *collected.series]
+    write_csv(folder / "series.csv", polled, details.series_columns(polled))
     shown_runs = itertools.islice(collected.folders.items(), details.MOST_RUNS)
     told = {name: details.describe(place, collected.problems) for name, place in shown_runs}
     write_csv(folder / "problems.csv", [{"problem": line} for line in collected.problems], ["problem"])

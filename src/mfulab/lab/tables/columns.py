@@ -14,23 +14,10 @@ from mfulab.core.measurement import Measurement
 from mfulab.measurements.registry import TABLES
 
 LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")
-UNITS = {  # by the end of a column's name
-    "_tflop_s": "10¹² FLOP/s",
-    "_gb_s": "10⁹ byte/s",
-    "_per_s": "1/s",
-    "_per_j": "1/J",
-    "_ms": "ms",
-    "_s": "s",
-    "_percent": "%",
-    "_bytes": "byte",
-    "_flops": "FLOP",
-    "_mhz": "MHz",
-    "_w": "W",
-    "_j": "J",
-    "_c": "°C",
-    "_mb": "MiB",
-    "_points": "percentage points",
-}
+# By the end of a column's name, the first that fits.
+UNITS = {"_tflop_s": "10¹² FLOP/s", "_gb_s": "10⁹ byte/s", "_per_s": "1/s", "_per_j": "1/J", "_ms": "ms", "_s": "s"}
+UNITS |= {"_percent": "%", "_bytes": "byte", "_flops": "FLOP", "_mhz": "MHz", "_w": "W", "_j": "J", "_c": "°C"}
+UNITS |= {"_mb": "MiB", "_points": "percentage points"}
 TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 
 Record = dict[str, Any]
@@ -64,14 +51,13 @@ def columns(table: str) -> list[str]:
 
 def marked(field: FieldInfo, mark: str) -> Any:
     """The text of a declaration under `mark`: the path of a value of the `config`, or that a column is a `link`."""
-    extra = field.json_schema_extra
-    return extra.get(mark) if isinstance(extra, dict) else None
+    return field.json_schema_extra.get(mark) if isinstance(field.json_schema_extra, dict) else None
 
 
 def kept(measurement: Measurement) -> dict[str, FieldInfo]:
     """Columns of config and links, which recordings keep; all other joined ones are computed anew."""
-    each = measurement.joined.model_fields.items()
-    return {name: field for name, field in each if marked(field, "config") or marked(field, "link")}
+    joined = measurement.joined.model_fields.items()
+    return {name: field for name, field in joined if marked(field, "config") or marked(field, "link")}
 
 
 def computed(measurement: Measurement) -> list[str]:
@@ -82,8 +68,7 @@ def computed(measurement: Measurement) -> list[str]:
 
 def kind(field: FieldInfo) -> type:
     """The type of a column's cells: bool, int, float or str."""
-    found = _types(field.annotation)
-    return next((each for each in (bool, float, int) if each in found), str)
+    return next((type_ for type_ in (bool, float, int) if type_ in _types(field.annotation)), str)
 
 
 def _types(annotation: object) -> set[object]:
@@ -93,11 +78,10 @@ def _types(annotation: object) -> set[object]:
 
 def description(measurement: Measurement, field: FieldInfo) -> str:
     """Meaning of a column: its own words, or those of the key of the config that it shows."""
-    path = marked(field, "config")
-    if path is None:
-        return field.description or ""
-    group, _, key = path.partition(".")
-    return measurement.config.model_fields[group].annotation.model_fields[key].description or ""  # type: ignore[union-attr]
+    if path := marked(field, "config"):
+        group, _, key = path.partition(".")
+        field = measurement.config.model_fields[group].annotation.model_fields[key]  # type: ignore[union-attr]
+    return field.description or ""
 
 
 def dictionary() -> Iterator[Column]:

@@ -16,19 +16,19 @@ from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import unquoted, write_csv
-from mfulab.core.language.quantities import ABSENT, percent, quantity, significant
+from mfulab.core.language.quantities import ABSENT, change, percent, quantity
 from mfulab.core.terminal import Terminal
 from mfulab.lab.planning.naming import short
-from mfulab.lab.tables import build, replicates, series
+from mfulab.lab.tables import build, replicates
+from mfulab.lab.tables.details import cells
 from mfulab.lab.tables.records import from_folder, from_recorded
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.timing.statistics import FEWEST_FAST, Stats, undisturbed
+from mfulab.timing.paired import NOTICEABLE, Compared, Run, decided, one_sided, verdict_of
+from mfulab.timing.statistics import FEWEST_FAST, Stats, fast_variance, undisturbed, usual_variance
 
 STEPS = ("profile_step", "bench_matmul")
+TABLES = {step: MEASUREMENTS[step].table for step in STEPS}
 FEWEST_PROCESSES = 4  # of each set, from which on a ratio has an interval of its own: three may all be slow
-NOTICEABLE = 0.02  # relative: times that are known to lie this close together are the same for every purpose
-# Two one-sided tests at 5 % tell equivalence, each by the end of a 90 % interval (Schuirmann, 1987): 1.645 ÷ 1.96.
-ONE_SIDED = 0.839
 UNKNOWN_DRIFT = "what the machine does between sweeps is not: experiment=repeat measures it"
 FAST = "times on a CPU are the 5th percentile of steps"
 UNDECIDED = 3  # the exit status of a gate that nothing has passed or failed
@@ -36,7 +36,6 @@ LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
 STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
 
-Run = tuple[str, str]  # measurement, name
 Row = Mapping[str, object]
 Rows = Mapping[Run, Row]
 
@@ -51,79 +50,33 @@ class Interval:
     known: bool
 
 
-@dataclass(frozen=True)
-class Compared:
-    """One run in both sets; times are None if a set lacks them, bounds also if a time has no interval."""
-
-    step: str
-    run: str
-    verdict: str
-    old_s: float | None = None
-    new_s: float | None = None
-    ratio: float | None = None  # new ÷ old: below 1 is faster
-    ratio_low: float | None = None  # of its 95 % interval
-    ratio_high: float | None = None
-    detects_percent: float | None = None  # smallest slowdown that would have been called one, with bounds as wide
-    because: str = ""
-
-
 COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the file, which also names both folders
 
 
 def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
-    """(verdict, reason) of two times.
+    """(verdict, reason) of two times: `faster` or `slower` where the 95 % interval of their ratio is beyond it.
 
-    `faster` or `slower` where the whole 95 % interval of their ratio lies beyond `noticeable`; `same` where both
-    one-sided tests at 5 % say that it lies within; `ambiguous` where neither is known, or a time has no interval.
+    `same` where both one-sided tests at 5 % say that it lies within `noticeable`; `ambiguous` where neither is known.
     """
-    if not (old.known and new.known):
-        which = " and ".join(name for name, each in (("old", old), ("new", new)) if not each.known)
-        return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
-    return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
-
-
-def decided(
-    run: Run, old_s: float, new_s: float, ratio: float, bounds: tuple[float, float], noticeable: float
-) -> Compared:
-    """A run's verdict by the interval of its ratio, and the smallest change that would have had one."""
-    says, because = verdict_of(ratio, *bounds, noticeable)
-    detects = 100 * ((1 + noticeable) * ratio / bounds[0] - 1)
-    return Compared(*run, says, old_s, new_s, ratio, *bounds, detects, because)
+    if old.known and new.known:
+        return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
+    which = " and ".join(name for name, interval in (("old", old), ("new", new)) if not interval.known)
+    return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
 
 
 def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
-    """The 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner, 2008).
-
-    Times that were measured apart err apart: both at their worst in opposite directions is rarer than one in twenty.
-    """
+    """The 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner, 2008)."""
     ratio = new.time_s / old.time_s
     low = math.hypot(math.log(new.time_s / new.low_s), math.log(old.high_s / old.time_s))
     high = math.hypot(math.log(new.high_s / new.time_s), math.log(old.time_s / old.low_s))
     return ratio * math.exp(-low), ratio * math.exp(high)
 
 
-def verdict_of(ratio: float, low: float, high: float, noticeable: float = NOTICEABLE) -> tuple[str, str]:
-    """(verdict, reason) of a ratio new ÷ old and its 95 % interval, as of two times."""
-    if high < 1 / (1 + noticeable):
-        return "faster", ""
-    if low > 1 + noticeable:
-        return "slower", ""
-    if one_sided(ratio, low) >= 1 / (1 + noticeable) and one_sided(ratio, high) <= 1 + noticeable:
-        return "same", ""
-    return "ambiguous", "the confidence intervals allow both a difference and none"
-
-
-def one_sided(ratio: float, end: float) -> float:
-    """The end of the 90 % interval on the side of `end`, of the 95 % one: what a one-sided test at 5 % rests on."""
-    return ratio * (end / ratio) ** ONE_SIDED
-
-
 def interval(row: Row) -> Interval | None:
     """The interval of a row's `time_s`, from the spread between the processes that measured it. None without a time."""
-    time = row.get("time_s")
+    time, low, high = (row.get(name) for name in ("time_s", "time_ci_low_s", "time_ci_high_s"))
     if row.get("status") != "ok" or not isinstance(time, float):
         return None
-    low, high = row.get("time_ci_low_s"), row.get("time_ci_high_s")
     if isinstance(low, float) and isinstance(high, float) and low > 0:
         return Interval(time, low, high, True)
     return Interval(time, time, time, False)
@@ -134,7 +87,7 @@ def verdicts(before: Rows, after: Rows, noticeable: float = NOTICEABLE, drift: f
     runs = sorted(dict.fromkeys([*before, *after]), key=lambda run: STEPS.index(run[0]))
     processes = [replicates.times_of(row) for row in (*before.values(), *after.values())]
     spreads = [replicates.jackknife_variance(times) for times in processes if len(times) >= FEWEST_PROCESSES]
-    usual = replicates.usual_variance(spreads)
+    usual = usual_variance(spreads)
     return [_one(run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs]
 
 
@@ -153,10 +106,7 @@ def widened(found: Interval, drift: float) -> Interval:
 
 
 def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
-    """Widens the interval to what as few processes as the other set has would give, in 95 % of cases.
-
-    The undisturbed time of few lies higher: fewer than FEWEST_FAST may all have met a slow state. Medians do not.
-    """
+    """Widens the interval to what as few processes as the other set has would give, in 95 % of cases."""
     times, count = replicates.times_of(row)[:24], len(replicates.times_of(other))  # 10,626 combinations at most
     if row.get("machine_cost_percent") is None or not 1 < count < min(len(times), FEWEST_FAST):
         return found
@@ -165,30 +115,22 @@ def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
 
 
 def fast_s(row: Mapping[str, Any]) -> float | None:
-    """The time in seconds that a process's row is compared by; None without one.
-
-    On a CPU it is the 5th percentile of the steps, which repeats better than the fastest window, `time_s`. A change
-    that slows only some steps is not seen in it. A GPU's row has the median in `time_s`, too; a matmul's has no steps.
-    """
+    """The time in seconds that a row is compared by, or None: on a CPU the 5th percentile of steps, the steadiest."""
     time_s, median_s, fastest_s = (float(row.get(name) or 0) for name in ("time_s", "median_time_s", "time_p5_s"))
     return (fastest_s if fastest_s and time_s < median_s else time_s) or None
 
 
 def merged(folder: Path, fast: bool = False) -> Rows:
-    """The rows of a machine's folder by measurement and run: replicates as one, judged as in the tables.
-
-    Where `fast`, the time of a process is `fast_s`, which recordings do not keep.
-    """
+    """The rows of a machine's folder by measurement and run, merged and judged; timed by `fast_s` where `fast`."""
     if is_recording(folder):
-        collected = from_recorded(folder)
+        records = from_recorded(folder).records
     else:
-        collected = from_folder(folder.parent, folder.name)
-        for step in STEPS:
-            table = MEASUREMENTS[step].table
-            measured = (row for row in collected.records[table] if (folder / step / row["run"] / "row.csv").exists())
-            collected.records[table] = [{**row, "time_s": fast_s(row)} if fast else row for row in measured]
-    judged = build.judged(replicates.merge(collected.records))
-    return {(step, row["run"]): row for step in STEPS for row in judged[MEASUREMENTS[step].table]}
+        records = from_folder(folder.parent, folder.name).records
+        for step, table in TABLES.items():
+            measured = (row for row in records[table] if (folder / step / row["run"] / "row.csv").exists())
+            records[table] = [{**row, "time_s": fast_s(row)} if fast else row for row in measured]
+    judged = build.judged(replicates.merge(records))
+    return {(step, row["run"]): row for step, table in TABLES.items() for row in judged[table]}
 
 
 def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: float, usual: float | None) -> Compared:
@@ -203,23 +145,20 @@ def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: f
         because = f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
         return Compared(*run, "not comparable", because=because)
     ratio = after.time_s / before.time_s
-    if before.known and after.known:
-        if half := _half_width(old, new, usual):
-            factor = math.exp(math.hypot(half, 1.96 * math.sqrt(2) * drift))
-            bounds = ratio / factor, ratio * factor
-        else:
-            wide = of_as_few(widened(before, drift), old, new), of_as_few(widened(after, drift), new, old)
-            bounds = ratio_interval(*wide)
-        return decided(run, before.time_s, after.time_s, ratio, bounds, noticeable)
-    says, because = verdict(before, after)
-    return Compared(*run, says, before.time_s, after.time_s, ratio, because=because)
+    if not (before.known and after.known):
+        says, because = verdict(before, after)
+        return Compared(*run, says, before.time_s, after.time_s, ratio, because=because)
+    if half := _half_width(old, new, usual):
+        factor = math.exp(math.hypot(half, 1.96 * math.sqrt(2) * drift))
+        bounds = ratio / factor, ratio * factor
+    else:
+        wide = of_as_few(widened(before, drift), old, new), of_as_few(widened(after, drift), new, old)
+        bounds = ratio_interval(*wide)
+    return decided(run, before.time_s, after.time_s, ratio, bounds, noticeable)
 
 
 def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
-    """Half the interval of a ratio by the processes of both; None where only their own intervals tell.
-
-    That is so of medians, as on a GPU, of processes that met a disturbed machine, and of few beside many.
-    """
+    """Half the interval of a ratio by the processes of both; None of medians, disturbed or too few processes."""
     before, after = replicates.times_of(old), replicates.times_of(new)
     few, many = sorted((len(before), len(after)))
     if few < FEWEST_PROCESSES or (few < many and few < FEWEST_FAST):
@@ -231,20 +170,20 @@ def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
 
 def is_recording(folder: Path) -> bool:
     """True for a machine's recording, as in results/reference/, whose rows stand in tables."""
-    return any((folder / f"{MEASUREMENTS[step].table}.csv").is_file() for step in STEPS)
+    return any((folder / f"{table}.csv").is_file() for table in TABLES.values())
 
 
 def machine_folder(path: Path) -> Path:
     """The folder results/<hardware> that `path` is or holds. Raises ConfigurationError if there is none, or several."""
     if any((path / step).is_dir() for step in STEPS) or is_recording(path):
         return path
-    places = (each.parent for pattern in ("*/", "results/*/") for step in STEPS for each in path.glob(pattern + step))
-    found = sorted({place for place in places if place.name != "superseded"})
-    if not found:
+    steps = (folder for pattern in ("*/", "results/*/") for step in STEPS for folder in path.glob(pattern + step))
+    machines = sorted({folder.parent for folder in steps if folder.parent.name != "superseded"})
+    if not machines:
         raise ConfigurationError(f"{path}: no results here (no <hardware>/{STEPS[0]}/<run>/row.csv).")
-    if len(found) > 1:
-        raise ConfigurationError(f"{path}: results of several machines; choose one of {', '.join(map(str, found))}.")
-    return found[0]
+    if len(machines) > 1:
+        raise ConfigurationError(f"{path}: results of several machines; choose one of {', '.join(map(str, machines))}.")
+    return machines[0]
 
 
 def table(compared: Sequence[Compared]) -> Table:
@@ -254,27 +193,17 @@ def table(compared: Sequence[Compared]) -> Table:
     for name in ("old", "new", "change", "95 % interval", "detects"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("verdict")
-    order = list(STYLES)
-    for each in sorted(compared, key=lambda each: order.index(each.verdict)):
-        if each.ratio is None:
+    for run in sorted(compared, key=lambda run: list(STYLES).index(run.verdict)):
+        if run.ratio is None:
             continue
         bounds = detects = ABSENT
-        if each.ratio_low is not None and each.ratio_high is not None and each.detects_percent is not None:
-            bounds = f"{change(each.ratio_low)} … {change(each.ratio_high)}"
-            detects = f"≥ {change(1 + each.detects_percent / 100).removeprefix('+')}"
-        times = quantity(each.old_s, "s"), quantity(each.new_s, "s")
-        cells = (short(each.run), *times, change(each.ratio), bounds, detects, each.verdict)
-        shown.add_row(*(Text(cell) for cell in cells), style=STYLES[each.verdict])
+        if run.ratio_low is not None and run.ratio_high is not None and run.detects_percent is not None:
+            bounds = f"{change(run.ratio_low)} … {change(run.ratio_high)}"
+            detects = f"≥ {change(1 + run.detects_percent / 100).removeprefix('+')}"
+        times = quantity(run.old_s, "s"), quantity(run.new_s, "s")
+        cells = (short(run.run), *times, change(run.ratio), bounds, detects, run.verdict)
+        shown.add_row(*map(Text, cells), style=STYLES[run.verdict])
     return shown
-
-
-def change(ratio: float) -> str:
-    """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
-    if ratio >= 2:
-        return f"×{significant(ratio, 2)}"
-    if ratio <= 0.5:
-        return f"÷{significant(1 / ratio, 2)}"
-    return f"{'+' if ratio >= 1 else '−'}{percent(abs(100 * (ratio - 1)))} %"
 
 
 def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> None:
@@ -285,7 +214,7 @@ def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> Non
 def read(path: Path) -> pd.DataFrame:
     """The comparison that `write` left, as texts and in the terminal's order; empty without one."""
     try:
-        found = series.cells(path).map(unquoted)
+        found = cells(path).map(unquoted)
         order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})
     except (FileNotFoundError, ValueError, KeyError):
         return pd.DataFrame(columns=COLUMNS, dtype=str)
@@ -334,10 +263,54 @@ def _print(compared: Sequence[Compared], title: str, basis: str) -> None:
     console.print(Text(title), soft_wrap=True)
     console.print(Text(basis, style="dim"), soft_wrap=True)
     console.print(table(compared))
-    reasons = Counter((each.verdict, each.because) for each in compared)
-    plain = ", ".join(f"{count} {says}" for (says, because), count in reasons.items() if not because)
-    if plain:
+    reasons = Counter((run.verdict, run.because) for run in compared)
+    if plain := ", ".join(f"{count} {says}" for (says, because), count in reasons.items() if not because):
         console.print(Text(plain))
-    for (says, because), count in sorted(reasons.items(), key=lambda each: list(STYLES).index(each[0][0])):
+    for (says, because), count in sorted(reasons.items(), key=lambda reason: list(STYLES).index(reason[0][0])):
         if because:
             console.print(Text(f"{count} {says}: {because}", style="dim"), soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Findings of repeated measurements of a machine; shares and spreads in percent, None if nothing was repeated."""
+
+    runs: int  # that two processes or more measured
+    spread_percent: float | None = None  # usual standard deviation between processes; None with fewer than eight runs
+    measurements: int = 0  # that runs of many processes hold
+    size: int = 0  # processes of each of these
+    covered_percent: float | None = None  # of their intervals, those that contain the undisturbed time of all processes
+    verdicts: int = 0  # pairs of measurements that were compared, all of unchanged code
+    false_percent: float | None = None  # pairs that were called faster or slower
+
+
+def trust(runs: Sequence[Sequence[float]]) -> Trust:
+    """The trust that the processes' times of each run of one machine deserve."""
+    several = [list(times) for times in runs if len(times) > 1]
+    usual = usual_variance([fast_variance(times) for times in several])
+    known = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
+    split = list(filter(None, map(replicates.measurements, several)))
+    if not split:
+        return known
+    # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
+    turns = itertools.zip_longest(*split)
+    usuals = [usual_variance([fast_variance(each) for each in turn if each]) for turn in turns]
+    covered, changed = [], []
+    for measurements in split:
+        intervals = []
+        for times, usual in zip(measurements, usuals, strict=False):
+            row = {"status": "ok", "time_s": undisturbed(times), **replicates.interval_columns(times, usual)}
+            if found := interval(row):
+                intervals.append(found)
+        middle = undisturbed(itertools.chain(*measurements))
+        covered += [each.low_s <= middle <= each.high_s for each in intervals]
+        verdicts = (verdict(*pair)[0] for pair in itertools.combinations(intervals, 2))
+        changed += [verdict in ("faster", "slower") for verdict in verdicts]
+    return replace(
+        known,
+        measurements=len(covered),
+        size=len(split[0][0]),
+        covered_percent=100 * sum(covered) / len(covered),
+        verdicts=len(changed),
+        false_percent=100 * sum(changed) / len(changed),
+    )

@@ -30,9 +30,9 @@ def failed(rows: pd.DataFrame) -> dict[str, pd.Series]:
     if has({"phases_percent"}):
         found["phases"] = (rows["phases_percent"] - 100).abs() > PHASES
     if has({"time_s", "forward_ms", "backward_ms", "optimiser_ms"}):
-        parts = rows[["forward_ms", "backward_ms", "optimiser_ms"]].max(axis=1) / 1e3
         whole = rows["median_time_s"].fillna(rows["time_s"]) if has({"median_time_s"}) else rows["time_s"]
-        found["part"] = parts > WHOLE * whole  # parts are as met, too
+        # Parts are as met, too.
+        found["part"] = rows[["forward_ms", "backward_ms", "optimiser_ms"]].max(axis=1) / 1e3 > WHOLE * whole
     if has({"run", "hardware", "recorded", "optimiser_ms"}):
         found["update"] = _updates(rows)
     if has({"end_to_end_s", "time_s"}):
@@ -75,10 +75,7 @@ def unfit(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
 
 
 def _updates(rows: pd.DataFrame) -> pd.Series:
-    """True where an update takes far longer than with a larger batch, though it is of every weight in both.
-
-    A larger one may drive the weights out of the caches; a smaller one leaves no more of them there.
-    """
+    """True where an update takes far longer than with a larger batch, though it is of every weight in both."""
     update_ms = pd.to_numeric(rows["optimiser_ms"]).dropna()  # of objects, where all are empty
     timed = rows.loc[update_ms.index, ["run", "hardware", "recorded"]].assign(update_ms=update_ms)
     batch = pd.to_numeric(timed["run"].str.extract(f"({BATCH})", expand=False)).fillna(0)

@@ -1,11 +1,14 @@
-"""Details of a run for the page: config, samples, series, operators and the log's last lines."""
+"""Details of runs for the page: config, samples, operators, the log's end, and what the device reported meanwhile."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mfulab.core.files import UnreadableError, read_tail
+import pandas as pd
+
+from mfulab.core.files import UnreadableError, opened, read_tail, unquoted
 from mfulab.lab.tables.records import read_config, read_lines
 
 MOST_RUNS = 2000  # beyond it a page would grow past what a browser opens at once
@@ -15,23 +18,19 @@ LOG_CHARACTERS = 2000
 OPERATORS = 12
 PARTS = ("samples", "series", "operators")
 SKIPPED = {"window", "sample", "step", "repetition", "round"}
+IDENTITY = ("hardware", "recorded", "run")
+MOST_SERIES, SERIES_POINTS = 200, 400  # runs, and points of each
 
 
 def describe(folder: Path, problems: list[str]) -> dict[str, Any]:
     """All that is there of one run's folder; what is absent, or a problem, has no key."""
     without = "The page shows its run without it."
-    samples, series, operators = (read_lines(folder / f"{name}.csv", problems, without) for name in PARTS)
+    samples, polled, operators = (read_lines(folder / f"{name}.csv", problems, without) for name in PARTS)
     log = ""
     with suppress(FileNotFoundError, UnreadableError):
         log = "\n".join(read_tail(folder / "log", 4 * LOG_CHARACTERS).splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:]
-    found = {
-        "folder": folder.as_posix(),
-        "config": read_config(folder),
-        "samples": curves(samples),
-        "series": curves(series),
-        "operators": longest(operators),
-        "log": log,
-    }
+    found: dict[str, Any] = {"folder": folder.as_posix(), "config": read_config(folder), "samples": curves(samples)}
+    found |= {"series": curves(polled), "operators": longest(operators), "log": log}
     return {name: value for name, value in found.items() if value}
 
 
@@ -68,3 +67,38 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return float(f"{value:.6g}") if abs(value) < float("inf") else None
+
+
+def series(runs: Iterable[tuple[Mapping[str, Any], Path]]) -> list[dict[str, Any]]:
+    """The lines of each run's series.csv with the run's identity, thinned; runs without one are passed over."""
+    found = ((row, polled) for row, folder in runs if (polled := read_lines(folder / "series.csv", [], "")))
+    return [
+        {**polled[at], **{name: row[name] for name in IDENTITY}}
+        for row, polled in itertools.islice(found, MOST_SERIES)
+        for at in thin(len(polled), SERIES_POINTS)
+    ]
+
+
+def series_columns(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Identity first, then every quantity that any run polled."""
+    polled = dict.fromkeys(name for line in lines for name in line if name not in IDENTITY)
+    return [*IDENTITY, *({"time_s": None, "in_window": None} | polled)]
+
+
+def cells(path: Path) -> pd.DataFrame:
+    """A table's cells as text. Raises FileNotFoundError, OSError, or ValueError where it is no table."""
+    with opened(path) as file:
+        return pd.read_csv(file, dtype=str, keep_default_na=False, na_filter=False, encoding_errors="replace")
+
+
+def read_series(path: Path) -> pd.DataFrame:
+    """The table with its types: numbers, but for the run's identity and `in_window`; empty without one."""
+    try:
+        frame = cells(path)
+    except (OSError, ValueError):
+        frame = pd.DataFrame()
+    frame = frame.reindex(columns=[*dict.fromkeys([*frame, *series_columns([])])], fill_value="")
+    texts = {name: frame[name].map(unquoted) for name in ("hardware", "run")}
+    flags = {name: frame[name] == "True" for name in ("recorded", "in_window")}
+    polled = frame.columns.drop([*texts, *flags])
+    return frame.assign(**texts, **flags, **{name: pd.to_numeric(frame[name], errors="coerce") for name in polled})

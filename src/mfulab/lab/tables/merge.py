@@ -1,46 +1,49 @@
-"""Merges results folders of several machines into one: checks every row, copies what is new, overwrites nothing."""
+"""Merges results folders of several machines, or archives of them, into one: checks every row, overwrites nothing."""
 
+import bz2
+import gzip
+import io
 import json
+import lzma
 import os
 import shutil
+import stat
+import struct
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, NamedTuple
 
+from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import (
-    UnreadableError,
-    cannot_be_written,
-    is_inside,
-    read_csv,
-    read_json,
-    read_text,
-    remove,
-    write_csv,
-    write_text,
-)
+from mfulab.core.files import UnreadableError, is_inside, opened, read_csv, read_json, remove
 from mfulab.core.rows import impossible
 from mfulab.core.terminal import printable
 from mfulab.device.identity import slug
-from mfulab.lab.planning import lock, store
+from mfulab.lab.planning import store
 from mfulab.lab.planning.store import is_complete, write_if_changed
-from mfulab.lab.tables import archives
 from mfulab.lab.tables.records import first_line
 from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 
 COLLECTED = "+collected"
 PACKED = ("config.json", "row.csv", "samples.csv", "operators.csv", "kernels.csv")
-UNPACKED = (
-    ".unpacked"  # folder of the results, which one process at a time holds; what a kill leaves goes at the next start
-)
+UNPACKED = ".unpacked"  # folder of the results, held by one process; what a kill leaves goes at the next start
 DEEPEST = 6  # parts of a path in an archive: FOLDER/results/HARDWARE/STEP/RUN/FILE
 OF, LONGEST_NAME = "--", 40  # between a device and its participant, and letters of the latter
 OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
+LARGEST = 16 << 30  # bytes of all members together
+MOST = 1_000_000  # members
+READ_AT_ONCE = 1 << 20  # bytes; a header that claims more is none
+OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7z": lzma.open}
+BROKEN: tuple[type[Exception], ...] = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
+BROKEN += (OSError, EOFError, RuntimeError, ValueError, OverflowError, UnreadableError)
 
 
 @dataclass
@@ -55,20 +58,18 @@ class Merged:
 def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> Merged:
     """Copies runs and plans of each of `sources` (a results folder, a project with one, an archive) into `results`.
 
-    A run that is here already stays as it is; where theirs says something else, that is a problem and not copied.
-    Raises ConfigurationError, before anything is copied, for a source without results.
-
-    Args:
-        in_class: each source is a folder of what participants gave. Their machines are named `DEVICE--PARTICIPANT`, by
-            the name of the file, so that equal devices stay apart; one without results is a problem and no error. Of
-            their archives one at a time is unpacked.
+    A run that is here stays; where theirs says something else, that is a problem. `in_class` each source is a folder of
+    what participants gave: machines are named `DEVICE--PARTICIPANT`, and one without results is a problem. Else it is a
+    ConfigurationError, before anything is copied.
     """
     merged = Merged()
     given = list(_participants(sources)) if in_class else [(source, "") for source in sources]
-    _check_sources(source for source, _ in given if not in_class)
+    for source, _ in given if not in_class else ():
+        if not source.is_file():
+            _results_of(source, source)
     store.check_writable(results)
-    lock.take(results)
-    with archives.room(results / UNPACKED) as room:
+    store.take(results)
+    with unpacking_room(results / UNPACKED) as room:
         if not in_class:
             for folder in [_results_of(source, room / str(number)) for number, (source, _) in enumerate(given)]:
                 _merge(folder, "", results, merged)
@@ -106,23 +107,15 @@ def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def _named(path: Path, participant: str) -> Path:
-    """A path below the results, of a participant's machine where it lies on one."""
     machine, *rest = path.parts
     return Path(f"{machine}{OF}{participant}" if participant and machine not in NO_MACHINE else machine, *rest)
-
-
-def _check_sources(sources: Iterable[Path]) -> None:
-    """Raises ConfigurationError for a folder without results."""
-    for source in sources:
-        if not source.is_file():
-            _results_of(source, source)
 
 
 def _results_of(source: Path, room: Path) -> Path:
     """The results folder of a source, which may be an archive that is unpacked into the new folder `room`."""
     folder = source
     if source.is_file():
-        archives.unpack(source, room, _is_wanted)
+        unpack(source, room, _is_wanted)
         inner = [path for path in room.iterdir() if path.is_dir()]
         folder = inner[0] if len(inner) == 1 and not any(_runs(room)) else room
     folder = folder / "results" if (folder / "results").is_dir() else folder
@@ -132,13 +125,11 @@ def _results_of(source: Path, room: Path) -> Path:
 
 
 def _is_wanted(parts: Sequence[str]) -> bool:
-    """True for the path of a file in a run's folder, and for that of a plan."""
     is_plan = parts[-2:-1] == ("plan",) and parts[-1].endswith(".json")
     return len(parts) <= DEEPEST and (is_plan or (len(parts) > 2 and parts[-3] in MEASUREMENTS))
 
 
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
-    """Measurement and folder of each run."""
     for measurement in MEASUREMENTS.values():
         place = f"*/{measurement.step}" if measurement.on_device else measurement.step
         for config in sorted(results.glob(f"{place}/*/config.json")):
@@ -170,12 +161,11 @@ def _why_bad(step: str, run: Path) -> str | None:
         return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
     try:
         measurement.config.model_validate(read_json(run / "config.json"))
-        filled = {key: value for key, value in row.items() if value != ""}
+        filled = {key: value for key, value in row.items() if value}
         problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
     except (FileNotFoundError, ValueError) as error:
         return first_line(error)
-    links = (f"{path.name} is a link" for path in sorted(run.iterdir()) if path.is_symlink())
-    return next(links, problem)
+    return next((f"{path.name} is a link" for path in sorted(run.iterdir()) if path.is_symlink()), problem)
 
 
 def _says(run: Path) -> tuple[Any, dict[str, str]]:
@@ -198,9 +188,9 @@ def _copy(theirs: Path, ours: Path, hardware: str) -> None:
             partial.replace(ours / path.name)
     [cells] = read_csv(theirs / "row.csv")
     if cells["hardware"] == hardware:
-        write_text(ours / "row.csv", read_text(theirs / "row.csv"))
+        files.write_text(ours / "row.csv", files.read_text(theirs / "row.csv"))
     else:
-        write_csv(ours / "row.csv", [{**cells, "hardware": hardware}])
+        files.write_csv(ours / "row.csv", [{**cells, "hardware": hardware}])
 
 
 def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "") -> None:
@@ -220,10 +210,9 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
     with suppress(FileNotFoundError, ValueError):  # none, or none to keep
         here = _plan(ours)
     for part in ("runs", "excluded"):
-        known = {(entry["step"], entry["run"]): entry for entry in here[part]}
+        kept = {(entry["step"], entry["run"]): entry for entry in here[part]}
         for entry in plan[part]:
-            ours_too = known.get((entry["step"], entry["run"]))
-            if ours_too is None:
+            if (ours_too := kept.get((entry["step"], entry["run"]))) is None:
                 here[part].append(entry)
             elif ours_too != entry:
                 merged.problems.append(f"{theirs}: {entry['run']} was planned with another config; ours is kept")
@@ -231,7 +220,6 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
 
 
 def _plan(path: Path) -> dict[str, Any]:
-    """A manifest as it stands, once it was found to be one of its machine."""
     found = manifest.read(path)
     if found.hardware != path.parents[1].name:
         raise UnreadableError(f"{path}: is a plan of hardware={found.hardware}")
@@ -245,7 +233,7 @@ def run(sources: Sequence[Path], into: Path, in_class: bool, pack: Path | None) 
             return _pack(sources, pack)
         merged = collect(sources, into, in_class)
     except OSError as error:  # in the middle: what was copied is whole
-        raise cannot_be_written(error.filename or into, error) from error
+        raise files.cannot_be_written(error.filename or into, error) from error
     print(f"{len(merged.copied)} runs copied, {len(merged.known)} here already, {len(merged.problems)} problems")
     for problem in merged.problems:
         print(f"  {printable(problem)}")
@@ -256,7 +244,7 @@ def _pack(sources: Sequence[Path], archive: Path) -> int:
     """Writes what `collect` reads of one source, to be handed in: no logs, and no traces."""
     if len(sources) != 1:
         raise ConfigurationError(f"--pack {archive}: one folder is packed, and {len(sources)} are given")
-    with archives.room(archive.with_name(f".{archive.name}{UNPACKED}")) as room:
+    with unpacking_room(archive.with_name(f".{archive.name}{UNPACKED}")) as room:
         folder = _results_of(sources[0], room / "0")
         with tarfile.open(archive, "w:gz") as file:
             for path in sorted(folder.rglob("*")):
@@ -266,3 +254,88 @@ def _pack(sources: Sequence[Path], archive: Path) -> int:
                     file.add(path, Path("results", *parts))
     print(f"{archive}: {archive.stat().st_size / 1e6:.2f} MB")
     return 0
+
+
+class _Member(NamedTuple):
+    name: str
+    size: int
+    is_folder: bool
+    is_file: bool
+    open: Callable[[], IO[bytes] | None]
+
+
+class _Stream(io.BufferedReader):
+    """Decompressed bytes, of which no header may claim more than READ_AT_ONCE: tarfile reads headers whole."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= READ_AT_ONCE:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return super().read(size)
+
+
+@contextmanager
+def unpacking_room(folder: Path) -> Iterator[Path]:
+    """A place to unpack into, which is nobody else's; what is there is removed, before and after."""
+    remove(folder)
+    try:
+        yield folder
+    finally:
+        remove(folder)
+
+
+def unpack(archive: Path, folder: Path, is_wanted: Callable[[Sequence[str]], bool]) -> None:
+    """Writes those files of a tar or zip whose path `is_wanted` into the new `folder`. Raises ConfigurationError.
+
+    It names the member that leads elsewhere, is a link or a device, stands there twice, or makes more than LARGEST.
+    """
+    folder.mkdir(parents=True)
+    left, number, name, links = LARGEST, 0, "", dict[PurePosixPath, str]()
+    try:
+        with ExitStack() as stack:
+            for number, member in enumerate(_members(archive, stack)):
+                path, name = PurePosixPath(member.name), member.name[:200]
+                left -= max(0, member.size)
+                if path.is_absolute() or ".." in path.parts or not name.isprintable():
+                    raise ValueError("leads out of its folder, or has a name that is no text")
+                if left < 0 or number > MOST:
+                    raise ValueError(f"with it the archive is above {LARGEST >> 30} GiB, or {MOST:,} files")
+                if not (member.is_file or member.is_folder):
+                    links[path] = name
+                if member.is_folder or not is_wanted(path.parts):
+                    continue
+                if linked := next((links[place] for place in (path, *path.parents) if place in links), ""):
+                    raise ValueError(f"{linked} is a link or a device")
+                _write(member, folder / path)
+    except BROKEN as error:
+        of = f"{name}: " if name else ""
+        raise ConfigurationError(f"{archive}: cannot be unpacked ({of}{error}). Nothing was copied.") from error
+
+
+def _write(member: _Member, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with open(descriptor, "wb") as file, member.open() or io.BytesIO() as content:
+        left = member.size
+        while left and (block := content.read(min(left, READ_AT_ONCE))):  # a zip may claim less than there is
+            file.write(block)
+            left -= len(block)
+        if left or content.read(1):
+            raise ValueError("not as long as the archive says")
+
+
+def _members(archive: Path, stack: ExitStack) -> Iterator[_Member]:
+    file = stack.enter_context(opened(archive, follow=True))
+    if zipfile.is_zipfile(file):
+        packed = stack.enter_context(zipfile.ZipFile(file))
+        for entry in packed.infolist():
+            kind = stat.S_IFMT(entry.external_attr >> 16)
+            is_file = kind in (0, stat.S_IFREG) and not entry.is_dir()
+            yield _Member(entry.filename, entry.file_size, entry.is_dir(), is_file, partial(packed.open, entry))
+        return
+    file.seek(0)
+    opener = OPENERS.get(file.peek(3)[:3], OPENERS.get(file.peek(3)[:2]))
+    stream = stack.enter_context(_Stream(opener(file) if opener else file))
+    with tarfile.open(fileobj=stream, mode="r:") as tar:
+        for one in tar:
+            yield _Member(one.name, one.size, one.isdir(), one.isreg(), partial(tar.extractfile, one))
+            tar.members.clear()  # type: ignore[attr-defined]  # of which it keeps every one

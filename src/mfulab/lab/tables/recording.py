@@ -1,39 +1,25 @@
 """Keeps a machine's finished results for everyone, in results/reference/<hardware>/, as the report reads them back."""
 
-import csv
 import json
-import math
 import re
-import shutil
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import (
-    LARGEST,
-    UnreadableError,
-    cannot_be_written,
-    is_inside,
-    read_csv,
-    read_json,
-    read_text,
-    write_csv,
-    write_json,
-    write_text,
-)
+from mfulab.core.files import UnreadableError, read_text, write_csv
 from mfulab.core.groups import SLUG
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device.identity import hardware_slug
-from mfulab.lab.tables import build, series
-from mfulab.lab.tables.columns import Record, Records, columns, computed
+from mfulab.lab.tables import build, details
+from mfulab.lab.tables.columns import Records, columns
 from mfulab.lab.tables.consistency import unfit
-from mfulab.lab.tables.records import ABOUT, Collected, ceiling_name, code, from_recorded, identity, read_config
+from mfulab.lab.tables.records import ABOUT, Collected, code, from_recorded, identity, read_config
 from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE, RECORDED, TABLES
 
@@ -43,7 +29,6 @@ FILES = {*(f"{table}.csv" for table in RECORDED), CONFIGS, SERIES, ABOUT}
 EXPERIMENTS = "config/experiment/*.yaml"
 NOT_WANTED = {"miniature", "gpu_record", "validity", "traces"}  # a part of others, windows too short, other machines
 DIRTY = "-dirty"  # ends the commit of a row that changed code has measured
-RELATIVE = 1e-9  # of joined values: what printing and reading a float may change, and much more
 MOST_SERIES = 20  # profiled runs whose series are kept, the busiest first: a figure shows the busiest
 
 
@@ -51,21 +36,11 @@ def gather(results: Path, hardware: str) -> Collected:
     """The finished rows of one machine and of what it counted without a device, joined, in the order of its plans."""
     plans = _plans(results, hardware)
     everything = build.collect(also=plans, root=results.parent, results=None if plans else results)
-    found = Collected(folders=everything.folders)
+    kept = Collected(folders=everything.folders)
     for table in RECORDED:
-        rows = (row for row in everything.records[table] if row["status"] != NOT_MEASURED)
-        found.records[table] = [row for row in rows if row["hardware"] in (hardware, "")]
-    return found
-
-
-def experiments(results: Path, hardware: str) -> dict[str, list[str]]:
-    """Experiments planned on one machine, each with its latest overrides."""
-    plans = {}
-    for path in _plans(results, hardware):
-        with suppress(UnreadableError):  # the tables have named it
-            plan = manifest.read(path)
-            plans[plan.experiment] = plan.overrides
-    return plans
+        rows = (row for row in everything.records[table] if row["hardware"] in (hardware, ""))
+        kept.records[table] = [row for row in rows if row["status"] != NOT_MEASURED]
+    return kept
 
 
 def _plans(results: Path, hardware: str) -> list[Path]:
@@ -80,19 +55,13 @@ def record(
     allow_unfit: bool = False,
     replace: bool = False,
 ) -> Path:
-    """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, and writes nothing, where the
-    results are not fit for it: no rows, no commit, a changed tree, rows that are `unfit`, or a recording that is there.
-
-    `commit` is that of the measuring code where it was copied without its repository, so that rows have none.
-    """
-    folder = folder_of(results, hardware)
-    found = gather(results, hardware)
+    """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, writing nothing, if unfit."""
+    folder, found = folder_of(results, hardware), gather(results, hardware)
     rows = [row for table in found.records.values() for row in table]
     if not found.records["environment"] or len(rows) == 1:
         raise ConfigurationError(f"{results / hardware}/: holds no finished runs. Measure first: snakemake report.")
     for row in rows:
-        row["commit"] = row["commit"] or commit
-        row["recorded"] = True
+        row |= {"commit": row["commit"] or commit, "recorded": True}
     if without := [row["run"] for row in rows if not row["commit"]]:
         says = f"{len(without)} rows name no commit ({without[0]}, …)"
         raise ConfigurationError(f"{says}: give --commit of the code that measured them.")
@@ -100,7 +69,11 @@ def record(
     if dirty and not allow_dirty:
         says = f"{len(dirty)} rows were measured by changed code ({dirty[0]}, …)"
         raise ConfigurationError(f"{says}: measure again from a clean tree, or give --allow-dirty.")
-    planned, against = experiments(results, hardware), [*unfit(found.records)]
+    planned, against = dict[str, Sequence[str]](), [*unfit(found.records)]
+    for path in _plans(results, hardware):
+        with suppress(UnreadableError):  # the tables have named it
+            plan = manifest.read(path)
+            planned[plan.experiment] = plan.overrides  # the latest
     steps = {path.stem: yaml.safe_load(read_text(path))["steps"] for path in results.parent.glob(EXPERIMENTS)}
     measures = {name for name, each in steps.items() if any(MEASUREMENTS[step].table in RECORDED for step in each)}
     if absent := sorted(measures - set(planned) - NOT_WANTED):
@@ -110,17 +83,16 @@ def record(
     if folder.exists() and not replace:
         raise ConfigurationError(f"{folder}/: is there already. Give --replace to write it anew.")
 
-    partial = folder.with_name(f".{hardware}")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial, old = folder.with_name(f".{hardware}"), folder.with_name(f".{hardware}.old")
+    for left in (partial, old):
+        files.remove(left)
     partial.mkdir(parents=True)
     provenance = about(found.records, hardware, planned, commit, allow_dirty)
     _write(found, {**provenance, "unfit": against}, partial)
-    old = folder.with_name(f".{hardware}.old")
-    shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
     partial.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    files.remove(old)
     return folder
 
 
@@ -129,7 +101,7 @@ def folder_of(results: Path, hardware: str) -> Path:
     if not re.fullmatch(SLUG, hardware) or hardware in NO_MACHINE:
         raise ConfigurationError(f"hardware={hardware}: no name of a device; see the folders in {results}/.")
     folder = results / REFERENCE / hardware
-    if not is_inside(folder, results):
+    if not files.is_inside(folder, results):
         raise ConfigurationError(f"{folder}: leads out of {results}/ and is not touched.")
     return folder
 
@@ -145,13 +117,13 @@ def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
             measured = config.get("model") or config.get("kernel") or {}
             codes.add(f"{TABLES[table].step},{measured.get('_target_', '')}")
     lines = (f"{json.dumps(line, sort_keys=True, separators=(',', ':'))}\n" for line in configs)
-    write_text(folder / CONFIGS, "".join(lines))
+    files.write_text(folder / CONFIGS, "".join(lines))
     busiest = sorted(found.records["profile"], key=lambda row: -(row.get("utilization_percent") or 0))[:MOST_SERIES]
     shown = [("readings", row) for row in found.records["readings"]] + [("profile", row) for row in busiest]
-    polled = series.collect((row, folders[table, row["run"]]) for table, row in shown)
-    write_csv(folder / SERIES, polled, series.columns(polled))
+    polled = details.series((row, folders[table, row["run"]]) for table, row in shown)
+    write_csv(folder / SERIES, polled, details.series_columns(polled))
     digests = {name: code(name, provenance["hardware"]) for name in sorted(codes)}
-    write_json(folder / ABOUT, {**provenance, "code": digests}, indent=1)
+    files.write_json(folder / ABOUT, {**provenance, "code": digests}, indent=1)
 
 
 def _write_tables(records: Records, folder: Path) -> None:
@@ -191,129 +163,25 @@ def rejoin(folder: Path) -> None:
     _write_tables(build.joined(found.records), folder)
 
 
-def check(folder: Path) -> list[str]:
-    """Problems of a recording, in words; empty if it is valid."""
-    there = {path.name for path in folder.iterdir()}
-    problems = [f"{name} is missing" for name in sorted(FILES - there)]
-    problems += [f"{name} does not belong into a recording" for name in sorted(there - FILES)]
-    if FILES - there:
-        return problems
-    found = from_recorded(folder)
-    problems += found.problems
-    if found.problems:
-        return problems
-    build.joined(found.records)
-    for table in RECORDED:
-        problems += _table(folder / f"{table}.csv", table, found.records[table])
+def run(hardware: str | None, results: Path, again: bool, **how: Any) -> None:
+    """Records, as `record` with `how`, or rejoins what is recorded (`again`), and says how much that is."""
     try:
-        return [*problems, *_rows(found, folder)]
-    except UnreadableError as error:
-        return [*problems, str(error)]
-
-
-def _table(path: Path, table: str, rows: list[Record]) -> Iterator[str]:
-    """Columns as they are today, joined ones as they follow from the others, and no ratio above 100 % unexplained."""
-    cells = read_csv(path, LARGEST)
-    header = next(csv.reader(read_text(path).splitlines()))
-    if header != columns(table):
-        changed = sorted(set(header) ^ set(columns(table))) or ["their order"]
-        yield f"{path.name}: its columns are not today's ({', '.join(changed)}): --rejoin writes them anew"
-        return
-    for line, row in zip(cells, rows, strict=False):
-        for name in computed(TABLES[table]):
-            if not _same(line[name], row[name]):
-                yield f"{path.name}: {row['run']}: {name} is {line[name] or 'empty'}, the join gives {row[name]}"
-        if row["status"] == "ok":
-            yield from (f"{path.name}: {row['run']}: {problem}" for problem in _impossible(row))
-
-
-def _same(text: str, value: Any) -> bool:
-    if value is None or isinstance(value, str | bool):
-        return text == ("" if value is None else str(value))
-    with suppress(ValueError):
-        return math.isclose(float(text), value, rel_tol=RELATIVE)
-    return False
-
-
-def _impossible(row: Mapping[str, Any]) -> Iterator[str]:
-    """Values of one row that contradict one another or what a share can be."""
-    # Reported, never clipped: MFU above 100 % must say so of itself. Others are measured shares of a whole.
-    active = {name: value for name, value in row.items() if name.endswith("_active_percent")}
-    yield from (f"{name} is {value:.1f} %" for name, value in active.items() if value is not None and value > 101)
-    if "mfu_note" in row and (row.get("mfu_percent") or 0) > 100 and not row["mfu_note"]:
-        yield f"MFU is {row['mfu_percent']:.1f} % without a note"
-    low, time, high = (row.get(name) for name in ("time_ci_low_s", "time_s", "time_ci_high_s"))
-    if low is not None and time is not None and high is not None and not low <= time <= high:
-        yield f"time_s={time} lies outside its interval {low} to {high}"
-
-
-def _rows(found: Collected, folder: Path) -> Iterator[str]:
-    """Every row is of this machine, of a known commit, and has its config, its count and its ceiling."""
-    devices = {row["device_name"] for row in found.records["environment"]}  # one row for each number of threads
-    if len(devices) != 1:
-        yield f"environment.csv: {len(devices)} machines instead of one"
-    configs = set()
-    for number, text in enumerate(read_text(folder / CONFIGS).splitlines(), start=1):
-        try:
-            line = json.loads(text)
-            configs.add((str(line["table"]), str(line["run"])))
-            RECORDED[line["table"]].config.model_validate(line["config"])
-        except (ValueError, KeyError, TypeError) as error:
-            yield f"{CONFIGS}: line {number}: {str(error).splitlines()[0]}"
-    provenance = read_json(folder / ABOUT)
-    commits = provenance.get("commits")
-    if not isinstance(commits, dict) or "dirty_allowed" not in provenance:
-        yield f"{ABOUT}: names no commits"
-        return
-    if any(commit.endswith(DIRTY) for commit in commits) and not provenance["dirty_allowed"]:
-        yield f"{ABOUT}: some rows were measured by changed code"
-    counted = {row["run"] for row in found.records["flops"]}
-    ceilings = {ceiling_name(row["run"]) for row in found.records["ceilings"]}
-    for table, rows in found.records.items():
-        for row in rows:
-            named = f"{table}.csv: {row['run']}"
-            if row["hardware"] not in ("", folder.name.lstrip(".")):
-                yield f"{named} was measured on {row['hardware']}"
-            if row.get("flops_run") and row["flops_run"] not in counted:
-                yield f"{named}: its FLOP count {row['flops_run']} is missing"
-            if row.get("ceiling") and row["ceiling"] not in ceilings:
-                yield f"{named}: its ceiling {row['ceiling']} is missing"
-            if (table, row["run"]) not in configs:
-                yield f"{CONFIGS}: {table}/{row['run']} is missing"
-            if not row["commit"]:
-                yield f"{named} names no commit"
-            elif row["commit"] not in commits:
-                yield f"{named}: {ABOUT} does not name its commit {row['commit']}"
-    runs = {(table, row["run"]) for table, rows in found.records.items() for row in rows}
-    yield from (f"{CONFIGS}: {table}/{run} belongs to no row" for table, run in sorted(configs - runs))
-
-
-def run(hardware: str | None, results: Path, only_check: bool, again: bool, **how: Any) -> int:
-    """Records, as `record` with `how`, validates (`only_check`) or rejoins (`again`); 1 if a recording is not valid."""
-    try:
-        if only_check or again:
-            folders = recordings(results, hardware)
-            for folder in folders if again else ():
-                rejoin(folder)
-        else:
-            folders = [record(results, hardware or hardware_slug(), **how)]
+        folders = recordings(results, hardware) if again else [record(results, hardware or hardware_slug(), **how)]
+        for folder in folders if again else ():
+            rejoin(folder)
     except OSError as error:
-        raise cannot_be_written(error.filename or results, error) from error
-    problems = [f"{folder}: {problem}" for folder in folders for problem in check(folder)]
+        raise files.cannot_be_written(error.filename or results, error) from error
     for folder in folders:
         rows, size = from_recorded(folder).records, sum(path.stat().st_size for path in folder.iterdir())
         counts = ", ".join(f"{len(rows[table])} {table}" for table in RECORDED)
         print(f"{folder}: {counts} rows, {size / 1e3:.0f} kB")
-    print("".join(f"{problem}\n" for problem in problems), end="", file=sys.stderr)
-    return 1 if problems else 0
 
 
 def recordings(results: Path, hardware: str | None) -> list[Path]:
     """The folders of all recordings, or of one. Raises ConfigurationError if that one is not there."""
     if hardware is None:
-        found = sorted(path for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
-        return [folder_of(results, path.name) for path in found if path.name not in NO_MACHINE]
-    folder = folder_of(results, hardware)
-    if not folder.is_dir():
+        names = sorted(path.name for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
+        return [folder_of(results, name) for name in names if name not in NO_MACHINE]
+    if not (folder := folder_of(results, hardware)).is_dir():
         raise ConfigurationError(f"{folder}/: there is no such recording.")
     return [folder]

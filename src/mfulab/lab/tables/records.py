@@ -57,25 +57,22 @@ def identity(table: str, record: Mapping[str, Any]) -> str:
 
 def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
     """A CSV line as its row's typed values; empty cells, NaN and infinity are None. Raises ValueError for bad cells."""
-    known = {name: text for name, text in cells.items() if name in model.model_fields and text not in (None, "")}
-    row = model.model_validate(known)
-    problem = impossible(row, datetime.now(UTC))
-    if problem:
+    row = model.model_validate({name: text for name, text in cells.items() if name in model.model_fields and text})
+    if problem := impossible(row, datetime.now(UTC)):
         raise ValueError(problem)
-    dumped = row.model_dump().items()
-    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in dumped}
+    return {name: None if value in (math.inf, -math.inf) or value != value else value for name, value in row}
 
 
 def read_row(folder: Path, step: str) -> Record:
     """The row of one run's folder. One that is missing, truncated or not a row comes back as `failed`, saying so."""
-    path = folder / "row.csv"
+    path, measurement = folder / "row.csv", MEASUREMENTS[step]
     try:
         lines = read_csv(path)
         if len(lines) != 1:
             raise UnreadableError(f"{path}: {len(lines)} lines instead of one")
-        row = parse(MEASUREMENTS[step].row, lines[0])
-        hardware = folder.parents[1].name if MEASUREMENTS[step].on_device else ""
-        for name, value in (("run", folder.name), ("hardware", hardware)):
+        row = parse(measurement.row, lines[0])
+        who = {"run": folder.name, "hardware": folder.parents[1].name if measurement.on_device else ""}
+        for name, value in who.items():
             if row[name] != value:
                 raise ValueError(f"{name}={row[name]!r}: a row of another {name} than {value!r}")
         if not lines[0].get("status"):
@@ -86,7 +83,7 @@ def read_row(folder: Path, step: str) -> Record:
     except ValueError as error:
         says = str(error) if isinstance(error, UnreadableError) else f"{path}: {first_line(error)}"
         message = f"unreadable row: {says}. {AGAIN}"
-    return _failed({**MEASUREMENTS[step].row().model_dump(), "run": folder.name}, message)
+    return _failed({**measurement.row().model_dump(), "run": folder.name}, message)
 
 
 def _failed(row: Record, message: str) -> Record:
@@ -117,11 +114,7 @@ def read_config(folder: Path, problems: list[str] | None = None) -> Record:
 
 
 def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) -> Collected:
-    """The rows of one planned experiment. Folders in the manifest are relative to `root`, the project's folder.
-
-    With `finished`, runs without a row, or whose config is no longer the planned one, are passed over: so an older
-    experiment, or another machine's, adds what it has. A manifest that cannot be read is one problem and no rows.
-    """
+    """The rows of one planned experiment with folders below `root`; if `finished`, of its runs with a current row."""
     collected = Collected()
     try:
         plan = manifest.read(path)
@@ -142,12 +135,12 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
             if folder in seen or (finished and not (place / "row.csv").exists()):
                 continue
             seen.add(folder)
-            if not is_inside(place, root / "results"):
+            if is_inside(place, root / "results"):
+                config, hardware = read_config(place, collected.problems), plan.hardware * MEASUREMENTS[step].on_device
+                who = {"hardware": hardware, "experiment": plan.experiment}
+                collected.add_run(step, place, config, links if step == run.step else {}, **who)
+            else:
                 collected.problems.append(f"{place}: leads out of the results and is not read.")
-                continue
-            who = {"hardware": plan.hardware if MEASUREMENTS[step].on_device else "", "experiment": plan.experiment}
-            config = read_config(place, collected.problems)
-            collected.add_run(step, place, config, links if step == run.step else {}, **who)
     return collected
 
 
@@ -189,23 +182,19 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
     """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
 
     def given(path: str, wanted: type) -> Any:
-        """A nested value, if it is there, of its type and in range."""
         group, _, key = path.partition(".")
         content: Any = config.get(group)
         value = content.get(key) if isinstance(content, Mapping) else None
-        is_kept = type(value) is wanted and (isinstance(value, str) or is_in_range(value))
-        return value if is_kept else None
+        return value if type(value) is wanted and (wanted is str or is_in_range(value)) else None
 
-    flops, compute, fields = links.get("flops"), links.get("compute"), kept(TABLES[table])
+    flops, compute = links.get("flops"), links.get("compute")
     linked = {
         "flops_run": Path(flops).name if flops else None,
         "ceiling": ceiling_name(Path(compute).name) if compute else None,
         "format": format_name(given("precision.dtype", str) or "", bool(given("precision.tf32", bool))),
     }
-    return {
-        name: given(path, kind(field)) if (path := marked(field, "config")) else linked[name]
-        for name, field in fields.items()
-    }
+    paths = ((name, field, marked(field, "config")) for name, field in kept(TABLES[table]).items())
+    return {name: given(path, kind(field)) if path else linked[name] for name, field, path in paths}
 
 
 def ceiling_name(run: str) -> str:
@@ -215,7 +204,7 @@ def ceiling_name(run: str) -> str:
 
 def from_folder(results: Path, hardware: str) -> Collected:
     """The rows of a folder copied from another machine without its plan: links are found by equal configs."""
-    collected = Collected()
+    collected, used = Collected(), set[str]()
 
     def runs(folder: Path, problems: list[str] | None = None) -> Iterator[tuple[Path, Record]]:
         for path in sorted(folder.glob("*/config.json")):
@@ -224,7 +213,6 @@ def from_folder(results: Path, hardware: str) -> Collected:
 
     counted = {_counted(config): str(folder) for folder, config in runs(results / "count_flops")}
     ceilings = {_format(config): str(folder) for folder, config in runs(results / hardware / "ceilings")}
-    used: set[str] = set()
     for step in MEASUREMENTS:
         for folder, config in runs(results / hardware / step, collected.problems):
             links = {"compute": ceilings.get(_format(config))}
@@ -239,10 +227,9 @@ def from_folder(results: Path, hardware: str) -> Collected:
 
 def _format(config: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Number format and threads, which a ceiling and the runs that are held against it share."""
-    precision, device = config.get("precision"), config.get("device")
-    if not isinstance(precision, Mapping):
+    if not isinstance(precision := config.get("precision"), Mapping):
         return None
-    threads = device.get("threads") if isinstance(device, Mapping) else None
+    threads = device.get("threads") if isinstance(device := config.get("device"), Mapping) else None
     return str(precision.get("dtype")), bool(precision.get("tf32")), threads
 
 
@@ -272,10 +259,11 @@ def from_recorded(folder: Path) -> Collected:
                 continue
             seen.add((row["hardware"], row["run"]))
             where = (row["hardware"] or folder.name) if measurement.on_device else ""
-            who = {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
-            collected.records[table].append(row | who)
-    polled = read_lines(folder / "series.csv", problems, again, LARGEST)
-    collected.series = [{**line, "recorded": "True"} for line in polled]
+            row |= {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
+            collected.records[table].append(row)
+    collected.series = [
+        line | {"recorded": "True"} for line in read_lines(folder / "series.csv", problems, again, LARGEST)
+    ]
     return collected
 
 
@@ -313,7 +301,6 @@ def read_lines(path: Path, problems: list[str], consequence: str, most: int = OF
 
 
 def _kept(measurement: Measurement, cells: Mapping[str, str | None]) -> Record:
-    """Columns of config and links of a recorded line, typed. Raises ValueError for bad cells."""
     names = kept(measurement)
     given = measurement.joined.model_validate({name: cells[name] for name in names if cells.get(name)}).model_dump()
     for name in names:

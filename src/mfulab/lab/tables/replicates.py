@@ -1,9 +1,4 @@
-"""Replicates of one run become one row: processes apart in time, and the interval that their spread allows.
-
-Windows in a row inside one process see one state of the machine: a neighbour on the host, where memory lies, which core
-a thread got. So their spread says nothing of the next process. The interval therefore comes from the times of several
-processes, never from within one.
-"""
+"""Replicates of a run become one row: processes apart in time, and the interval that their spread allows."""
 
 import json
 import math
@@ -16,10 +11,11 @@ import numpy as np
 from mfulab.core.replicates import base_name, replicate_of
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device import is_gpu
-from mfulab.lab.tables import states
 from mfulab.lab.tables.columns import Record, Records
-from mfulab.timing.probe import DISTURBED
+from mfulab.timing.probe import DISTURBED, Best, State
 from mfulab.timing.statistics import (
+    FEWEST_RUNS,
+    PRIOR_DEGREES,
     QUANTILE_ERROR,
     UNDISTURBED,
     Stats,
@@ -28,25 +24,27 @@ from mfulab.timing.statistics import (
     relative_half_width,
     undisturbed,
     undisturbed_half_width,
+    usual_variance,
 )
 
-ADDED = (
-    *("process_s", "measured_s", "windows", "steps", "window_s", "repetitions", "unheld_repetitions"),
-    *("disturbed_windows", "repeated_windows", "probe_s"),
+ADDED: tuple[str, ...] = (
+    "process_s",
+    "measured_s",
+    "windows",
+    "steps",
+    "window_s",
+    "repetitions",
+    "unheld_repetitions",
 )
+ADDED += ("disturbed_windows", "repeated_windows", "probe_s")
 FIRST = ("started_at", "first_call_s", "first_calls", "first_calls_mean_s", "compile_s", "loss")  # of the first ok one
-# Weight of the machine's usual spread beside a run's own, in degrees of freedom, and the fewest runs that tell it.
-PRIOR_DEGREES = 4
-FEWEST_RUNS = 8
-# Median of χ² with d degrees of freedom, ÷ d: a median of sample variances ÷ this is their common variance.
-MEDIAN_OF_CHI_SQUARE = {1: 0.4549, 2: 0.6931, 3: 0.7887, 4: 0.8392}
+# By machine and threads: a matmul on two threads is no measure of one on four.
+Bests = Mapping[tuple[str, int], Best]
+QUIET = 0.05  # the share of probes that may be faster than the best: one lucky probe must not disturb all others
 
 
 class Quantity(NamedTuple):
-    """A column that processes measure, its interval's columns, and whether a slow machine makes it smaller.
-
-    `is_low`: what it is where nothing disturbs, a low quantile over processes; else their median.
-    """
+    """A column that processes measure, its interval's columns, and whether it is a rate or a low quantile."""
 
     name: str
     low: str
@@ -66,20 +64,16 @@ class Quantity(NamedTuple):
 
 
 TIME = Quantity("time_s", "time_ci_low_s", "time_ci_high_s", is_low=True)
-MEASURED = {  # by table
-    "profile": (TIME,),
-    "matmul": (TIME,),
-    "ceilings": (
-        Quantity("measured_tflop_s", "measured_ci_low_tflop_s", "measured_ci_high_tflop_s", True),
-        Quantity("measured_gb_s", "measured_ci_low_gb_s", "measured_ci_high_gb_s", True),
-    ),
-}
+RATES = tuple(
+    Quantity(f"measured_{u}", f"measured_ci_low_{u}", f"measured_ci_high_{u}", True) for u in ("tflop_s", "gb_s")
+)
+MEASURED = {"profile": (TIME,), "matmul": (TIME,), "ceilings": RATES}  # by table
 
 
 def merge(records: Records) -> Records:
     """Records with one row for each run; rows of recorded machines are one each already."""
     known = [row for table in MEASURED for row in records.get(table, []) if not row["recorded"]]
-    best = states.best(known)
+    best = best_probes(known)
     gpus = {row["hardware"] for row in records.get("environment", []) if is_gpu(row.get("device"))}
     for table, quantities in MEASURED.items():
         if table in records:
@@ -90,18 +84,14 @@ def merge(records: Records) -> Records:
 def merge_rows(
     rows: Sequence[Record],
     quantities: Sequence[Quantity] = (TIME,),
-    best: states.Bests | None = None,
+    best: Bests | None = None,
     gpus: Collection[str] = (),
 ) -> list[Record]:
     """Rows of several processes made one for each run, in the order of their first replicates.
 
-    Numbers that were measured are medians over the processes that count (`counting`), durations and counts sums over
-    all. A CPU's time is the undisturbed one, its ceiling the best of its processes. Each quantity's 95 % confidence
-    interval is empty if fewer than two processes measured it.
-
-    Args:
-        best: what the machine's probe reads at best, from every row of it; of `rows` where None.
-        gpus: machines whose times are medians: nobody shares them, and their clock and power shape every process.
+    Numbers are medians over the processes that count (`counting`), durations and counts sums over all. A CPU's time is
+    the undisturbed one, its ceiling the best. A 95 % confidence interval needs two processes. `best` is what the probe
+    reads at best on each machine; `gpus` are machines whose times are medians, as nobody shares them.
     """
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for row in rows:
@@ -110,25 +100,24 @@ def merge_rows(
     for group in groups.values():
         group.sort(key=lambda row: replicate_of(row["run"]))
         group[:] = [row for row in group if row["status"] != NOT_MEASURED] or group[:1]
-    best = states.best(row for row in rows if not row["recorded"]) if best is None else best
+    best = best_probes(row for row in rows if not row["recorded"]) if best is None else best
     quiet = {key: counting(group, best) for key, group in groups.items()}
     merged = [_one(group, quiet[key]) for key, group in groups.items()]
     for column in quantities:
         on = {key[0]: column._replace(is_low=column.is_low and key[0] not in gpus) for key in quiet}
         spreads: dict[str, list[tuple[float, int]]] = {hardware: [] for hardware in on}
-        for key, group in quiet.items():
+        for (hardware, is_recorded, _), group in quiet.items():
             values = [row[column.name] for row in _timed(group, column.name)]
-            if len(values) > 1 and not key[1]:
-                spreads[key[0]].append(on[key[0]].variance(values))
-        usual = {hardware: usual_variance(found) for hardware, found in spreads.items()}
+            if len(values) > 1 and not is_recorded:
+                spreads[hardware].append(on[hardware].variance(values))
+        usual = {hardware: usual_variance(variances) for hardware, variances in spreads.items()}
         for (key, group), row in zip(quiet.items(), merged, strict=True):
             quantity, timed = on[key[0]], _timed(group, column.name)
             # Recorded or merged before: it brings its own interval. Of a ceiling one of two quantities is there.
             if key[1] or row.get("replicates") or (not timed and column is not quantities[-1]):
                 continue
-            slow = [states.slowdown(each, best) for each in timed]
-            values = [each[quantity.name] for each in timed]
-            row |= interval_columns(values, usual[key[0]], slow, quantity)
+            values = [process[quantity.name] for process in timed]
+            row |= interval_columns(values, usual[key[0]], [slowdown(each, best) for each in timed], quantity)
             row["left_out_replicates"] = len(_timed(groups[key], quantity.name)) - len(timed)
             if not quantity.is_rate and values:
                 row["process_times_s"] = json.dumps([float(f"{value:.6g}") for value in values])
@@ -141,66 +130,42 @@ def merge_rows(
     return merged
 
 
-def counting(group: Sequence[Record], best: states.Bests) -> list[Record]:
-    """The replicates whose numbers count: where two or more met no slow state of the machine, those alone.
-
-    The probe decides, never the time that was measured, so that nothing is left out for being slow.
-    """
-    quiet = [row for row in group if row["status"] == "ok" and states.slowdown(row, best) < DISTURBED]
+def counting(group: Sequence[Record], best: Bests) -> list[Record]:
+    """The replicates that count: where two or more met no slow state of the machine, by its probe, those alone."""
+    quiet = [row for row in group if row["status"] == "ok" and slowdown(row, best) < DISTURBED]
     return quiet if len(quiet) > 1 else list(group)
 
 
 def interval_columns(
     times: Sequence[float], usual: float | None, slowdowns: Sequence[float] = (), quantity: Quantity = TIME
 ) -> dict[str, float | None]:
-    """`replicates`, their relative spread in percent and the interval of what is estimated from them.
+    """`replicates`, their relative spread in percent and the interval of what is estimated from `times` (s) or rates.
 
-    Args:
-        times: of each process, in seconds, or rates.
-        usual: variance of the logarithm of a time between processes on this machine, None if too few runs tell it.
-        slowdowns: of the machine around each process, by its probe. A process that met a slow state would have been
-            that much faster elsewhere, at most: the interval holds both.
-        quantity: names of the columns.
+    `usual` is the variance of a time's logarithm between processes here, None if unknown. A process in a slow state
+    (`slowdowns`, by the probe) would have been that much faster, at most: the interval holds both.
     """
     disturbed = [slowdown >= DISTURBED for slowdown in slowdowns]
-    columns: dict[str, float | None] = {
-        "replicates": len(times) or None,
-        "disturbed_replicates": sum(disturbed) if slowdowns else None,
-        "slowdown": max(slowdowns) if slowdowns else None,
-    }
+    columns: dict[str, float | None] = {"replicates": len(times) or None}
+    columns["disturbed_replicates"] = sum(disturbed) if slowdowns else None
+    columns["slowdown"] = max(slowdowns, default=None)
     columns |= dict.fromkeys(("between_spread_percent", "precision_percent", quantity.low, quantity.high))
     half = quantity.half_width(times, usual) if len(times) > 1 else None
     if half is None:
         return columns
-    middle = quantity.estimate(times)
-    low, high = middle * math.exp(-half), middle * math.exp(half)
-    if any(disturbed):
-        sign = 1 if quantity.is_rate else -1
-        freed = [
-            value * slowdown**sign if is_slow else value
-            for value, slowdown, is_slow in zip(times, slowdowns, disturbed, strict=True)
-        ]
-        low = min(low, quantity.estimate(freed) * math.exp(-half))
-        high = max(high, quantity.estimate(freed) * math.exp(half))
+    sign, slow = 1 if quantity.is_rate else -1, slowdowns or [1.0] * len(times)
+    freed = [value * factor**sign if factor >= DISTURBED else value for value, factor in zip(times, slow, strict=True)]
+    middles = quantity.estimate(times), quantity.estimate(freed)
+    low, high = min(middles) * math.exp(-half), max(middles) * math.exp(half)
     columns["between_spread_percent"] = 100 * statistics.stdev(map(math.log, times))
     columns["precision_percent"] = 100 * (math.sqrt(high / low) - 1)
     columns[quantity.low], columns[quantity.high] = low, high
     return columns
 
 
-def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
-    """The variance between processes that most runs of a machine have, by (variance, degrees of freedom) of each."""
-    if len(spreads) < FEWEST_RUNS:
-        return None
-    scaled = [variance / MEDIAN_OF_CHI_SQUARE.get(degrees, 1 - 2 / (9 * degrees)) for variance, degrees in spreads]
-    return statistics.median(scaled)  # which a few disturbed runs do not move
-
-
 def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
     """(variance, degrees of freedom) that one of several processes brings to the logarithm of their undisturbed time.
 
-    The delete-half jackknife, which holds for quantiles (Shao and Wu, 1989): the mean square by which the estimate of
-    half of the processes differs from that of all, over a hundred halves drawn at random.
+    The delete-half jackknife, which holds for quantiles (Shao and Wu, 1989), over a hundred halves drawn at random.
     """
     count = len(times)
     kept = count - count // 2
@@ -211,14 +176,7 @@ def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
 
 
 def ratio_half_width(old: Sequence[float], new: Sequence[float], usual: float | None) -> float:
-    """Half the 95 % interval of the ratio of two undisturbed times, as a logarithm.
-
-    Each time's own interval also holds by how much few processes lie above many; in a ratio of as many that cancels.
-
-    Args:
-        old: times of each process, as many as `new` has or at least `FEWEST_FAST`.
-        usual: the variance by `jackknife_variance` that most runs of the machine have.
-    """
+    """Half the 95 % interval of the logarithm of a ratio of undisturbed times; `usual` as by `jackknife_variance`."""
     (one, few), (other, more) = map(jackknife_variance, (old, new))
     variance, count = (one * few + other * more) / (few + more), 1 / (1 / len(old) + 1 / len(new))
     return interval_half_width(variance, few + more, count, usual=usual, prior=PRIOR_DEGREES)
@@ -258,8 +216,7 @@ def _both_times(group: Sequence[Record], counts: Sequence[Mapping[str, Any]], qu
     for name in ("time_s", "reference_time_s"):  # which are compared with one another
         if values := [row[name] for row in _timed(counts, name)]:
             found[name] = quantity.estimate(values)
-    met = [row["median_time_s"] for row in _timed(group, "median_time_s")]
-    if met:
+    if met := [row["median_time_s"] for row in _timed(group, "median_time_s")]:
         found["median_time_s"] = Stats(met).median
         cost = max(0.0, 100 * (found["median_time_s"] / found["time_s"] - 1))
         found["machine_cost_percent"] = cost if quantity.is_low else None
@@ -291,9 +248,50 @@ def _one(group: Sequence[Record], counts: Sequence[Record]) -> Record:
         warm = [each["steady"] is not False for each in counts if each["status"] == "ok"]
         row["steady"] = 2 * sum(warm) > len(warm)
     if "probes" in first:
-        row["probes"] = states.joined(each.get("probes") for each in measured)
+        row["probes"] = joined_probes(each.get("probes") for each in measured)
     return row
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def probes(row: Mapping[str, Any]) -> tuple[int, list[State]]:
+    """Threads of a row's probes, and the probes; none where they are missing or cannot be read."""
+    try:
+        found = json.loads(row.get("probes") or "{}")
+        columns = (found.get("at_s", ()), found.get("product_s", ()), found.get("copy_s", ()))
+        states = [State(float(at), float(one), float(two)) for at, one, two in zip(*columns, strict=True)]
+        return int(found.get("threads", 0)), [state for state in states if min(state.product_s, state.copy_s) > 0]
+    except (ValueError, TypeError, AttributeError):
+        return 0, []
+
+
+def best_probes(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Best]:
+    """Readings of each machine's probes where nothing disturbs: their fastest twentieth."""
+    found: dict[tuple[str, int], list[State]] = {}
+    for row in rows:
+        threads, states = probes(row)
+        found.setdefault((row["hardware"], threads), []).extend(states)
+
+    def quick(states: Sequence[State], part: str) -> float:
+        return sorted(getattr(state, part) for state in states)[int(QUIET * len(states))]
+
+    return {key: Best(*(quick(states, part) for part in Best._fields)) for key, states in found.items() if states}
+
+
+def slowdown(row: Mapping[str, Any], bests: Bests) -> float:
+    """The median of a row's probes against the machine's best, 1 or more; 1 without probes."""
+    threads, states = probes(row)
+    known = bests.get((row["hardware"], threads))
+    return statistics.median(state.slowdown(known) for state in states) if known and states else 1.0
+
+
+def joined_probes(texts: Iterable[str | None]) -> str | None:
+    """Probes of several processes as one JSON text, in order of time; None without any."""
+    found = [probes({"probes": text}) for text in texts if text]
+    states = sorted((state for _, each in found for state in each), key=lambda state: state.at_s)
+    if not states:
+        return None
+    columns = {name: [getattr(state, name) for state in states] for name in ("at_s", "product_s", "copy_s")}
+    return json.dumps({"threads": found[0][0], **columns})

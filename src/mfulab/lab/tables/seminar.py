@@ -1,7 +1,4 @@
-"""Numbers and statements of the seminar's material, computed anew by this project's own code.
-
-`seminar.yaml` holds what the material says; here is what each value is.
-"""
+"""Numbers and statements of the seminar's material (`seminar.yaml`), computed anew by this project's own code."""
 
 import importlib.util
 import struct
@@ -71,8 +68,7 @@ def save(out: Path) -> None:
 
 def _operations(model: nn.Module, *shape: int) -> Operations:
     """Counts one training step on the meta device, the sum of outputs for a loss."""
-    model = model.to("meta")
-    return count(model, lambda: model(torch.randn(shape, device="meta")).sum()).operations
+    return count(model.to("meta"), lambda: model(torch.randn(shape, device="meta")).sum()).operations
 
 
 def _forward(model: nn.Module, *shape: int) -> int:
@@ -84,8 +80,7 @@ def _step(operations: Operations, layer: str = "") -> int:
 
 
 def _counts() -> Values:
-    yield "linear_4_3", _forward(nn.Linear(4, 3, bias=False), 1, 4)
-    yield "sums_4_3", (4 - 1) * 3
+    yield from (("linear_4_3", _forward(nn.Linear(4, 3, bias=False), 1, 4)), ("sums_4_3", (4 - 1) * 3))
     yield "convolution_2_2", _forward(nn.Conv2d(3, 1, 3), 1, 3, 4, 4)
     yield "convolution_32_32", _forward(nn.Conv2d(3, 16, 3, padding=1), 1, 3, 32, 32) // 2
     yield "linear_4096", _forward(nn.Linear(4096, 1000), 1, 4096) // 2
@@ -93,8 +88,8 @@ def _counts() -> Values:
     yield "linear_5_3", _forward(nn.Linear(5, 3), 1, 5)
 
     operations = _operations(DigitCNN(), 1, 1, 28, 28)
-    layers = ("convolutions.0", "convolutions.2", "hidden", "classifier")
-    for name, layer in zip(("convolution_1", "convolution_2", "linear_1", "linear_2"), layers, strict=True):
+    layers = {"convolution_1": "convolutions.0", "convolution_2": "convolutions.2", "linear_1": "hidden"}
+    for name, layer in (layers | {"linear_2": "classifier"}).items():
         yield f"digit_{name}", operations.sum("forward", layer=layer).flops
     total = operations.sum("forward").flops
     yield from (("digit_total", total), ("digit_off", 1_060_400 - total), ("digit_ms", 1000 * total / 1e9))
@@ -119,11 +114,9 @@ def _counts() -> Values:
 
 
 def _hardware() -> Values:
-    yield "product_1024", formulas.matmul_flops(1024, 1024, 1024)
-    yield "product_4", formulas.matmul_flops(4, 4, 4)
+    yield from ((f"product_{size}", formulas.matmul_flops(size, size, size)) for size in (1024, 4))
     for name, fma in (("turing_fp32", 64), ("turing_fp16", 512)):
-        yield name, 72 * fma * 2 * 1.77e9
-        yield f"{name}_tflop_s", 72 * fma * 2 * 1.77e-3
+        yield from ((name, 72 * fma * 2 * 1.77e9), (f"{name}_tflop_s", 72 * fma * 2 * 1.77e-3))
     yield from (("padding_1536", -1536 % 128), ("padding_1537", -1537 % 128))
     yield "transposed_stride", np.transpose(np.zeros((1024, 1024), np.float32)).strides[1]
     yield from (("numpy_rate", 2e9 / 0.194), ("numpy_gflop_s", 2 / 0.194), ("numpy_large_gflop_s", 2 * 2.7**3 / 0.194))
@@ -190,7 +183,6 @@ def _quantised_statically() -> None:
 
 
 def _raised(call: Callable[[], object]) -> str:
-    """Name of the error that a call raises, or `none`."""
     with warnings.catch_warnings(action="ignore"):
         try:
             call()
@@ -200,28 +192,23 @@ def _raised(call: Callable[[], object]) -> str:
 
 
 def _practice() -> Values:
-    """Statements of the material on libraries and training, tried."""
-    installed = importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings")
-    exists = installed and importlib.util.find_spec("cuda.bindings.cublas")
-    missing = "cuda-python is not installed"
-    yield "cublas_module", ("exists" if exists else "does not exist") if installed else missing
-    raised, answer = None, missing
-    if installed:
+    raised, answer, module = None, *["cuda-python is not installed"] * 2
+    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"):
         from cuda.bindings import runtime
 
+        module = "exists" if importlib.util.find_spec("cuda.bindings.cublas") else "does not exist"
         answer = _raised(lambda: runtime.cudaSetDevice(9999))
         raised = int(answer != "none")
-    yield from (("cuda_raised", raised), ("cuda_answer", answer))
+    yield from (("cublas_module", module), ("cuda_raised", raised), ("cuda_answer", answer))
 
     layer = nn.Linear(64, 64)
     prune.l1_unstructured(layer, "weight", amount=0.5)
     yield "pruned_rows", int((layer.weight == 0).all(dim=1).sum())
     for name, operator in (("old", "self_cuda_time_total"), ("new", "self_device_time_total")):
         yield f"{name}_attribute", "exists" if hasattr(FunctionEventAvg(), operator) else "does not exist"
-    answer = _raised(lambda: layer.bias.sub_(0.1))
-    yield from (("update_raises", int(answer != "none")), ("update_answer", answer))
-    answer = _raised(_quantised_statically)
-    yield from (("static_raises", int(answer != "none")), ("static_answer", answer))
+    for name, call in (("update", lambda: layer.bias.sub_(0.1)), ("static", _quantised_statically)):
+        answer = _raised(call)
+        yield from ((f"{name}_raises", int(answer != "none")), (f"{name}_answer", answer))
     for name, norm in (("norm_fused", nn.LayerNorm(64)), ("norm_operators", _LayerNorm())):
         keys = _operations(nn.Sequential(norm), 8, 64).totals
         yield name, sum(key.direction == "forward" and key.layer == "0" for key in keys)
@@ -236,15 +223,10 @@ def _practice() -> Values:
         norms.append(float(torch.linalg.vector_norm(torch.as_tensor(student.grad))))
     yield "soft_gradient", norms[1] / norms[0]
 
-    linear = nn.Linear(2, 2)
-    names = (
-        lambda: torch.cuda.amp.autocast(enabled=False),
-        lambda: torch.cuda.amp.GradScaler(enabled=False),
-        lambda: torch.quantization.quantize_dynamic(linear, {nn.Linear}),
-        lambda: torch.jit.script(linear),
-    )
-    deprecated = 0
-    for use in names:
+    linear, amp, deprecated = nn.Linear(2, 2), torch.cuda.amp, 0
+    old: list[Callable[[], object]] = [lambda: amp.autocast(enabled=False), lambda: amp.GradScaler(enabled=False)]
+    old += [lambda: torch.quantization.quantize_dynamic(linear, {nn.Linear}), lambda: torch.jit.script(linear)]
+    for use in old:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             use()

@@ -10,18 +10,27 @@ from mfulab.core.formats import FORMATS
 from mfulab.core.groups import ModelConfig
 from mfulab.device.peaks import Peak
 from mfulab.loop.goodput.pages import METRICS, Metrics
-from mfulab.mfu import decoders
 from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total
+from mfulab.models import decoders
+from mfulab.models.work import work_of
 
 MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
 COLUMNS = (
     *("running", "waiting", "cache_percent", "requests_per_s", "prompt_tokens_per_s", "generated_tokens_per_s"),
     *("ttft_s", "tpot_s", "utilization_percent", "tflop_s", "counted_tflop_s", "read_gb_s", "mbu_percent"),
-    *("prefill_mfu_percent", "decode_mfu_percent", "mfu_percent", "held_percent", "kept_percent"),
+    *(
+        "prefill_mfu_percent",
+        "decode_mfu_percent",
+        "mfu_percent",
+        "attainable_mfu_percent",
+        "held_percent",
+        "kept_percent",
+    ),
 )
 LENGTHS = (64, 128)  # tokens of the two counts that give any other
 
 Reading = Mapping[str, float]
+Pair = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -37,18 +46,14 @@ class Page:
 
 
 def pages_of(page: Metrics, url: str) -> list[Page]:
-    """The page as a whole, then each engine of several on it.
-
-    Raises ConfigurationError for a page without a metric that is known here.
-    """
+    """The page as a whole, then each engine of several on it. Raises ConfigurationError for one of no known metric."""
     engines = ("vllm", "sglang", "mfulab")
     engine = next((one for one in engines if any(name.startswith(one) for name in page.series)), "")
     found = [Page(page.seconds, engine, page.model, _values(page, None), owners=page.owners)]
     if not found[0].values:
         some = ", ".join(sorted(page.names)[:3]) or "nothing"
-        raise ConfigurationError(
-            f"--engine {url}: has no metric of vLLM, SGLang or mfulab that is known here, but {some}"
-        )
+        why = f"has no metric of vLLM, SGLang or mfulab that is known here, but {some}"
+        raise ConfigurationError(f"--engine {url}: {why}")
     for name, labels in page.engines.items():
         model = dict(labels).get("model_name", page.model)
         found.append(Page(page.seconds, engine, model, _values(page, name), name))
@@ -69,12 +74,10 @@ def _values(page: Metrics, engine: str | None) -> dict[str, float]:
 def sample_of(
     url: str, before: Page, after: Page, config: ModelConfig | None, precision: str, peak: Peak, devices: int = 1
 ) -> dict[str, Any]:
-    """The columns of an engine between two readings of its page, and in `missing` why some of them are empty.
-
-    FLOPs are the engine's own where it exports them, and those of `config` counted here as `counted_tflop_s`; both are
-    of one device, as `peak` is, of the `devices` that share an engine's model. `precision` is that of matmuls and
-    weights. The halves of MFU are of the whole time, so that they sum to it.
-    """
+    """The columns of an engine between two readings of its page, and in `missing` why some of them are empty. FLOPs are
+    the engine's own where it exports them, those of `config` counted here as `counted_tflop_s`; both are of one device
+    of the `devices` that share an engine's model. `precision` is that of matmuls and weights. The halves of MFU are of
+    the whole time, so that they sum to it."""
     passed, now, devices = after.seconds - before.seconds, after.values, devices * after.owners
     anew = any(now[each] < before.values.get(each, 0) for each in METRICS["counters"] if each in now)
 
@@ -111,6 +114,7 @@ def sample_of(
         "prefill_mfu_percent": share(prefill),
         "decode_mfu_percent": share(decode),
         "mfu_percent": share(flops),
+        "attainable_mfu_percent": _attainable(flops, prefill, moved, peak),
     }
     found |= {name: now[name] for name in METRICS["gauges"] if name in COLUMNS and name in now}
     row = {name: found.get(name) for name in COLUMNS}
@@ -120,8 +124,18 @@ def sample_of(
     return {**whose, "replica": replica, **row, "verdict": _verdict(row), "missing": missing}
 
 
+def _attainable(flops: float | None, prefill: float | None, moved: float | None, peak: Peak) -> float | None:
+    """MFU in percent of the same work on the roofline: prefill by FLOPs, decoding by the longer of FLOPs and bytes.
+
+    Without halves all work is taken as one, which then takes less time: prefill's FLOPs hide decoding's bytes.
+    """
+    if flops is None or moved is None or peak.spec is None or peak.memory_gb_s is None:
+        return None
+    compute_s, first_s = (each / peak.spec / 1e12 for each in (flops, min(prefill or 0.0, flops)))
+    return of_peak(flops, first_s + max(compute_s - first_s, moved / peak.memory_gb_s / 1e9), peak.spec)
+
+
 def _missing(row: Mapping[str, Any], now: Reading, peak: Peak, anew: bool) -> list[str]:
-    """Keys of the sentences that say why columns are empty."""
     has_histogram = "first_tokens" in now
     rules = {
         "anew": anew,
@@ -150,9 +164,7 @@ def _verdict(row: Mapping[str, Any]) -> str:
     return next(key for key, holds in rules.items() if holds)
 
 
-def _work(
-    config: ModelConfig, lengths: tuple[float, float], made: float, first: float, decoded: float
-) -> tuple[float, float]:
+def _work(config: ModelConfig, lengths: Pair, made: float, first: float, decoded: float) -> Pair:
     """FLOPs of prefill of `made` tokens and of decoding, attention full, the output layer once a token that is made."""
     token, head = _a_token(config, lengths[0], "inference")
     once, _ = _a_token(config, lengths[1], "decoding")
@@ -166,17 +178,14 @@ def _bytes(config: ModelConfig, context: float, precision: str, steps: float, de
     return (steps * (work.parameters - work.looked_up) + cached) * FORMATS[precision].bytes
 
 
-def _lengths(now: Reading) -> tuple[float, float] | None:
-    """Tokens of a mean prompt, and those that a mean decoded token attends to; None without a request.
-
-    Means over the engine's life: prompt tokens ÷ first tokens, and half of the generated ones behind them.
-    """
+def _lengths(now: Reading) -> Pair | None:
+    """Mean tokens of a prompt, and those that a decoded token attends to; None without a request."""
     prompt = ratio(now.get("prompt_tokens"), now.get("first_tokens"))
     answer = ratio(now.get("generated_tokens"), now.get("first_tokens"))
     return (prompt, prompt + answer / 2) if prompt and answer is not None else None
 
 
-def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> tuple[float, float]:
+def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> Pair:
     """FLOPs of a token, which grow with the length along a line, and of its output layer."""
     short, long = (_counted(config.model_dump_json(by_alias=True), each, mode) for each in LENGTHS)
     low, high = (each.forward_flops / each.tokens for each in (short, long))
@@ -186,9 +195,8 @@ def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> tuple[f
 
 @cache
 def _counted(config: str, length: int, mode: decoders.Mode) -> decoders.Work:
-    """Work computed from a plain decoder's dimensions, else counted."""
     made = ModelConfig.model_validate_json(config)
     try:
         return decoders.computed(made, length, 1, mode)
     except ConfigurationError:
-        return decoders.work_of(made, length, 1, mode)
+        return work_of(made, length, 1, mode)

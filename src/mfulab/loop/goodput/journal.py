@@ -1,7 +1,5 @@
 """The journal of a training process: what its time went to, in lines of JSON that survive its end by SIGKILL.
-
-docs/goodput.md describes the format, for other programs that write it.
-"""
+docs/goodput.md describes the format, for other programs that write it."""
 
 import atexit
 import json
@@ -49,13 +47,9 @@ class Journal:
             journal.step()
 
     Each line is one write. Marks of steps and of the loader are written together after 0.2 % of the process's life, any
-    other at once. A disk that is full stops no training: what could not be written is part of the next line.
-
-    Args:
-        folder: of the job; every process and every attempt of one job is given the same.
-        rank: of this process among `world`; without it what the launcher's environment says.
-
-    Raises ConfigurationError if nothing can be written there.
+    other at once. A disk that is full stops no training: what could not be written is part of the next line. Every
+    process and attempt of a job is given the same `folder`; without `rank` and `world` the launcher's environment says
+    them. Raises ConfigurationError if nothing can be written there.
     """
 
     def __init__(self, folder: str | Path, rank: int | None = None, world: int | None = None) -> None:
@@ -82,12 +76,8 @@ class Journal:
         atexit.register(self.close)
 
     def mark(self, span: str, step: int | None = None, **facts: Any) -> None:
-        """Says what ran since the last mark: `setup`, `evaluation`, `checkpoint`, or any other word.
-
-        Args:
-            span: the word.
-            step: how many steps of the job are done, where that is not what was counted here: after a restore.
-            facts: further keys of the line, such as `flops` of a step and `peak_tflop_s`, or a `rank` known by now.
+        """Says what ran since the last mark: `setup`, `evaluation`, `checkpoint`, or any other word. `step` is how many
+        steps of the job are done, as after a restore; `facts` are further keys of the line, such as `flops` of a step.
         """
         if step is not None:
             self._done = step
@@ -128,7 +118,6 @@ class Journal:
             self._pending, self._written = {}, self._last
 
     def _write(self, line: dict[str, Any], durable: bool = False) -> bool:
-        """Appends a line by one write; after half a line, on one of its own."""
         if self._file < 0 or self._pid != os.getpid():
             return False
         data = b"\n" * self._torn + json.dumps(line).encode() + b"\n"

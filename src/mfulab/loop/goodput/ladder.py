@@ -1,7 +1,5 @@
 """The ladder of a job from its processes' journals: wall time, devices held, in steps, steps kept, MFU, useful tokens.
-
-All times are whole nanoseconds, so that shares add up to the wall time exactly.
-"""
+All times are whole nanoseconds, so that shares add up to the wall time exactly."""
 
 import itertools
 import statistics
@@ -18,10 +16,8 @@ from mfulab.core.files import UnreadableError, read_bytes
 from mfulab.core.rows import LARGEST
 from mfulab.mfu.utilization import percent, product, ratio, total
 
+# Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what their peaks offer.
 RUNGS = ("held", "in_steps", "kept", "mfu", "useful_mfu")
-"""Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what their peaks offer."""
-
-
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Moment = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]  # a clock may be set to before 1970
 Quantity = Annotated[float, Field(ge=0, le=LARGEST)]
@@ -60,10 +56,8 @@ class Line(BaseModel):
 
 @dataclass
 class Attempt:
-    """One process of the job: whose clock, when it began on it, and its lines, the first of them empty.
-
-    `boot_ns` is None where the clock may be set meanwhile. `torn` counts lines that cannot be read.
-    """
+    """One process of the job: whose clock, when it began on it, and its lines, the first of them empty. `boot_ns` is
+    None where the clock may be set meanwhile; `torn` counts lines that cannot be read."""
 
     name: str
     rank: int
@@ -96,11 +90,9 @@ class Stretch:
 
 @dataclass
 class Job:
-    """A job's wall time in nanoseconds, and its stretches, whose spans sum to ranks × wall.
-
-    `lost` is the time of steps that were run again, `step` that of those that were kept; `unknown` what no line says.
-    `timed` holds each rank's kept steps and their time, without the first of a process.
-    """
+    """A job's wall time in nanoseconds, and its stretches, whose spans sum to ranks × wall. `lost` is the time of steps
+    that were run again, `step` that of those that were kept; `unknown` what no line says. `timed` holds each rank's
+    kept steps and their time, without the first of a process."""
 
     folder: str
     wall: int
@@ -144,10 +136,7 @@ class Job:
 
 
 def job_of(folder: Path) -> Job:
-    """The ladder of the job whose processes wrote into `folder`.
-
-    Raises ConfigurationError if there is no journal, or if two processes were the same rank at the same time.
-    """
+    """The ladder of the job of `folder`. Raises ConfigurationError without a journal, or if a rank ran twice."""
     attempts, unread = [], list[str]()
     for file in sorted(folder.glob("*.jsonl")):
         try:
@@ -185,10 +174,7 @@ def job_of(folder: Path) -> Job:
 
 
 def read(file: Path) -> Attempt | None:
-    """A process's journal; None if its first line cannot be read, so that nothing says whose it is.
-
-    Raises FileNotFoundError, and UnreadableError for one that is not regular or too large.
-    """
+    """A process's journal; None if its first line cannot be read. Raises FileNotFoundError and UnreadableError."""
     first, *rest = read_bytes(file, follow=True).split(b"\n")
     try:
         head = Head.model_validate_json(first)
@@ -218,10 +204,7 @@ def read(file: Path) -> Attempt | None:
 
 def _one_clock(attempts: Sequence[Attempt]) -> None:
     """Sets all attempts to one clock: the boot's where there is one, machines together by the steps that they share.
-
-    Ranks of a job end a step together, so that a clock is off by the median difference of steps' ends. Of several
-    attempts those count whose difference is least.
-    """
+    Ranks end a step together: the least median difference of steps' ends is a clock's."""
     ordered = sorted(attempts, key=lambda each: (each.rank, each.boot_ns or 0))
     clocks = [[each for each in ordered if each.clock == clock] for clock in dict.fromkeys(e.clock for e in ordered)]
     reference, *others = clocks
@@ -238,10 +221,7 @@ def _one_clock(attempts: Sequence[Attempt]) -> None:
 
 
 def _apart(one: Attempt, other: Attempt) -> int | None:
-    """Nanoseconds by which the clock of `one` is ahead of the other's, by steps that both noted; None without any.
-
-    The first step of a process is always noted.
-    """
+    """Nanoseconds by which the clock of `one` is ahead, by steps that both noted, as the first always is; else None."""
     ends, others = ({line.step: each.began + line.ns for line in each.lines if line.trains} for each in (one, other))
     gaps = [ends[step] - others[step] for step in ends.keys() & others.keys()]
     return round(statistics.median(gaps)) if gaps else None

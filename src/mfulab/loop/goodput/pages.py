@@ -1,9 +1,7 @@
-"""Pages for Prometheus, read: which series of a metric are repeats, which are totals, and which are parts that sum.
-
-One rule for all labels. Ranks that share a request repeat it: one of them counts. A series whose labels are some of
+"""Pages for Prometheus, read: which series of a metric are repeats, which are totals, and which are parts that sum. One
+rule for all labels. Ranks that share a request repeat it: one of them counts. A series whose labels are some of
 another's, with the same values, is the total of the longer ones: an empty label is none, and so is `all`. What is left
-are parts; those of an engine's labels are engines of their own.
-"""
+are parts; those of an engine's labels are engines of their own."""
 
 import http.client
 import math
@@ -23,18 +21,8 @@ from mfulab.core.errors import ConfigurationError
 METRICS: Mapping[str, Mapping[str, list[str]]] = data(Path(__file__).with_name("engines.yaml"))
 NAMES = frozenset(name for metrics in METRICS.values() for known in metrics.values() for name in known)
 REPEATS = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "cp_rank", "attn_tp_rank")
-ENGINES = (
-    "model_name",
-    "engine",
-    "engine_id",
-    "dp_rank",
-    "WorkerId",
-    "ReplicaId",
-    "replica",
-    "worker_id",
-    "instance",
-    "pod",
-)
+ENGINES: tuple[str, ...] = ("model_name", "engine", "engine_id", "dp_rank", "WorkerId", "ReplicaId")
+ENGINES += ("replica", "worker_id", "instance", "pod")
 WHOLE = ("", "all", "total")  # values of a label that stand for every value
 KNOWN = re.compile(r"(?:^|_)((?:vllm|sglang|mfulab)_.*)")  # what a framework, as Ray, puts in front is not read
 DEADLINE_S, MOST_BYTES = 5.0, 1 << 25

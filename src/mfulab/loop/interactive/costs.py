@@ -1,11 +1,9 @@
 """Costs of kinds of phases: what a phase was called with, which kinds were counted, and which follow from these."""
 
 import bisect
-import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import torch
@@ -16,19 +14,17 @@ from mfulab.flops.counter import Operations
 from mfulab.flops.useful import RealTokens, useful_flops
 from mfulab.loop.interactive.structure import sizes_of
 
-# A quadratic needs three points; the fourth checks it.
-ENOUGH_POINTS = 4
-# So many points carry a polynomial some way beyond the farthest, at this share of the way.
-MANY_POINTS, FARTHEST = 16, Fraction(4, 5)
+# So many kinds that differ in the shapes inside alone, and cost the same, show the cost of all others like them.
+ENOUGH_ALIKE = 4
 # More phases than these are not counted: each is a slow one.
-MOST_COUNTED = 128
+MOST_COUNTED = 512
 # How often a phase is counted in vain until what is missing turns up.
 MOST_TRIES = 16
 # A kind is counted again at these of its phases: they must cost the same.
 CHECKED = frozenset(64 * 8**power for power in range(8))
 
-Format = tuple[torch.dtype, bool]
-"""The format that multiplied, and if convolutions did."""
+Format = tuple[torch.dtype, bool]  # the format that multiplied, and if convolutions did
+Product = tuple[Format, int, int]  # format of a matmul, convolution or attention, its FLOPs and its bytes
 
 
 class Kind(NamedTuple):
@@ -42,16 +38,15 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of a phase by format: what the model needs, and what was executed; bytes that matmuls moved.
-
-    `useful` are those that served real tokens, None if the model's arguments do not say which ones are.
-    """
+    """FLOPs of a phase by format, needed and executed, bytes that matmuls moved, and numbers of alike `products`.
+    `useful` FLOPs served real tokens; None if the model's arguments do not say which ones are."""
 
     formats: Mapping[Format, int] = field(default_factory=dict)
     executed_formats: Mapping[Format, int] = field(default_factory=dict)
     moved_bytes: int = 0
     uncounted: frozenset[str] = frozenset()
     useful: float | None = None
+    products: Mapping[Product, int] = field(default_factory=dict)
 
     @property
     def model(self) -> int:
@@ -63,23 +58,6 @@ class Cost:
         """FLOPs that were executed."""
         return sum(self.executed_formats.values())
 
-    def __add__(self, other: "Cost") -> "Cost":
-        useful = None
-        if self.useful is not None or other.useful is not None:  # a cost that does not know counts as useful whole
-            useful = sum(cost.model if cost.useful is None else cost.useful for cost in (self, other))
-        needed, executed = Counter(self.formats), Counter(self.executed_formats)
-        needed.update(other.formats)
-        executed.update(other.executed_formats)
-        moved, uncounted = self.moved_bytes + other.moved_bytes, self.uncounted | other.uncounted
-        return Cost(needed, executed, moved, uncounted, useful)
-
-    def times(self, count: int) -> "Cost":
-        """Cost of as many phases that all cost this."""
-        formats = {key: count * flops for key, flops in self.formats.items()}
-        executed = {key: count * flops for key, flops in self.executed_formats.items()}
-        useful = None if self.useful is None else count * self.useful
-        return Cost(formats, executed, count * self.moved_bytes, self.uncounted, useful)
-
     def same_flops(self, other: "Cost | None") -> bool:
         """True if another cost has the same FLOPs; which of them are useful is a matter of data."""
         return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
@@ -87,20 +65,30 @@ class Cost:
 
 @dataclass(slots=True)
 class Phase:
-    """One phase: the kind that it began as, what it turned out to be, and the samples that went forward in it.
-
-    `began` is autograd's number at its beginning, `left` as its model's forward ended; a `tentative` one awaits a count
-    of a longer one.
-    """
+    """One phase: what it began as and turned out to be, and its samples. `began` is autograd's number at its beginning,
+    `left` as its model's forward ended."""
 
     entry: Kind
     kind: Kind
     batch: tuple[int, ...] = ()
     counted: bool = False
-    tentative: bool = False
     began: int = 0
     left: int | None = None
     samples: int | None = None
+
+
+def cost_of_all(counts: Sequence[tuple[Cost, int]]) -> Cost:
+    """Cost of each of so many phases together; where some know which FLOPs are useful, all of the others' are."""
+    needed, executed, products = Counter[Format](), Counter[Format](), Counter[Product]()
+    for cost, count in counts:
+        products.update({key: count * calls for key, calls in cost.products.items()})
+        needed.update({key: count * flops for key, flops in cost.formats.items()})
+        executed.update({key: count * flops for key, flops in cost.executed_formats.items()})
+    moved = sum(count * cost.moved_bytes for cost, count in counts)
+    useful = sum(count * (cost.model if cost.useful is None else cost.useful) for cost, count in counts)
+    is_told = any(cost.useful is not None for cost, _ in counts)
+    uncounted = frozenset[str]().union(*(cost.uncounted for cost, _ in counts))
+    return Cost(needed, executed, moved, uncounted, useful if is_told else None, products)
 
 
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
@@ -109,14 +97,16 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
     moved = sum(key.dtype.itemsize * totals.elements for key, totals in parts if key.dtype is not None)
     needed, executed = operations.by_format(), operations.by_format(executed=True)
     names = frozenset(operations.uncounted)
-    return Cost(needed, executed, moved, names, useful_flops(operations, real))
+    products = Counter[Product]()
+    for key, totals in parts:
+        if key.dtype is not None and totals.calls > 0:
+            size = round(key.dtype.itemsize * totals.elements / totals.calls)
+            products[(key.dtype, "conv" in key.operator), round(totals.flops / totals.calls), size] += totals.calls
+    return Cost(needed, executed, moved, names, useful_flops(operations, real), products)
 
 
 def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
-    """Arguments without data: types, formats, switches and texts as words; dimensions and integers as sizes.
-
-    With it comes the batch: the dimensions of the first tensor, of which the first counts samples; empty without one.
-    """
+    """Arguments without data, and the first tensor's dimensions, of which the first counts samples; empty without."""
     words, sizes, batch = list[Any](), list[int](), list[tuple[int, ...]]()
     _walk(value, words, sizes, batch)
     return Kind(tuple(words), tuple(sizes)), batch[0] if batch else ()
@@ -171,10 +161,8 @@ def _mapped(tensor: torch.Tensor) -> int:
 
 
 class Filling:
-    """Useful FLOPs of equal calls that fill a static cache: sampled at places of a run of calls, straight in between.
-
-    A run is calls one after another without another kind between them, as a prompt's is; places count from 1.
-    """
+    """Useful FLOPs of equal calls in a row that fill a static cache: counted at some places of a run, straight in
+    between. Places count from 1."""
 
     def __init__(self) -> None:
         self.calls: Counter[int] = Counter()
@@ -203,22 +191,18 @@ class Filling:
 
 
 class KnownCosts:
-    """Costs of kinds, by what a phase began as (`entry`) and by what it turned out to be.
-
-    Attributes:
-        differing: a kind whose two counts differ, so that neither is its cost; empty without one.
-    """
+    """Costs of kinds, by what a phase began as (`entry`) and by what it turned out to be. `differing` names a kind
+    whose two counts differ, so that neither is its cost."""
 
     def __init__(self) -> None:
         self._costs: dict[Kind, Cost | None] = {}
         self._entries: dict[Kind, Cost | None] = {}
-        self._begun: dict[Kind, int] = {}
+        self._begun: Counter[Kind] = Counter()
         self._missing: dict[Kind, set[Kind]] = {}
-        self._tries: dict[Kind, int] = {}
+        self._tries: Counter[Kind] = Counter()
         self._due: set[Kind] = set()
-        self._irregular: set[tuple[object, ...]] = set()
-        self._largest: dict[tuple[object, ...], int] = {}
-        self._found: dict[tuple[Kind, int], Cost | None] = {}
+        self._of_sizes: defaultdict[object, list[Kind]] = defaultdict(list)
+        self._derived: set[Kind] = set()
         self._counts = 0
         self._forward: Kind | None = None
         self._place = 0
@@ -228,61 +212,58 @@ class KnownCosts:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Numbers of kinds that were counted, and of kinds whose cost follows from others."""
-        return len(self._costs), sum(not level and cost is not None for (_, level), cost in self._found.items())
+        """Numbers of kinds that were counted, and of kinds that cost what others like them cost."""
+        return len(self._costs), len(self._derived)
 
     def cost(self, kind: Kind) -> Cost | None:
         """Cost of a kind; None if it was neither counted nor follows from others."""
-        cost = self._costs[kind] if kind in self._costs else self._follows(kind, 0)
+        if kind in self._costs:
+            cost = self._costs[kind]
+        elif cost := self._alike(self._costs, kind):
+            self._derived.add(kind)
         if cost is not None and kind in self._filling_of:
             return replace(cost, useful=min(self._filling_of[kind].mean, cost.model))
         return cost
 
     def has(self, kind: Kind) -> bool:
         """True if a kind was counted, or follows from others."""
-        return kind in self._costs or self._follows(kind, 0) is not None
+        return kind in self._costs or self._alike(self._costs, kind) is not None
 
-    def wants(self, entry: Kind) -> tuple[bool, bool]:
-        """Says whether to count a phase that begins so; if not, whether it lies beyond all counted ones as yet."""
-        begun = self._begun[entry] = self._begun.get(entry, 0) + 1
+    def wants(self, entry: Kind) -> bool:
+        """Says whether to count a phase that begins so."""
+        self._begun[entry] += 1
         filling = self._fillings[entry]
         if entry.words[0] == "forward":
             self._place = self._place + 1 if entry == self._forward else 1
             self._forward = entry
             filling.calls[self._place] += 1
         if self._counts >= MOST_COUNTED:
-            return False, False
-        if entry in self._missing or begun in CHECKED or entry in self._due or filling.wants(self._place):
-            self._due.discard(entry)
-            return True, False
-        if entry in self._entries or (entry.words not in self._irregular and self._follows(entry, 1)):
-            return False, False
-        if entry.words in self._irregular or not self._follows(entry, 2):
-            return True, False
-        size = sum(entry.sizes)
-        largest = self._largest[entry.words] = max(size, self._largest.get(entry.words, 0))
-        wait = begun == 1 or size < largest
-        return not wait, wait
+            return False
+        is_due = self._begun[entry] in CHECKED or entry in self._due or filling.wants(self._place)
+        self._due.discard(entry)
+        if is_due or entry in self._missing:
+            return True
+        return entry not in self._entries and self._alike(self._entries, entry) is None
 
     def passed(self, entries: Iterable[Kind], steps: int) -> None:
         """Notes phases of steps that nothing watched: the next of a kind is counted again where one of them was due."""
         for entry in entries:
-            before, begun = self._begun.get(entry, 0), self._begun.get(entry, 0) + steps
-            self._begun[entry] = begun
-            if any(before < due <= begun for due in CHECKED):
+            before = self._begun[entry]
+            self._begun[entry] += steps
+            if any(before < due <= before + steps for due in CHECKED):
                 self._due.add(entry)
 
     def doubt(self, entry: Kind, kind: Kind) -> None:
         """Notes a phase that began as a known one and was of an unknown kind: such are counted until it is found."""
-        if entry not in self._entries and kind != entry:
-            self._irregular.add(entry.words)
-        elif self._tries.get(kind, 0) < MOST_TRIES:
+        if self._tries[kind] < MOST_TRIES:
             self._missing.setdefault(entry, set()).add(kind)
 
     def note(self, entry: Kind, kind: Kind, operations: Operations, real: RealTokens | None) -> None:
         """Notes a count."""
         cost = cost_of(operations, real)
         for known, key in ((self._costs, kind), (self._entries, entry)):
+            if key not in known:
+                self._of_sizes[id(known), key.words, key.sizes].append(key)
             if not cost.same_flops(known.setdefault(key, cost)):
                 known[key] = None
                 if key is kind:
@@ -291,99 +272,13 @@ class KnownCosts:
             filling = self._filling_of[kind] = self._fillings[entry]
             filling.useful[self._place] = cost.useful
         self._counts += 1
-        self._found.clear()
         missing = self._missing.pop(entry, set()) - {kind}
-        for other in missing:
-            self._tries[other] = self._tries.get(other, 0) + 1
+        self._tries.update(missing)
         if missing := {other for other in missing if self._tries[other] < MOST_TRIES}:
             self._missing[entry] = missing
 
-    def _follows(self, kind: Kind, level: int) -> Cost | None:
-        """Cost from others: 0 by what ran, 1 by what phases began as, 2 also a little beyond these."""
-        if (kind, level) not in self._found:
-            known = self._entries if level else self._costs
-            self._found[kind, level] = derive(known, kind, outside=level == 2)
-        return self._found[kind, level]
-
-
-def derive(known: Mapping[Kind, Cost | None], kind: Kind, outside: bool = False) -> Cost | None:
-    """The cost of a kind from counted ones that differ in one length alone; None if it does not follow.
-
-    Costs are polynomials of a length (tokens, batch) of degree two at most: three points give the polynomial, and every
-    further one must lie on it. A length must lie between counted ones, and on their lattice: a stride of two makes odd
-    lengths cost another polynomial than even ones. Equal lengths with other shapes inside (experts' shares of the
-    tokens) cost the same under two conditions. As many such kinds did, and as many elements went in.
-
-    Args:
-        known: costs; None for kinds of which not all cost the same.
-        kind: the kind whose cost is wanted.
-        outside: whether a length a quarter beyond the largest of many may follow, to be confirmed by a later count.
-    """
-    alike: dict[Kind, Cost] = {}
-    for other, cost in known.items():
-        if other.words == kind.words:
-            if cost is None:
-                return None
-            alike[other] = cost
-    if same := [cost for other, cost in alike.items() if other.sizes == kind.sizes]:
-        return same[0] if len(same) >= ENOUGH_POINTS and all(map(same[0].same_flops, same)) else None
-    for anchor in alike:
-        points: dict[Fraction, Cost] = {}
-        for other, cost in alike.items():
-            place = _place(anchor.sizes, kind.sizes, other.sizes)
-            if place is not None and not points.setdefault(place, cost).same_flops(cost):
-                return None
-        if len(points) >= ENOUGH_POINTS:
-            enough, reach = (MANY_POINTS, FARTHEST) if outside else (ENOUGH_POINTS, 1)
-            common = math.lcm(*(place.denominator for place in points))
-            # Whether 1 is a whole number of the steps that lie between the places, of which one is 0.
-            on_lattice = common % math.gcd(*(int(place * common) for place in points)) == 0
-            return _extended(points) if len(points) >= enough and max(points) >= reach and on_lattice else None
-    return None
-
-
-def _place(start: tuple[int, ...], end: tuple[int, ...], point: tuple[int, ...]) -> Fraction | None:
-    """Place of `point` on the line from `start` (0) to `end` (1); None beside it."""
-    if not len(start) == len(end) == len(point):
-        return None
-    ways = [(p - a, b - a) for a, b, p in zip(start, end, point, strict=True)]
-    places = {Fraction(way, whole) for way, whole in ways if whole}
-    return places.pop() if len(places) == 1 and all(whole or not way for way, whole in ways) else None
-
-
-def _extended(points: Mapping[Fraction, Cost]) -> Cost | None:
-    """The cost at 1, each of its numbers on a quadratic; None if one is on none, or if formats differ."""
-
-    def by_format(name: str) -> dict[Format, int]:
-        numbers = {place: getattr(cost, name) for place, cost in points.items()}
-        keys = dict.fromkeys(key for each in numbers.values() for key in each)
-        return {key: _at_one({place: each[key] for place, each in numbers.items()}) for key in keys}
-
-    try:
-        formats, executed = by_format("formats"), by_format("executed_formats")
-        moved = _at_one({place: cost.moved_bytes for place, cost in points.items()})
-    except (KeyError, ArithmeticError):
-        return None
-    useful = None
-    if all(cost.useful is not None for cost in points.values()):  # documents follow no polynomial: their mean share
-        whole = sum(cost.model for cost in points.values())
-        useful = sum(formats.values()) * sum(cost.useful or 0 for cost in points.values()) / (whole or 1)
-    uncounted = frozenset[str]().union(*(cost.uncounted for cost in points.values()))
-    return Cost(formats, executed, moved, uncounted, useful)
-
-
-def _at_one(points: Mapping[Fraction, int]) -> int:
-    """The value at 1 of the quadratic through three points. Raises ArithmeticError if another is not on it."""
-    three = list(points.items())[:3]
-
-    def at(place: Fraction) -> Fraction:
-        weights = (
-            math.prod(((place - there) / (here - there) for there, _ in three if there != here), start=Fraction(value))
-            for here, value in three
-        )
-        return sum(weights, Fraction(0))
-
-    found = at(Fraction(1))
-    if any(at(place) != value for place, value in points.items()) or found.denominator != 1 or found < 0:
-        raise ArithmeticError
-    return int(found)
+    def _alike(self, known: Mapping[Kind, Cost | None], kind: Kind) -> Cost | None:
+        """Cost of kinds with other shapes inside (experts' shares of the tokens), if all of several cost the same."""
+        costs = [known[other] for other in self._of_sizes.get((id(known), kind.words, kind.sizes), ())]
+        first = costs[0] if len(costs) >= ENOUGH_ALIKE else None
+        return first if first is not None and all(map(first.same_flops, costs)) else None

@@ -24,10 +24,8 @@ from mfulab.flops.layers import LayerTracker
 
 
 class LoopCounter(OperatorCounter):
-    """A counter whose own errors do not reach the loop, and that counts what computes: no fake or meta tensors.
-
-    Its dispatch mode lies below the loop's own, which thus end in the order that they began in, and sees what they run.
-    """
+    """A counter whose own errors do not reach the loop, and that counts what computes: no fake or meta tensors. Its
+    dispatch mode lies below the loop's own, which thus end in the order that they began in."""
 
     def __init__(self, layers: LayerTracker) -> None:
         super().__init__(layers, memory=False)
@@ -93,10 +91,7 @@ class LoopCounter(OperatorCounter):
             self.error = f"{operator}: {type(error).__name__}: {error}"
 
     def follow(self, gradients: Iterable[Any], weights: Iterable[torch.Tensor]) -> None:
-        """Counts nothing that follows from `gradients` outside modules and autograd: an optimiser written by hand.
-
-        What is written into `weights` follows from them no more. Lasts until the next call.
-        """
+        """Counts nothing that follows from `gradients` outside modules and autograd, unless written into `weights`."""
         self._gradients, self._weights = {}, {kept.cdata for kept in map(_storage, weights) if kept is not None}
         self._note_gradients(gradients)
 
@@ -128,10 +123,7 @@ class _LoopDispatch(Dispatch):
 
 @contextmanager
 def higher_order_operators_compiled(stance: Any) -> Iterator[None]:
-    """Inside it `torch.cond`, `scan` and their like trace their bodies, whatever `stance` keeps compiled code aside.
-
-    Without that they can't be trained: weights of their bodies are no arguments until they are traced.
-    """
+    """Lets `torch.cond`, `scan` and their like trace their bodies inside it, without which they can't be trained."""
     from torch._dynamo.eval_frame import _set_stance
     from torch._higher_order_ops import utils
 
@@ -187,11 +179,8 @@ def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatc
 
 @contextmanager
 def states_kept_apart(counter: LoopCounter) -> Iterator[None]:
-    """Pauses a counter inside it while a context begins or ends that keeps, or brings back, what the counter changes.
-
-    `torch.inference_mode` keeps the thread's whole dispatch state, `torch.compiler.set_stance` the stance. One that
-    begins under the counter and ends after it would bring the counter's state back, with no counter to serve it.
-    """
+    """Pauses a counter inside it while a context begins or ends that keeps, or brings back, what the counter changes:
+    the dispatch state of `torch.inference_mode`, or the stance of `torch.compiler.set_stance`."""
     kept: list[tuple[type, str]] = [(torch.inference_mode, "__enter__"), (torch.inference_mode, "__exit__")]
     if "torch._dynamo" in sys.modules:
         from torch._dynamo.decorators import set_stance

@@ -28,16 +28,9 @@ def measured(
         def train_step(batch): ...
 
     Later calls run as if it were not there. The window is `train_step.window`, which holds `row` and `verdict`. A
-    program that ends earlier prints what was measured by then.
-
-    Args:
-        function: one step.
-        model: what it calls; without it the modules among its arguments, and those of the object it is a method of.
-        steps: how many calls to measure; one more is counted first.
-        warm_up: calls before them: compilation, autotuning.
-        options: of `mfulab.measure`.
-
-    Raises ValueError if `steps` or `warm_up` cannot be.
+    program that ends earlier prints what was measured by then. One more step is counted first. Without `model` it is
+    the modules among the arguments, and those of the object that the step is a method of. `options` are those of
+    `mfulab.measure`. Raises ValueError if `steps` or `warm_up` cannot be.
     """
     if steps < 1 or warm_up < 0:
         raise ValueError(f"steps={steps}, warm_up={warm_up}: give 1 step or more, and 0 or more before them")

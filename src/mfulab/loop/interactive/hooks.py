@@ -25,25 +25,13 @@ class Call(NamedTuple):
 
 
 class Hooks:
-    """Hooks on models, optimisers and autograd's engine, whose errors, time and code stay out of the loop's way.
-
-    No hook is on a module while torch compiles, else compiled code would keep it and be compiled anew without it.
-
-    Args:
-        models: modules whose calls are followed.
-        failed: called with an error of a hook's own; the loop goes on.
-        compiles: called as a compilation begins.
-
-    Attributes:
-        spent_s: host seconds inside hooks so far.
-        compiled: number of compilations so far, in all threads.
-    """
+    """Hooks on models, optimisers and autograd's engine, whose errors, time and code stay out of the loop's way. No
+    hook is on a module while torch compiles, else compiled code would keep it and be compiled anew without it. `failed`
+    is called with an error of a hook's own, `compiles` as a compilation begins. `spent_s` are host seconds inside hooks
+    so far, `compiled` counts compilations in all threads."""
 
     def __init__(
-        self,
-        models: Sequence[torch.nn.Module],
-        failed: Callable[[Exception], None],
-        compiles: Callable[[], None],
+        self, models: Sequence[torch.nn.Module], failed: Callable[[Exception], None], compiles: Callable[[], None]
     ) -> None:
         # A script takes no hooks. A model compiled in place would be compiled with them.
         self._models = [
@@ -64,20 +52,10 @@ class Hooks:
         optimizer: Sequence[Callable[..., None]] = (),
         engine: Callable[..., Any] | None = None,
     ) -> None:
-        """Puts hooks on, none being there.
-
-        Args:
-            before: called before each call of a model.
-            after: called after each call of a model, also one that failed.
-            called: called before each call of any module.
-            optimizer: called before and after the step of any optimiser.
-            engine: runs backward passes instead of autograd's engine.
-        """
+        """Puts hooks on: `before` and `after` each call of a model, `called` before that of any module. Both of
+        `optimizer` go around each step of one; `engine` replaces autograd's."""
         self.take_off()
-        befores = [
-            (model, self.guarded(lambda *given, place=place: before(Call(place, *given))))
-            for place, model in self._models
-        ]
+        befores = [(model, self.guarded(lambda *given, at=at: before(Call(at, *given)))) for at, model in self._models]
         ends, every = after and self.guarded(after), called and self.guarded(called)
 
         def put(undo: ExitStack) -> None:

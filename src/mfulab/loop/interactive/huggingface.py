@@ -13,11 +13,8 @@ class TrainerCallback(TrainingWindow, transformers.TrainerCallback):
 
         trainer.add_callback(mfulab.TrainerCallback(trainer, every=50, warm_up=3))
 
-    A step is an optimiser's step, its micro-batches included. Evaluation and saving are left out of the times.
-
-    Args:
-        trainer: what logs: a callback alone reaches no logger.
-        options: of `TrainingWindow`: `every`, `warm_up`, and those of `mfulab.measure`.
+    A step is an optimiser's step, its micro-batches included. Evaluation and saving are left out of the times. It takes
+    the arguments of `TrainingWindow` after the trainer, which logs: a callback alone reaches no logger.
     """
 
     def __init__(self, trainer: transformers.Trainer, **options: Any) -> None:

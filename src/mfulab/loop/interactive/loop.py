@@ -8,30 +8,20 @@ from typing import Any
 import torch
 
 from mfulab.loop.interactive import row, structure
-from mfulab.loop.interactive.costs import Cost, describe
+from mfulab.loop.interactive.costs import Cost, Kind, describe
 from mfulab.loop.interactive.counting import in_compiled_code
 from mfulab.loop.interactive.hooks import Call
 from mfulab.loop.interactive.phases import Phase, Phases
 from mfulab.loop.interactive.rest import CALL_S, LOOK, MARK_RARELY, TICKS, Rest, Steadiness
 from mfulab.loop.interactive.row import Mark, Step, What
-from mfulab.timing.clocks import Clock, HostClock, clock_for
+from mfulab.timing.clocks import Clock, EventClock, clock_for
 
 
 class Loop:
-    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check.
-
-    Args:
-        models: modules whose outermost calls are forward passes; may be empty.
-        device: the device that `clock` is of.
-        counting: whether to count operators at all.
-        settle: called before each moment is marked.
-        publish: called with the cost of some steps, None if it is not known, and their number.
-
-    Attributes:
-        phases: phases of the steps that are watched.
-        rest: steps that nothing watches now; None while hooks are on.
-        tick_s: host seconds that the end of a step takes where nothing is watched; 0 before the first one.
-    """
+    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check. `settle` is
+    called before each moment, `publish` with the cost of some steps, None if it is not known, and their number.
+    `phases` are those of watched steps; `rest` holds steps that nothing watches now, None while hooks are on. `named`
+    holds stretches of each named phase. `tick_s` are host seconds that the end of a step then takes."""
 
     def __init__(
         self,
@@ -50,12 +40,14 @@ class Loop:
         self._unproven: Rest | None = None
         self._entries: list[Any] = []
         self.tick_s = 0.0
+        self.named: dict[str, list[Step]] = {}
 
     def open(self) -> None:
         """Begins to watch."""
         self._marks, self.rest, self._woken, self._unproven = [], None, None, None
         self._steadiness, self._explicit = Steadiness(), False
         self._watched, self._spent_s = 0, 0.0
+        self.named, self._is_named = {}, False
         self._thread = threading.get_ident()
         self.phases.open()
         self._reach()
@@ -67,11 +59,11 @@ class Loop:
         """Host seconds that hooks take of a step that is watched."""
         return self._spent_s / max(1, self._watched)
 
-    def mark(self, what: What) -> None:
+    def mark(self, what: What, name: str = "") -> None:
         """Marks a moment."""
         self._settle()
         self._clock.mark()
-        self._marks.append(Mark(what, len(self.phases.done), self.phases.hooks.compiled))
+        self._marks.append(Mark(what, len(self.phases.done), self.phases.hooks.compiled, name=name))
 
     def step(self) -> None:
         """Ends a step, of which the rest has said that the next one is to be watched where there is one."""
@@ -82,8 +74,8 @@ class Loop:
         began = time.perf_counter()
         self.phases.begin()
         self.mark("step")
-        self._judge(of_forwards=False)
-        self._spent_s += time.perf_counter() - began
+        if self._judge(of_forwards=False):
+            self._spent_s += time.perf_counter() - began
 
     def note(self, batch: Any) -> None:
         """Distinguishes a step by the batch that it begins with."""
@@ -100,6 +92,14 @@ class Loop:
         self.phases.begin()
         self.mark("skip")
 
+    def named_phase(self, name: str, what: What) -> None:
+        """Marks the begin or end of a named phase; from the first one on, hooks stay on."""
+        self._is_named = True
+        if self.rest is not None:
+            self.skip()
+        self.phases.begin(Kind(("outside", what, name), ()))
+        self.mark(what, name)
+
     def cut(self, ended: Callable[[], None]) -> list[Step]:
         """Gives the steps since the last cut; `ended` is called once the device is done with them."""
         rest, self.rest = self.rest, None
@@ -111,7 +111,10 @@ class Loop:
         done, self.phases.done = self.phases.done, []
         marks, self._marks = self._marks, []
         self._reach()
-        return row.steps_of(marks, self._clock.intervals(), self.phases, done)
+        intervals = self._clock.intervals()
+        for name, stretch in row.named_stretches(marks, intervals, self.phases, done):
+            self.named.setdefault(name, []).append(stretch)
+        return row.steps_of(marks, intervals, self.phases, done)
 
     def _reach(self) -> None:
         phases = self.phases
@@ -130,8 +133,8 @@ class Loop:
         if not self._explicit:
             self._judge(of_forwards=True)
 
-    def _judge(self, of_forwards: bool) -> None:
-        """Judges the step that a mark has just ended, and takes the hooks off if enough were alike."""
+    def _judge(self, of_forwards: bool) -> bool:
+        """Judges the step that a mark has just ended, takes the hooks off if enough were alike; False if it counted."""
         phases = self.phases
         since, number, compiled, spent_s = self._reached
         self._reach()
@@ -147,15 +150,14 @@ class Loop:
         if not counted and phases.hooks.compiled == compiled and (cost is not None or not phases.counts):
             shown = [(phase.entry, phase.kind, phase.samples) for phase in inside], calls, nodes
         if self._unproven is not None and shown is not None:
-            self._unproven.doubtful = shown != self._steadiness.last
+            self._unproven.doubtful = shown != self._expected  # a counted step in between shows nothing
             self._unproven = None
         if self._steadiness.note(shown, of_forwards) and not phases.counting:
             self._rest_from(inside, calls, cost, nodes, of_forwards)
+        return not counted
 
-    def _rest_from(
-        self, inside: Sequence[Phase], calls: list[Any], cost: Cost | None, nodes: int, of_forwards: bool
-    ) -> None:
-        resolution_s = self._clock.resolution_s * (1 if isinstance(self._clock, HostClock) else MARK_RARELY)
+    def _rest_from(self, inside: Sequence[Phase], calls: Any, cost: Cost | None, nodes: int, of_forwards: bool) -> None:
+        resolution_s = self._clock.resolution_s * (MARK_RARELY if isinstance(self._clock, EventClock) else 1)
         most, group = self._steadiness.between_checks(resolution_s)
         looks = self.phases.look_s * len(calls) <= LOOK * self._steadiness.step_s
         look = self._look if looks or of_forwards else None
@@ -191,7 +193,7 @@ class Loop:
             self._publish(None if rest.odd else rest.cost, rest.ticks)
         if rest.odd:
             self._steadiness.doubt()
-        self._unproven = None if rest.odd else rest
+        self._unproven, self._expected = None if rest.odd else rest, self._steadiness.last
         self.phases.calls = []
         self.phases.listen()
         if call is None:
@@ -205,7 +207,6 @@ class Loop:
         self._reach()
 
     def _cost_of_tick(self, group: int) -> float:
-        """Host seconds that the end of a step costs where nothing is watched."""
         rest = Rest(clock_for(self._device), 0, 2 * TICKS, group)
         began = time.perf_counter()
         for _ in range(TICKS):

@@ -4,9 +4,10 @@ import functools
 import gc
 import json
 import math
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from mfulab.core.files import scratch
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.language import LANGUAGES
 from mfulab.device.compute import is_first_rank
-from mfulab.device.samplers.memory import PeakMemory
+from mfulab.device.samplers.memory import peak_memory
 from mfulab.device.samplers.reading import Reading, Readings, first_available, sampling
 from mfulab.device.samplers.selection import per_step, samplers_for
 from mfulab.device.samplers.series import Series
@@ -30,8 +31,9 @@ from mfulab.loop.interactive.published import Published
 from mfulab.loop.interactive.row import Step, Work
 from mfulab.loop.interactive.show import show
 from mfulab.mfu import headroom
+from mfulab.mfu.ladder import Facts
 from mfulab.mfu.utilization import product, ratio
-from mfulab.mfu.verdict import Verdict, judge
+from mfulab.mfu.verdict import Verdict, corrected_ofu, judge
 from mfulab.timing.clocks import clock_for
 from mfulab.tracing.operators import BlockTrace
 
@@ -79,31 +81,26 @@ class Measurement:
     measuring reaches the loop: a `MeasureWarning` says what is missing and why.
 
     Args:
-        model: the module that the loop calls, or a list or dictionary of them; a model in a compiled or parallel form
-            is given in that form. None if the loop calls no module: then call `window.step()`.
-        batch: what one step eats, for loops that do not call the model itself (a replayed CUDA graph): the model's
-            arguments as a tensor, a tuple or a dict. Each step is then one forward and, where the model is in
-            training mode, one backward pass of it, counted on tensors without data.
+        model: the module that the loop calls, in its compiled or parallel form, or a list or dictionary of them. None
+            if the loop calls no module: then call `window.step()`.
+        batch: one step's arguments of the model (tensor, tuple, dict), for loops that do not call it, as a replayed
+            CUDA graph's: each step is a forward pass, in training mode also a backward one, counted without data.
         flops_per_step: FLOPs that the model needs for a step, for what cannot be counted; nothing is counted then.
-        ceiling_s: seconds to spend after the block on measuring the best matmul, 0 for none. On a CPU that is what
-            MFU is reported against.
+        ceiling_s: seconds to spend after the block on the best matmul, 0 for none; MFU's denominator on a CPU.
         peak_tflop_s: dense peaks by precision, for a device that is not known here.
         device: the device to watch; without it that of the model's parameters.
         series: where to keep the time series as CSV; dropped where empty.
-        trace: where to keep a Chrome trace of the block (`trace.json.gz`). It adds kernel-busy and the wait for a
-            DataLoader to the ladder, and slows the steps down: measure times without it.
-        job: a folder in which the journal of this process is kept, or a `mfulab.Journal`; `mfulab goodput` reads it.
-            A step is then what `window.step()` ends.
+        trace: where to keep a Chrome trace (`trace.json.gz`). It adds kernel-busy and the wait for a DataLoader to the
+            ladder, and slows the steps down.
+        job: a folder for the journal, or a `mfulab.Journal`, for `mfulab goodput`; `window.step()` ends a step.
         quiet: print nothing.
         language: what to print in, `en` or `ko`.
 
     Raises ValueError or TypeError for an argument that cannot be, before the loop begins.
 
-    Attributes (after the block):
-        row: every value by its column's name, in the units of the profile table; None if it was not measured.
-        readings: the measured ones with source, window and reason.
-        verdict: the likely cause, with numbers; None if no step was seen.
-        journal: of the job; None without one.
+    After the block `row` holds every value by its column's name, None if it was not measured. `readings` are the
+    measured ones with source, window and reason. `verdict` is the likely cause, None if no step was seen. `phases`
+    holds a row for each name that `phase` was given.
     """
 
     _running: "Measurement | None" = None
@@ -148,8 +145,7 @@ class Measurement:
         self.row: dict[str, Any] = {}
         self.readings: Readings = {}
         self.verdict: Verdict | None = None
-
-    # -------------------------------------------------------------------------------------------------- around a loop
+        self.phases: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> "Measurement":
         self.row, self.readings, self.verdict = {}, {}, None
@@ -182,7 +178,7 @@ class Measurement:
         self._clock.synchronise()
         self._watching = undo.enter_context(ExitStack())
         self._watch()
-        self._memory = PeakMemory(self.device)
+        self._memory = peak_memory(self.device)
         self._published, self._settled = Published(self.device), False
         undo.callback(self._published.close)
         undo.callback(self._phases.close)
@@ -192,7 +188,7 @@ class Measurement:
         """Begins to watch anew once nothing is being counted: what the counter slowed is in no reading."""
         if self._settled or self._phases.counting:
             return
-        self._settled = True
+        self._settled, began = True, time.perf_counter()
         gc.collect()  # what counting imported and made would else be collected in a timed step
         self._clock.synchronise()
         if self._phases.done:
@@ -201,6 +197,7 @@ class Measurement:
         if self._trace_path:
             self._trace = BlockTrace(self.device, Path(self._trace_path))
             self._trace.start()
+        self._phases.hooks.spent_s -= time.perf_counter() - began  # once, and not in each step with hooks on
 
     def _publish(self, cost: Cost | None, steps: int) -> None:
         self._published.note_steps(cost, self._dtype, steps)
@@ -212,18 +209,13 @@ class Measurement:
         """Marks the end of a step; then steps are counted by these calls alone."""
         rest = self._loop.rest
         if rest is None or not rest.tick():
-            self._step()
+            self._guarded(self._loop.step)
         if self.journal:
-            self._note_step()
+            self._guarded(self.journal.step)
 
     @_while_open
-    def _note_step(self) -> None:
-        if self.journal:
-            self.journal.step()
-
-    @_while_open
-    def _step(self) -> None:
-        self._loop.step()
+    def _guarded(self, call: Callable[[], object]) -> None:
+        call()
 
     @_while_open
     def note(self, batch: Any) -> None:
@@ -236,9 +228,20 @@ class Measurement:
         self._note(span)
         self._loop.skip()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Gives what runs inside it a row of its own in `phases`: `rollout`, `train`; one inside another is in both."""
+        self._mark_phase(name, "phase")
+        try:
+            yield
+        finally:
+            self._mark_phase(name, "phase end")
+
+    @_while_open
+    def _mark_phase(self, name: str, what: row.What) -> None:
+        self._loop.named_phase(name, what)
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._open is None:
             return
         with self._open:
@@ -256,12 +259,9 @@ class Measurement:
                 _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
 
     def lap(self) -> dict[str, float]:
-        """Numbers for a logger over the steps since the last lap, after `step()`; empty without one.
-
-        The keys are those that training frameworks log: `mfu`, `hfu` and `utilization` in percent, `tflops` in TFLOP/s,
-        `step_time` in s, `samples_per_second`, and the verdict as `verdict/<cause>` = 1. `row` and `verdict` hold the
-        lap's until the block ends. On a GPU it waits for the device.
-        """
+        """Numbers for a logger over the steps since the last lap, after `step()`; empty without one. `mfu`, `hfu` and
+        `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in s; the verdict is `verdict/<cause>` = 1. `row`
+        and `verdict` hold the lap's until the block ends. On a GPU it waits for the device."""
         return self._lap() or {}
 
     @_while_open
@@ -281,14 +281,10 @@ class Measurement:
         return found | ({f"verdict/{self.verdict.cause}": 1.0} if self.verdict else {})
 
     def job(self) -> dict[str, Any]:
-        """The job's values over all ranks of torch.distributed, after the block; every rank must call it.
-
-        The job's MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in percent.
-
-        Returns:
-            `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent`, `rank_step_s`;
-            None for what a rank does not know.
-        """
+        """The job's values over all ranks of torch.distributed, after the block, None for what a rank does not know;
+        every rank must call it. MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in
+        percent. The keys are `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent` and
+        `rank_step_s`."""
         own = {name: self.row.get(name) for name in ("flops", "executed_flops", "mfu_percent", "tflop_s")}
         own["seconds"] = ratio(ratio(own["flops"], own["tflop_s"]), 1e12) or self.row.get("time_s")
         ranks: list[Any] = [own]
@@ -327,9 +323,15 @@ class Measurement:
         self.row |= row.left_out(steps, chosen)
         self.row["measuring_percent"] = row.measuring_percent(chosen, self._loop.watch_s, self._loop.tick_s)
         peaks = functools.partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
-        work, clock_mhz = self._work(chosen), self.row.get("clock_mhz")
-        columns, reasons = row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
+        clock_mhz = self.row.get("clock_mhz")
+
+        def shares(work: Work) -> tuple[dict[str, Any], Readings]:
+            return row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
+
+        columns, reasons = shares(self._work(chosen))
         self.row |= columns
+        named = self._loop.named.items()
+        self.phases = {name: row.named_row(each, self._steps, self._phases, shares) for name, each in named}
         self.readings |= reasons
         if self._trace and self._trace.analysis:
             mean = sum(step.seconds for step in chosen) / len(chosen)
@@ -338,7 +340,8 @@ class Measurement:
             told = {**self.row, **analysis.ratios(), "spent": json.dumps(analysis.spent), "time_s": mean}
             self.row |= headroom.of_step(told) | headroom.rungs(told)
         self.verdict = judge(self.row)
-        self.row["expected_mfu_percent"] = self.verdict.expected_mfu_percent
+        self.row["expected_mfu_percent"] = expected = self.verdict.expected_mfu_percent
+        self.row["ofu_percent"] = corrected_ofu(Facts(self.row), expected)
 
     def _work(self, steps: Sequence[Step]) -> Work:
         if self._given_flops is not None:

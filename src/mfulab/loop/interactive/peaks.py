@@ -1,24 +1,35 @@
 """Peaks of what a window multiplied, weighted by FLOPs, and the best matmul, measured in the user's own process."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig
+from mfulab.device import is_gpu
 from mfulab.device.compute import allowed_precision, emulated, matmuls_in
-from mfulab.device.local_peak import peak_of
+from mfulab.device.gpu import properties_of
+from mfulab.device.local_peak import gpu_peak, peak_of
 from mfulab.device.peaks import Peak
 from mfulab.device.samplers.reading import first_available, sampling
 from mfulab.device.samplers.selection import samplers_for
 from mfulab.flops.formulas import weighted_peak_flop_s
-from mfulab.loop.interactive.costs import Format
+from mfulab.loop.interactive.costs import Cost, Format
 from mfulab.mfu.verdict import OTHERS
-from mfulab.timing.best_matmul import CAREFUL, fastest_matmul, sweep_matmuls
+from mfulab.timing.best_matmul import (
+    CAREFUL,
+    best_bandwidth,
+    fastest_matmul,
+    last_cache_bytes,
+    sweep_matmuls,
+    sweep_triad,
+    triad_length,
+)
 
 
 class Ceiling(NamedTuple):
@@ -35,15 +46,13 @@ class Ceiling(NamedTuple):
 
 
 _known: dict[tuple[str, str, int], Ceiling] = {}
+_bandwidths: dict[torch.device, float] = {}
+MOST_BYTES = 512 << 20  # of the arrays that measure a CPU's memory
 
 
 def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s: float, anew: bool = True) -> Ceiling:
-    """The ceiling of as many threads, measured once a process; again where others disturbed it, the best stays.
-
-    Without `anew`, in the middle of a training, one that was disturbed is good enough for now.
-
-    Neighbours can only slow a matmul down: the fastest is the nearest.
-    """
+    """The ceiling of as many threads, measured once a process; with `anew` again where others disturbed it. The best
+    stays, since neighbours can only slow a matmul down."""
     key = str(device), precision, threads
     for _ in range(2):
         before = _known.get(key)
@@ -60,9 +69,8 @@ def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s
 def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
     try:
         with sampling(samplers_for(device)) as sampled, matmuls_in(precision):
-            rate = fastest_matmul(
-                sweep_matmuls(precision, device, replace(CAREFUL[device.type], limit_s=limit_s)), device
-            ).tflop_s
+            sweep = sweep_matmuls(precision, device, replace(CAREFUL[device.type], limit_s=limit_s))
+            rate = fastest_matmul(sweep, device).tflop_s
     except UnsupportedError:
         return Ceiling(None)
     values = {name: reading.value for name, reading in first_available(sampled).items()}
@@ -71,19 +79,15 @@ def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
 
 @dataclass(frozen=True)
 class WeightedPeaks:
-    """Peaks in TFLOP/s under MFU, and those under HFU, as `mfulab.mfu.utilization.utilization` takes a ceilings row.
-
-    Attributes:
-        model: under the FLOPs that the model needs.
-        executed: under those that were executed, which recomputation may shift to another format.
-        columns: of the window's row.
-        reason: why there is no computed peak; empty if there is one.
-    """
+    """Peaks in TFLOP/s as ceilings rows, under the FLOPs that the model needs and under those executed. Beside them the
+    window's columns, and why there is no computed peak."""
 
     model: dict[str, float | None]
     executed: dict[str, float | None]
     columns: dict[str, Any]
     reason: str
+    rates: Mapping[str, float | None] = field(default_factory=dict)
+    memory: float | str = "not measured"
 
 
 def peaks_of(
@@ -95,10 +99,8 @@ def peaks_of(
     anew: bool = True,
 ) -> WeightedPeaks:
     """Looks up the peak of each format in use, and measures its best matmul, sharing `ceiling_s` seconds among them.
-
-    `formats`, which are not empty, are FLOPs that the model needs by what was multiplied, `executed` those executed.
-    The peaks that the user has `given` go first; `anew` measures a ceiling again that others disturbed.
-    """
+    `formats`, which are not empty, are FLOPs that the model needs by what was multiplied. The peaks that the user has
+    `given` go first; `anew` measures a ceiling again that others disturbed."""
     needed, done = by_precision(device, formats), by_precision(device, executed)
     under = {  # the format whose peak stands under each: fp32 where the device emulates it and no peak is given
         name: "fp32" if name not in given.peak_tflop_s and emulated(name, device) else name for name in (*needed, *done)
@@ -121,18 +123,51 @@ def peaks_of(
         "ceiling_other_processes_percent": max(disturbed, default=None),
     }
     reasons = dict.fromkeys(peak.reason for name, peak in computed.items() if divided.get(name) and peak.reason)
-    return WeightedPeaks(row, _row(divided_done, computed, ceilings), columns, "; ".join(reasons))
+    rates = {name: (ceilings[one].tflop_s if ceilings else None) or computed[one].spec for name, one in under.items()}
+    memory = bandwidth(device, bool(ceiling_s))
+    return WeightedPeaks(row, _row(divided_done, computed, ceilings), columns, "; ".join(reasons), rates, memory)
+
+
+def bandwidth(device: torch.device, measuring: bool) -> float | str:
+    """Memory bandwidth in GB/s: a GPU's by its datasheet, a CPU's measured once a process; else why there is none."""
+    if is_gpu(device):
+        return gpu_peak(properties_of(device), "fp32").memory_gb_s or "the datasheet's memory bandwidth is not known"
+    if device not in _bandwidths:
+        if not measuring:
+            return "memory bandwidth was not measured (ceiling_s=0)"
+        if 3 * 4 * triad_length(device) > MOST_BYTES:
+            return "this CPU's cache is too large to measure its memory beside a program"
+        search = replace(CAREFUL[device.type], sample_s=0.02, triads=5)
+        _bandwidths[device] = best_bandwidth(sweep_triad(device, search), device)
+    return _bandwidths[device]
+
+
+def attainable_s(cost: Cost, peaks: WeightedPeaks, device: torch.device, steps: int) -> tuple[float | None, str]:
+    """Seconds of a step on the roofline of each product, or why they are unknown; all other operators fused away.
+
+    A product takes the longer of FLOPs ÷ rate and bytes ÷ bandwidth: Williams et al. 2009, doi:10.1145/1498765.1498785.
+    Where the last cache holds all that a step moves, memory takes no time.
+    """
+    if not cost.products:
+        return None, "FLOPs were given, and their bytes are not known"
+    rates = {key: peaks.rates.get(allowed_precision(key[0], device, key[1])) for key, _, _ in cost.products}
+    if not all(rates.values()):
+        return None, "no peak of a number format is known"
+    gb_s = math.inf if cost.moved_bytes / steps <= last_cache_bytes(device) else peaks.memory
+    if isinstance(gb_s, str):
+        return None, gb_s
+    seconds = 0.0
+    for (key, flops, size), calls in cost.products.items():
+        seconds += calls * max(flops / (rates[key] or 1.0) / 1e12, size / gb_s / 1e9)
+    return seconds / steps, ""
 
 
 def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[str, int]:
     """FLOPs by the format that this device's matmuls use, as torch's switches stand."""
-    return _added(
-        (allowed_precision(dtype, device, convolutions), flops) for (dtype, convolutions), flops in formats.items()
-    )
+    return _added((allowed_precision(dtype, device, by), flops) for (dtype, by), flops in formats.items())
 
 
 def _added(flops: Iterable[tuple[str, int]]) -> Counter[str]:
-    """Sums by name."""
     found: Counter[str] = Counter()
     for name, count in flops:
         found[name] += count

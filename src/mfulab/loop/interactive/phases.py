@@ -1,9 +1,7 @@
-"""Phases of a loop: one begins at each forward and each backward pass, after each of these, and at each step.
-
-Every phase is described cheaply as it begins, and by what ran in it as it ends. The first of its kind runs under a
-counter, which sees each operator that really runs, outside models too; all others are timed undisturbed and cost what
-the first of their kind cost. One that began like a counted one and ran otherwise has no cost, and the next is counted.
-"""
+"""Phases of a loop: one begins at each forward and each backward pass, after each of these, and at each step. Every
+phase is described cheaply as it begins, and by what ran in it as it ends. The first of its kind runs under a counter,
+which sees each operator that really runs, outside models too; all others are timed undisturbed and cost what the first
+of their kind cost. One that began like a counted one and ran otherwise has no cost, and the next is counted."""
 
 import itertools
 import operator
@@ -20,7 +18,7 @@ from mfulab.flops.counter import Operations
 from mfulab.flops.layers import LayerTracker, outermost
 from mfulab.flops.useful import RealTokens
 from mfulab.loop.interactive import structure
-from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, Phase, describe
+from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, Phase, cost_of_all, describe
 from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code, state
 from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
 from mfulab.loop.interactive.structure import GraphsSeen, Inside, Structure
@@ -34,15 +32,7 @@ _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
 
 
 class Phases:
-    """Follows a loop between `open` and `close`, from the thread that opens it.
-
-    Args:
-        models: the modules whose outermost calls are forward passes; may be empty.
-        on_forward: called before each forward pass that is part of no other.
-        on_optimizer: called after each optimiser's step.
-        on_compilation: called as torch begins to compile, in whatever thread.
-        counting: whether to count at all.
-    """
+    """Follows a loop between `open` and `close`, from the thread that opens it; outermost calls are forward passes."""
 
     def __init__(
         self,
@@ -62,8 +52,7 @@ class Phases:
         self._enders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self.known = KnownCosts()
         self.done: list[Phase] = []
-        self.failure = ""
-        """Reason why counting was given up; empty if it was not."""
+        self.failure = ""  # why counting was given up
         self.forwards = 0
         self._unused: set[str] | None = None
         self._counter: LoopCounter | None = None
@@ -72,12 +61,9 @@ class Phases:
         self._leaves: list[weakref.ref[torch.Tensor]] = []
         self._current, self._owed = _DONE, 0
         self.hooks = Hooks(models, self._failed, on_compilation)
-        self.calls: list[Kind] = []
-        """What forward passes were called with; the caller clears it."""
-        self.look_s = 0.0
-        """Host seconds that describing the last forward pass took, inside a hook of its own."""
-        self.nested = False
-        """Whether a call of a model was part of another."""
+        self.calls: list[Kind] = []  # what forward passes were called with; the caller clears it
+        self.look_s = 0.0  # host seconds that describing the last forward pass took, inside a hook of its own
+        self.nested = False  # whether a call of a model was part of another
 
     def open(self) -> None:
         """Begins to listen, and to count unless what lies before the first forward pass is known."""
@@ -109,10 +95,7 @@ class Phases:
         self.begin()
 
     def rest(self, look: Callable[[Call], None] | None) -> bool:
-        """Takes all hooks off, between two steps, but one that only looks at forward passes where there is one.
-
-        Returns whether it did: a graph that waits for its backward pass reaches from one step into the next.
-        """
+        """Takes hooks off between two steps, but `look`; says whether it did: a graph may reach into the next step."""
         waits = self._pending[:-1] if self._depth else self._pending
         if self._running or self._counter is not None or waits or self.nested:
             return False
@@ -165,7 +148,7 @@ class Phases:
             if len(self._sums) > MOST_PENDING:
                 self._sums.clear()
             known = [cost for cost in costs if cost is not None]
-            self._sums[key] = costs, sum(known, Cost()) if len(known) == len(costs) else None
+            self._sums[key] = costs, cost_of_all([(cost, 1) for cost in known]) if len(known) == len(costs) else None
         return self._sums[key][1]
 
     def describe(self, call: Call) -> tuple[Kind, tuple[int, ...]]:
@@ -300,7 +283,6 @@ class Phases:
             self._counter.follow(gradients, leaves)
 
     def _of_compiled_code(self, passed: Sequence[Phase], nodes: int, outputs: Any) -> bool:
-        """True if the forward passes of a graph were compiled."""
         words = {phase.entry.words for phase in passed}
         if self._compiled or words <= self._of_compiled:
             return True
@@ -322,8 +304,7 @@ class Phases:
         phase = self._current
         wanted, starts = self._counting and not self.failure, self._counter is None
         if wanted:
-            wanted, phase.tentative = self.known.wants(phase.entry)
-            wanted = wanted or self._owed > 0
+            wanted = self.known.wants(phase.entry) or self._owed > 0
         if wanted and starts and phase.entry.words[0] == "backward" and self._is_of_compiled(phase.entry):
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
             for passed in self._passed:
@@ -377,7 +358,7 @@ class Phases:
             elif counter is not None and counter.sees_all and self._compiled_before == structure.graphs_compiled():
                 of_forward = self._passed[-1].entry if entry.words[0] == "backward" else entry
                 self.known.note(entry, phase.kind, counter.operations, self._real.get(of_forward))
-            elif not phase.tentative and not self.known.has(phase.kind):
+            elif not self.known.has(phase.kind):
                 self.known.doubt(entry, phase.kind)
         if phase.batch:
             if inside.leading and inside.leading == phase.batch[:2]:

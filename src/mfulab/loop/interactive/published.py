@@ -10,11 +10,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mfulab.core.files import opened, parse_json
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from mfulab.core.files import opened
 from mfulab.core.formats import FORMATS
 from mfulab.device import is_gpu
 
@@ -28,7 +31,7 @@ LARGEST = 1 << 16  # bytes of a file
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False))
 class Rate:
     """Recent rate of a process over steps that ended before `unix_s`: its model's FLOPs a second by number format."""
 
@@ -43,16 +46,12 @@ class Rate:
 def folder() -> Path:
     """Folder in which processes of this user publish: below XDG_RUNTIME_DIR, or in the temporary directory."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
-    return (
-        Path(base, "mfulab") if base and Path(base).is_dir() else Path(tempfile.gettempdir(), f"mfulab-{os.getuid()}")
-    )
+    has_own = base and Path(base).is_dir()
+    return Path(base, "mfulab") if has_own else Path(tempfile.gettempdir(), f"mfulab-{os.getuid()}")
 
 
 def why_unsafe(place: Path) -> str | None:
-    """Says why nothing is published in, or read from, a folder: who else may write there chooses what is overwritten.
-
-    None for a folder of this user alone, and for one that does not exist.
-    """
+    """Says why nothing is published in, or read from, a folder that others may write; None for one that is safe."""
     try:
         about = place.lstat()
     except FileNotFoundError:
@@ -69,15 +68,11 @@ def rates(now: Callable[[], float] = time.time) -> list[Rate]:
     import psutil
 
     found: list[Rate] = []
-    if why_unsafe(folder()):
-        return found
-    for file in sorted(folder().glob("*.json")):
+    for file in [] if why_unsafe(folder()) else sorted(folder().glob("*.json")):
         with suppress(OSError, ValueError):
             if not psutil.pid_exists(int(file.stem)):
                 file.unlink()
-                continue
-            rate = _read(file)
-            if now() - rate.unix_s <= STALE_S:
+            elif now() - (rate := _read(file)).unix_s <= STALE_S:
                 found.append(rate)
     return found
 
@@ -87,18 +82,10 @@ def _read(file: Path) -> Rate:
     with opened(file) as content:
         if os.fstat(content.fileno()).st_uid != os.getuid():
             raise ValueError(f"{file}: another user's")
-        told = parse_json(content.read(LARGEST).decode())
-    match told:
-        case {
-            "pid": int(pid),
-            "name": str(name),
-            "device": str(device),
-            "formats": dict(formats),
-            "step_s": int() | float() as step_s,
-            "unix_s": int() | float() as unix_s,
-        } if formats and all(each in FORMATS and isinstance(formats[each], int | float) for each in formats):
-            return Rate(pid, name, device, formats, step_s, unix_s)
-    raise ValueError(f"{file}: no rate")
+        rate = TypeAdapter(Rate).validate_json(content.read(LARGEST))
+    if not rate.formats or rate.formats.keys() - FORMATS.keys():
+        raise ValueError(f"{file}: no rate")
+    return rate
 
 
 class Published:

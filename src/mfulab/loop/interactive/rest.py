@@ -24,22 +24,11 @@ CALL_S = 1e-7  # of the loop's own call, around it
 
 
 class Rest:
-    """Steps like those before, from one watched step to the next; autograd's numbers show others cheaply.
-
-    Args:
-        clock: marks the end of each `group` of steps.
-        nodes: nodes that autograd makes in a step.
-        most: steps after which one is watched.
-        calls: what forward passes and notes of a step are called with; None where looking costs too much.
-        cost: a step's, None if it is not known.
-        samples: a step's, None if they are not known.
-
-    Attributes:
-        ticks: steps so far.
-        compiled: numbers of the steps in which torch compiled.
-        odd: whether the last step was another one.
-        doubtful: whether the next watched step was another one, so that nothing is known of these.
-    """
+    """Steps like those before, from one watched step to the next; autograd's numbers show others cheaply. `clock` marks
+    the end of each `group` of steps, which make `nodes` nodes each, and after `most` of them one is watched. `calls`
+    are what forward passes and notes of a step are called with, None where looking costs too much. `compiled` numbers
+    the steps in which torch compiled. `odd`: the last step was another one; `doubtful`: the next watched one was, so
+    that nothing is known of these."""
 
     __slots__ = (
         "_clock", "_most", "_nodes", "_number", "_wanted", "calls", "compiled", "cost", "doubtful", "group", "marks",
@@ -98,12 +87,8 @@ class Rest:
 
 
 class Steadiness:
-    """Judges from watched steps whether the next ones need to be watched.
-
-    Attributes:
-        last: what showed of the last one; None if that says nothing.
-        step_s: host seconds of a step, of those that were alike.
-    """
+    """Judges from watched steps whether the next ones need to be watched. `last` is what showed of the last one, None
+    if that says nothing; `step_s` are host seconds of a step, of those alike."""
 
     def __init__(self) -> None:
         self._wanted, self._alike, self._began = ENOUGH, 0, 0.0

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -12,11 +12,11 @@ from mfulab.device.compute import allowed_precision
 from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import sources_answered
-from mfulab.loop.interactive.costs import Cost, Format, Phase
-from mfulab.loop.interactive.peaks import WeightedPeaks
+from mfulab.loop.interactive.costs import Cost, Format, Phase, cost_of, cost_of_all
+from mfulab.loop.interactive.peaks import WeightedPeaks, attainable_s
 from mfulab.loop.interactive.phases import Phases
 from mfulab.loop.interactive.rest import Rest
-from mfulab.mfu.utilization import of_peak, product, ratio, tflop_s, total, utilization
+from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total, utilization
 from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
 
 # Steps are cut into as many stretches for the confidence interval.
@@ -32,7 +32,7 @@ HOW_TO_GIVE = (
     " (or batch=, the model's arguments, for a replayed CUDA graph)"
 )
 
-What = Literal["begin", "forward", "optimizer", "step", "skip", "rest", "end"]
+What = Literal["begin", "forward", "optimizer", "step", "skip", "rest", "end", "phase", "phase end"]
 # What bounds steps: the loop's own word, else forward passes, else the optimiser's steps.
 _BOUNDS: tuple[tuple[What, tuple[What, ...]], ...] = (
     ("step", ("begin", "step", "skip")),
@@ -42,20 +42,19 @@ _BOUNDS: tuple[tuple[What, tuple[What, ...]], ...] = (
 
 
 class Mark(NamedTuple):
-    """A moment: how many phases and compilations were over by then; of a rest, the moments of its own steps."""
+    """A moment: how many phases and compilations were over by then; of a rest, the moments of its own steps. `name` is
+    that of a named phase which begins or ends."""
 
     what: What
     phases: int
     compiled: int = 0
     rest: Rest | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: seconds, its FLOPs where they are known, samples that went forward, and what slowed it down.
-
-    It `counted` operators, was `compiled` in part, or was `watched` by hooks.
-    """
+    """One step: seconds, FLOPs and samples where known, whether it `counted`, was `compiled` in part, or `watched`."""
 
     seconds: float
     cost: Cost | None
@@ -76,10 +75,7 @@ class Work:
 
 
 def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, Mark, Mark]]:
-    """Seconds of each step and the marks around it, from the seconds between moments; `skip` ends no step.
-
-    Steps of a rest have its mark on both sides.
-    """
+    """Seconds of each step and the marks around it, twice its own in a rest, from the seconds between moments."""
     kinds = {mark.what if mark.rest is None else "forward" if mark.rest.of_forwards else "step" for mark in marks}
     wanted = next((bounds for what, bounds in _BOUNDS if what in kinds), ())
     moments, found = itertools.accumulate(intervals, initial=0.0), []
@@ -97,16 +93,15 @@ def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[f
             # What follows the last forward pass that nothing watched is of no known kind.
             if before is not None and mark.what != "skip" and not (before[0].rest and mark.what == "end"):
                 found.append((moment - before[1], before[0], mark))
-            before = mark, moment
+            # What follows left-out work up to the next forward pass is no step either.
+            before = None if mark.what == "skip" and "forward" in wanted else (mark, moment)
     return found
 
 
 def steps_of(marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]) -> list[Step]:
     """Steps from their marks and the phases that are `done`."""
     steps: list[Step] = []
-    for mark, cut in itertools.groupby(
-        stretches(marks, intervals), lambda each: each[1] if each[1] is each[2] else None
-    ):
+    for mark, cut in itertools.groupby(stretches(marks, intervals), lambda cut: cut[1] if cut[1] is cut[2] else None):
         if mark is not None and mark.rest is not None:
             steps += _rested(mark.rest, [seconds for seconds, _, _ in cut])
             continue
@@ -115,6 +110,28 @@ def steps_of(marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, 
             counted, compiled = any(phase.counted for phase in inside), before.compiled != after.compiled
             steps.append(Step(seconds, phases.cost(inside), samples_of(inside), counted, compiled))
     return steps
+
+
+def named_stretches(
+    marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]
+) -> Iterator[tuple[str, Step]]:
+    """Gives the name of each named phase that ended, and its stretch; one inside another is part of both."""
+    moments = itertools.accumulate(intervals, initial=0.0)
+    begun: list[tuple[Mark, float]] = []
+    for mark in marks:
+        if mark.rest is not None:
+            begun = []
+            for _ in zip(mark.rest.sizes(), moments, strict=False):
+                pass
+            continue
+        moment = next(moments)
+        if mark.what == "phase":
+            begun.append((mark, moment))
+        elif mark.what == "phase end" and begun:
+            before, since = begun.pop()
+            inside = done[before.phases : mark.phases]
+            counted, compiled = any(phase.counted for phase in inside), before.compiled != mark.compiled
+            yield mark.name, Step(moment - since, phases.cost(inside), samples_of(inside), counted, compiled)
 
 
 def _rested(rest: Rest, seconds: Sequence[float]) -> list[Step]:
@@ -181,7 +198,7 @@ def work_of_batch(steps: Sequence[Step], models: Sequence[torch.nn.Module], batc
     if not models:
         return _unknown("batch= needs model= as well")
     try:
-        cost = count_call(models[0], batch, backward=models[0].training)
+        cost = cost_of(count_call(models[0], batch, backward=models[0].training).operations)
     except CountError as error:
         return _unknown(f"{error}; give flops_per_step=")
     return same_work(steps, cost, Reading(cost.model, "", "counted of `batch` on tensors without data"))
@@ -189,7 +206,7 @@ def work_of_batch(steps: Sequence[Step], models: Sequence[torch.nn.Module], batc
 
 def same_work(steps: Sequence[Step], cost: Cost, reading: Reading) -> Work:
     """Work of steps that all cost the same."""
-    return Work(cost.times(len(steps)), len(steps), sum(step.seconds for step in steps), reading)
+    return Work(cost_of_all([(cost, len(steps))]), len(steps), sum(step.seconds for step in steps), reading)
 
 
 def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
@@ -201,13 +218,13 @@ def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
         return _unknown(f"{phases.known.differing or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
     counts = Counter(id(step.cost) for step in known)
     costs = {id(cost): cost for step in known if (cost := step.cost) is not None}
-    total = sum((cost.times(counts[place]) for place, cost in costs.items()), Cost())
+    total = cost_of_all([(cost, counts[place]) for place, cost in costs.items()])
     if not total.model:
         return _unknown(f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}")
     counted, derived = phases.known.numbers
     parts = [f"operators of {counted} kinds of phases, each counted once"]
     if derived:
-        parts.append(f"{derived} kinds follow from counted ones of other lengths")
+        parts.append(f"{derived} kinds cost what counted ones of as many elements cost")
     if phases.unused:
         parts.append(f"did not run and cost nothing: {', '.join(phases.unused)}")
     if left := len(steps) - len(known):
@@ -249,11 +266,9 @@ def shares(
     clock_mhz: float | None,
     peaks: Callable[[Mapping[Format, int], Mapping[Format, int]], WeightedPeaks],
 ) -> tuple[dict[str, Any], Readings]:
-    """Columns of FLOPs, MFU and HFU, and why some are missing. They take the mean step, since all FLOPs count.
-
-    `dtype` is that of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not
-    reported; `peaks` gives the peaks of FLOPs by format, needed and executed.
-    """
+    """Columns of FLOPs, MFU and HFU of the mean step, since all FLOPs count, and why some are missing. `dtype` is that
+    of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not reported; `peaks`
+    gives the peaks of FLOPs by format, needed and executed."""
     readings = {"flops": work.reading}
     if work.total is None:
         precision = allowed_precision(dtype, device, convolutions=False)
@@ -277,7 +292,16 @@ def shares(
         executed_compute=found.executed if whole else {},
         memory={},
     )
+    best_s, why = attainable_s(total, found, device, work.steps)
+    mfu = found_shares["mfu_percent"]
+    attainable = product(mfu, ratio(work.seconds / work.steps, best_s))
+    if mfu is None:
+        why = "MFU is not known"
+    elif attainable is not None and attainable < mfu:
+        attainable, why = None, "it ran above this roofline: a cache held operands, or a ceiling was disturbed"
+    readings["attainable_mfu_percent"] = Reading(attainable, "%", "roofline of each product", reason=why)
     return {
+        "attainable_mfu_percent": attainable,
         "uncounted_operators": ", ".join(sorted(total.uncounted)) or None,
         "flops": needed,
         "executed_flops": executed,
@@ -288,6 +312,27 @@ def shares(
     }, readings
 
 
+def named_row(
+    stretches: Sequence[Step], steps: Sequence[Step], phases: Phases, columns: Callable[[Work], tuple[Any, Readings]]
+) -> dict[str, Any]:
+    """Row of a named phase: calls, times, FLOPs and shares of a call, and the share of the steps' time. Stretches under
+    the counter are timed only where there is no other; `columns` makes shares of work."""
+    whole = [stretch for stretch in stretches if not stretch.counted and not stretch.compiled] or stretches
+    shown, readings = columns(counted_work(whole, phases))
+    mean_s = sum(stretch.seconds for stretch in whole) / len(whole)
+    timed = steady(steps, 0.0)
+    step_s = len(steps) * sum(step.seconds for step in timed) / len(timed) if steps else None
+    return {
+        "calls": len(stretches),
+        "only_counted": all(stretch.counted for stretch in stretches),
+        "time_s": Stats([stretch.seconds for stretch in whole]).median,
+        "mean_s": mean_s,
+        "step_percent": percent(mean_s * len(stretches), step_s),
+        "reason": next((each.reason for each in readings.values() if each.reason), None),
+        **shown,
+    }
+
+
 def merged(laps: Sequence[tuple[float, Readings]]) -> Readings:
     """Readings of laps as those of all: means weighted by the laps' seconds, sums and largest values."""
     if len(laps) == 1:
@@ -296,21 +341,18 @@ def merged(laps: Sequence[tuple[float, Readings]]) -> Readings:
     for name in dict.fromkeys(name for _, readings in laps for name in readings):
         of_all = [(seconds, readings[name]) for seconds, readings in laps if name in readings]
         known = [(seconds, each, each.value) for seconds, each in of_all if each.value is not None]
-        if not known:
-            found[name] = of_all[0][1]
-            continue
-        value = sum(seconds * value for seconds, _, value in known) / sum(seconds for seconds, _, _ in known)
-        if name in _SUMMED or name in _LARGEST:
-            value = (sum if name in _SUMMED else max)(value for _, _, value in known)
-        found[name] = replace(known[-1][1], value=value, window_s=total(*(each.window_s for _, each, _ in known)))
+        found[name] = of_all[0][1]
+        if known:
+            whole, values = sum(seconds for seconds, *_ in known), [value for *_, value in known]
+            mean = sum(seconds * value for seconds, _, value in known) / whole
+            value = sum(values) if name in _SUMMED else max(values) if name in _LARGEST else mean
+            found[name] = replace(known[-1][1], value=value, window_s=total(*(each.window_s for _, each, _ in known)))
     return found
 
 
 def as_job(ranks: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """The job's values from those of its ranks: `flops`, `executed_flops` and `seconds` of a mean step, `mfu_percent`.
-
-    What a rank does not know the job does not know either. A rank's peak follows from its own MFU.
-    """
+    """The job's values from those of its ranks' mean steps. What a rank does not know the job does not know either. A
+    rank's peak follows from its own MFU."""
     seconds = [rank["seconds"] for rank in ranks]
     slowest = max(range(len(ranks)), key=lambda place: seconds[place] or 0.0)
     longest = seconds[slowest]

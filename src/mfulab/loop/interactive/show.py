@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mfulab.core.language import Texts, verdicts
-from mfulab.core.language.quantities import percent
+from mfulab.core.language.quantities import percent, quantity
 from mfulab.core.terminal import Terminal
 from mfulab.device.samplers.reading import Reading
 from mfulab.mfu import ladder
@@ -33,18 +33,14 @@ def bar(percent: float) -> str:
 
 
 def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], language: str = "en") -> Table:
-    """The rungs of the ladder that were measured, those beside its falling order dimmed.
-
-    If the first is missing, its reason stands in place of a bar.
-    """
+    """The measured rungs of the ladder, those beside its order dimmed; why the first is missing in place of a bar."""
     table, names = Table(box=None, pad_edge=False, show_header=False), Texts(language, "rungs")
     measured, first = ladder.measured(values), ladder.RUNGS[0].column
     drop = ladder.largest_drop(values)
     if first in readings and all(rung.column != first for rung in measured):
         table.add_row(names(first), "—", Text(names.said(readings[first].reason), style="dim"))
     for rung in measured:
-        lost = drop is not None and rung.column == drop.below.column
-        style = "dim" if not rung.falls else "yellow" if lost else "green"
+        style = "dim" if not rung.falls else "yellow" if drop and rung.column == drop.below.column else "green"
         table.add_row(names(rung.column), f"{rung.percent:6.1f} %", Text(bar(rung.percent), style=style))
     return table
 
@@ -68,15 +64,26 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
         "memory_bytes": lambda size: text("memory", gigabytes=f"{size / 1e9:.2f}"),
     }
     parts += [shown(value) for name, shown in rest.items() if (value := values.get(name)) is not None]
-    if values.get("counted_steps") and not values.get("only_counted"):
-        parts.append(text("counted", count=values["counted_steps"]))
-    if values.get("compiled_steps"):
-        parts.append(text("compiled", count=values["compiled_steps"], places=values.get("compiled_places")))
-    if values.get("watched_steps"):
-        parts.append(text("watched", count=values["watched_steps"]))
+    for key in ("counted", "compiled", "watched"):
+        if (count := values.get(f"{key}_steps")) and not (key == "counted" and values.get("only_counted")):
+            parts.append(text(key, count=count, places=values.get(f"{key}_places")))
     if values.get("slow_places"):
         parts.append(text("slow", places=values["slow_places"]))
     return " · ".join(parts)
+
+
+def phases_table(phases: Mapping[str, Mapping[str, Any]], language: str = "en") -> Table:
+    """A line a named phase: time of a call, share of the step, FLOPs, and MFU or why there is none."""
+    table, text = Table(box=None, pad_edge=False, show_header=False), Texts(language, "measured")
+    for name, values in phases.items():
+        mfu, share = values["mfu_percent"], values["step_percent"]
+        cells = [name, f"{1e3 * values['mean_s']:.3f} ms × {values['calls']}"]
+        cells.append("" if share is None else text("of_step", share=share))
+        cells.append("" if values["flops"] is None else quantity(values["flops"], "FLOP"))
+        why = text("only_counted_phase") if values["only_counted"] else values["reason"] or ""
+        cells.append(f"MFU {percent(mfu)} % {bar(mfu)}" if mfu is not None and not values["only_counted"] else why)
+        table.add_row(*map(Text, cells))
+    return table
 
 
 def show(window: Any, console: Terminal | None = None, language: str = "en") -> None:
@@ -101,9 +108,21 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
     if values.get("windows") and values.get("time_ci_low_s") is None:
         lines.append(Text(text("no_interval", count=values["windows"]), style="dim"))
     lines.append(ladder_table(values, readings, language))
+    if phases := getattr(window, "phases", None):
+        lines.append(phases_table(phases, language))
     shares = ((text(word), values.get(f"mfu_{word.removeprefix('of_')}_percent")) for word in WORDS)
     if parts := [text("share", share=percent(value), of=name) for name, value in shares if value is not None]:
         lines.append(Text(f"MFU: {', '.join(parts)}"))
+    if (ofu := values.get("expected_mfu_percent")) is not None:
+        corrected = values.get("ofu_percent")
+        lines.append(
+            Text(
+                text("ofu", share=percent(ofu)) + (text("ofu_corrected", share=percent(corrected)) if corrected else "")
+            )
+        )
+    if (attainable := values.get("attainable_mfu_percent")) is not None:
+        gap = attainable - values["mfu_percent"]
+        lines.append(Text(text("attainable", share=percent(attainable), gap=percent(gap))))
     if verdict is not None:
         cause = Texts(language).name("cause", verdict.cause)
         reason = verdicts.sentence(verdict.reason.key, verdict.reason.numbers, language)
@@ -111,7 +130,10 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
         lines.append(Text.assemble((f"{cause}: ", "bold yellow"), (reason, "yellow")))
         lines.append(Text(text("try", advice=advice), style="cyan"))
         lines += [Text(text("look", flag=flag), style="red") for disturbing, flag in said if not disturbing]
-    for name, label in (("flops", "FLOPs"), ("mfu_percent", "MFU"), ("peak_tflop_s", text("peak"))):
-        if name in readings and readings[name].value is None:
+    for name, label in (
+        *(("flops", "FLOPs"), ("mfu_percent", "MFU"), ("peak_tflop_s", text("peak"))),
+        ("attainable_mfu_percent", text("attainable_name")),
+    ):
+        if name in readings and readings[name].value is None and readings[name].reason:
             lines.append(Text(f"{label}: {readings[name].reason}", style="dim"))
     (console or Terminal()).print(Group(*lines))

@@ -26,6 +26,9 @@ CHEAP = frozenset(
 )
 
 
+Spans = Sequence[tuple[int, int]]
+
+
 class Inside(NamedTuple):
     """Summary of what ran: hashes of modules in order and of shapes given to those with parameters; the elements of
     these; the first two dimensions of the first tensor whose second is the batch (`batch_first=False`)."""
@@ -37,11 +40,7 @@ class Inside(NamedTuple):
 
 
 class Structure:
-    """Notes every module that the thread calls, from one `take` to the next; compiled code shows none.
-
-    Args:
-        models: noted by their caller, with `note`, once it knows that a phase begins.
-    """
+    """Notes every module that the thread calls, from one `take` to the next; its caller notes `models` itself."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
         self._roots, self._thread = frozenset(map(id, models)), threading.get_ident()
@@ -59,15 +58,9 @@ class Structure:
         if not self._noted:
             return _NOTHING
         shapes, elements = hash(tuple(self._given)) if self._given else 0, sum(map(math.prod, self._given))
-        found = Inside(self._modules(), shapes, elements, self._leading)
+        found = Inside(_hash(self._noted), shapes, elements, self._leading)
         self._noted, self._given, self._leading = [], [], ()
         return found
-
-    def _modules(self) -> int:
-        try:
-            return hash(tuple(self._noted))
-        except TypeError:  # a module's own `stride` may be a list
-            return hash(repr(self._noted))
 
     def note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         """Notes a call."""
@@ -75,7 +68,7 @@ class Structure:
         if "_graph" in held or "_parameters" not in held:
             return  # a traced one: torch runs such under its own operators too, in whatever order
         if len(noted) > MOST_NOTED:
-            noted[:] = [self._modules()]
+            noted[:] = [_hash(noted)]
         if not (own := held["_parameters"]):
             noted.append(type(module))
             return
@@ -101,6 +94,13 @@ class Structure:
 
 
 _NOTHING = Inside()
+
+
+def _hash(noted: list[Any]) -> int:
+    try:
+        return hash(tuple(noted))
+    except TypeError:  # a module's own `stride` may be a list
+        return hash(repr(noted))
 
 
 def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -176,14 +176,9 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return in_place or hasattr(module, "_orig_mod") or hasattr(module.forward, "_torchdynamo_orig_callable")
 
 
-def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> int:
-    """The operators that may cost FLOPs in the graph of a backward pass, and the shapes of their results and weights.
-
-    Args:
-        outputs: what the backward pass begins from.
-        begin: autograd's number from which on nodes count.
-        spans: beginnings and ends of the numbers that do not, in order.
-    """
+def graph_hash(outputs: Any, begin: int, spans: Spans) -> int:
+    """The operators that may cost FLOPs in the graph of a backward pass from `outputs`, by shapes of results and
+    weights; nodes before `begin` and inside `spans`, in order, do not count."""
     code, starts = 0, [start for start, _ in spans]
     for node in nodes_of(outputs):
         number = node._sequence_nr()
@@ -205,13 +200,9 @@ class GraphsSeen:
         self._made: dict[tuple[Any, ...], int] = {}
         self._of_operators: set[Any] = set()
 
-    def made(
-        self, entry: Any, inside: Inside, nodes: int, outputs: Any, begin: int, spans: Sequence[tuple[int, int]]
-    ) -> int:
-        """Hash of the part of a graph that costs FLOPs and that no model's forward made.
-
-        It is looked through once for as many `nodes` made by as many modules, and each time where no module tells.
-        """
+    def made(self, entry: Any, inside: Inside, nodes: int, outputs: Any, begin: int, spans: Spans) -> int:
+        """Hash of the part of a graph that costs FLOPs and that no model's forward made: looked through once for as
+        many `nodes` by as many modules, and each time where no module tells."""
         seen = entry, inside.modules, nodes, len(spans)
         if not (inside.modules and seen in self._made):
             self._made[seen] = graph_hash(outputs, begin, spans)

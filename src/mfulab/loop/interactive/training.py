@@ -12,17 +12,9 @@ Log = Callable[[dict[str, float]], object]
 
 
 class TrainingWindow:
-    """Base of a callback: its window opens after `warm_up` steps, is logged every `every`, and shown at the end.
-
-    Args:
-        every: steps from one report to the next.
-        warm_up: steps that are not measured.
-        job: a folder in which the whole training is kept, from the process's start: see `mfulab goodput`.
-        options: of `mfulab.measure`.
-
-    Attributes:
-        window: the `mfulab.measure` window; None before the first steps are over.
-    """
+    """Base of a callback: its window opens after `warm_up` steps, is logged every `every`, and shown at the end. The
+    whole training is kept in the folder `job`, from the process's start: see `mfulab goodput`. `options` are those of
+    `mfulab.measure`. `window` is None before the first steps are over."""
 
     def __init__(self, *, every: int = 50, warm_up: int = 3, job: Any = None, **options: Any) -> None:
         if every < 1 or warm_up < 1:
@@ -33,7 +25,6 @@ class TrainingWindow:
         self.journal = journal_of(job)
 
     def _mark(self, span: str, step: int | None = None, **facts: Any) -> None:
-        """Says in the journal what ran since the last mark."""
         if self.journal:
             self.journal.mark(span, step, **facts)
 
@@ -46,7 +37,6 @@ class TrainingWindow:
         self._steps = 0
 
     def _step(self, models: Callable[[], Models], log: Log, done: int) -> None:
-        """Notes the end of a step; `done` steps of the training are then over."""
         self._steps += 1
         if self.journal:
             self.journal.step(done)
@@ -61,7 +51,6 @@ class TrainingWindow:
             self._mark("measuring")
 
     def _skip(self, span: str) -> None:
-        """Leaves out what ran since the last step: `evaluation` or `checkpoint`."""
         self._mark(span)
         if self.window is not None:
             self.window.skip()

@@ -8,38 +8,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mfulab.flops.count import Count, CountError, count
-from mfulab.loop.interactive.costs import Cost, cost_of
 
 
 def flops_of(model: torch.nn.Module, batch: Any, backward: bool | None = None) -> int:
-    """FLOPs that one call of `model` needs, and those of its backward pass: for `measure(flops_per_step=)`.
-
-    They are counted from shapes: before a model is sharded, or where a wrapper cannot be counted. A warning names
-    modules that this batch does not run, such as the tower of a model that reads images.
-
-    Args:
-        batch: a tensor, a tuple or a dict of arguments, as one rank gets them.
-        backward: whether a backward pass follows; by default if the model is in training mode.
-
-    Raises:
-        CountError: its forward needs data; the message names the layer.
-    """
-    counted = _count(model, batch, model.training if backward is None else backward)
+    """FLOPs that one call of `model` needs, and those of its backward pass: for `measure(flops_per_step=)`. They are
+    counted from shapes: before a model is sharded, or where a wrapper cannot be counted. A warning names modules that
+    this batch (a tensor, a tuple or a dict of one rank's arguments) does not run. Without `backward` a backward pass
+    follows in training mode. Raises CountError, which names the layer, if the forward needs data."""
+    counted = count_call(model, batch, model.training if backward is None else backward)
     if counted.unused:
         warnings.warn(f"mfulab: did not run and cost nothing: {', '.join(counted.unused)}", stacklevel=2)
     return counted.operations.model_flops
 
 
-def count_call(model: torch.nn.Module, batch: Any, backward: bool) -> Cost:
-    """Cost of what `flops_of` counts. Raises CountError as it does."""
-    return cost_of(_count(model, batch, backward).operations)
-
-
-def _count(model: torch.nn.Module, batch: Any, backward: bool) -> Count:
-    """One call of `model` with a batch as of `flops_of`, and its backward pass from every output that has a gradient.
-
-    Neither the model nor its state is touched.
-    """
+def count_call(model: torch.nn.Module, batch: Any, backward: bool) -> Count:
+    """One call of `model` with a batch as of `flops_of`, and its backward pass; neither it nor its state is touched."""
     arguments, keywords = ((), batch) if isinstance(batch, dict) else (batch, {})
     if not isinstance(arguments, tuple):
         arguments = tuple(arguments) if isinstance(arguments, list) else (arguments,)

@@ -20,6 +20,7 @@ import threadpoolctl
 import torch
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.formats import Format
 from mfulab.core.groups import KernelConfig
 from mfulab.core.measurement import Measured
 from mfulab.device import GPU, ByKind, is_gpu, require_cuda, vendors
@@ -29,22 +30,19 @@ from mfulab.device.gpu import uuid_of
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
 from mfulab.device.samplers.reading import sampling
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
-from mfulab.kernels.formats import Format, format_of
 from mfulab.kernels.occupancy import occupancy_percent
-from mfulab.kernels.reference import reference_for
+from mfulab.kernels.torch_scaled import reference_for
 from mfulab.kernels.verification import Check, Operands, check, exact_product, random_operands
 from mfulab.measurements.bench_matmul import BenchMatmulConfig, MatmulRow
 from mfulab.timing.device_timer import DeviceTimer
 from mfulab.timing.instruments import Instruments
-from mfulab.timing.pace import is_short
+from mfulab.timing.pace import Pace, is_short, pace_for
 from mfulab.timing.probe import packed
-from mfulab.timing.repetitions import LONGEST_SPIN_S, Budget, Call, HostTimer, Repetition, Timer, interleave, summarise
+from mfulab.timing.repetitions import LONGEST_SPIN_S, Budget, Call, HostTimer, Repetition, interleave, summarise
 from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
 
-WINDOWS = ByKind(cpu=2, gpu=3)  # of each process
-WINDOW_S = ByKind(cpu=0.2, gpu=0.1)
-WARM_UP_S = ByKind(cpu=0.4, gpu=0.3)
-PATIENCE_S = ByKind(cpu=1.0, gpu=1.0)
+# Of each process; a matmul is steady once nvbench's rule says so.
+PACE = ByKind(cpu=Pace(2, 0.2, 0.4, 0.0, patience_s=1.0), gpu=Pace(3, 0.1, 0.3, 0.0, patience_s=1.0))
 # What goes around the matmul is repeated for so long: most of it after other libraries' threads have ceased to spin.
 AROUND_S = ByKind(cpu=LONGEST_SPIN_S, gpu=0.0)
 
@@ -53,8 +51,6 @@ BURST_S, REST_S = 0.02, 2.0  # of calls before any power limit acts, and of the 
 
 @dataclass(frozen=True)
 class _Bench:
-    """One kernel with one shape and number format on a device; `threads` are a CPU's."""
-
     config: BenchMatmulConfig
     device: str
     kernel: MatmulKernel
@@ -76,7 +72,11 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     allocation_s = median_wall_s(allocate, 3, around_s) if bench.is_around else None
     operands = random_operands(shape, form, bench.device, config.seed)
     exact = exact_product(operands.a, operands.b)
-    call, first_call_s, returned = _first_call(bench, operands)
+    with _packages_of(config.kernel):
+        call = _Bound(bench.kernel, operands)
+        operands.poison()
+        with _launched_with(call.launch):
+            first_call_s, returned = _one(call)
     before = check(_result(operands, returned), exact, form, shape.k)
     row = _row(bench, before)
     if not before.correct:
@@ -106,7 +106,7 @@ def _prepare(config: BenchMatmulConfig) -> _Bench:
     if is_gpu(config.device.type) and device == "cpu":
         raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
     settle()
-    shape, form = Shape(*config.shape), format_of(config.precision)
+    shape, form = Shape(*config.shape), config.precision.form
     module, _, name = config.kernel.target.rpartition(".")
     with _packages_of(config.kernel):
         kernel: MatmulKernel = getattr(importlib.import_module(module), name)(form.name, config.kernel.block)
@@ -119,17 +119,7 @@ def _prepare(config: BenchMatmulConfig) -> _Bench:
     return _Bench(config, device, kernel, shape, form, threads)
 
 
-def _first_call(bench: _Bench, operands: Operands) -> tuple["_Bound", float, torch.Tensor | None]:
-    """The kernel bound to its operands, the seconds of its first call, and what that returned."""
-    with _packages_of(bench.config.kernel):
-        call = _Bound(bench.kernel, operands)
-        operands.poison()
-        with _launched_with(call.launch):
-            return call, *_one(call)
-
-
 def _row(bench: _Bench, checked: Check) -> MatmulRow:
-    """All that is known without a clock, after the first call: a kernel that tunes itself is tuned now."""
     kernel, shape, form = bench.kernel, bench.shape, bench.form
     launch, resources = kernel.launch(shape), kernel.resources()
     static = resources.shared_memory_bytes
@@ -138,17 +128,11 @@ def _row(bench: _Bench, checked: Check) -> MatmulRow:
         family=kernel.family,
         after=kernel.after,
         adds=kernel.adds,
-        batch=shape.batch,
-        m=shape.m,
-        n=shape.n,
-        k=shape.k,
-        effective_precision=checked.effective_precision,
+        **shape._asdict(),
+        **asdict(checked),
         first_calls=bench.config.first_calls,
         flops=shape.flops,
         bytes_moved=shape.bytes_moved(*(getattr(torch, name).itemsize for name in (form.operand, form.output))),
-        relative_error=checked.relative_error,
-        max_absolute_error=checked.max_absolute_error,
-        tolerance=checked.tolerance,
         block=json.dumps(launch.block) if launch.block else None,
         grid=json.dumps(launch.grid) if launch.grid else None,
         registers=resources.registers,
@@ -162,7 +146,6 @@ def _row(bench: _Bench, checked: Check) -> MatmulRow:
 def _timed(
     bench: _Bench, call: "_Bound", operands: Operands, exact: torch.Tensor, row: MatmulRow, instruments: Instruments
 ) -> list[Repetition]:
-    """Times the first calls and all repetitions; fills what the machine did meanwhile."""
     probe = instruments.probe
     started = time.perf_counter()
     if bench.config.replicate == 1 and (count := bench.config.first_calls):
@@ -194,16 +177,12 @@ def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
 
 
 def _fill_burst(row: MatmulRow, call: Call, device: torch.device, time_s: float) -> None:
-    """Times a short group behind a rest, and reads the power of this and of sustained work."""
     timer, calls = DeviceTimer(device), math.ceil(BURST_S / time_s)
     read, seen = vendors.of(uuid := uuid_of(device)).probe(uuid, os.getpid()), dict[str, float | None]()
     timer.during = lambda: seen.update(read())
     burst = timer.burst(call, calls, REST_S)
-    row.burst_time_s, row.burst_clock_mhz, row.burst_power_w = (
-        burst.time_s,
-        burst.clock_mhz,
-        seen.get("instant_power_w"),
-    )
+    row.burst_time_s, row.burst_clock_mhz = burst.time_s, burst.clock_mhz
+    row.burst_power_w = seen.get("instant_power_w")
     timer.settle(call, calls, time_s)
     timer.time(call, calls)
     row.power_w = seen.get("instant_power_w")
@@ -233,8 +212,6 @@ def _launched_with(launch: Launch) -> Iterator[None]:
 
 
 class _Bound:
-    """A kernel as a call without arguments."""
-
     def __init__(self, kernel: MatmulKernel, operands: Operands) -> None:
         self.kernel, self.operands = kernel, operands
         batch, m, n = operands.c.shape
@@ -250,36 +227,18 @@ class _Bound:
         return self.kernel.run(*self.prepared, launch=self.launch)
 
 
-def _timer(bench: _Bench, device: torch.device) -> Timer:
-    timing = bench.config.timing
-    if not is_gpu(device):
-        return HostTimer(cpu().last_level_cache_bytes)
-    short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if is_short(bench.device, timing) else ()
-    return DeviceTimer(device, *short)
-
-
 def _budget(bench: _Bench) -> Budget:
-    timing, device = bench.config.timing, bench.device
-    windows = timing.windows or WINDOWS[device]
-    time_s = windows * (timing.window_time_s or WINDOW_S[device])
-    longest = 10 if device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
-    return Budget(
-        warm_up_s=timing.warm_up_time_s or WARM_UP_S[device],
-        time_s=time_s,
-        limit_s=min(longest * time_s, timing.time_limit_s / 4),
-        least_rounds=windows,
-        patience_s=PATIENCE_S[device] if timing.patience_s is None else timing.patience_s,
-        precision=timing.relative_precision,
-    )
+    timing, pace = bench.config.timing, pace_for(bench.device, bench.config.timing, PACE)
+    time_s = pace.windows * pace.window_s
+    longest = 10 if bench.device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
+    limit_s = min(longest * time_s, timing.time_limit_s / 4)
+    return Budget(pace.warm_up_s, time_s, limit_s, pace.windows, pace.patience_s, pace.precision)
 
 
 def _repeated(
     bench: _Bench, call: "_Bound", operands: Operands, exact: torch.Tensor, row: MatmulRow, instruments: Instruments
 ) -> list[Repetition]:
-    """Repeats the kernel beside the library, where that has the matmul; leaves other inputs behind.
-
-    Fills the row's columns of the reference's name and of the machine's states.
-    """
+    """Repeats the kernel beside the library, where that has the matmul; leaves other inputs behind."""
     contestants = {bench.config.kernel.name: call}
     if (reference := reference_for(call.kernel, bench.device, call.shape)) is not None:
         # Its own output: the kernel's is checked again afterwards.
@@ -292,8 +251,10 @@ def _repeated(
         for contestant in contestants.values():
             contestant.prepare()
 
-    timer, watch, best = _timer(bench, operands.c.device), instruments.probe, instruments.best
-    timed = interleave(contestants, timer, _budget(bench), refresh, watch, best)
+    timing, device = bench.config.timing, operands.c.device
+    short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if is_short(bench.device, timing) else ()
+    timer = DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
+    timed = interleave(contestants, timer, _budget(bench), refresh, instruments.probe, instruments.best)
     row.probes = packed(timed.states, torch.get_num_threads())
     row.disturbed_windows = len({one.round for one in timed.repetitions if one.disturbed})
     row.repeated_windows = timed.repeated
@@ -341,7 +302,6 @@ def _allocate(shape: Shape, form: Format, device: str) -> None:
 
 
 def _one(call: Call) -> tuple[float, torch.Tensor | None]:
-    """Seconds of one call alone, and what it returned."""
     synchronise()
     started = time.perf_counter()
     returned = call()

@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 
-from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import UnreadableError, read_csv
-from mfulab.core.groups import PrecisionConfig
+from mfulab.core.groups import DeviceConfig, PrecisionConfig
 from mfulab.core.measurement import Measured
 from mfulab.core.replicates import base_name
 from mfulab.device import is_gpu
-from mfulab.device.compute import allow_tf32, effective_precision, emulated, prepare
+from mfulab.device.compute import emulated, prepare, use_precision
 from mfulab.device.gpu import properties_of
 from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import memory_peak_gb_s
@@ -34,7 +33,7 @@ def measure(config: CeilingsConfig, folder: Path) -> Measured:
     if config.precision is None:
         samples = _memory(row, device, search)
     else:
-        samples = _matmuls(row, config, config.precision, device, _found_before(folder), search)
+        samples = _matmuls(row, config.device, config.precision, device, folder, search)
     if clocks := [sample["clock_mhz"] for sample in samples if sample.get("clock_mhz")]:
         row.clock_mhz = fmean(clocks)
     row.measured_s = time.perf_counter() - began
@@ -43,24 +42,15 @@ def measure(config: CeilingsConfig, folder: Path) -> Measured:
 
 
 def _matmuls(
-    row: CeilingRow,
-    config: CeilingsConfig,
-    precision: PrecisionConfig,
-    device: torch.device,
-    only: tuple[str, str] | None,
-    search: Search,
+    row: CeilingRow, asked: DeviceConfig, precision: PrecisionConfig, device: torch.device, folder: Path, search: Search
 ) -> list[dict[str, Any]]:
-    """Fills the fastest matmul and the computed peak; nothing is sampled where the number format is emulated."""
-    effective = effective_precision(precision, device)
+    effective = use_precision(precision, device)
     reason = emulated(effective, device)
-    if reason and effective not in config.device.peak_tflop_s:
+    if reason and effective not in asked.peak_tflop_s:
         row.emulated, row.message = True, f"{reason}: {effective} is emulated, and MFU in it divides by fp32's ceiling"
         return []
-    if precision.tf32 and effective != "tf32":
-        raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later; matmuls here stay fp32")
-    allow_tf32(precision.tf32)
-    samples = sweep_matmuls(effective, device, search, only)
-    peak = peak_of(device, torch.get_num_threads(), effective, config.device)
+    samples = sweep_matmuls(effective, device, search, _found_before(folder))
+    peak = peak_of(device, torch.get_num_threads(), effective, asked)
     row.emulated = False
     row.measured_with, row.measured_shape, row.measured_tflop_s, row.burst_tflop_s = fastest_matmul(samples, device)
     row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
@@ -82,7 +72,6 @@ def _found_before(folder: Path) -> tuple[str, str] | None:
 
 
 def _memory(row: CeilingRow, device: torch.device, search: Search) -> list[dict[str, Any]]:
-    """Fills the triad's bandwidth and, where the device tells its memory's clock and bus, the computed one."""
     samples = sweep_triad(device, search)
     row.measured_gb_s = best_bandwidth(samples, device)
     row.measured_shape = str(samples[0]["elements"])

@@ -1,22 +1,156 @@
 """Has one other tool count a model's forward pass, and says how far it is from ours and why."""
 
 import json
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from io import StringIO
+from itertools import chain, combinations
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import nn
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.language.quantities import quantity
 from mfulab.core.measurement import Measured
-from mfulab.flops.explain import explain, kinds_of_layers
-from mfulab.flops.other_counters import count_by, counter_version
+from mfulab.flops.counter import Operations
 from mfulab.measurements.compare_counters import CompareCountersConfig, CounterRow
 from mfulab.models.build import LogitsOnly, build, make_batch
 from mfulab.models.counted import count_model
 
+OtherCounter = Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
+
+
+class OtherCount(NamedTuple):
+    """Result of a tool for one forward pass."""
+
+    printed: float  # the tool's own number
+    unit: str  # of that number: `FLOP`, `MAC`, `MAC a sample`, or `MAC, called FLOP`
+    flops: float  # the same, two a multiply-add
+    uncounted: dict[str, int]  # operators that the tool itself says it passed over, with their calls
+
+
+def counter_version(counter: OtherCounter) -> str | None:
+    """The installed version; None if the tool is not installed."""
+    try:
+        return version(counter)
+    except PackageNotFoundError:
+        return None
+
+
+def count_by(counter: OtherCounter, model: nn.Module, inputs: torch.Tensor) -> OtherCount:
+    """Has a tool count one forward pass of a model that returns a tensor, in evaluation mode, without its own prints.
+
+    Raises:
+        ImportError: it is not installed.
+        Exception: whatever the tool raises on a model that it cannot count.
+    """
+    with redirect_stdout(StringIO()):
+        printed, unit, *uncounted = _counted(counter, model, inputs)
+    factor = {"FLOP": 1, "MAC a sample": 2 * len(inputs)}.get(unit, 2)
+    return OtherCount(printed, unit, factor * printed, dict(*uncounted))
+
+
+def _counted(counter: OtherCounter, model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
+    match counter:
+        case "torch":
+            from torch.utils.flop_counter import FlopCounterMode
+
+            # Without no_grad: torch's counter is used as its documentation shows it.
+            with FlopCounterMode(display=False) as mode:
+                model(inputs)
+            return mode.get_total_flops(), "FLOP"
+        case "fvcore":
+            from fvcore.nn import FlopCountAnalysis
+
+            analysis = FlopCountAnalysis(model, inputs)
+            analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
+            return analysis.total(), "MAC, called FLOP", analysis.unsupported_ops()
+        case "calflops":
+            from calflops import calculate_flops
+
+            silent = {"print_results": False, "print_detailed": False, "output_as_string": False}
+            return calculate_flops(model, args=[inputs], **silent)[0], "FLOP"
+        case "ptflops":
+            from ptflops import get_model_complexity_info
+
+            silent = {"as_strings": False, "print_per_layer_stat": False, "verbose": False}
+            shape = tuple(inputs.shape[1:])
+            macs, _ = get_model_complexity_info(model, shape, input_constructor=lambda shape: inputs, **silent)
+            if macs is None:
+                raise RuntimeError("ptflops gave no number and no reason")
+            return macs, "MAC a sample"
+        case "thop":
+            from thop import profile
+
+            return profile(model, inputs=(inputs,), verbose=False)[0], "MAC"
+        case "deepspeed":
+            from deepspeed.profiling.flops_profiler import get_model_profile
+
+            return get_model_profile(model, args=[inputs], print_profile=False, as_string=False)[0], "FLOP"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Explanation of a difference."""
+
+    left_out: Mapping[str, int]  # kinds of layers, each with its FLOPs, whose absence explains the number
+    other_flops: float  # what remains beside them: elementwise operators that the tool counts too
+    holds: bool  # whether the rest is small enough to be elementwise operators
+    twice: Mapping[str, int] = field(default_factory=dict)  # in a layer and again in its function, or on another rank
+
+    def __str__(self) -> str:
+        if not self.holds:
+            return "explained by no set of layers left out or counted twice"
+        parts = [
+            f"{what} " + " and ".join(f"{name} ({quantity(flops, 'FLOP', 4)})" for name, flops in kinds.items())
+            for what, kinds in (("leaves out", self.left_out), ("counts twice", self.twice))
+            if kinds
+        ]
+        if self.other_flops:
+            parts.append(f"counts {quantity(self.other_flops, 'FLOP')} of biases and elementwise operators")
+        return "; ".join(parts) or "counts the same"
+
+
+MOST_DOUBTED = 2
+"""Kinds that an explanation may name where one of them is counted twice: with more, any number has some explanation."""
+
+
+def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str, int]:
+    """Forward FLOPs by kind of layer: its class, and attention apart from the projections around it."""
+    kinds = Counter[str]()
+    for key, total in operations.totals.items():
+        if key.direction == "forward" and total.flops:
+            layer = type(model.get_submodule(key.layer)).__name__
+            kinds["attention" if "attention" in key.operator else layer] += total.flops
+    return dict(kinds)
+
+
+def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Explanation:
+    """Finds the fewest kinds of layers, left out or counted twice, that leave only what elementwise operators explain.
+    `counted` are the tool's FLOPs, `kinds` ours by kind of layer. Up to eight times `other_flops` are taken for
+    elementwise operators: conventions differ by a few FLOPs an element, and MACs have all of it doubled."""
+    whole = sum(kinds.values())
+    for size in range(len(kinds) + 1):
+        for names in combinations(kinds, size):
+            # None first: what is left out needs no second thought.
+            sizes = range(size + 1 if size <= MOST_DOUBTED else 1)
+            for doubled in chain.from_iterable(combinations(names, some) for some in sizes):
+                twice = {name: kinds[name] for name in doubled}
+                missing = {name: kinds[name] for name in names if name not in twice}
+                rest = counted - (whole - sum(missing.values()) + sum(twice.values()))
+                if -1e-6 * whole <= rest <= 8 * other_flops:
+                    return Explanation(missing, max(rest, 0.0), True, twice)
+    return Explanation({}, counted - whole, False)
+
 
 def measure(config: CompareCountersConfig, folder: Path) -> Measured:
-    """Counts the model by `config.counter` on the CPU, in evaluation mode. Samples: our FLOPs by kind of layer.
-
-    Raises UnsupportedError if the tool is not installed, or cannot count this model.
-    """
+    """Counts the model by `config.counter` on the CPU; samples: our FLOPs by kind of layer. UnsupportedError if it
+    cannot."""
     installed = counter_version(config.counter)
     if installed is None:
         raise UnsupportedError(f"counter={config.counter} is not installed: pip install {config.counter}")

@@ -23,13 +23,8 @@ COUNTS = ("calls", "flops", "causal_flops", "executed_flops", "other_flops")  # 
 
 
 def measure(config: CountFlopsConfig, folder: Path) -> Measured:
-    """Counts the model. Samples: one line an operator and pass.
-
-    Writes into `folder`: `layers.csv`, one line a layer; for a transformer over tokens also `formulas.csv`, the field's
-    formulas beside the count.
-
-    Raises ModelError if the model cannot be built, CountError if a pass fails with the given inputs.
-    """
+    """Counts the model; samples: a line an operator and pass. Leaves layers.csv, of a transformer over tokens also
+    formulas.csv, the field's formulas. Raises ModelError, or CountError where a pass fails."""
     counted = count_model(config.model, config.batch_size, config.sequence_length)
     row = _row(config, counted)
     intensities = {each: _intensities(counted.count.operations, each) for each in ("forward", "backward")}
@@ -54,9 +49,9 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
 
 
 def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
-    parameters = list(counted.model.parameters())
+    parameters, total = list(counted.model.parameters()), counted.count
     trainable = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    operations = counted.count.operations
+    operations, is_partial = total.operations, total.saved_in_part
     forward, backward, again = (operations.sum(direction) for direction in ("forward", "backward", "recomputed"))
     return FlopsRow.of(
         config,
@@ -83,8 +78,8 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         backward_bytes=BYTES * backward.elements,
         other_bytes=BYTES * forward.other_elements,
         other_backward_bytes=BYTES * backward.other_elements,
-        activation_bytes=None if counted.count.saved_in_part else BYTES * counted.count.saved.elements,
-        activation_fixed_bytes=None if counted.count.saved_in_part else counted.count.saved.fixed_bytes,
+        activation_bytes=None if is_partial else BYTES * total.saved.elements,
+        activation_fixed_bytes=None if is_partial else total.saved.fixed_bytes,
         cpu_lstm_bytes=BYTES * counted.count.more_on_cpu.elements,
         cpu_lstm_fixed_bytes=counted.count.more_on_cpu.fixed_bytes,
         step_peak_bytes=BYTES * counted.count.peak.elements,
@@ -106,9 +101,8 @@ def _add_inference(row: FlopsRow, config: CountFlopsConfig, intensities: dict[st
 
 
 def _add_generation(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
-    """Counts anew reading a prompt and decoding its last token; what cannot be counted stays empty, and it is said."""
-    modes: tuple[Mode, ...] = ("prefill", "decoding")
-    for mode in modes:
+    mode: Mode
+    for mode in ("prefill", "decoding"):
         try:
             counted = count_model(config.model, config.batch_size, config.sequence_length, mode=mode)
         except UnsupportedError:  # it keeps no cache

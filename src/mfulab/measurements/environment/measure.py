@@ -18,8 +18,11 @@ from mfulab.measurements.environment import EnvironmentConfig, EnvironmentRow
 from mfulab.timing.probe import best_now
 
 PROBED_S = 0.2
-THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMBA_", "GLIBC_TUNABLES", "MALLOC_")
-LIMITING = ("ATEN_CPU_", "ONEDNN_MAX_", "DNNL_MAX_", "NPY_DISABLE_")
+# Variables that say where threads run, how many, whether they spin, and what libraries may use of a CPU.
+SETTINGS = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMBA_", "GLIBC_TUNABLES", "MALLOC_"),
+    *("ATEN_CPU_", "ONEDNN_MAX_", "DNNL_MAX_", "NPY_DISABLE_"),
+)
 
 # Those that a measured number depends on.
 PACKAGES = (
@@ -32,7 +35,7 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
     """One row; None for what this machine does not report."""
     device, _ = prepare(config.device)
     here, logical = cpu.cpu(), cpu.logical_cpus()
-    gpus = next(filter(None, (vendor.describe_all() for vendor in vendors.modules())), [])
+    gpus = next(filter(None, (vendor.describe_all() for vendor in vendors.makers())), [])
     for facts in gpus if is_gpu(device) else ():
         facts.setdefault("sms", _sms(str(facts["uuid"])))
     row = EnvironmentRow(
@@ -53,22 +56,17 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
         virtual_machine=here.virtual,
         blas_threads=json.dumps(blas_threads()),
         gpus=json.dumps(gpus) if gpus else None,
-        driver=next(filter(None, (vendor.driver() for vendor in vendors.modules())), None),
+        driver=next(filter(None, (vendor.driver() for vendor in vendors.makers())), None),
         cuda=torch.version.cuda,
         cpu_governor=cpu.governor(),
         cpu_turbo=cpu.turbo(),
         huge_pages=cpu.huge_pages(),
-        thread_settings=json.dumps(thread_settings()),
+        thread_settings=json.dumps({key: os.environ[key] for key in sorted(os.environ) if key.startswith(SETTINGS)}),
     )
     if device.type == "cpu":  # a GPU's runs know their own: only to look at it must not wake CUDA up
         row.gpu_unused = identity.unused() or None
         row.probe_product_s, row.probe_copy_s = best_now(device, PROBED_S)
     return Measured(row)
-
-
-def thread_settings() -> dict[str, str]:
-    """Variables that say where threads run, how many, whether they spin, and what libraries may use of a CPU."""
-    return {name: value for name, value in sorted(os.environ.items()) if name.startswith((*THREADING, *LIMITING))}
 
 
 def packages() -> dict[str, str]:
@@ -97,7 +95,6 @@ def blas_threads() -> dict[str, int]:
 
 
 def _sms(uuid: str) -> int | None:
-    """Streaming multiprocessors of the GPU with this UUID, where torch sees it."""
     for index in range(torch.cuda.device_count()):
         if uuid.endswith(gpu.uuid_of(torch.device(GPU, index))):
             return torch.cuda.get_device_properties(index).multi_processor_count

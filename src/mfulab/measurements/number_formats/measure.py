@@ -8,8 +8,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
-from mfulab.kernels.formats import format_of
-from mfulab.measurements.number_formats import NumberFormatsConfig, NumberFormatsRow, rounding, tolerances
+from mfulab.measurements.number_formats import NumberFormatsConfig, NumberFormatsRow, rounding
 from mfulab.measurements.number_formats import rounding_modes as modes
 
 SCATTERED = 2000  # numbers that are written as text and read back
@@ -22,7 +21,7 @@ PARTS = (
 
 def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     """A row with the format's parts and errors; needs no device."""
-    name = format_of(config.precision).name
+    name = config.precision.form.name
     if name not in rounding.ROUNDED:
         raise UnsupportedError(f"{name} is no floating-point format")
     form = rounding.ROUNDED[name]
@@ -58,9 +57,9 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
         round_trip_digits=modes.round_trip_digits(form, scattered),
         sigmoid_fails_at=modes.sigmoid_fails_at(form),
         stable_sigmoid_error=float(((stable - torch.sigmoid(steps)).abs() / torch.sigmoid(steps)).max()),
-        **tolerances.tolerances(form, scattered),
-        gradient_difference_error=tolerances.difference_error(form, form.round(torch.linspace(-4, 4, 9).double())),
-        gradcheck_passes=tolerances.gradcheck_passes(form),
+        **modes.tolerances(form, scattered),
+        gradient_difference_error=modes.difference_error(form, form.round(torch.linspace(-4, 4, 9).double())),
+        gradcheck_passes=modes.gradcheck_passes(form),
         special_values=json.dumps(modes.special_values(form)),
         nan_patterns=modes.nan_patterns(form),
         squares_difference_error=squared,
@@ -71,7 +70,6 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
 
 
 def _dot_errors(form: rounding.NumberFormat, length: int, seed: int) -> dict[str, float | None]:
-    """Relative errors of one set of dot products, accumulated in the format itself, in fp16 and in fp32."""
     x, y = (rounding.terms(form, length, seed + step) for step in (1, 2))
     exact = rounding.exact_sum(x * y)
     sums = {"own": form, "fp16": rounding.ROUNDED["fp16"], "fp32": rounding.ROUNDED["fp32"]}

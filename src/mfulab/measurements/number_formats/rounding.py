@@ -1,9 +1,6 @@
-"""Rounding: number formats probed by their own arithmetic, and the errors of sums and differences in them.
-
-Each operation is carried out in float64 and rounded to the format. That is the same as rounding the exact result, since
-float64 has more than twice a format's digits (Figueroa, "When is double rounding innocuous?", 1995); in float64 itself
-the operation is the hardware's own.
-"""
+"""Rounding: number formats probed by their own arithmetic, and the errors of sums and differences in them. Each
+operation is carried out in float64 and rounded, as float64 has more than twice a format's digits (Figueroa, "When is
+double rounding innocuous?", 1995); in float64 itself it is the hardware's own."""
 
 import math
 from collections.abc import Callable

@@ -1,14 +1,16 @@
-"""Rounding in all five directions of IEEE 754, sums that compensate, and the bits of special values."""
+"""Rounding in all five directions of IEEE 754, compensated sums, bits of special values, tolerances and gradients."""
 
 import math
+import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import torch
 
 from mfulab.measurements.number_formats.rounding import (
     NumberFormat,
     bias,
+    epsilon,
     exponent_bits,
     mantissa_bits,
     smallest_subnormal,
@@ -17,6 +19,10 @@ from mfulab.measurements.number_formats.rounding import (
 MODES = ("nearest_even", "nearest_away", "toward_zero", "up", "down")
 """IEEE 754-2019, section 4.3: roundTiesToEven, roundTiesToAway, roundTowardZero, roundTowardPositive, …Negative."""
 MOST_DIGITS = 20
+ABSOLUTE = 1e-8  # the default of numpy.isclose and torch.isclose
+OFF = 8  # units in the last place of a result that is called wrong
+DIFFERENCE = 1e-6  # the step of torch.autograd.gradcheck
+NATIVE = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,65 +32,37 @@ def two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return total, (a - (total - part)) + (b - part)
 
 
-def spacing(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
-    """Distance from each value of the format to the next one away from zero."""
-    exponent = torch.frexp(values).exponent.to(torch.float64) - 1
-    smallest = math.log2(smallest_subnormal(form))
-    return torch.exp2(torch.clamp(exponent - mantissa_bits(form), min=smallest))
-
-
-class Around(NamedTuple):
-    """A sum between two values of the format: the nearest, those above and below, what is left, and their distance."""
-
-    nearest: torch.Tensor
-    above: torch.Tensor
-    below: torch.Tensor
-    excess: torch.Tensor
-    gap: torch.Tensor
-
-
-def around(form: NumberFormat, total: torch.Tensor, lost: torch.Tensor) -> Around:
-    """Values of the format around total + lost, a sum that float64 itself may not hold, within the format's range.
-
-    `lost` is less than half of float64's own spacing at `total`.
-    """
+def rounded(form: NumberFormat, total: torch.Tensor, lost: torch.Tensor, mode: str) -> torch.Tensor:
+    """total + lost, a sum that float64 may not hold, rounded in one of MODES. `lost` is less than half of float64's
+    spacing at `total`, and the sum within the format's range."""
     nearest = form.round(total)
     excess = (total - nearest) + lost  # exact: the two are within a spacing of each other
-    step = spacing(form, nearest)
+    mantissa, exponent = torch.frexp(nearest)
+    smallest = smallest_subnormal(form)
+    step = torch.exp2(torch.clamp(exponent.double() - 1 - mantissa_bits(form), min=math.log2(smallest)))
     # Just below a power of two the spacing is half of that above it.
-    mantissa = torch.frexp(nearest.abs()).mantissa
-    inner = torch.where(mantissa == 0.5, step / 2, step).clamp(min=smallest_subnormal(form))
-    upwards = torch.where(nearest >= 0, step, inner)
-    downwards = torch.where(nearest > 0, inner, step)
+    inner = torch.where(mantissa.abs() == 0.5, step / 2, step).clamp(min=smallest)
+    upwards, downwards = torch.where(nearest >= 0, step, inner), torch.where(nearest > 0, inner, step)
     above = torch.where(excess > 0, nearest + upwards, nearest)
     below = torch.where(excess < 0, nearest - downwards, nearest)
-    return Around(nearest, above, below, excess, torch.where(excess > 0, upwards, downwards))
-
-
-def chosen(one: Around, mode: str) -> torch.Tensor:
-    """The value that one of MODES rounds to."""
-    if mode == "up":
-        return one.above
-    if mode == "down":
-        return one.below
-    positive = one.nearest + one.excess >= 0
+    if mode in ("up", "down"):
+        return above if mode == "up" else below
+    positive = nearest + excess >= 0
     if mode == "toward_zero":
-        return torch.where(positive, one.below, one.above)
+        return torch.where(positive, below, above)
+    gap = torch.where(excess > 0, upwards, downwards)
     if mode == "nearest_away":
-        away = torch.where(positive, one.above, one.below)
-        return torch.where(2 * one.excess.abs() >= one.gap, away, one.nearest)
+        return torch.where(2 * excess.abs() >= gap, torch.where(positive, above, below), nearest)
     # float64 rounded first: where that made a tie of what was none, the part it lost decides.
-    further = torch.where(one.excess > 0, one.above, one.below)
-    return torch.where(2 * one.excess.abs() > one.gap, further, one.nearest)
+    return torch.where(2 * excess.abs() > gap, torch.where(excess > 0, above, below), nearest)
 
 
 def sums(form: NumberFormat, values: torch.Tensor, modes: Sequence[str] = MODES) -> dict[str, torch.Tensor]:
     """Sums one after the other, rounded each time in each of `modes`; values[trials, length] → [trials]."""
-    total = torch.zeros(len(modes), len(values), dtype=torch.float64)
+    totals = {mode: torch.zeros(len(values), dtype=torch.float64) for mode in modes}
     for column in values.T:
-        found = around(form, *two_sum(total, column))
-        total = torch.stack([chosen(Around(*(part[at] for part in found)), mode) for at, mode in enumerate(modes)])
-    return dict(zip(modes, total, strict=True))
+        totals = {mode: rounded(form, *two_sum(total, column), mode) for mode, total in totals.items()}
+    return totals
 
 
 def neumaier_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
@@ -125,11 +103,7 @@ def round_trip_digits(form: NumberFormat, values: torch.Tensor) -> int:
 
 
 def sigmoid_fails_at(form: NumberFormat) -> int | None:
-    """The first whole x at which exp(x) / (1 + exp(x)) is no number: exp leaves the range, and ∞ ÷ ∞ is none.
-
-    None if it never does: fp8 saturates, as torch converts to it. 1 / (1 + exp(-x)) from 0 on and exp(x) / (1 + exp(x))
-    below it never fail: no exponent is positive.
-    """
+    """First whole x at which exp(x) / (1 + exp(x)) is ∞ ÷ ∞; None if it never is, as fp8 saturates."""
     x = torch.arange(1, 1000, dtype=torch.float64)
     failed = x[~torch.isfinite(sigmoid(form, x, stable=False))]
     return int(failed[0]) if len(failed) else None
@@ -146,10 +120,8 @@ def sigmoid(form: NumberFormat, x: torch.Tensor, stable: bool) -> torch.Tensor:
 
 
 def special_values(form: NumberFormat) -> dict[str, str]:
-    """Bits of special values as `sign exponent mantissa`; without those that the format lacks.
-
-    fp8 (E4M3) has no infinities and one NaN of each sign: OCP 8-bit floating point, 2023, section 5.
-    """
+    """Bits of special values as `sign exponent mantissa`; fp8 (E4M3) has no infinities, one NaN: OCP, 2023, section
+    5."""
     exponent, mantissa = exponent_bits(form), mantissa_bits(form)
     ones, zeros, nothing = "1" * exponent, "0" * exponent, "0" * mantissa
     regular = form.name != "fp8"
@@ -183,3 +155,54 @@ def across_binades(form: NumberFormat, count: int, seed: int) -> torch.Tensor:
     low, high = max(2 - bias(form), -1000), min(bias(form) - 1, 1000)
     exponents = torch.randint(low, high, (count,), generator=generator).to(torch.float64)
     return form.round((1 + torch.rand(count, generator=generator, dtype=torch.float64)) * torch.exp2(exponents))
+
+
+def tolerances(form: NumberFormat, values: torch.Tensor) -> dict[str, float]:
+    """The least relative tolerance for x · 1.5 / 1.5, and what 1e-8 refuses, or accepts of results eight last places
+    off."""
+    right = form.round(form.round(values * 1.5) / 1.5)
+    wrong = form.round(values * (1 + OFF * epsilon(form)))
+    off, differs = (right - values).abs(), wrong != values
+    return {
+        "relative_tolerance": float((off / values.abs()).max()),
+        "absolute_refuses_percent": 100 * float((off > ABSOLUTE).double().mean()),
+        "absolute_accepts_percent": 100 * float(((wrong - values).abs()[differs] <= ABSOLUTE).double().mean()),
+    }
+
+
+class StableSigmoid(torch.autograd.Function):
+    """The logistic function in the form that never overflows, with its derivative s·(1 − s) given by hand."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """1 / (1 + exp(−x)) from 0 on, exp(x) / (1 + exp(x)) below it."""
+        small = torch.exp(-x.abs())
+        result = torch.where(x >= 0, 1 / (1 + small), small / (1 + small))
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """The gradient times s·(1 − s)."""
+        (result,) = ctx.saved_tensors
+        return gradient * result * (1 - result)
+
+
+def gradcheck_passes(form: NumberFormat) -> bool | None:
+    """Result of torch.autograd.gradcheck of StableSigmoid in the format; None if torch does not compute in it."""
+    if form.name not in NATIVE:
+        return None
+    x = torch.linspace(-4, 4, 9, dtype=NATIVE[form.name], requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of all formats but fp64, which is the point
+        return torch.autograd.gradcheck(StableSigmoid.apply, (x,), eps=DIFFERENCE, raise_exception=False)
+
+
+def difference_error(form: NumberFormat, x: torch.Tensor) -> float:
+    """Median relative error of (σ(x + h) − σ(x − h)) / 2h with gradcheck's h, each operation rounded."""
+    step = form.of(DIFFERENCE)
+    high, low = (sigmoid(form, form.round(x + each), stable=True) for each in (step, -step))
+    exact = torch.sigmoid(x) * torch.sigmoid(-x)
+    rise = form.round(high - low)
+    slope = form.round(rise / form.of(2 * step)) if step else torch.zeros_like(rise)
+    return float(((slope - exact).abs() / exact).median())

@@ -75,7 +75,6 @@ def level_of(size: int, found: dict[str, int]) -> str:
 
 
 def _times(walk: Walk, device: torch.device) -> tuple[list[float], float | None]:
-    """Seconds of one call in each repetition, and the clock in MHz."""
     if is_gpu(device):
         from mfulab.timing.device_timer import DeviceTimer
 

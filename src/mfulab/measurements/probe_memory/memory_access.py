@@ -94,10 +94,8 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
 
 
 def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0) -> Walk:
-    """Reads of 8 bytes at random pages of a file in `folder`, which has no name: of its page cache, or past it.
-
-    A read past it is of a whole page. Raises UnsupportedError where the file system knows none.
-    """
+    """Reads of 8 bytes at random pages of a file in `folder`, cached or past it; UnsupportedError where there is
+    none."""
     page = mmap.PAGESIZE
     places = (np.random.default_rng(seed).permutation(working_set_bytes // page)[: FILES[pattern]] * page).tolist()
     try:

@@ -16,12 +16,10 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
 from mfulab.core.groups import PrecisionConfig
 from mfulab.device import allocator, identity, synchronise, vendors
-from mfulab.device.samplers.network import sent_bytes
 from mfulab.device.samplers.reading import Readings
 from mfulab.flops.experts import RoutedTokens
-from mfulab.kernels.formats import format_of
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
-from mfulab.models import execution, frameworks
+from mfulab.models import execution, frameworks, parallel
 from mfulab.models import step as steps
 from mfulab.models.build import Batch, first_tensor, make_batch
 from mfulab.timing.instruments import Instruments
@@ -109,7 +107,7 @@ def memory(run: Run) -> None:
 @fills("sent_bytes", where=lambda run: run.several)
 def traffic(run: Run) -> None:
     """Counts the bytes that a rank sends in a step."""
-    run.readings["sent_bytes"] = sent_bytes(run.step.call, run.traced_steps)
+    run.readings["sent_bytes"] = parallel.sent_bytes(run.step.call, run.traced_steps)
 
 
 @fills(*operators.READ, where=lambda run: not _is_traced(run))
@@ -247,11 +245,9 @@ def losses(run: Run) -> None:
     where=lambda run: run.config.profile.exact and _is_sound(run, "inference"),
 )
 def exact_output(run: Run) -> None:
-    """Holds an inference's output against float64's of the same weights; a row too far from it has no time.
-
-    A model may know its output in another way, `exact(inputs)`. Accepted is the error that a matmul of the deepest sum
-    among its layers may have, once for each layer.
-    """
+    """Holds an inference's output against float64's of the same weights, or the model's `exact(inputs)`; a row too far
+    from it has no time. Accepted is the error that a matmul of the deepest sum among its layers may have, once for each
+    layer."""
     row, config = run.row, run.config
     torch.manual_seed(config.seed)
     output = first_tensor(steps.make(config, run.device).call())
@@ -264,7 +260,7 @@ def exact_output(run: Run) -> None:
             exact = first_tensor(copy.deepcopy(model).eval().double()(batch.inputs.double()))
     weights = [weight for weight in model.parameters() if weight.ndim > 1]
     deepest = max((weight[0].numel() for weight in weights), default=1)
-    tolerance = max(1, len(weights)) * format_of(config.precision).tolerance(deepest)
+    tolerance = max(1, len(weights)) * config.precision.form.tolerance(deepest)
     row.relative_error = float(torch.linalg.vector_norm(output.double() - exact) / torch.linalg.vector_norm(exact))
     if not row.relative_error <= tolerance:  # NaN is wrong, too
         row.status, row.time_s = "incorrect", None

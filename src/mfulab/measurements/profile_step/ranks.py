@@ -19,7 +19,8 @@ from mfulab.core.files import read_json, write_json, write_text
 from mfulab.core.groups import ParallelConfig
 from mfulab.core.measurement import Measured
 from mfulab.device import GPU, identity, is_gpu, require_cuda
-from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, process
+from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
+from mfulab.measurements.profile_step.measure import measure_step
 from mfulab.mfu.job import waits
 from mfulab.models import parallel
 from mfulab.models.build import build
@@ -30,14 +31,9 @@ CONFIG, REPORT = "job.json", "report.json"
 
 
 def measure(config: ProfileStepConfig, folder: Path) -> Measured:
-    """The row of a whole job: each of its processes measures the step as one alone does, all in step.
-
-    The job's time is that of the slowest rank, its memory that of the largest, energy and power the sums. Its files are
-    those of rank 0.
-
-    Raises UnsupportedError for too few devices, or a rank that cannot run the step; RuntimeError with a failed rank's
-    message.
-    """
+    """The row of a whole job, its processes in step: the slowest rank's time, the largest's memory, sums of energy and
+    power, rank 0's files. Raises UnsupportedError for too few devices, or a rank that cannot run the step; RuntimeError
+    with a failed rank's message."""
     job, wanted = config.parallel, config.device
     on_gpu = is_gpu(identity.resolve(config.device.type))
     if config.execution.mode != "eager":
@@ -69,7 +65,6 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
 
 
 def _on_this_machine(job: ParallelConfig, place: Path) -> None:
-    """Spawns a process a rank."""
     meeting = f"file:{place / 'store'}"
     try:
         processes.start_processes(_rank, (meeting, place), job.processes, start_method="spawn", daemon=True)
@@ -81,7 +76,6 @@ def _on_this_machine(job: ParallelConfig, place: Path) -> None:
 
 
 def _over_nodes(job: ParallelConfig, place: Path) -> None:
-    """Has srun start a task a rank on the job's nodes; they meet at a store that this process keeps."""
     if shutil.which("srun") is None:
         raise UnsupportedError(f"parallel.nodes={job.nodes}: ranks are started by srun, which is not here")
     store = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
@@ -110,7 +104,7 @@ def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> Non
     count = config.parallel.processes
     store = dist.FileStore(where, count) if kind == "file" else dist.TCPStore(host, int(port), is_master=False)
     parallel.join(rank, config.parallel, store, device)
-    measured, analysis = process.measure_step(config, own)
+    measured, analysis = measure_step(config, own)
     report = {"row": measured.row.model_dump(), "samples": measured.samples, **_communication(analysis)}
     report["meter"] = rank if is_gpu(device) else socket.gethostname()  # a CPU's counts the whole machine
     write_json(own / REPORT, report)
@@ -134,10 +128,7 @@ def _communication(analysis: Analysis | None) -> dict[str, Any]:
 
 
 def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
-    """CPU time of others than the job's ranks on one machine, percent of its CPUs; None where it is not known.
-
-    To each rank the others of its job are other processes.
-    """
+    """CPU time of others than the job's ranks on one machine, percent of its CPUs; None where it is not known."""
     known = [(row.system_utilization_percent, row.other_processes_percent) for row in rows]
     pairs = [(system, others) for system, others in known if system is not None and others is not None]
     if not pairs or len(pairs) < len(rows):
@@ -147,10 +138,7 @@ def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
 
 
 def energy_of_job(job: ProfileRow, metered: Iterable[ProfileRow]) -> None:
-    """Writes the sums of energy and power over a job's meters into its row, as its samples are all ranks' too.
-
-    One meter that did not answer leaves the sum empty, with that one's reason.
-    """
+    """Writes sums of energy and power over a job's meters into its row; one that did not answer empties them."""
     meters = list(metered)
     sources, reasons = (json.loads(each or "{}") for each in (job.sources, job.reasons))
     for name in ("energy_j", "power_w"):

@@ -15,18 +15,15 @@ from mfulab.mfu.conventions import BY_KEY, OURS, flops
 from mfulab.mfu.explain import Denominator, change
 from mfulab.mfu.models import model_config
 from mfulab.mfu.utilization import TERA, of_peak
-from mfulab.mfu.work import Work, work
+from mfulab.mfu.work import Work
+from mfulab.models.work import work
 
 TRAINED_IN = ("bf16", "fp8", "fp4")
 """Number formats of public training runs, the slowest first."""
 
 
 def measure(config: PublishedConfig, folder: Path) -> Measured:
-    """A row for each line of `results/reference/published/<published>.csv`; needs no device, and no torch but to count.
-
-    MFU is derived from the published speed and the FLOPs counted here. A line whose model or speed is not known keeps
-    what it says, with a message.
-    """
+    """A row for each line of `results/reference/published/<published>.csv`: MFU by its speed and FLOPs counted here."""
     with (PUBLISHED / f"{config.published}.csv").open(newline="", encoding="utf-8") as file:
         lines = [{key: value or None for key, value in line.items()} for line in csv.DictReader(file)]
     rows = [_row(config.published, line) for line in lines]
@@ -64,7 +61,6 @@ def _row(published: str, line: Mapping[str, str | None]) -> PublishedRow:
 
 @cache
 def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
-    """Work of one sample's training step; of 6·N conventions too, so with its backward pass."""
     changes = json.loads(arguments)
     config = model_config(model)
     if changes:
@@ -74,7 +70,6 @@ def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
 
 
 def _add_speed(row: PublishedRow, line: Mapping[str, str | None], counted: Work | None) -> None:
-    """Fills samples a second and TFLOP/s of each device, from whichever speed was published; step times come first."""
     tokens, devices = row.sequence_length, row.accelerators
     time_s = float(line["time_s"] or 0) if line.get("time_s") else None
     if time_s and row.batch_size:
@@ -108,7 +103,6 @@ def _add_mfu(row: PublishedRow) -> None:
 
 
 def _add_convention(row: PublishedRow, counted: Work) -> None:
-    """Fills MFU by the convention that the publisher names, and what its choices add to ours."""
     named = BY_KEY[row.convention or "ours"]
     row.convention = named.name
     if row.mfu_percent is None or not row.tflop_s_per_device or not row.flops_per_sample:

@@ -10,6 +10,7 @@ class Joined(columns.Verdict, columns.Headroom, columns.Work, columns.Joined):
     peak_weights: str | None = column("JSON: number format → share of the FLOPs, by which peaks are weighted.")
     mfu_spec_percent: float | None = column("MFU against the datasheet's peak, weighted by the formats that ran.")
     mfu_percent: float | None = column("MFU against the datasheet's peak.")
+    attainable_mfu_percent: float | None = column("MFU if each operator took its best time without waits.")
     mfu_basis: str | None = column("Peak that mfu_percent divides by: `spec`, the datasheet's.")
     mfu_causal_percent: float | None = column("MFU with causal attention counted by its half.")
     hfu_percent: float | None = column("HFU: FLOPs that ran ÷ time ÷ peak.")

@@ -17,11 +17,7 @@ PRODUCT_COLUMNS = (
 
 
 def measure(config: ReadTraceConfig, folder: Path) -> Measured:
-    """The row of one run of consecutive steps of one trace, on one of its devices.
-
-    Leaves kernels.csv and products.csv in `folder`, longest first. Raises TraceError if the file cannot be read, or
-    has no such run of steps.
-    """
+    """The row of one run of consecutive steps; leaves kernels.csv and products.csv in `folder`. Raises TraceError."""
     path = Path(config.trace.path)
     found = read_file(path, steps=config.trace_steps, peaks=config.trace_peaks, label=config.trace.name)
     wanted = config.trace_range or 0

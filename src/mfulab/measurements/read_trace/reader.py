@@ -17,14 +17,12 @@ from mfulab.tracing.attribution import attribute
 from mfulab.tracing.device_time import DeviceTime
 from mfulab.tracing.formats import read
 from mfulab.tracing.modules import Spans, by_module, column_of
-from mfulab.tracing.recording import Collective, Recording, TraceError
+from mfulab.tracing.trace import Collective, Trace, TraceError
 from mfulab.tracing.window import windows
 
 XPLANE = ".xplane.pb"
 ENDINGS = (".json", ".json.gz", ".sqlite", XPLANE, "_results.db")
-_RANK = re.compile(
-    r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE
-)  # in the name of a file that does not tell its rank itself
+_RANK = re.compile(r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)  # in the name of a file that does not tell it
 LISTED = 10  # uncounted operators that a row names
 MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
 MOST_LETTERS = 100  # of an operator's or kernel's name
@@ -47,40 +45,32 @@ def read_file(
     label: str = "",
     capture: Path | None = None,
 ) -> list[Read]:
-    """A row for each run of consecutive steps in the file, and of several devices for each.
-
-    Args:
-        path: a trace, gzip or not.
-        steps: how many steps it holds, where it does not tell.
-        peaks: dense peaks by format in TFLOP/s that the user states.
-        label: what to call it; the file's name where empty.
-        capture: the trace of the capture of graphs that this one replays; where None, one beside it if there is any.
-
-    Raises TraceError: it cannot be read; the message says why.
-    """
+    """A row for each run of consecutive steps in a trace, gzip or not, and of several devices for each. `steps`:
+    their number, where the file does not tell; `peaks`: dense ones by format in TFLOP/s that the user states;
+    `capture`: the trace of the capture of graphs that this one replays, by default one beside it. Raises TraceError
+    with the reason."""
     if steps is not None and steps < 1:
         raise TraceError(f"{path}: steps={steps}: a trace holds one step or more")
     captured = capture or graphs.beside(path)
     try:
-        recordings, captures = read(path), read(captured) if captured else []
+        traces, captures = read(path), read(captured) if captured else []
         if captures:  # as many processes, or the first of those
-            held = [captures[min(number, len(captures) - 1)] for number in range(len(recordings))]
-            recordings = [graphs.joined(*both) for both in zip(recordings, held, strict=True)]
-        return [one for recording in recordings for one in _rows(recording, steps, label, peaks)]
+            held = [captures[min(number, len(captures) - 1)] for number in range(len(traces))]
+            traces = [graphs.joined(*both) for both in zip(traces, held, strict=True)]
+        return [one for trace in traces for one in _rows(trace, steps, label, peaks)]
     except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
         why = f"{type(error).__name__}: {str(error)[:120]}"
         raise TraceError(f"{path}: damaged, or of a kind that is not known here ({why})") from error
 
 
-def _rows(recording: Recording, steps: int | None, label: str, peaks: Mapping[str, float] | None) -> list[Read]:
-    """Rows of one process."""
-    attribution, spans = attribute(recording), Spans(recording)
+def _rows(trace: Trace, steps: int | None, label: str, peaks: Mapping[str, float] | None) -> list[Read]:
+    attribution, spans = attribute(trace), Spans(trace)
     found = []
-    for window in windows(recording, steps):
-        for device in [*sorted(devices(recording, window))] or (None,):
-            analysis = analyse(recording, window, attribution, device)
-            row = trace_row(recording, analysis, label, peaks)
-            row.modules = column_of(by_module(recording, attribution, window, spans, analysis.device))
+    for window in windows(trace, steps):
+        for device in [*sorted(devices(trace, window))] or (None,):
+            analysis = analyse(trace, window, attribution, device)
+            row = trace_row(trace, analysis, label, peaks)
+            row.modules = column_of(by_module(trace, attribution, window, spans, analysis.device))
             if isinstance(analysis.told, DeviceTime):
                 row.timeline = timeline.short(analysis.told)
             found.append(Read(row, analysis))
@@ -107,31 +97,28 @@ def files(given: Iterable[str]) -> list[Path]:
 
 
 def _is_copy(path: Path, others: Sequence[Path]) -> bool:
-    """Tells the Chrome traces that jax.profiler writes beside a profile, of the same events without shapes."""
     name = path.name.removesuffix(".gz")
     beside = [other.name for other in others if other.parent == path.parent and other.name.endswith(XPLANE)]
     copied = [name.removesuffix(XPLANE) + ".trace.json" for name in beside]
     return bool(beside) and name in ("perfetto_trace.json", *copied)
 
 
-def trace_row(
-    recording: Recording, analysis: Analysis, label: str = "", peaks: Mapping[str, float] | None = None
-) -> TraceRow:
+def trace_row(trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[str, float] | None = None) -> TraceRow:
     """The row of one window. `peaks` are dense peaks by format in TFLOP/s that the user states."""
-    window, properties = analysis.window, recording.device_properties(analysis.device)
+    window, properties = analysis.window, trace.device_properties(analysis.device)
     major = properties.get("computeMajor")
-    rank, world = recording.distributed("rank"), recording.distributed("world_size")
-    job = None if analysis.device is None else recording.path.name  # of the devices of one process
-    if recording.ranks > 1:
-        job = recording.path.name
+    rank, world = trace.distributed("rank"), trace.distributed("world_size")
+    job = None if analysis.device is None else trace.path.name  # of the devices of one process
+    if trace.ranks > 1:
+        job = trace.path.name
     elif world and world > 1:
-        job = f"{recording.path.parent.name}/{world} ranks"
-    elif rank is None and job is None and (named := _RANK.search(recording.path.name)):
-        rank, job = int(named[1]), f"{recording.path.parent.name}/{_RANK.sub('rank*', recording.path.name, count=1)}"
+        job = f"{trace.path.parent.name}/{world} ranks"
+    elif rank is None and job is None and (named := _RANK.search(trace.path.name)):
+        rank, job = int(named[1]), f"{trace.path.parent.name}/{_RANK.sub('rank*', trace.path.name, count=1)}"
     held = analysis.collectives if job and sum(map(len, analysis.collectives.values())) <= MOST_COLLECTIVES else {}
     row = TraceRow(
-        trace=recording.path.name,
-        model=label or recording.path.name.split(".")[0],
+        trace=trace.path.name,
+        model=label or trace.path.name.split(".")[0],
         device=properties.get("name") or None,
         compute_capability=None if major is None else f"{major}.{properties.get('computeMinor')}",
         units=properties.get("numSms"),
@@ -145,7 +132,7 @@ def trace_row(
         window_s=window.length / 1e9,
         window_source=packed_all(window.source),
         time_s=window.length / 1e9 / window.steps,
-        events=recording.events,
+        events=trace.events,
         spent=json.dumps(analysis.spent),
         idle_causes=json.dumps(analysis.idle_causes) if analysis.idle_causes else None,
         top_kernels=analysis.top_kernels(),
@@ -154,7 +141,7 @@ def trace_row(
         collectives=json.dumps(held) if held else None,
         given_peaks=json.dumps(dict(peaks)) if peaks else None,
         notes=packed_all(analysis.notes),
-        collective_sizes=_collective_sizes(recording, analysis),
+        collective_sizes=_collective_sizes(trace, analysis),
         products=_products(analysis),
         operators=_operators(analysis),
     )
@@ -218,7 +205,6 @@ def _products(analysis: Analysis) -> str | None:
 
 
 def _operators(analysis: Analysis) -> str | None:
-    """JSON: the longest operators; those after them as one, so that the times still sum to the window."""
     longest = sorted(analysis.operators, key=lambda one: -one.time_ns)
     found = [{**vars(one), "operator": one.operator[:MOST_LETTERS]} for one in longest[:MOST_SHAPES]]
     for one in found:
@@ -228,10 +214,10 @@ def _operators(analysis: Analysis) -> str | None:
     return json.dumps(found, ensure_ascii=False) if found else None
 
 
-def _collective_sizes(recording: Recording, analysis: Analysis) -> str | None:
+def _collective_sizes(trace: Trace, analysis: Analysis) -> str | None:
     """JSON: of each kind and size of collective ns of its kernels in the window, in order of their begin."""
     found = defaultdict[Collective, list[int]](list)
-    for begin, end, device, what in sorted(recording.collectives):
+    for begin, end, device, what in sorted(trace.collectives):
         if analysis.window.begin <= begin < analysis.window.end and analysis.device in (None, device):
             found[what].append(end - begin)
     return json.dumps([[*what, times] for what, times in found.items()]) if found else None

@@ -13,7 +13,7 @@ from mfulab.core.measurement import Measured
 from mfulab.device import ByKind, is_gpu, require_cuda
 from mfulab.device.compute import allow_tf32, cores_filled, effective_precision, prepare
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
-from mfulab.device.samplers.reading import Reading, Readings, sampling
+from mfulab.device.samplers.reading import Reading, Readings, Watched, sampler, sampling
 from mfulab.device.samplers.selection import fill
 from mfulab.device.samplers.series import read_series
 from mfulab.measurements.read_utilization import ReadingRow, ReadUtilizationConfig
@@ -83,13 +83,12 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
 def _watched(
     loader: Loader, config: ReadUtilizationConfig, instruments: Instruments
 ) -> tuple[Ran, Readings, float, float]:
-    """The load with every counter around it; two readings before it and two after are awaited."""
     period, series, on_gpu = config.polling_period_s, instruments.series.open(), instruments.on_gpu
     _wait(lambda: series.polls() >= LEAST_POLLS, LONGEST_START_S)
     usual = instruments.samplers(polled=False)
-    others = [cpu_sampler(cores_filled())] if on_gpu else [PsutilSampler(cores_filled())]
+    others = (cpu_sampler if on_gpu else psutil_sampler)(cores_filled())
     began = time.monotonic()
-    with sampling([*others, *usual, series]) as readings:
+    with sampling([others, *usual, series]) as readings:
         ran = loader.run(config.load_time_s)
     ended = time.monotonic()
     seen = series.polls()
@@ -103,25 +102,19 @@ def _watched(
     return ran, sampled, began, ended
 
 
-class PsutilSampler:
+@sampler
+def psutil_sampler(cores: float) -> Watched:
     """psutil as its documentation shows it: `cpu_percent` of the process and of the machine between two calls."""
-
-    def __init__(self, cores: float) -> None:
-        self._process, self._cores = psutil.Process(), cores
-        self._began_s = 0.0
-
-    def start(self) -> None:
-        self._process.cpu_percent()
-        psutil.cpu_percent()
-        self._began_s = time.perf_counter()
-
-    def stop(self) -> Readings:
-        window_s = time.perf_counter() - self._began_s
-        own, machine = self._process.cpu_percent() / self._cores, psutil.cpu_percent()
-        return {
-            "psutil_process_percent": Reading(own, "%", "psutil.Process.cpu_percent ÷ cores", window_s),
-            "psutil_machine_percent": Reading(machine, "%", "psutil.cpu_percent", window_s),
-        }
+    process, began_s = psutil.Process(), time.perf_counter()
+    process.cpu_percent()
+    psutil.cpu_percent()
+    yield
+    window_s = time.perf_counter() - began_s
+    own, machine = process.cpu_percent() / cores, psutil.cpu_percent()
+    return {
+        "psutil_process_percent": Reading(own, "%", "psutil.Process.cpu_percent ÷ cores", window_s),
+        "psutil_machine_percent": Reading(machine, "%", "psutil.cpu_percent", window_s),
+    }
 
 
 def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
@@ -140,10 +133,8 @@ def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
 
 
 def polled(lines: Sequence[Line], began: float, ended: float, period: float, tick: float) -> Readings:
-    """Single readings before, in the middle of and after a loop, and all whose own period lies inside it.
-
-    `began` and `ended` are of the lines' clock. A reading is of the `period` before its stamp.
-    """
+    """Readings before, amid and after a loop, and all whose `period` lies inside; `began`, `ended` by the lines'
+    clock."""
     source = f"polled each {period:g} s"
     stamped = [
         (line["monotonic_s"] or 0.0, line["utilization_percent"])

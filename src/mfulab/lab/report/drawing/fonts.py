@@ -1,8 +1,4 @@
-"""The Hangul font that comes with the installation: for figures, and cut to the letters of a page for the page itself.
-
-NanumGothic (NAVER, SIL Open Font License) as packaged by koreanize-matplotlib, whose import is avoided: it changes
-matplotlib's settings for the whole process.
-"""
+"""The Hangul font NanumGothic (NAVER, SIL Open Font License), for figures, and cut to the letters of a page."""
 
 import base64
 import logging
@@ -50,7 +46,7 @@ def faces(text: str) -> str:
 
 def _cut(path: Path, letters: str) -> str:
     logging.getLogger("fontTools.subset").setLevel(logging.ERROR)  # it tells of editing tables that no reader needs
-    font = TTFont(path)
+    font = TTFont(path, recalcTimestamp=False)
     cutter = subset.Subsetter(subset.Options(layout_features=[], hinting=False, notdef_outline=True))
     cutter.populate(text=letters)
     cutter.subset(font)

@@ -1,21 +1,14 @@
-"""Kinds of drawings, by seaborn: points, lines, bars, stacks and cells, a mark a row that names its run.
-
-Seaborn places and colours; values and intervals are those of the rows, from which nothing is estimated again.
-"""
+"""Points, lines, bars, stacks and cells, drawn by seaborn from rows, a mark a row; nothing is estimated again."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
 
 from mfulab.lab.report.drawing import runs, style
-
-LOOKS = ("facecolor", "edgecolor", "linewidth", "sizes", "paths")  # of points, one for all or one each
 
 
 @contextmanager
@@ -30,10 +23,7 @@ def _unlabelled(axes: Axes) -> Iterator[None]:
 def points(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, *told: str, interval: Sequence[str] = (), **look: Any
 ) -> None:
-    """A point a row at its columns `x` and `y`; `told` are in its title, `look` holds seaborn's words.
-
-    `interval` are the columns of the lower and the upper end of an interval: of x if they begin so, otherwise of y.
-    """
+    """A point a row at `x` and `y`, with `told` in its title; `interval` are columns of the ends, of x if named so."""
     looks = [look[word] for word in ("hue", "style", "size") if look.get(word)]
     read = dict.fromkeys([x, y, *told, *looks, *interval, *runs.NAMED, runs.DOUBTFUL])
     rows = rows.filter([*read]).dropna(subset=[x, y])  # not all columns, which are many
@@ -51,17 +41,6 @@ def points(
         axes.errorbar(
             rows[x], rows[y], **{"xerr" if of == x else "yerr": reach}, fmt="none", ecolor=ink, elinewidth=1.3
         )
-
-
-def leave_hidden(axes: Axes) -> None:
-    """Drops points of a picture of many that look like another within 0.01 inch; only after the layout is final."""
-    for points in (each for each in axes.collections if each.get_rasterized() and isinstance(each, PathCollection)):
-        places = points.get_offset_transform().transform(points.get_offsets()).round()
-        many = {name: found for name in LOOKS if len(found := getattr(points, f"get_{name}")()) == len(places)}
-        looks = [[id(each) for each in values] if name == "paths" else values for name, values in many.items()]
-        kept = np.flatnonzero(~pd.DataFrame(np.column_stack([places, *looks])).duplicated())
-        points.set_offsets(points.get_offsets()[kept])
-        points.set(**{name: [values[place] for place in kept] for name, values in many.items()})
 
 
 def lines(
@@ -104,10 +83,9 @@ def bars(
     fontsize: float = 9,
     **look: Any,
 ) -> None:
-    """A bar a row, the first above (left if `upright`), `words` behind it; those of one name stand beside one another.
+    """A bar a row, the first above (left if `upright`), from the column `start` on, `words` behind it.
 
-    Bars are pale where the column `pale` is false: a difference within the intervals. They begin at the column `start`.
-    Without hue and order every row has a line of its own, whatever its name.
+    Bars are pale where the column `pale` is false. Without hue and order every row has a line of its own.
     """
     own = order is None and "hue" not in look
     names = list(rows[name] if own else order or dict.fromkeys(rows[name]))

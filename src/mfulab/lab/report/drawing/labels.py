@@ -48,11 +48,7 @@ def settle(figure: Figure) -> None:
 def at_line_ends(
     axes: Axes, x: Iterable[float], y: Iterable[float], names: Iterable[str], colors: Iterable[str]
 ) -> list[Annotation]:
-    """Names lines in the right margin, where each line's last point is at `x` and `y`, in data units.
-
-    Labels keep the order of the lines' ends and are pushed apart until none touches another; a thin leader ties each to
-    its line. Give it to `later`.
-    """
+    """Names lines, whose last points are at `x` and `y`, in the right margin, in order and apart; for `later`."""
     room = axes.get_window_extent().height * 72 / axes.figure.dpi
     ends = sorted(zip(x, y, names, colors, strict=True), key=lambda end: end[1])
     size = max(SMALLEST, min(USUAL, (room / max(len(ends), 1) - GAP) / 1.25))
@@ -72,18 +68,15 @@ def at_line_ends(
 
 
 def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
-    """Positions near the wanted ones (ascending), `height` apart or more and within [0, 1] where that many fit.
-
-    Neighbours that touch become a block centred on the mean of what its members want (pool adjacent violators).
-    """
+    """Positions in [0, 1] near the wanted ones (ascending), `height` apart: pool adjacent violators."""
     blocks: list[tuple[float, int]] = []  # (start, members)
-    for want in wanted:
-        block = (want, 1)
-        while blocks and blocks[-1][0] + blocks[-1][1] * height > block[0]:
-            start, members = blocks.pop()
-            count = members + block[1]
-            block = ((start * members + (block[0] - members * height) * block[1]) / count, count)
-        blocks.append(block)
+    for start in wanted:
+        count = 1
+        while blocks and blocks[-1][0] + blocks[-1][1] * height > start:
+            below, members = blocks.pop()
+            start = (below * members + (start - members * height) * count) / (members + count)
+            count += members
+        blocks.append((start, count))
     positions = [start + index * height for start, members in blocks for index in range(members)]
     least = height * np.arange(len(positions))  # leave room for those below, and for those above
     return np.maximum(np.minimum(positions, 1 - least[::-1]), least)
@@ -95,11 +88,9 @@ def beside_points(
     obstacles: Sequence[tuple[float, float]] = (),
     lines: Sequence[tuple[float, float]] = (),
 ) -> list[Annotation]:
-    """Names points of a scatter: (x, y, name) in data units. Each label takes the nearest free place around its point.
+    """Names points (x, y, name), each at the nearest place free of `obstacles`, labels and, if possible, `lines`.
 
-    `obstacles` are points that no label may cover, nor a text of the axes; on `lines`, points of lines, one stands only
-    where it finds no other place. A label that finds none is left out rather than drawn over another. Give it to
-    `later`.
+    A label that finds none is left out. Give it to `later`.
     """
     renderer = axes.figure.canvas.get_renderer()
     inside = axes.get_window_extent(renderer).extents

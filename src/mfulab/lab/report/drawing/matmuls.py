@@ -16,20 +16,14 @@ def cube(rows: pd.DataFrame) -> pd.Series:
 
 
 def fastest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fastest row of each machine, implementation, size and precision: a sweep of block sizes leaves its best.
-
-    A kernel that names no family has its name's first part as one. NumPy's matmul is a library's, beside the ladder.
-    """
+    """Fastest row of each machine, implementation, size and precision, with the implementation's `family`."""
     kept = rows.sort_values("time_s").drop_duplicates(["machine", "kernel", "size", "precision"])
     families = kept["family"].where(kept["family"] != "", kept["kernel"].str.split("_").str[0])
     return kept.assign(family=families.mask(kept["kernel"] == "numpy", "library"))
 
 
 def most_shared(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of each machine's largest size, of a precision, that nearly all implementations have.
-
-    Nearly all are three quarters of what any size has: what is too slow for a size worth showing does not decide it.
-    """
+    """Rows of each machine's largest size that NEARLY_ALL of the most implementations of any size have."""
     chosen = []
     for _, here in rows.groupby("machine", sort=False):
         counts = here.groupby(["precision", "n"])["kernel"].nunique().reset_index(name="kernels")

@@ -38,7 +38,7 @@ def draw(
     **shared: Any,
 ) -> None:
     """A panel a machine; `finish` sets scales and limits and returns points of lines that the models' names avoid."""
-    colors = style.precision_colors(rows["precision"])
+    colors = style.usual_colors(rows["precision"])
     for axes, here in style.by_machine(figure, rows, **shared):
         scatter(axes, here, *place, colors, shapes)
         name_highest(axes, here, *place, finish(axes, here))
@@ -48,13 +48,7 @@ def draw(
     style.legend(figure, [*style.dots(colors, text, "precision"), *entries, *runs.key(rows, text), *sizes])
 
 
-def name_highest(
-    axes: Axes,
-    rows: pd.DataFrame,
-    x: str,
-    y: str,
-    lines: Sequence[tuple[float, float]] = (),
-) -> None:
+def name_highest(axes: Axes, rows: pd.DataFrame, x: str, y: str, lines: Sequence[tuple[float, float]] = ()) -> None:
     """Names the highest point of each model, off the others and, where there is room, off `lines`."""
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)
     named = highest[[x, y, "model"]].itertuples(index=False, name=None)

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
-from mfulab.lab.report import frames, trust
+from mfulab.lab.report import frames
 from mfulab.lab.report.drawing import curves, kinds, runs, style, ticks
 from mfulab.mfu.utilization import quotient_interval
 
@@ -21,20 +21,17 @@ MARGIN = 1.1  # by which two measured ceilings may err
 
 
 def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
-    """Each run that has a partner at `axis == baseline`, at the largest batch where it has one, with its `speedup`.
-
-    `speedup_low` and `speedup_high` bound it; both runs' confidence intervals are in it.
-    """
+    """Each run that has a partner at `axis == baseline`, at its largest such batch, with `speedup` and its interval."""
     keys = [key for key in KEYS if key != axis]
     filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
-    values = [*READ, *trust.INTERVAL]
+    values = [*READ, *frames.INTERVAL]
     filled = filled.reindex(columns=dict.fromkeys([*filled, *values]))
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)
     paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
     largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
     paired = paired[paired["batch_size"] == largest]
     paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])
-    each = paired[["speedup", *(f"{name}_base" for name in trust.INTERVAL), *trust.INTERVAL]].itertuples(index=False)
+    each = paired[["speedup", *(f"{name}_base" for name in frames.INTERVAL), *frames.INTERVAL]].itertuples(index=False)
     own = [quotient_interval(speedup, [measured[:3]], [measured[3:]]) for speedup, *measured in each]
     ends = ["speedup_low", "speedup_high"]
     paired[ends] = pd.DataFrame(own, paired.index, ends, dtype=float)
@@ -46,25 +43,21 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
-    """The largest gain and the largest loss, or the smallest gain where nothing loses; a gain that cannot be.
-
-    Pairs of which one is in another state of the allocator are counted and not ranked, where any other is left.
-    """
+    """Tells the largest and the least gain of comparable pairs, how many others there are, and gains that cannot be."""
     sound = frames.comparable(rows) & frames.comparable(rows, "_base")
     left_out = int((~sound).sum()) if sound.any() else 0
     rows = frames.preferred(rows, sound)
     ends = {"best": rows.loc[rows["speedup"].idxmax()], "worst": rows.loc[rows["speedup"].idxmin()]}
     values = {f"{which}_run": _named(row, rows, axis, text) for which, row in ends.items()}
     values |= {which: times(row["speedup"], text) for which, row in ends.items()}
-    said = text("finding_one" if ends["best"]["speedup"] == ends["worst"]["speedup"] else "finding", **values)
-    said = f"{said} {text('left_out', count=left_out)}" if left_out else said
-    said = f"{said} {text('faulty')}" if not sound.any() else said
+    said = [text("finding_one" if ends["best"]["speedup"] == ends["worst"]["speedup"] else "finding", **values)]
+    said += [text("left_out", count=left_out)] if left_out else [] if sound.any() else [text("faulty")]
     beyond = rows["speedup"] / rows["possible"]
-    if axis != "precision" or not (beyond > MARGIN).any():
-        return said
-    row = rows.loc[beyond.idxmax()]
-    key = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
-    return f"{said} {text(key, run=_named(row, rows, axis, text), row=row)}"
+    if axis == "precision" and (beyond > MARGIN).any():
+        row = rows.loc[beyond.idxmax()]
+        key = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
+        said.append(text(key, run=_named(row, rows, axis, text), row=row))
+    return " ".join(said)
 
 
 def times(speedup: float, text: Texts) -> str:
@@ -79,10 +72,7 @@ def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
-    """A panel a machine and mode, a line of dots a model, models ordered by their best gain; doubtful ones hollow.
-
-    Prefill and decoding of a model are lines of their own in the panel of inference.
-    """
+    """A panel a machine and mode, dots of each model on a line, by its best gain; phases of inference apart."""
     phase = ~rows["mode"].isin(("training", "inference"))
     pairs = rows[["machine", "mode"]][~phase].drop_duplicates()
     if len(pairs) < pairs["machine"].nunique() * pairs["mode"].nunique():  # a panel would be empty
@@ -94,9 +84,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     panels = style.facets(figure, rows, "mode", titles, sharey="row", sharex=True)
     if len(machines) == 1:
         style.fit(figure, min(MOST, rows["model"].nunique()))
-    low, high = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
-    values = rows[axis].unique()
-    colors = style.precision_colors(values) if axis == "precision" else style.colors(sorted(values))
+    limits = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
+    colors = style.usual_colors(rows[axis]) if axis == "precision" else style.colors(sorted(rows[axis].unique()))
     shapes = style.shapes(colors)
     for number, (axes, here) in enumerate(panels):
         on_it = rows[rows["machine"] == machines[number // len(titles)]]
@@ -105,11 +94,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
         here = here[here["model"].isin(order)]
         axes.axvline(1, color=style.MUTED, linewidth=1.2)
         apart = 0.4 / max(1, len(colors) - 1)
-        heights = kinds.lanes(axes, here, "model", order, hue=axis, hues=[*colors][::-1], apart=apart, fontsize=size)
+        heights = kinds.lanes(axes, here, "model", order, axis, [*colors][::-1], apart, fontsize=size)
         look: style.Look = {"hue": axis, "palette": colors, "interval": ("speedup_low", "speedup_high")}
         look |= {"style": axis, "markers": shapes}
         kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
-        axes.set_xlim(low, high)
+        axes.set_xlim(limits)
     style.label(figure, style.wrapped(text("speedup"), 78 // len(titles)))
     style.legend(figure, style.dots(colors, text, axis, shapes) + runs.key(rows, text))

@@ -1,16 +1,18 @@
-"""Marks of runs: each tells its run while the pointer rests on it, and is hollow where the run is doubtful.
+"""Marks of runs: each tells its run while the pointer rests on it, and is hollow where the run is doubtful."""
 
-`figures.render` judges a figure's rows once; `mark` and `cells` read its column, and `key` is the legend's entry.
-"""
-
+import re
+import zlib
 from collections.abc import Iterable, Sequence
+from io import BytesIO
 from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
@@ -19,13 +21,16 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import hover, style
+from mfulab.lab.report.drawing import style
 
 NAMED = ("recorded", "hardware", "run")  # the columns that name a run
 DOUBTFUL = "doubtful"  # the column of a figure's rows
 UNSEEN = (0.0, 0.0, 0.0, 0.0)  # not "none", on which no pointer rests
 RIM = (0.46, 0.38)  # of a cell, most of which are wider than high: what is left out reaches so far from its middle
 EDGE = 1.6  # points: the rim of a hollow mark
+# Matplotlib writes a collection's URLs as links, an element each; what begins so is no link but a title.
+MARK = "hover:"
+LINK = re.compile(rf'<a xlink:href="{MARK}(\w*):([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
 
 Drawn: TypeAlias = PathCollection | Iterable[Rectangle]
 
@@ -37,7 +42,7 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
 
 def key(rows: pd.DataFrame, text: Texts) -> list[Line2D]:
     """A legend's entry for hollow marks; none where no row is doubtful."""
-    return [style.dot(style.MUTED, text("hollow"), fill="none")] if rows[DOUBTFUL].any() else []
+    return [style.dot(style.MUTED, text("hollow"), fillstyle="none")] if rows[DOUBTFUL].any() else []
 
 
 def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
@@ -54,10 +59,7 @@ def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
 
 
 def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: str) -> None:
-    """Titles of a heat map's cells, a row each, whose middles are at `x` and `y`; of doubtful ones a rim is left.
-
-    Call it when the words of the cells stand there.
-    """
+    """Titles of a heat map's cells, with middles at `x` and `y`, after their words; doubtful ones keep a rim."""
     sides = np.where(rows[[DOUBTFUL]], RIM, 0.5)
     corners = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
     middles = np.column_stack([x, y]).astype(float)
@@ -75,9 +77,18 @@ def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
     rows = rows if set(NAMED) <= set(rows) else rows.assign(recorded=False, hardware="")  # of no machine
     for recorded, hardware, run, *measured in rows[[*NAMED, *values]].itertuples(index=False, name=None):
         known = [(name, value) for name, value in zip(values, measured, strict=True) if pd.notna(value)]
-        says = f"{short(run)}: {', '.join(f'{name} {significant(value)}' for name, value in known)}"
-        found.append(hover.link(recorded, hardware, run, says))
+        said, whose = ", ".join(f"{name} {significant(value)}" for name, value in known), "recorded/" * bool(recorded)
+        checksum = zlib.crc32(f"{whose}{hardware}/{run}".encode(errors="replace"))  # that the page links it by
+        found.append(f"{MARK}{checksum:08x}:{short(run)}: {said}")
     return found
+
+
+def svg(figure: Figure) -> str:
+    """The figure as the text of an SVG file; the same figure gives the same text."""
+    buffer = BytesIO()
+    with style.theme():
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
+    return LINK.sub(r'<g data-run="\1"><title>\2</title>\3</g>', buffer.getvalue().decode())
 
 
 def _leave_rims(points: PathCollection, hollow: np.ndarray) -> None:

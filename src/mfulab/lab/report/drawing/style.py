@@ -4,7 +4,6 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, count, product
 from typing import Any, TypeAlias, get_args
-from unicodedata import east_asian_width
 
 import numpy as np
 import pandas as pd
@@ -15,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from rich.cells import cell_len as letters
 
 from mfulab.core.groups import WorkloadConfig
 from mfulab.core.language import Texts
@@ -35,44 +35,26 @@ Look: TypeAlias = dict[str, Any]  # how something is drawn: options of `kinds`, 
 LIMIT: Look = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}  # what values are held against
 Dash: TypeAlias = str | tuple[float, ...]
 WHEN = ("started_at", "commit")  # columns that the provenance tells
+PRECISIONS = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16")
+FAMILIES = ("library", "CPU", "Numba CUDA", "CUDA C", "Triton", "tile language")  # of kernels
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def theme() -> rc_context:
     """A context in which figures are drawn; nothing leaks into the caller's matplotlib."""
-    return rc_context(
-        {
-            **sns.axes_style("whitegrid"),
-            "font.family": fonts.families(),
-            "font.size": 12,
-            "axes.titlesize": 12,
-            "axes.titleweight": "bold",
-            "axes.titlelocation": "left",
-            "axes.labelsize": 12,
-            "axes.labelcolor": INK,
-            "axes.edgecolor": MUTED,
-            "axes.linewidth": 0.8,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "grid.color": GRID,
-            "grid.linewidth": 0.8,
-            "text.color": INK,
-            "xtick.color": MUTED,
-            "ytick.color": MUTED,
-            "xtick.labelcolor": INK,
-            "ytick.labelcolor": INK,
-            "xtick.labelsize": 11,
-            "ytick.labelsize": 11,
-            "legend.frameon": False,
-            "legend.fontsize": 11,
-            "lines.linewidth": 2,
-            "lines.markersize": 7,
-            "figure.facecolor": PAPER,
-            "svg.fonttype": "path",
-            "svg.hashsalt": "mfulab",
-            "pdf.fonttype": 42,
-        }
-    )
+    look: Look = sns.axes_style("whitegrid") | {"font.family": fonts.families(), "axes.titleweight": "bold"}
+    for value, names in (
+        (INK, ("axes.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor")),
+        (MUTED, ("axes.edgecolor", "xtick.color", "ytick.color")),
+        (12, ("font.size", "axes.titlesize", "axes.labelsize")),
+        (11, ("xtick.labelsize", "ytick.labelsize", "legend.fontsize")),
+        (0.8, ("axes.linewidth", "grid.linewidth")),
+        (False, ("axes.spines.top", "axes.spines.right", "legend.frameon")),
+    ):
+        look |= dict.fromkeys(names, value)
+    look |= {"grid.color": GRID, "figure.facecolor": PAPER, "axes.titlelocation": "left", "lines.linewidth": 2}
+    look |= {"lines.markersize": 7, "svg.fonttype": "path", "svg.hashsalt": "mfulab", "pdf.fonttype": 42}
+    return rc_context(look)
 
 
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
@@ -88,16 +70,9 @@ def one_machine(rows: pd.DataFrame) -> pd.DataFrame:
 
 def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
     """The modes that there are, each with its word, in one order for the panels and legends of all figures."""
-    usual = get_args(WorkloadConfig.model_fields["mode"].annotation)
-    found = set(rows["mode"].unique())
-    present = [*(mode for mode in usual if mode in found), *sorted(found - set(usual))]
-    return {mode: text.name("mode", mode) for mode in present}
-
-
-def precision_colors(values: Iterable[str]) -> dict[str, str]:
-    """A colour for each precision: of the usual eight the same one in all figures, of others one that is free."""
-    usual = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16")
-    return _usual_first(usual, values)
+    usual = dict.fromkeys(get_args(WorkloadConfig.model_fields["mode"].annotation))
+    found = rows["mode"].unique()
+    return {mode: text.name("mode", mode) for mode in usual | dict.fromkeys(sorted(found)) if mode in found}
 
 
 def keep_words(axes: Axes) -> None:
@@ -106,12 +81,8 @@ def keep_words(axes: Axes) -> None:
         words.set_color(ON_DEEP if to_hex(words.get_color()) == PAPER else ON_PALE)
 
 
-def family_colors(values: Iterable[str]) -> dict[str, str]:
-    """A colour for each family of kernels, the same one in all figures."""
-    return _usual_first(("library", "CPU", "Numba CUDA", "CUDA C", "Triton", "tile language"), values)
-
-
-def _usual_first(usual: Sequence[str], values: Iterable[str]) -> dict[str, str]:
+def usual_colors(values: Iterable[str], usual: Sequence[str] = PRECISIONS) -> dict[str, str]:
+    """A colour for each of a few values: of the usual ones the same one in all figures, of others one that is free."""
     present = set(pd.unique(values) if isinstance(values, pd.Series) else values)  # many rows, few values
     places = {value: place for place, value in enumerate(usual) if value in present}
     free = chain(sorted(set(range(len(PALETTE))) - set(places.values())), count())
@@ -141,14 +112,10 @@ def blank(title: str, footer: str) -> Figure:
 
 
 def arrange(figure: Figure, top: float = 0.76) -> None:
-    """Puts title, legend and provenance at their distances from the edges, in inches, and the panels between them.
-
-    `top` is what title and legend take; without a legend it is less.
-    """
+    """Puts title, legend, provenance and panels at their places; `top` inches are for title and legend."""
     height = figure.get_figheight()
-    title, footer = figure.texts[:2]
-    title.set_y(1 - 0.14 / height)
-    footer.set_y(0.07 / height)
+    for words, place in zip(figure.texts, (1 - 0.14 / height, 0.07 / height), strict=False):
+        words.set_y(place)
     for row in figure.legends:
         row.set_bbox_to_anchor((0.003, 1 - 0.39 / height), transform=figure.transFigure)
     top, bottom = (top if figure.legends else 0.45) / height, 0.25 / height
@@ -180,23 +147,18 @@ def by_machine(
 def facets(
     figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str], **shared: Any
 ) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel for each machine and each of `cases`, which are values of the column `case` and titles, with its rows.
-
-    Rows of no machine have a panel a case.
-    """
+    """A panel for each machine, if any, and each of `cases`, values of the column `case` with titles, with its rows."""
     rows = rows if "machine" in rows else rows.assign(machine="")
     names = machines(rows)
     each = zip(panels(figure, names, list(cases.values()), **shared).flat, product(names, cases), strict=True)
     return [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in each]
 
 
-def in_rows(
-    figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared: Any
-) -> list[tuple[list[Axes], pd.DataFrame]]:
+def in_rows(figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared: Any) -> list[tuple[Any, Any]]:
     """A row of panels a machine, at most two of them, a panel for each title of `columns`; with the machine's rows."""
     names = machines(rows, 2)
     grid = panels(figure, names, columns, **shared)
-    return [(list(row), rows[rows["machine"] == name]) for row, name in zip(grid, names, strict=True)]
+    return [(row, rows[rows["machine"] == name]) for row, name in zip(grid, names, strict=True)]
 
 
 def label(figure: Figure, x: str = "", y: str = "") -> None:
@@ -207,11 +169,6 @@ def label(figure: Figure, x: str = "", y: str = "") -> None:
             axes.set_xlabel(x)
         if y and place is not None and place.is_first_col():
             axes.set_ylabel(y)
-
-
-def letters(text: str) -> int:
-    """Width of a text in Latin letters; Hangul is nearly twice as wide."""
-    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def wrapped(text: str, width: int) -> str:
@@ -230,9 +187,9 @@ def fit(figure: Figure, lines: int) -> None:
     resize(figure, min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
 
 
-def dot(color: str, label: str, marker: str = "o", fill: str = "full") -> Line2D:
+def dot(color: str, label: str, marker: str = "o", **look: Any) -> Line2D:
     """A legend's entry for points."""
-    return Line2D([], [], color=color, label=label, marker=marker, linestyle="", fillstyle=fill, markeredgewidth=2)
+    return Line2D([], [], color=color, label=label, marker=marker, linestyle="", markeredgewidth=2, **look)
 
 
 def dots(colors: Mapping[Any, str], text: Texts, kind: str = "", marker: str | Mapping[Any, str] = "o") -> list[Line2D]:
@@ -248,18 +205,11 @@ def line(color: str, label: str, dash: Dash = "") -> Line2D:
 
 def within(differences: pd.Series, text: Texts) -> list[Line2D]:
     """A legend's entry for differences within the intervals; none where there are none."""
-    if not differences.any():
-        return []
-    entry = dot(MUTED, text("within"), "s")
-    entry.set_alpha(PALE)
-    return [entry]
+    return [dot(MUTED, text("within"), "s", alpha=PALE)] if differences.any() else []
 
 
 def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
-    """One row under the title: what direct labels do not say; rows of four where one could not be read, or `columns`.
-
-    Call it after `panels` and `fit`.
-    """
+    """Puts what direct labels do not say below the title, in one row if it can be read; after `panels` and `fit`."""
     if not entries:
         return
     size = min(11, 88 / len(entries), 690 / sum(3.3 + 0.6 * letters(entry.get_label()) for entry in entries))
@@ -274,13 +224,12 @@ def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
 
 def provenance(rows: pd.DataFrame) -> str:
     """The line under every figure: machine, date and code."""
-    shown = machines(rows) if "machine" in rows else []
     starts, commits = (sorted(filter(None, pd.unique(rows.get(name, pd.Series(dtype=str))))) for name in WHEN)
     span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
-    commit = ", ".join(commit[:7] + ("-dirty" if commit.endswith("-dirty") else "") for commit in commits[:2])
-    code = f"mfulab {commit}{'…' if len(commits) > 2 else ''}" if commits else ""
+    commit = ", ".join(commit[:7] + "-dirty" * commit.endswith("-dirty") for commit in commits[:2])
+    code = f"mfulab {commit}{'…' * (len(commits) > 2)}" if commits else ""
     rest = " · ".join(filter(None, [span, code]))
-    names, room = ", ".join(shown), LETTERS - letters(rest)
+    names, room = ", ".join(machines(rows) if "machine" in rows else []), LETTERS - letters(rest)
     if letters(names) > room:
         names = f"{names[: room * len(names) // letters(names) - 2]} …"
     return " · ".join(filter(None, [names, rest]))

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import EngFormatter, FuncFormatter, Locator, LogLocator, NullLocator
+from matplotlib.ticker import EngFormatter, Locator, LogLocator, NullLocator
 
 DIGIT = 0.66  # of a font's size: the width of a digit, the widest of what these labels hold
 BETWEEN = 0.6  # of a font's size: what is free between two labels
@@ -18,7 +18,7 @@ def doublings(axes: Axes, values: Iterable[float], unit: str = "") -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(_Fitting(values, unit))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _named(value, unit)))
+    axes.xaxis.set_major_formatter(lambda value, _: _named(value, unit))
 
 
 def _named(value: float, unit: str) -> str:
@@ -27,10 +27,7 @@ def _named(value: float, unit: str) -> str:
 
 
 class _Fitting(Locator):
-    """All values in view; only powers of two where these do not fit; then each second of them, each third and so on.
-
-    It is asked anew whenever the axis is drawn, so the answer is one for the axis's final width.
-    """
+    """All values in view that fit the axis's final width; else powers of two, else each second of them, and so on."""
 
     def __init__(self, values: Iterable[float], unit: str) -> None:
         self._values, self._unit = sorted(set(values)), unit
@@ -61,12 +58,12 @@ def decades(axis: Axis, most: int = 8) -> None:
     between = (1, 2, 5) if high / low < 10**1.7 else (1, 3) if high / low < 10**2.7 else (1,)
     axis.set_major_locator(LogLocator(subs=between, numticks=most))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter((lambda value, _: f"{value:g}") if low >= 1e-4 and high < 1e5 else _power))
+    axis.set_major_formatter((lambda value, _: f"{value:g}") if low >= 1e-4 and high < 1e5 else _power)
 
 
 def zero_at_left(axes: Axes, values: Iterable[float]) -> float:
     """Makes the x axis logarithmic, its left edge standing for zero where a value is zero; returns the edge."""
-    known = [value for value in values if value == value]
+    known = {*values}
     positive = [value for value in known if value > 0] or [1e-16]
     edge = 10.0 ** (math.floor(math.log10(min(positive))) - 1)
     axes.set_xscale("log")

@@ -25,10 +25,9 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
-    """The element of an SVG file, made part of a page. `name` sets its ids apart from those of other figures.
+    """The element of an SVG file as part of a page, `name` in its ids; outlines of letters are put into `glyphs`.
 
-    Outlines of its letters are put into `glyphs`, by their ids in the page, which holds each once. Classes are what
-    the page's script reads of the drawing: panels, axes, texts, legend and title.
+    Classes are what the page's script reads of the drawing: panels, axes, texts, legend and title.
     """
     svg = svg[svg.index("<svg") :]
     head, body = svg.split(">", 1)
@@ -41,7 +40,7 @@ def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
         glyphs[names[glyph]] = outline
     body = GLYPH.sub("", body).replace("<defs></defs>", "")
     body = LETTER.sub(lambda found: f'<use href="#{names[found[1]]}" x="{found[2] or 0}"/>', body)
-    body = CIRCLE.sub(_circle, body)
+    body = CIRCLE.sub(lambda found: _circle(*map(float, found.groups())), body)
     classes = r' id="(axis|heading|leader|legend|panel|provenance|text|title|value)(?:_\d+)?"'
     body = re.sub(classes, r' class="\1"', body.replace("matplotlib.", ""))
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body)) - set(glyphs)
@@ -57,8 +56,7 @@ def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
     return f"{head}>{body}"
 
 
-def _circle(found: re.Match[str]) -> str:
-    x, bottom, top = (float(found[group]) for group in (1, 2, 3))
+def _circle(x: float, bottom: float, top: float) -> str:
     return f'<circle cx="{x:.2f}" cy="{(bottom + top) / 2:.2f}" r="{(bottom - top) / 2:.2f}"'
 
 
@@ -72,10 +70,7 @@ def saved(folder: Path | None, name: str) -> str | None:
 
 
 def is_drawing(svg: str) -> bool:
-    """True if a text is SVG that only draws: shapes and texts that refer to nothing but one another.
-
-    What XML and HTML read differently, processing instructions and CDATA sections, is none; comments are to be removed.
-    """
+    """True if an SVG only draws: shapes and texts that refer to one another, without CDATA and instructions."""
     begins = BEGINNING.match(svg)
     if begins is None or "<?" in svg[begins.end() :] or "<!" in COMMENT.sub("", svg[begins.end() :]):
         return False
@@ -92,9 +87,5 @@ def is_drawing(svg: str) -> bool:
 
 
 def _is_harmless(key: str, value: str) -> bool:
-    """True if an attribute neither runs nor loads anything."""
-    if key.lower().startswith("on"):
-        return False
-    if key in ("href", "src"):
-        return value.startswith(("#", "data:image/png;base64,"))
-    return not LOADS.search(value)
+    loads = not value.startswith(("#", "data:image/png;base64,")) if key in ("href", "src") else LOADS.search(value)
+    return not key.lower().startswith("on") and not loads

@@ -1,8 +1,8 @@
 """The figures: one module each, found by being here.
 
-A figure's module has `TABLES` (what it reads), `TOPIC` (one of TOPICS) and `ORDER` (its place there), three functions:
-`rows(tables)` selects what is drawn (no rows: no figure), `finding(rows, text)` says it in one sentence whose numbers
-come from those rows, `draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
+A module has `TOPIC` (one of TOPICS), `ORDER` (its place there) and three functions: `rows(tables)` selects what
+is drawn (no rows: no figure), `finding(rows, text)` says it in one sentence whose numbers come from those rows,
+`draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
 """
 
 import gc
@@ -31,7 +31,7 @@ from mfulab.core.files import write_text
 from mfulab.core.language import Texts
 from mfulab.lab.planning.naming import SNAKEMAKE
 from mfulab.lab.report import frames, trust
-from mfulab.lab.report.drawing import hover, kinds, labels, runs, style
+from mfulab.lab.report.drawing import labels, runs, style
 from mfulab.lab.runtime.client import SOCKET
 from mfulab.lab.runtime.forked import drawing_cores, in_processes
 
@@ -43,7 +43,7 @@ FEW_CORES = 4  # below which drawing ahead gains nothing
 FAILED, LONGEST = "failed", 300  # the mark of a figure that could not be drawn; characters of its reason
 # Not `Figure.savefig`, which draws twice what it writes. Dates and versions would make each file a new one.
 WRITERS: dict[str, Callable[[Figure, Path], object]] = {
-    "svg": lambda figure, path: write_text(path, hover.svg(figure)),
+    "svg": lambda figure, path: write_text(path, runs.svg(figure)),
     "png": lambda figure, path: FigureCanvasAgg(figure).print_png(path, metadata={"Software": None}),
     "pdf": lambda figure, path: FigureCanvasPdf(figure).print_pdf(path, metadata={"CreationDate": None}),
 }
@@ -55,7 +55,6 @@ class Drawn:
     """One figure that has data: its name, its words, and the matplotlib figure."""
 
     name: str
-    topic: str
     title: str
     finding: str
     figure: Figure
@@ -85,11 +84,10 @@ def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.Data
             if axes.get_axes_locator() is None:
                 axes.set_position(Bbox(axes.get_position().get_points().round(6)))
             axes.set_gid("panel")
-            kinds.leave_hidden(axes)
             for words in (each for each in axes.get_children() if isinstance(each, Text)):
                 beside = "value" if VALUE.match(words.get_text()) else "text"
                 words.set_gid(beside if words in axes.texts else "heading")
-    return Drawn(name, module.TOPIC, text("title"), finding(module, rows, text), figure)
+    return Drawn(name, text("title"), finding(module, rows, text), figure)
 
 
 def failed(name: str, error: Exception, language: str = "en") -> Drawn:
@@ -100,7 +98,7 @@ def failed(name: str, error: Exception, language: str = "en") -> Drawn:
         figure = style.blank(text("title"), "")
         lines = textwrap.fill(says, 80)
         figure.text(0.5, 0.5, lines, ha="center", va="center", color=style.INK, parse_math=False, gid=FAILED)
-    return Drawn(name, modules()[name].TOPIC, text("title"), says, figure)
+    return Drawn(name, text("title"), says, figure)
 
 
 def unmade(name: str, error: Exception, language: str) -> str:
@@ -119,10 +117,7 @@ def has_data(name: str, tables: frames.Tables) -> bool:
 
 
 def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
-    """A figure's sentence: about what was measured here, and about recorded machines only where nothing was.
-
-    A row that cannot be right carries no sentence while another can. A recorded machine is named.
-    """
+    """Tells a figure's sentence, of rows measured here, if any, that can be right; a recorded machine is named."""
     own = frames.own(rows)
     said = module.finding(frames.preferred(own, ~trust.impossible(own)), text)
     machine = own["machine"].iloc[0] if "machine" in own and own["machine"].nunique() == 1 else ""
@@ -147,15 +142,11 @@ def command(name: str, experiments: Sequence[str] = (), language: str = "en") ->
 def draw(
     tables: Path, out: Path, only: Sequence[str], formats: Sequence[str], language: str, listed: Path | None
 ) -> int:
-    """Draws the figures of the folder `tables` into `out`, or lists those with data in the file `listed`.
-
-    What a list names is drawn at once beside the warm worker, where the figures' own jobs find it.
-    """
+    """Draws the figures of the folder `tables` into `out`, or lists those with data in `listed`, drawn ahead."""
     worker = os.environ.get(SOCKET)
     ahead = Path(worker).parent / f"figures-{language}" if worker else None  # gone with the sweep, and with its code
     gc.freeze()  # drawing makes much that is collected, which need not look through all imports each time
-    wanted = {table for name in only or modules() for table in modules()[name].TABLES}
-    found, problems = frames.read(tables, wanted)
+    found, problems = frames.read(tables)
     if listed:
         names = [name for name in modules() if has_data(name, found)]
         write_text(listed, "".join(f"{name}\n" for name in names))

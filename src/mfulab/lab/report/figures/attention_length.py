@@ -1,32 +1,25 @@
 """Longer sequences: attention's share of the FLOPs, and memory and MFU with each of its backends."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
 from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
 
-TABLES = ("profile", "flops", "environment")
 TOPIC, ORDER = "memory", 10
 ALIKE = ["machine", "model", "workload", "batch_size", "precision"]
 BACKENDS = ("math", "flash", "efficient", "cudnn")
-COLORS = dict(zip(BACKENDS, (style.PALETTE[1], style.PALETTE[0], style.PALETTE[2], style.PALETTE[4]), strict=True))
+COLORS = dict(zip(BACKENDS, (style.PALETTE[place] for place in (1, 0, 2, 4)), strict=True))
 FAILED = "out_of_memory"
 ALIKE_WITHIN = 0.02  # of a time: less is no difference
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs with a chosen backend of attention at two lengths or more; runs out of memory are among them.
-
-    `share` is attention's part of the forward pass's FLOPs in percent.
-    """
-    chosen = alone(tables["profile"])
-    chosen = chosen[chosen["attention"].isin(BACKENDS)]
+    """Runs with a chosen backend at two lengths or more; `share` is attention's of forward FLOPs, in percent."""
+    chosen = alone(tables["profile"])[lambda each: each["attention"].isin(BACKENDS)]
     found = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])
     counted = tables["flops"].drop_duplicates("run").set_index("run")
-    share = 100 * counted["attention_flops"] / counted["forward_flops"]
-    found = with_machine(tables, found.assign(share=found["flops_run"].map(share)))
+    share = found["flops_run"].map(100 * counted["attention_flops"] / counted["forward_flops"])
+    found = with_machine(tables, found.assign(share=share))
     found = one_each(found, [*ALIKE, "attention", "sequence_length", "status"])
     lengths = found["sequence_length"].where(found["status"] == "ok").groupby([found[key] for key in ALIKE])
     return found[lengths.transform("nunique") > 1].sort_values("sequence_length")
@@ -37,16 +30,16 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     measured = rows[rows["status"] == "ok"]
     longest = measured.loc[measured["sequence_length"].idxmax()]
     here = measured[(measured[ALIKE] == longest[ALIKE]).all(axis=1)].sort_values("sequence_length", kind="stable")
-    ends = {"short": here.iloc[0], "long": longest}
-    said = [text("finding" if here["share"].notna().all() else "finding_without", **ends)]
+    key = "finding" if here["share"].notna().all() else "finding_without"
+    said = [text(key, short=here.iloc[0], long=longest)]
     last = here[here["sequence_length"] == longest["sequence_length"]].set_index("attention")
     if {"math", "flash"} <= set(last.index):
         math, flash = last.loc["math"], last.loc["flash"]
         times = math["time_s"] / flash["time_s"]
         key = "equal" if abs(times - 1) < ALIKE_WITHIN else "slower" if times > 1 else "faster"
         said.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
-        if pd.notna(math["memory_bytes"]) and pd.notna(flash["memory_bytes"]):
-            said.append(text("peaks", math=math, flash=flash))
+        both = pd.notna(math["memory_bytes"]) and pd.notna(flash["memory_bytes"])
+        said += [text("peaks", math=math, flash=flash)] if both else []
     failed = int((rows["status"] == FAILED).sum())
     return " ".join([*said, *([text("failed", count=failed)] if failed else [])])
 
@@ -56,8 +49,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     rows = rows.assign(memory_mib=rows["memory_bytes"] / 2**20, failed=(rows["status"] == FAILED).map({True: 0.97}))
     colors = {backend: color for backend, color in COLORS.items() if (rows["attention"] == backend).any()}
     look: style.Look = {"by": [*ALIKE, "attention"], "hue": "attention", "palette": colors}
-    columns = [text("shares"), text("memory"), text("useful")]
-    for (left, middle, right), here in style.in_rows(figure, rows, columns):
+    for (left, middle, right), here in style.in_rows(figure, rows, [*map(text, ("shares", "memory", "useful"))]):
         measured, failed = (here[here["status"] == status] for status in ("ok", FAILED))
         shares = measured.drop_duplicates([*ALIKE, "sequence_length"])
         kinds.lines(left, shares, "sequence_length", "share", "share", by=ALIKE, color=style.MUTED)

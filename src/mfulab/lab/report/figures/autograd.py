@@ -1,34 +1,26 @@
 """The cost of autograd where nobody wants gradients: time beside no_grad, and the memory of graphs that are kept."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from mfulab.core.groups import LEAKED_STEPS
-from mfulab.core.language import Texts
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style, ticks
-from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
+from mfulab.lab.report.frames import Tables, against, alone, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "execution", 10
 CASE = ["machine", "model", "precision", "sequence_length", "batch_size"]
 WAYS = ("no_grad", "inference_mode", "recorded", "leaked")
 COLORS = dict(zip(WAYS, (style.MUTED, style.PALETTE[0], style.PALETTE[2], style.PALETTE[1]), strict=True))
 LEAST = 0.5  # % of a time: less is no difference
 MOST = 8  # cases that get a line each
-FEWEST = 2  # ways that a case needs
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Eager inference in at least two ways, no_grad among them; `relative` is the time in percent of no_grad's.
-
-    `graph_bytes` is what each graph holds that a leak keeps.
-    """
+    """Eager inference in ways beside no_grad, `relative` to its time in percent; a leak keeps `graph_bytes` a step."""
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     found = found[(found["mode"] == "inference") & (found["execution"] == "eager") & found["autograd"].isin(WAYS)]
     found = one_each(found, [*CASE, "autograd"])
-    found = trust.against(found, found[found["autograd"] == "no_grad"], CASE, "_no_grad")
-    found = found[found.groupby(CASE, dropna=False)["autograd"].transform("nunique") >= FEWEST]
+    found = against(found, found[found["autograd"] == "no_grad"], CASE, "_no_grad")
+    found = found[found.groupby(CASE, dropna=False)["autograd"].transform("nunique") > 1]
     if found.empty:
         return found.assign(relative=[], graph_bytes=[])
     found = found[found["machine"].isin(style.machines(found, 2))]
@@ -36,24 +28,17 @@ def rows(tables: Tables) -> pd.DataFrame:
     largest = (found["factor"] - 1).abs().groupby([found["model"], found["batch_size"]]).max().nlargest(MOST)
     found = found[pd.MultiIndex.from_frame(found[["model", "batch_size"]]).isin(largest.index)]
     once = found.assign(once=found["memory_bytes"].where(found["autograd"] == "recorded"))
-    once = once.groupby(CASE, dropna=False)["once"].transform("first")
-    return found.assign(
-        relative=100 * found["factor"],
-        graph_bytes=((found["memory_bytes"] - once) / LEAKED_STEPS).where(found["autograd"] == "leaked"),
-    )
+    graph_bytes = (found["memory_bytes"] - once.groupby(CASE, dropna=False)["once"].transform("first")) / LEAKED_STEPS
+    return found.assign(relative=100 * found["factor"], graph_bytes=graph_bytes.where(found["autograd"] == "leaked"))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The case where recording costs most time, beyond what processes differ by, and the graph that holds most."""
-    said = []
-    off = (rows["relative"] - 100).where(rows["apart"], 0)
-    recorded, freed = off[rows["autograd"] == "recorded"], -off[rows["autograd"] == "inference_mode"]
-    if len(recorded):
-        key = "slower" if recorded.max() >= LEAST else "no_slower"
-        said.append(text(key, row=rows.loc[recorded.idxmax()], share=recorded.max()))
-    if len(freed):
-        key = "faster" if freed.max() >= LEAST else "no_faster"
-        said.append(text(key, row=rows.loc[freed.idxmax()], share=freed.max()))
+    said, off = [], (rows["relative"] - 100).where(rows["apart"], 0)
+    for way, key, sign in (("recorded", "slower", 1), ("inference_mode", "faster", -1)):
+        if len(shares := sign * off[rows["autograd"] == way]):
+            key = key if shares.max() >= LEAST else f"no_{key}"
+            said.append(text(key, row=rows.loc[shares.idxmax()], share=shares.max()))
     if (rows["graph_bytes"] > 0).any():
         largest = rows.loc[rows["graph_bytes"].idxmax()]
         said.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))
@@ -64,8 +49,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """For each machine, a line a case: time relative to no_grad on the left, peak memory on the right."""
     shown = rows.assign(memory_mib=rows["memory_bytes"] / 2**20)
     shown["case"] = [text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()]
-    order = shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates()
-    cases = list(order)[::-1]
+    cases = list(shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates())[::-1]
     panels = style.in_rows(figure, shown, [text("times"), text("memory")], sharey=True)
     if len(panels) == 1:
         style.fit(figure, len(cases))

@@ -1,14 +1,10 @@
 """Speed of one kernel over its thread blocks or tiles."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style
 from mfulab.lab.report.frames import Tables, most, ok, own, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 3
 FEWEST = 4  # blocks that make a picture
 SIDES = r"(?P<block_x>[\d.]+)(?:[^\d.]+(?P<block_y>[\d.]+))?"
@@ -18,8 +14,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     """The kernel, size and precision with the most blocks on one machine, and their sides; measured before recorded."""
     timed = with_machine(tables, ok(tables["matmul"], "tflop_s"))
     timed = timed.join(timed["block"].str.extract(SIDES).astype(float)).dropna(subset=["block_x"])
-    timed = timed.assign(block_y=timed["block_y"].fillna(1.0))
-    keys = ["machine", "kernel", "size", "precision"]
+    timed, keys = timed.assign(block_y=timed["block_y"].fillna(1.0)), ["machine", "kernel", "size", "precision"]
     blocks = timed.groupby(["recorded", *keys])["block"].transform("nunique")
     return most(own(timed[blocks >= FEWEST]), keys, "block")
 
@@ -36,8 +31,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     fastest = rows.sort_values("tflop_s", ascending=False).drop_duplicates(["block_x", "block_y"])
     table = fastest.pivot_table(index="block_y", columns="block_x", values="tflop_s") * 1e3
     words = table.map(lambda speed: "" if speed != speed else significant(speed))
-    axes = figure.subplots()
-    look: style.Look = {"small": 12, "cbar_kws": {"label": "GFLOP/s"}}
+    axes, look = figure.subplots(), style.Look(small=12, cbar_kws={"label": "GFLOP/s"})
     kinds.cells(axes, table, words, fastest, "block_x", "block_y", "tflop_s", "time_s", **look)
     style.legend(figure, runs.key(rows, text))
     axes.invert_yaxis()

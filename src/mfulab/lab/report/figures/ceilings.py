@@ -1,15 +1,11 @@
 """Ceilings of each device by precision: measured beside computed."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity
 from mfulab.lab.planning.naming import short
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, quantity, runs, style
 from mfulab.lab.report.frames import Tables, ok, with_machine
 
-TABLES = ("ceilings", "environment")
 TOPIC, ORDER = "roofline", 1
 RING = style.PALETTE[1]
 
@@ -23,8 +19,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The fastest format, and what share of the computed peak was reached; on a CPU why that may be over 100 %."""
     best = rows.loc[rows["measured_tflop_s"].idxmax()]
     share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
-    words = text("finding" if share == share else "finding_unknown", best=best, share=share)
-    return f"{words} {text('boosted')}" if share > 100 and best["device"] == "cpu" else words
+    words = [text("finding" if share == share else "finding_unknown", best=best, share=share)]
+    return " ".join([*words, *([text("boosted")] if share > 100 and best["device"] == "cpu" else [])])
 
 
 def _words(row: pd.Series, text: Texts) -> tuple[str, str]:
@@ -53,5 +49,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         room = max(0.0, (3 - len(here)) / 2)  # a single bar is no wall
         axes.set_ylim(len(here) - 0.4 + room, -0.6 - room)
     style.label(figure, "TFLOP/s")
-    marks = [style.dot(style.PALETTE[0], text("measured"), "s"), style.dot(RING, text("computed"), fill="none")]
+    marks = [style.dot(style.PALETTE[0], text("measured"), "s"), style.dot(RING, text("computed"), fillstyle="none")]
     style.legend(figure, marks + runs.key(rows, text))

@@ -1,15 +1,10 @@
 """One convolution three ways: by the library, as a matmul of unfolded images, by direct loops."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style, ticks
-from mfulab.lab.report.frames import Tables, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, significant, style, ticks
+from mfulab.lab.report.frames import Tables, against, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "flops", 6
 THREE_WAYS = ("convolution_library", "convolution_im2col", "convolution_direct")
 LIBRARY = THREE_WAYS[0]
@@ -21,9 +16,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     known = with_machine(tables, ok(tables["profile"], "time_s", "flops"))
     known = known[known["model"].isin(THREE_WAYS) & (known["execution"] == "eager")]
     known = one_each(style.one_machine(known), [*CASE, "model"])
-    beside = trust.against(known, known[known["model"] == LIBRARY], CASE, "_library")
-    several = beside.groupby(CASE)["model"].transform("nunique") > 1
-    return beside[several].sort_values(CASE)
+    beside = against(known, known[known["model"] == LIBRARY], CASE, "_library")
+    return beside[beside.groupby(CASE)["model"].transform("nunique") > 1].sort_values(CASE)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -31,9 +25,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     most = rows.loc[rows["flops"].idxmax()]
     here = rows[(rows[CASE] == most[CASE]).all(axis=1) & (rows["model"] != LIBRARY)].sort_values("factor")
     ways = [text("way", name=text(row.model), factor=significant(row.factor, 2)) for row in here.itertuples()]
-    words = [text("finding", most=most, ways=", ".join(ways))]
-    errors = rows["relative_error"].dropna()
-    return " ".join([*words, *([text("error", error=significant(errors.max(), 2))] if len(errors) else [])])
+    errors = rows["relative_error"].dropna().nlargest(1)
+    said = [text("error", error=significant(error, 2)) for error in errors]
+    return " ".join([text("finding", most=most, ways=", ".join(ways)), *said])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -45,8 +39,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     longest, lowest = rows["factor"].max(), rows["factor"].min() / 2
     look: style.Look = {"hue": "model", "palette": colors, "order": list(cases.values()), "words": "words"}
     for axes, here in panels:
-        shares = [f" · {percent(mfu)} %" if mfu == mfu else "" for mfu in here["mfu_percent"]]
-        words = [f"{significant(factor, 2)}×{share}" for factor, share in zip(here["factor"], shares, strict=True)]
+        shares = here["mfu_percent"].map(lambda mfu: f" · {percent(mfu)} %" if mfu == mfu else "")
+        words = here["factor"].map(lambda factor: f"{significant(factor, 2)}×") + shares
         here = here.assign(case=here["batch_size"].map(cases), words=words)
         kinds.bars(axes, here, "factor", "case", "factor", "time_s", "mfu_percent", fontsize=10, **look)
         axes.set_xlim(lowest, max(6, longest) * (longest / lowest) ** 0.6)

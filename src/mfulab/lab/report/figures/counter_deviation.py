@@ -1,13 +1,10 @@
 """Deviation of other tools' FLOPs from ours: one line a model, one mark a tool."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, style
 from mfulab.lab.report.frames import Tables, ok
 
-TABLES = ("counters",)
 TOPIC, ORDER = "flops", 2
 MOST = 24
 AGREES_WITHIN = 1.0  # percent
@@ -22,8 +19,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The largest deviation with what explains it, and how many counts agree."""
-    off = rows["deviation_percent"].abs()
-    worst = rows.loc[off.idxmax()]
+    worst = rows.loc[(off := rows["deviation_percent"].abs()).idxmax()]
     counts = {"agreeing": int((off <= AGREES_WITHIN).sum()), "count": len(rows), "within": AGREES_WITHIN}
     return text("finding", **counts, worst=worst, explanation=text.said(worst["explanation"]))
 
@@ -38,8 +34,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.axvline(0, color=style.MUTED, linewidth=1)
     colors, markers = (dict(zip(counters, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
     # Tools that agree stand next to one another.
-    small: style.Look = {"fontsize": 10 if len(models) > 14 else 11}
-    heights = kinds.lanes(axes, rows, "model", models, hue="counter", hues=counters[::-1], apart=0.15, **small)
+    small = 10 if len(models) > 14 else 11
+    heights = kinds.lanes(axes, rows, "model", models, "counter", counters[::-1], 0.15, fontsize=small)
     rows = rows.assign(place=heights, run=rows["counter"] + ", " + rows["model"])
     look: style.Look = {"hue": "counter", "palette": colors, "style": "counter", "markers": markers}
     kinds.points(axes, rows, "deviation_percent", "place", "deviation_percent", **look)

@@ -1,14 +1,10 @@
 """Scaling of several processes, and what each of them spends on communication that compute does not hide."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style
-from mfulab.lab.report.frames import Tables, ok, one_each, preferred, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
+from mfulab.lab.report.frames import Tables, against, apart, ok, one_each, preferred, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "training", 10
 # What a job and the single process beside it have in common; a ceiling's name holds a CPU's threads.
 ALIKE = ["machine", "model", "workload", "batch_size", "sequence_length", "precision", "ceiling"]
@@ -39,17 +35,16 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     plain = preferred(rows, rows["slowed_rank"].isna())
     best, worst = plain.loc[plain["efficiency"].idxmax()], plain.loc[plain["efficiency"].idxmin()]
     # The time of equal work is the inverse of the efficiency.
-    within = ~trust.apart(plain, best, ratio=best["efficiency"] / plain["efficiency"])
+    within = ~apart(plain, best, ratio=best["efficiency"] / plain["efficiency"])
     alike, tied = len(plain) > 1 and within[worst.name], 1 + int(within.drop(best.name).sum())
     key = "alike" if alike else "finding" if pd.notna(best["mfu_percent"]) else "finding_without"
     values = {"best": best, "worst": worst, "best_job": job(best, text), "worst_job": job(worst, text), "tied": tied}
     said = [text(key, **values), *([text("worst", **values)] if len(plain) > 1 and not alike else [])]
-    if pd.notna(worst["exposed_communication_ms"]):
-        said.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
+    known = pd.notna(worst["exposed_communication_ms"])
+    said += [text("exposed", worst=worst, step=1e3 * worst["time_s"])] if known else []
     largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)
-    sharded = trust.against(plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp")
-    sharded = sharded[sharded["apart"]]
-    if not sharded.empty:
+    sharded = against(plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp")
+    if len(sharded := sharded[sharded["apart"]]):
         one = sharded.loc[sharded["factor"].sub(1).abs().idxmax()]
         key = "sharded" if one["factor"] > 1 else "sharded_faster"
         said.append(text(key, job=job(one, text), ratio=max(one["factor"], 1 / one["factor"])))

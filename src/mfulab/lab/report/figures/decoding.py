@@ -1,14 +1,10 @@
 """Generating text: the share of the memory's bandwidth beside that of the arithmetic, by batch size; prompts too."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
-from mfulab.lab.report.drawing import curves, kinds, labels, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, labels, runs, significant, style, ticks
 from mfulab.lab.report.frames import Tables, ok, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "batch_size", 2
 WORDS = ("mbu_percent", "mfu_percent")
 DASHES: style.Look = {"mbu_percent": "", "mfu_percent": (4, 2)}
@@ -25,14 +21,12 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The series of decoding nearest to the memory's limit at its smallest batch, and at its largest; then the rest:
-    the cache that it holds, the longest prompt, the experts."""
+    """The series of decoding nearest to the memory's limit; then its cache, the longest prompt, and the experts."""
     decoded = rows[rows["mode"] == "decoding"]
     if decoded.empty:
         return text("prefill", row=rows.loc[rows["mfu_percent"].idxmax()])
     first, last = curves.ends(decoded)
-    best = first["mbu_percent"].idxmax()
-    small, large = first.loc[best], last.loc[best]
+    small, large = (rows.loc[first["mbu_percent"].idxmax()] for rows in (first, last))
     key = "finding_one" if small["batch_size"] == large["batch_size"] else "finding"
     said = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
     said += [text("cache", large=large)] if pd.notna(large["key_value_cache_bytes"]) else []
@@ -41,15 +35,14 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     said += [text("prompt", row=row) for _, row in both.nlargest(1, "sequence_length").iterrows()]
     routed = decoded.dropna(subset=["expert_imbalance"])  # mixtures of experts
     for _, uneven in routed.sort_values(["batch_size", "expert_imbalance"], kind="stable").tail(1).iterrows():
-        key = "experts_even" if uneven["expert_imbalance"] <= 1 else "experts"
-        times = significant(uneven["expert_imbalance"])
-        said.append(text(key, model=uneven["model"], batch=int(uneven["batch_size"]), times=times))
+        key, times = "experts_even" if uneven["expert_imbalance"] <= 1 else "experts", uneven["expert_imbalance"]
+        said.append(text(key, model=uneven["model"], batch=int(uneven["batch_size"]), times=significant(times)))
     return " ".join(said)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision, squares are prompts."""
-    colors = style.precision_colors(rows["precision"])
+    colors = style.usual_colors(rows["precision"])
     each = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
     look: style.Look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "palette": colors, "dash": "share_of"}
     look |= {"dashes": DASHES, "style": "mode", "markers": MARKERS}
@@ -61,13 +54,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.margins(y=0.1)
         ticks.decades(axes.yaxis)
         axes.set_ylabel(text("share"))
-        lengths = rows["sequence_length"].nunique() > 1
         ends = here.groupby(curves.KEYS, sort=False, dropna=False).tail(1)
         ends = ends.assign(share=ends["mbu_percent"].fillna(ends["mfu_percent"])).sort_values("share")
         ends = ends.drop_duplicates(["model", "sequence_length", "mode"], keep="last")
-        said = [text("context", row=row) if lengths else row["model"] for _, row in ends.iterrows()]
-        inks = [style.INK] * len(ends)
-        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["share"], said, inks)
+        several = rows["sequence_length"].nunique() > 1
+        said = [text("context", row=row) if several else row["model"] for _, row in ends.iterrows()]
+        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["share"], said, [style.INK] * len(ends))
     style.label(figure, text("batch_size"))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     entries += [style.line(style.MUTED, text(column), dash) for column, dash in DASHES.items()]

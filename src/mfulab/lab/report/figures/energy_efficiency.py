@@ -2,13 +2,10 @@
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import points, ticks
+from mfulab.lab.report.drawing import Figure, Texts, points, ticks
 from mfulab.lab.report.frames import Tables, ok, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC = "energy"
 PLACE = ("mfu_percent", "gflop_per_j")
 
@@ -23,9 +20,8 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The most and the least efficient run."""
     best, worst = rows.loc[rows["flops_per_j"].idxmax()], rows.loc[rows["flops_per_j"].idxmin()]
-    factor = best["flops_per_j"] / worst["flops_per_j"]
-    key = "finding_one" if factor == 1 else "finding"
-    return text(key, best=best, worst=worst, factor=factor, sample_j=1 / best["samples_per_j"])
+    values = {"factor": best["flops_per_j"] / worst["flops_per_j"], "sample_j": 1 / best["samples_per_j"]}
+    return text("finding_one" if values["factor"] == 1 else "finding", best=best, worst=worst, **values)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

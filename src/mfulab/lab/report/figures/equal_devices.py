@@ -2,15 +2,12 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
 from mfulab.lab.planning.naming import short
-from mfulab.lab.report.drawing import kinds, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
 from mfulab.lab.report.frames import Tables, most, ok, own
 from mfulab.lab.tables.merge import OF
 
-TABLES = ("profile", "matmul", "environment")
 TOPIC, ORDER = "trust", 1
 COLUMNS = ["hardware", "recorded", "run", "status", "started_at", "commit", "time_s", runs.DOUBTFUL]
 MOST = 24  # runs, those that differ most
@@ -25,10 +22,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     names = found["hardware"].str.split(OF, n=1).str
     found = found.assign(kind=names[0], who=names[-1], what=found["run"].map(short))
     alike = found.groupby(["kind", "run"])
-    found = found.assign(
-        relative=found["time_s"] / alike["time_s"].transform("median"),
-        range=alike["time_s"].transform("max") / alike["time_s"].transform("min"),
-    )
+    usual, most, least = (alike["time_s"].transform(each) for each in ("median", "max", "min"))
+    found = found.assign(relative=found["time_s"] / usual, range=most / least)
     return found[alike["who"].transform("nunique") > 1]
 
 
@@ -45,8 +40,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a kind of device, a line a run, a dot a participant; the line in the middle is the median."""
     order = rows.groupby("what")["range"].max().nlargest(MOST).sort_values().index
-    names = {kind: kind for kind in sorted(rows["kind"].unique())}
-    most = max(1.3, 1.1 * np.exp(np.abs(np.log(rows["relative"])).max()))
+    names, most = (
+        {kind: kind for kind in sorted(rows["kind"].unique())},
+        max(1.3, 1.1 * np.exp(np.abs(np.log(rows["relative"])).max())),
+    )
     for axes, here in style.facets(figure, rows, "kind", names, sharex=True, sharey=True):
         here = here[here["what"].isin(order)]
         axes.axvline(1, **style.LIMIT)

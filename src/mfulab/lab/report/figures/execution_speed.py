@@ -5,40 +5,30 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from mfulab.core.language import Texts
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import relative
-from mfulab.lab.report.frames import Tables, ok, with_machine
+from mfulab.lab.report.drawing import Texts, relative
+from mfulab.lab.report.frames import Tables, apart, ok, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "execution", 0
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs in another mode than eager beside the same run in eager.
-
-    Runs whose shapes change are left out: their timed calls may compile. `recompilations` shows them.
-    """
+    """Runs in another mode than eager beside the same run in eager; changing shapes have `recompilations`."""
     known = with_machine(tables, ok(tables["profile"], "samples_per_s"))
     return relative.against(known[known["varied_calls"].isna()], "execution", "eager")
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The largest gain and the largest loss; the longest compilation, when the last has paid, and how many never do.
-
-    Compiling has paid when the steps have saved its time; what is no faster beyond the intervals never pays.
-    """
+    """The largest gain and loss; the longest compilation, after how many steps it has paid, and how many never do."""
     said, made = [relative.finding(rows, text, "execution")], rows[rows["compile_s"].notna()]
     if made.empty:
         return said[0]
     said.append(text("compiled", row=made.loc[made["compile_s"].idxmax()]))
-    saved = (made["time_s_base"] - made["time_s"]).where(trust.apart(made, suffix="_base"))
+    saved = (made["time_s_base"] - made["time_s"]).where(apart(made, suffix="_base"))
     steps = np.ceil(made["compile_s"] / saved[saved > 0] - 1e-9).clip(lower=1).dropna()
-    if len(steps):
-        said.append(text("pays", row=made.loc[steps.idxmax()], steps=steps.max(), saved=saved[steps.idxmax()]))
-    if never := len(made) - len(steps):
-        said.append(text("never", count=never, total=len(made)))
-    return " ".join(said)
+    for slowest, most in steps.nlargest(1).items():
+        said.append(text("pays", row=made.loc[slowest], steps=most, saved=saved[slowest]))
+    never = len(made) - len(steps)
+    return " ".join([*said, *([text("never", count=never, total=len(made))] if never else [])])
 
 
 draw = partial(relative.draw, axis="execution")

@@ -2,13 +2,10 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import points, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, points, runs, style, ticks
 from mfulab.lab.report.frames import Tables, alone, ok, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "flops", 2
 PLACE = ("flops_per_sample", "time_per_sample")
 ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
@@ -19,16 +16,14 @@ def rows(tables: Tables) -> pd.DataFrame:
     found = with_machine(tables, alone(ok(tables["profile"], "flops", "time_s", "batch_size")))
     found = found[(found["flops"] > 0) & (found["execution"] == "eager")]
     found = found.drop_duplicates([*ALIKE, "model"])
-    models = found.groupby(ALIKE)["model"].transform("nunique")
-    found = found.assign(models=models)[models >= 2].sort_values(["models", "batch_size"])
+    found = found.assign(models=found.groupby(ALIKE)["model"].transform("nunique")).query("models > 1")
+    found = found.sort_values(["models", "batch_size"])
     # One point a model and precision: of its batch sizes, the one that most models share.
     keys = [key for key in ALIKE if key != "batch_size"]
     found = found.drop_duplicates([*keys, "model"], keep="last").sort_index()
-    return found.assign(
-        flops_per_sample=found["flops"] / found["batch_size"],
-        time_per_sample=found["time_s"] / found["batch_size"],
-        speed=found["flops"] / found["time_s"],
-    )
+    each = {"flops_per_sample": found["flops"], "time_per_sample": found["time_s"]}
+    each = {name: values / found["batch_size"] for name, values in each.items()}
+    return found.assign(**each, speed=found["flops"] / found["time_s"])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -37,19 +32,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     widest = (groups.transform("max") / groups.transform("min")).idxmax()
     alike = rows[(rows[ALIKE] == rows.loc[widest, ALIKE]).all(axis=1)]
     ends = alike.sort_values(["speed", "flops_per_sample"]).iloc[[0, -1]].sort_values("flops_per_sample")
-    small, large = ends.iloc[0], ends.iloc[1]
+    small, large = (row for _, row in ends.iterrows())
     ratios = {name: large[f"{name}_per_sample"] / small[f"{name}_per_sample"] for name in ("flops", "time")}
     return text("finding", large=large, small=small, **ratios)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
-    colors = style.precision_colors(rows["precision"])
+    colors = style.usual_colors(rows["precision"])
     panels = style.facets(figure, rows, "mode", style.modes(rows, text), sharex=True)
     for axes, here in panels:
         points.scatter(axes, here, *PLACE, colors)
-        axes.set(xscale="log", yscale="log")
-        axes.margins(y=0.1)
+        axes.set(xscale="log", yscale="log", ymargin=0.1)
         ticks.decades(axes.yaxis)
     style.label(figure, text("flops"), text("time"))
     speed = style.line(style.MUTED, text("speed"), (4, 2))

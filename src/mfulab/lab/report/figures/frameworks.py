@@ -4,19 +4,13 @@ import itertools
 import json
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, significant
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style
-from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, significant, style
+from mfulab.lab.report.frames import Tables, alone, apart, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "execution", 2
-IN_TORCH = ("eager", "compile")
 ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
-EXECUTIONS = (*IN_TORCH, *ELSEWHERE)
+EXECUTIONS = ("eager", "compile", *ELSEWHERE)
 CASE = ["model", "mode", "batch_size"]
 MOST = 3  # cases that get a panel each
 VANISHED = 1e-6  # of the first loss
@@ -34,29 +28,23 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
-    """Steps before the loss vanishes in any execution, and in these the largest deviation within a step, in percent.
-
-    A deviation is relative to the step's largest loss. What follows a loss of zero is chance: no gradient leads there.
-    """
-    steps = list(zip(*curves.values(), strict=False))
+    """Steps before a loss vanishes, and the largest deviation, in percent of a step's largest loss."""
+    steps = [*zip(*curves.values(), strict=False)]
     kept = list(itertools.takewhile(lambda losses: min(losses) > VANISHED * steps[0][0], steps))
     return len(kept), 100 * max(((max(losses) - min(losses)) / max(losses) for losses in kept), default=0.0)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree.
-
-    The slowest is ranked only if its interval and the fastest's do not meet.
-    """
+    """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree."""
     cases = [case.sort_values("time_s") for _, case in rows.groupby(CASE, sort=False)]
-    ranked = [case for case in cases if len(case) > 1 and trust.apart(case.iloc[-1], case.iloc[0])]
+    ranked = [case for case in cases if len(case) > 1 and apart(case.iloc[-1], case.iloc[0])]
     here = max(ranked or cases, key=lambda case: case["time_s"].iloc[-1] / case["time_s"].iloc[0])
     fast, slow = here.iloc[0], here.iloc[-1]
     values = {"row": fast, "fast": text(fast.execution), "slow": text(slow.execution), "longer": slow["time_s"]}
     words = [text("finding" if ranked else "finding_alike" if len(here) > 1 else "finding_one", **values)]
-    beside = here.iloc[1:][~trust.apart(here.iloc[1:], fast)] if ranked else here.head(0)
-    if len(beside):
-        words.append(text("as_fast", fast=values["fast"], others=", ".join(text(each) for each in beside["execution"])))
+    beside = here.iloc[1:][~apart(here.iloc[1:], fast)] if ranked else here.head(0)
+    others = ", ".join(map(text, beside["execution"]))
+    words += [text("as_fast", fast=values["fast"], others=others)] if others else []
     for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():
         words.append(text("compiled", name=text(row.execution), time=row["compile_s"]))
     told = rows[rows["losses"].fillna("") != ""]  # of the first case that has them
@@ -64,8 +52,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     curves = {row.execution: json.loads(row.losses) for row in told.itertuples()}
     if len(curves) > 1:
         steps, share = alike(curves)
-        whole = steps == min(map(len, curves.values()))
-        span = text("all_steps" if whole else "until_vanished", steps=steps, row=told.iloc[0])
+        key = "all_steps" if steps == min(map(len, curves.values())) else "until_vanished"
+        span = text(key, steps=steps, row=told.iloc[0])
         key = "losses" if share <= TOLERANCE_PERCENT else "losses_differ"
         values = {"share": significant(share, 2), "tolerance": f"{TOLERANCE_PERCENT:g}", "row": told.iloc[0]}
         words.append(text(key if steps else "losses_vanish", span=span, count=len(curves), **values))

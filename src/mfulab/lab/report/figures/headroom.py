@@ -1,15 +1,11 @@
 """Milliseconds of a step that are lost between the peak and MFU, each part once."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
 from mfulab.lab.report.frames import Tables, ok, with_machine, with_traces
 from mfulab.mfu.headroom import PARTS
 
-TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "why", 0
 MOST = 12  # runs of all machines
 SHOWN = 0.05  # points below which a part has no step of its own
@@ -35,11 +31,9 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The part that takes most off the run that loses most to it."""
-    lost = rows[[part for part in PARTS if part != "useful"]].astype(float)
-    worst = rows.loc[lost.max(axis=1).idxmax()]
-    part = str(lost.loc[worst.name].idxmax())
-    values = {"part": text.within("trace")(part), "ms": worst[f"{part}_ms"], "points": worst[part]}
-    return text("finding", worst=worst, step=1e3 * worst["time_s"], **values)
+    place, part = rows[[part for part in PARTS if part != "useful"]].astype(float).stack().idxmax()
+    worst, named = rows.loc[place], {"part": text.within("trace")(part)}
+    return text("finding", worst=worst, step=1e3 * worst["time_s"], ms=worst[f"{part}_ms"], points=worst[part], **named)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -61,11 +55,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     for (place, part), value in shares.reset_index(drop=True).stack().items():
         if value >= NAMED:
             on_bar = "#fefefe" if part in DARK else "#101418"  # whatever the page's theme
-            color = style.INK if shown.iloc[place][runs.DOUBTFUL] else on_bar
-            middle = starts.iloc[place][part] + value / 2
-            axes.text(middle, place, percent(value), ha="center", va="center", fontsize=9, color=color)
+            look = {"color": style.INK if shown.iloc[place][runs.DOUBTFUL] else on_bar, "ha": "center"}
+            axes.text(starts.iloc[place][part] + value / 2, place, percent(value), va="center", fontsize=9, **look)
     axes.tick_params(axis="y", length=0, labelsize=10)
-    axes.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, max(100.0, float(shares.sum(axis=1).max()))))
-    axes.set_xlabel(text("points"))
+    widest = max(100.0, float(shares.sum(axis=1).max()))
+    axes.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, widest), xlabel=text("points"))
     entries = [style.dot(color, text.within("trace")(part), "s") for part, color in colors.items()]
     style.legend(figure, entries + runs.key(rows, text), 3)

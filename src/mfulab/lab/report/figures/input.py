@@ -1,15 +1,10 @@
 """Speed by source and workers of a DataLoader, and MFU against the time that the loop does not wait for it."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style
-from mfulab.lab.report.frames import Tables, alone, most, ok, one_each, preferred, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
+from mfulab.lab.report.frames import Tables, against, alone, apart, most, ok, one_each, preferred, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "training", 8
 ALIKE = ["machine", "model", "mode", "batch_size", "sequence_length", "precision", "execution"]
 VARIED, VARIED_MARK = ["loader_prefetch", "loader_epoch", "loader_persistent", "loader_pinned"], "D"
@@ -17,17 +12,14 @@ LOADER = ["loader_source", "loader_workers", *VARIED]
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs fed by a DataLoader, each beside the same step with a batch on the device.
-
-    `kept` is MFU in percent of that step's, `not_waiting` 100 − the wait, `usual` true without a varied option.
-    """
+    """Runs fed by a DataLoader beside the step with a batch on the device; `kept` is MFU in percent of that step's."""
     found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
     found = found.assign(sequence_length=found["sequence_length"].fillna(0))
     here = one_each(found[found["input"] == "device"], [*ALIKE, "workload"])
     here = here[here["workload"].isin(["training", "inference"])]
     fed = found[(found["input"] == "host") & found["input_wait_percent"].notna() & (found["loader_source"] != "")]
     fed = one_each(fed, [*ALIKE, *LOADER])
-    fed = trust.against(fed, here, ALIKE, "_device", "samples_per_s", "mfu_percent")
+    fed = against(fed, here, ALIKE, "_device", "samples_per_s", "mfu_percent")
     return fed.assign(
         kept=100 * fed["samples_per_s"] / fed["samples_per_s_device"],
         not_waiting=100 - fed["input_wait_percent"],
@@ -40,16 +32,16 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     usual = preferred(rows, rows["usual"])
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
     worst = itself.loc[itself["input_wait_percent"].idxmax()]
-    said = [text("finding", worst=worst)] + ([] if trust.apart(worst, suffix="_device") else [text("overlap")])
-    alike = usual[(usual[[*ALIKE, "loader_source"]] == worst[[*ALIKE, "loader_source"]]).all(axis=1)]
-    better = alike[(alike["kept"] > worst["kept"]) & trust.apart(alike, worst)]
+    said = [text("finding", worst=worst)] + ([] if apart(worst, suffix="_device") else [text("overlap")])
+    keys = [*ALIKE, "loader_source"]
+    alike = usual[(usual[keys] == worst[keys]).all(axis=1)]
+    better = alike[(alike["kept"] > worst["kept"]) & apart(alike, worst)]
     if len(alike) > 1 and better.empty:
         said.append(text("no_better"))
     elif len(alike) > 1:
         best, most = better.loc[better["kept"].idxmax()], alike.loc[alike["loader_workers"].idxmax()]
-        said.append(text("best", row=best))
-        if most["kept"] < best["kept"]:
-            said.append(text("beyond" if trust.apart(most, best) else "beyond_alike", row=most))
+        key = "beyond" if apart(most, best) else "beyond_alike"
+        said += [text("best", row=best), *([text(key, row=most)] if most["kept"] < best["kept"] else [])]
     off = (rows["kept"] - rows["not_waiting"]).abs().median()
     return " ".join([*said, text("tracks", deviation=percent(off), count=len(rows))])
 
@@ -68,8 +60,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.points(left, one[~one["usual"]], "place", "samples_per_s", *told, marker=VARIED_MARK, **look)
         left.axhline(one["samples_per_s_device"].iloc[0], **style.LIMIT)
         left.set_xticks(range(len(counts)), [f"{each:g}" for each in counts])
-        left.set(xlim=(-0.3, len(counts) - 0.7), ylabel=text("samples"))
-        left.set_ylim(bottom=0)
+        left.set(xlim=(-0.3, len(counts) - 0.7), ylim=(0, None), ylabel=text("samples"))
         kinds.points(right, here, "not_waiting", "kept", "not_waiting", "kept", "mfu_percent", **marked)
         right.axline((0, 0), (100, 100), **style.LIMIT)
         right.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())), ylabel=text("kept"))

@@ -3,23 +3,17 @@
 import textwrap
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts, verdicts
-from mfulab.lab.report.drawing import kinds, matmuls, runs, style, ticks
+from mfulab.core.language import verdicts
+from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, runs, style, ticks
 from mfulab.lab.report.frames import Tables, most, ok, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 1
 SHARE = "share_of_reference_percent"
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Each machine's largest square matmul that nearly all of its implementations share.
-
-    One measured at smaller sizes only is there with its largest, which its name then says: a share is one of the
-    library's time for the same matmul.
-    """
+    """Each machine's largest square matmul that nearly all implementations share; others at their own, named so."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], SHARE)))
     shared = matmuls.most_shared(square)
     sizes = shared.drop_duplicates("machine")[["machine", "precision", "n"]]
@@ -37,23 +31,20 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     low, high = here.iloc[0], here.iloc[-1]
     values = {"factor": high[SHARE] / low[SHARE], "reference": high["reference_name"] or text("library")}
     said = [text("finding" if len(here) > 1 else "finding_one", low=low, high=high, **values)]
-    if slow := list(all_sizes.loc[all_sizes["n"] < high["n"], "kernel"]):
-        said.append(text("finding_smaller", kernels=", ".join(slow)))
+    slow = ", ".join(all_sizes.loc[all_sizes["n"] < high["n"], "kernel"])
+    said += [text("finding_smaller", kernels=slow)] if slow else []
     for below, rung in out_of_order(here):
+        lower = rung["occupancy_percent"] < below["occupancy_percent"]
         reasons = [verdicts.flags(rung["verdict_flags"], text.language)] if rung["verdict_flags"] else []
         reasons += [text("spills", bytes=int(rung["spill_bytes"]))] if rung["spill_bytes"] > 0 else []
-        if rung["occupancy_percent"] < below["occupancy_percent"]:
-            reasons.append(text("occupancy", rung=rung, below=below))
+        reasons += [text("occupancy", rung=rung, below=below)] if lower else []
         because = "; ".join(reasons) or text("unexplained")
         said.append(text("out_of_order", rung=rung["kernel"], below=below["kernel"], because=because))
     return " ".join(said)
 
 
 def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
-    """Pairs on one machine of a rung that is no faster than the one below, and that one, (below, rung).
-
-    Libraries are beside one another, not above.
-    """
+    """Pairs (below, rung) on one machine of a rung that is no faster than the one below it; libraries are beside."""
     rungs = {rung["kernel"]: rung for _, rung in here[here["family"] != "library"].iterrows()}
     pairs = [(rungs[rung["after"]], rung) for rung in rungs.values() if rung["after"] in rungs]
     return [(below, rung) for below, rung in pairs if rung[SHARE] <= below[SHARE]]
@@ -65,7 +56,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         figure, rows, lambda here: f"{here['n'].max():.0f}³ · {text.name('precision', here['precision'].iloc[0])}"
     )
     style.fit(figure, int(rows.groupby("machine").size().max()))
-    colors = style.family_colors(rows["family"])
+    colors = style.usual_colors(rows["family"], style.FAMILIES)
     for axes, here in panels:
         here = here.sort_values(SHARE, ascending=False).head(24)
         here = here.assign(words=[text("share_of", share=share) for share in here[SHARE]])

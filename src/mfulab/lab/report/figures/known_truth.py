@@ -4,14 +4,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
 from mfulab.lab.report.frames import Tables, most, ok, one_each, own, with_machine
 
-TABLES = ("readings", "environment")
 TOPIC, ORDER = "ladder", 5
 COUNTERS = (
     *("mfulab_percent", "psutil_process_percent", "cgroup_percent", "proc_stat_percent", "psutil_machine_percent"),
@@ -33,14 +29,13 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def errors(rows: pd.DataFrame, columns: Sequence[str] = COUNTERS) -> pd.DataFrame:
     """Points by which each counter that read anything is off, a row a load."""
-    read = rows.set_index("load")[list(columns)].dropna(axis="columns", how="all")
-    return read.sub(rows.set_index("load")["truth_percent"], axis=0)
+    loads = rows.set_index("load")
+    return loads[[*columns]].dropna(axis="columns", how="all").sub(loads["truth_percent"], axis=0)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The worst counter, the one whose worst is the least, what else ran meanwhile, and a reading after the load."""
-    off = errors(rows)
-    load, worst = off.abs().stack().idxmax()
+    load, worst = (off := errors(rows)).abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
     said = [text("finding", counter=text(worst), load=text(load), reading=row[worst], truth=row["truth_percent"])]
     furthest, others = off.abs().max(), rows["other_processes_percent"].median()

@@ -1,13 +1,10 @@
 """Speed against error of each number format in a matmul, by its fastest implementation."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, labels, matmuls, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, matmuls, runs, style, ticks
 from mfulab.lab.report.frames import Tables, ok, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "precision", 2
 INTEGERS = "int8"  # whose products and sums are exact
 
@@ -28,11 +25,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     here = rows[rows["machine"] == fast["machine"]]
     rounds = here[here["precision"] != INTEGERS] if fast["precision"] == INTEGERS else here
     exact = here.loc[rounds["relative_error"].idxmin()]
-    errors = {f"{name}_error": f"{row['relative_error']:.1e}" if row["relative_error"] else "0"
-              for name, row in (("fast", fast), ("exact", exact))}  # fmt: skip
-    if fast.name == exact.name:
-        return text("finding_same", fast=fast, **errors)
-    return text("finding_integers" if len(rounds) < len(here) else "finding", fast=fast, exact=exact, **errors)
+    off = {"fast_error": fast["relative_error"], "exact_error": exact["relative_error"]}
+    errors = {name: f"{error:.1e}" if error else "0" for name, error in off.items()}
+    key = "finding_integers" if len(rounds) < len(here) else "finding"
+    return text("finding_same" if fast.name == exact.name else key, fast=fast, exact=exact, **errors)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

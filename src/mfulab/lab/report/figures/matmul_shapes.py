@@ -4,14 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report.drawing import kinds, matmuls, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, percent, runs, style
 from mfulab.lab.report.frames import Tables, most, ok, own, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 2
 SHARE, MOST_SHAPES, MOST_KERNELS = "share_of_measured_percent", 16, 16
 NO_MATMUL = "elementwise"  # how the names of kernels end that multiply element by element
@@ -21,11 +17,7 @@ BESIDE = 0.1  # an odd cube is compared with those that fit and are so near in s
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The machine and precision with the most shapes, if any is odd: those, and the cubes to compare them with.
-
-    Measured machines go before recorded ones. Only implementations that were given odd shapes are there. Of too many
-    shapes, those stay that most implementations were given, the largest first.
-    """
+    """Odd shapes of the machine and precision with most, and cubes to compare, of implementations given both."""
     timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], SHARE, "m", "n", "k")))
     timed = timed[~timed["kernel"].str.endswith(NO_MATMUL)]
     # Measured or recorded machines, whichever have odd shapes; their cubes too.
@@ -69,7 +61,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     words = table.map(lambda share: "" if share != share else percent(share))
     shown = rows[rows["kernel"].isin(kernels)].drop_duplicates(["shape", "kernel"])
     axes, small = figure.subplots(), 8 if len(kernels) > 8 else 10
-    look: style.Look = {"small": small, "vmin": 0, "cbar_kws": {"label": text("share")}}
+    look = style.Look(small=small, vmin=0, cbar_kws={"label": text("share")})
     kinds.cells(axes, table, words, shown, "kernel", "shape", SHARE, "tflop_s", **look)
     style.legend(figure, runs.key(shown, text))
     axes.set_ylabel(text("shape"))

@@ -1,13 +1,10 @@
 """One matmul in every implementation: throughput against its size."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, labels, matmuls, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, matmuls, runs, style, ticks
 from mfulab.lab.report.frames import Tables, most, ok, preferred, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 0
 
 
@@ -31,12 +28,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """FLOP/s with the measured ceiling above, a panel a machine; a family has one colour, a line its kernel's name."""
-    colors = style.family_colors(rows["family"])
+    colors = style.usual_colors(rows["family"], style.FAMILIES)
     for axes, here in style.by_machine(figure, rows, sharex=True):
         kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", palette=colors, s=25)
         ticks.doublings(axes, rows["n"])
-        axes.set_yscale("log")
-        axes.margins(y=0.1)
+        axes.set(yscale="log", ymargin=0.1)
         for ceiling in here["ceiling_tflop_s"].dropna().nlargest(1):
             axes.axhline(ceiling, **style.LIMIT)
             axes.text(0.01, ceiling, text("ceiling"), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)

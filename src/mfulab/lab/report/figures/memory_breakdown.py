@@ -5,16 +5,12 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent, quantity
 from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, quantity, runs, style
 from mfulab.lab.report.frames import Tables, alone, ok, with_machine
 
-TABLES = ("profile", "flops", "environment")
 TOPIC, ORDER = "memory", 0
 PARTS = [part.name for part in fields(StepMemory)]
 COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (0, 4, 5, 1, 2, 3)), strict=True))
@@ -45,11 +41,7 @@ NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointe
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured.
-
-    Of each model one count: one whose training was measured before others, then the largest. The largest model that was
-    measured is there, beside the largest of all.
-    """
+    """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured."""
     counted = ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
     profile = with_machine(tables, alone(ok(tables["profile"], "memory_bytes")))
     plain = profile["gradient_accumulation"].fillna(1) == 1
@@ -82,15 +74,12 @@ def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, 
 
 
 def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any) -> StepMemory:
-    saved = row["checkpointed_activation_bytes" if checkpointing else "activation_bytes"]
-    fixed = row["activation_fixed_bytes"]
-    return training_memory(
-        int(row["parameters"]),
-        trainable=int(row["trainable_parameters"]),
-        activation_elements=int(saved) // BYTES,
-        activation_fixed_bytes=int(fixed) if fixed == fixed and not checkpointing else 0,
-        **options,
-    ).sharded(devices)
+    saved, fixed = row["checkpointed_activation_bytes" if checkpointing else "activation_bytes"], 0
+    if pd.notna(row["activation_fixed_bytes"]) and not checkpointing:
+        fixed = int(row["activation_fixed_bytes"])
+    options |= {"activation_elements": int(saved) // BYTES, "activation_fixed_bytes": fixed}
+    held = training_memory(int(row["parameters"]), trainable=int(row["trainable_parameters"]), **options)
+    return held.sharded(devices)
 
 
 def _are(measured: pd.DataFrame, asked: Mapping[str, Any]) -> pd.Series:
@@ -135,10 +124,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     present = [way for way in (*WAYS, INFERENCE) if (rows["way"] == way).any()]
     rows = rows.assign(name=[text.name("memory_way", way) for way in rows["way"]])
     order = [text.name("memory_way", way) for way in present]
-    titles = {}
-    for row in rows.drop_duplicates("model").itertuples():
-        key = "samples" if row.sequence_length != row.sequence_length else "tokens"
-        titles[row.model] = text(key, row=row)
+    titles = {
+        row.model: text("tokens" if row.sequence_length == row.sequence_length else "samples", row=row)
+        for row in rows.drop_duplicates("model").itertuples()
+    }
     panels = style.facets(figure, rows, "model", titles, sharey=True)
     colors = {part: color for part, color in COLORS.items() if rows[part].any()}
     for axes, here in panels:

@@ -3,14 +3,10 @@
 import json
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
-from mfulab.lab.report.drawing import kinds, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style, ticks
 from mfulab.lab.report.frames import Tables, most, ok, one_each, own, with_machine
 
-TABLES = ("memory", "environment")
 TOPIC, ORDER = "memory", 2
 ORDERS = ("random", "strided", "sequential", "rows", "columns", "host", "page_cache", "disk")
 KIB = 1024
@@ -35,9 +31,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     values["factor"] = last["time_per_access_s"] / first["time_per_access_s"]
     words = [text("finding", pattern=text(pattern), first=first, last=last, **values)]
     table = rows.pivot_table(index="working_set_bytes", columns="pattern", values="time_per_access_s")
-    ratio = table["columns"] / table["rows"] if {"rows", "columns"} <= set(table) else table.iloc[:, 0] * float("nan")
-    if ratio.notna().any():
-        words.append(text("orders", size=size_of(ratio.idxmax()), factor=significant(ratio.max())))
+    ratio = table.get("columns", pd.Series(dtype=float)) / table.get("rows", pd.Series(dtype=float))
+    for size, factor in ratio.dropna().nlargest(1).items():
+        words.append(text("orders", size=size_of(size), factor=significant(factor)))
     words += [text("nominal", clock=f"{clock:,.0f}") for clock in rows["nominal_mhz"].dropna().head(1)]
     return " ".join(words)
 

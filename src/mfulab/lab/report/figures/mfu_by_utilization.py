@@ -3,14 +3,11 @@
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import points, style
+from mfulab.lab.report.drawing import Figure, Texts, points, style
 from mfulab.lab.report.figures import mfu_versus_utilization
 from mfulab.lab.report.frames import Tables
 
-TABLES = mfu_versus_utilization.TABLES
 TOPIC, ORDER = "ladder", 1
 PLACE = ("utilization_percent", "mfu_percent")
 NEAR = 95  # percent busy: from there on utilization tells runs no longer apart
@@ -25,16 +22,14 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The runs that utilization cannot tell apart, and the range of their MFU."""
     near = rows.loc[rows["utilization_percent"] >= NEAR, "mfu_percent"]
-    if len(near) < 2:
-        return text("finding_few", count=len(near), total=len(rows), near=NEAR)
-    return text("finding", count=len(near), total=len(rows), near=NEAR, half=near.median(), high=near.max())
+    counts = {"count": len(near), "total": len(rows), "near": NEAR}
+    return text("finding" if len(near) > 1 else "finding_few", **counts, half=near.median(), high=near.max())
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine; colour is the precision, shape the mode, size the batch. Zero has a place on both axes."""
-    modes = style.modes(rows, text)
+    modes, top = style.modes(rows, text), max(110.0, 1.3 * rows["mfu_percent"].max())
     shapes = dict(zip(modes, style.MARKERS, strict=False))
-    top = max(110.0, 1.3 * rows["mfu_percent"].max())
 
     def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
         axes.set_yscale("symlog", linthresh=1, linscale=0.5)

@@ -2,18 +2,13 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report import frames, trust
-from mfulab.lab.report.drawing import curves, kinds, runs, style
+from mfulab.lab.report import frames, remedies, trust
+from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, percent, runs, style
 from mfulab.lab.report.figures.headroom import COLORS
 from mfulab.lab.report.frames import READ, Tables, ok, own, preferred, with_machine, with_traces
 from mfulab.lab.tables.consistency import above_peak
-from mfulab.mfu import remedies
 
-TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "headline", 0
 TALLEST = 4.6  # inches: sentence, figure and cause are one screen
 BUSY = 90  # percent of the time
@@ -43,15 +38,14 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     values = {"low": low, "low_run": worst["model"], "high": high, "high_run": best["model"]}
     if here["utilization_percent"].max() < BUSY:
         return text("finding_none", busiest=rows["utilization_percent"].max(), **values)
-    useful = _useful(here)
     if worst["mfu_percent"] < USELESS <= best["mfu_percent"]:
-        least = here.loc[useful["mfu_percent"].idxmin()]
+        least = here.loc[_useful(here)["mfu_percent"].idxmin()]
         key = "useless" if least["model"] in (worst["model"], best["model"]) else "useless_and_low"
         values |= {"low_busy": worst["utilization_percent"], "high_busy": best["utilization_percent"], "least": least}
     else:
         key = "finding_one" if len(here) == 1 else "finding_same" if low == high else "finding"
-    words = [text(key, count=len(here), total=len(rows), **values)]
-    return " ".join([*words, *([text("doubtful", count=above)] if above else [])])
+    said = [text("doubtful", count=above)] if above else []
+    return " ".join([text(key, count=len(here), total=len(rows), **values), *said])
 
 
 def lowest(rows: pd.DataFrame) -> pd.Series:
@@ -66,7 +60,6 @@ def _useful(told: pd.DataFrame) -> pd.DataFrame:
 
 
 def _told(sound: pd.DataFrame) -> pd.DataFrame:
-    """The busy runs, or all where none is."""
     return preferred(sound, sound["utilization_percent"] >= BUSY)
 
 
@@ -89,11 +82,7 @@ def because(row: pd.Series, text: Texts) -> str:
 
 
 def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
-    """The runs that have a line, by falling MFU: at most MOST, each with its `name`, `cause` and `color`.
-
-    Of more, those with arithmetic and not doubtful: the fastest run of each model and mode, evenly over MFU, and
-    those that the sentences name.
-    """
+    """At most MOST runs by falling MFU, spread evenly, those of the sentences too, with `name`, `cause` and `color`."""
     machines, told = style.machines(rows), _told(_sound(rows))["mfu_percent"]
     named = {told.idxmin(), told.idxmax(), lowest(rows).name}
     most, found = MOST // len(machines), []
@@ -102,13 +91,15 @@ def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
         if len(here) > most:
             here = preferred(here, (here["mfu_percent"] > 0) & ~trust.doubtful(here))
             fastest = here.sort_values("samples_per_s", ascending=False).drop_duplicates(["model", "mode"])
-            kept = here[here.index.isin(named)]
-            others = here[here.index.isin(fastest.index.difference(kept.index))]
+            kept = here.index[here.index.isin(named)]
+            others = here.index[here.index.isin(fastest.index.difference(kept))]
             places = np.linspace(0, len(others) - 1, min(len(others), most - len(kept))).round().astype(int)
-            here = here[here.index.isin([*kept.index, *others.index[places]])]
+            here = here[here.index.isin([*kept, *others[places]])]
         found.append(here.assign(name=curves.apart(here, text)))
     rows = pd.concat(found)
-    causes = [_gap(row) for row in rows.to_dict("records")]
+    budgets = [remedies.budget(row) for row in rows.to_dict("records")]
+    lost = [{part: cost.ms for part, cost in budget.items() if part != "useful"} for budget in budgets]
+    causes = [max(parts, key=parts.__getitem__, default="") for parts in lost]  # none where no trace tells it
     return rows.assign(cause=causes, color=[COLORS.get(cause, style.MUTED) for cause in causes])
 
 
@@ -134,7 +125,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         for place, percent_busy in zip(here["place"], busy, strict=True):
             said = text("share_of", share=percent_busy)
             axes.annotate(said, (percent_busy, place), (7, 0), textcoords="offset points", va="center", fontsize=9)
-        names = here["name"] + "   " + here["mfu_percent"].map(lambda mfu: share(mfu, text))
+        names = here["name"] + "   " + [share(mfu, text) for mfu in here["mfu_percent"]]
         axes.set_yticks(here["place"], names, fontsize=10 if sum(counts) < MOST - 6 else 9)
         axes.tick_params(axis="y", length=0)
         axes.set(ylim=(len(here) - 0.4, -0.6), xlim=(-1.5, max(107.0, 1.05 * ends.max(axis=None))))
@@ -144,9 +135,3 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     entries += [style.line(COLORS[part], text.within("trace")(part)) for part in COLORS if part in set(rows["cause"])]
     entries += [style.line(style.MUTED, text("untold"))] if "" in set(rows["cause"]) else []
     style.legend(figure, entries + runs.key(rows, text), 4 if len(entries) > 4 else 0)
-
-
-def _gap(row: dict[str, object]) -> str:
-    """The part of the step that takes most of what MFU lacks; empty where no trace says it."""
-    lost = {part: cost.ms for part, cost in remedies.budget(row).items() if part != "useful"}
-    return max(lost, key=lambda part: lost[part], default="")

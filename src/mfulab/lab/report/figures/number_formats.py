@@ -1,14 +1,11 @@
 """Number formats: how their bits are spent, and what sums lose in them by the way they are added."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, style, ticks
 from mfulab.lab.report.frames import Tables, ok
 
-TABLES = ("formats",)
 TOPIC, ORDER = "precision", 3
 PARTS = ("sign", "exponent_bits", "mantissa_bits")
 BITS = dict(zip(PARTS, (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5]), strict=True))

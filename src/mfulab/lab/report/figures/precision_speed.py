@@ -7,7 +7,6 @@ import pandas as pd
 from mfulab.lab.report.drawing import relative
 from mfulab.lab.report.frames import Tables, ok, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "precision", 0
 
 

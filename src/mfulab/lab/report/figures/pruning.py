@@ -1,14 +1,10 @@
 """Time of pruned models against the same model before, beside the share of the weights that is left."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style
-from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
+from mfulab.lab.report.frames import Tables, against, alone, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "flops", 3
 ALIKE = ["machine", "model", "workload", "batch_size", "precision", "execution"]
 WAYS = ("masked", "structured", "two_of_four")
@@ -17,14 +13,11 @@ MOST = 3  # batch sizes that get a panel each
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Pruned steps, each beside the whole model's: `relative` is its time, `left` its share of weights, in percent.
-
-    `executed` is its share of the FLOPs, `nominal` that of the weights left.
-    """
+    """Pruned steps in percent of the whole model's time (`relative`), weights (`left`) and FLOPs (`executed`)."""
     found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     whole = one_each(found[found["pruning"] == "none"], ALIKE)
     pruned = one_each(found[found["pruning"].isin(WAYS)], [*ALIKE, "pruning", "pruned_share"])
-    pruned = trust.against(pruned, whole, ALIKE, "_whole", "executed_flops")
+    pruned = against(pruned, whole, ALIKE, "_whole", "executed_flops")
     left, executed = 100 * (1 - pruned["pruned_share"]), pruned["executed_flops"] / pruned["executed_flops_whole"]
     return pruned.assign(
         relative=100 * pruned["factor"],

@@ -1,14 +1,11 @@
 """MFU of public training runs by number of accelerators, one panel a model, and where one's own run of it stands."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from mfulab.core.formats import FORMATS
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, runs, style
-from mfulab.lab.report.frames import Tables, ok
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
+from mfulab.lab.report.frames import Tables, ok, preferred
 
-TABLES = ("published", "profile")
 TOPIC, ORDER = "published", 1
 MOST = 4  # panels
 SEVERAL = 5  # numbers of devices that make a series
@@ -23,11 +20,9 @@ def rows(tables: Tables) -> pd.DataFrame:
     """Public runs of the models with most of them, and training steps of the same models measured here in 16 bits."""
     public = ok(tables["published"], "mfu_bf16_percent", "accelerators")
     # The models that ran on the most devices, of those with several sizes of machine, if any.
-    by_model = public.groupby("model")["accelerators"]
-    ranked = pd.DataFrame({"most": by_model.max(), "counts": by_model.nunique(), "runs": by_model.size()})
-    ranked["several"] = ranked["counts"] >= SEVERAL
-    ranked = ranked[ranked["several"] == ranked["several"].any()]
-    models = list(ranked.sort_values(["most", "runs"], ascending=False).index[:MOST])
+    ranked = public.groupby("model")["accelerators"].agg(["max", "nunique", "size"])
+    ranked = preferred(ranked, ranked["nunique"] >= SEVERAL)
+    models = list(ranked.sort_values(["max", "size"], ascending=False).index[:MOST])
     public = public[public["model"].isin(models)]
     public = public.assign(family=public["architecture"].replace(FAMILIES), doubtful=False)
     # Their MFU is of the peak of the format that their matmuls used: of another, it is no share of the 16-bit peak.
@@ -50,9 +45,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     best = public.groupby(["model", "accelerator", "accelerators"])["mfu_bf16_percent"].max().reset_index()
     ends = [best.groupby(["model", "accelerator"], as_index=False).nth(place) for place in (0, -1)]
     falls = ends[0].merge(ends[1], on=["model", "accelerator"], suffixes=("_few", "_many"))
-    falls = falls[falls["accelerators_few"] < falls["accelerators_many"]]
     falls = falls.assign(ratio=falls["mfu_bf16_percent_many"] / falls["mfu_bf16_percent_few"])
-    falls = falls[falls["ratio"] < 1].sort_values(["ratio", "model", "accelerator"])
+    falls = falls.query("accelerators_few < accelerators_many and ratio < 1")
+    falls = falls.sort_values(["ratio", "model", "accelerator"])
     return f"{text('finding', **falls.iloc[0])} {words}" if len(falls) else words
 
 

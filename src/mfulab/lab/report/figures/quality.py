@@ -3,25 +3,18 @@
 from typing import get_args
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
 from mfulab.lab.report.frames import Tables, most, ok, one_each, own, with_machine
 from mfulab.measurements.quality import Compression
 
-TABLES = ("quality", "environment")
 TOPIC, ORDER = "flops", 2
 WAYS = get_args(Compression)
 WHOLE = WAYS[0]
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """A row a way, of the machine with the most: `errors`, and time, FLOPs and bytes in percent of the whole model's.
-
-    `worse`, `differs`, `faster` and `timed` are true only of differences larger than their interval.
-    """
+    """A row a way of one machine, in percent of the whole model's; flags tell differences beyond their interval."""
     needed = ("accuracy_percent", "whole_accuracy_percent", "time_percent", "flops", "whole_flops", "weight_bytes")
     found = own(with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes")))
     found = most(found[found["compression"].isin(WAYS)], ["machine"])
@@ -46,9 +39,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     ways = rows[rows["compression"] != WHOLE]
     if ways.empty:
         return text("whole", row=rows.iloc[0])
-    kept = ways[ways["faster"] & ~ways["worse"]]
+    kept = ways[ways["faster"] & ~ways["worse"]].nsmallest(1, "time_percent")
     words = [text("whole", row=ways.assign(accuracy_percent=ways["whole_accuracy_percent"]).iloc[0])]
-    kept = kept.nsmallest(1, "time_percent")
     best = [text("finding", row=row, span=_span(row)) for _, row in kept.iterrows()]
     words += best or [text("none_kept", count=len(ways))]
     if ways["worse"].any():
@@ -68,20 +60,19 @@ def _span(row: pd.Series) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A line a way; a panel each of errors, time, FLOPs and bytes: in all of them shorter is better."""
-    titles = {"errors": text("errors"), "time_percent": text("time")}
-    titles |= {"flops_percent": text("flops"), "bytes_percent": text("bytes")}
-    grid = style.panels(figure, [""], list(titles.values()), sharey=True)[0]
+    shown = ("errors", "time_percent", "flops_percent", "bytes_percent")
+    grid = style.panels(figure, [""], [text(name.removesuffix("_percent")) for name in shown], sharey=True)[0]
     style.resize(figure, 2.0 + 0.3 * len(rows))
     rows = rows.assign(named=[text.name("compression", way) for way in rows["compression"]], within=True)
     half = ["" if pd.isna(reach) else f" ± {reach:.1f}" for reach in rows["accuracy_half_points"]]
     look: style.Look = {"order": list(rows["named"]), "words": "words", "fontsize": 8}
-    for axes, name, pale in zip(grid, titles, ("differs", "timed", "within", "within"), strict=True):
+    for axes, name, pale in zip(grid, shown, ("differs", "timed", "within", "within"), strict=True):
         whole = 1 if name == "errors" else 100
         words = rows[name].map(lambda share: text("share_of", share=share))
-        shown = rows.assign(words=rows[name].map("{:.1f}".format) + half if name == "errors" else words)
+        here = rows.assign(words=rows[name].map("{:.1f}".format) + half if name == "errors" else words)
         if name != "errors":
             axes.axvline(100, **style.LIMIT)
-        kinds.bars(axes, shown, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
+        kinds.bars(axes, here, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
         axes.tick_params(axis="y", labelsize=9)
         axes.set(xlim=(0, 1.8 * max(rows[name].max(), whole)), xlabel=text("of_images" if whole == 1 else "of_whole"))
     entries = [style.dot("none", text("behind")), *style.within(~(rows["differs"] & rows["timed"]), text)]

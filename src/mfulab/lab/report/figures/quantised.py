@@ -1,15 +1,10 @@
 """Speed of quantised models against the same step before, with the bytes of their weights and their error."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style
-from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style
+from mfulab.lab.report.frames import Tables, against, alone, apart, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC = "precision"
 ALIKE = ["machine", "model", "workload", "mode", "batch_size", "sequence_length", "precision"]
 ORDER_OF_SCHEMES = ("dynamic_int8", "static_int8", "weight_int8", "weight_int4")
@@ -22,7 +17,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     before = one_each(found[found["execution"] == "eager"], ALIKE)
     fewer = found[~found["quantisation"].isin(["", "none"]) & found["weight_bytes"].notna()]
     fewer = one_each(fewer, [*ALIKE, "quantisation"])
-    fewer = trust.against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
+    fewer = against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
     # MBU is bytes ÷ time: with the ratio of both its bytes before follow, without a count of their own.
     moved = fewer["mbu_percent_before"] / (fewer["mbu_percent"] * fewer["factor"])
     return fewer.assign(
@@ -38,21 +33,20 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     faster, slower = beyond[beyond["relative"] > 100], beyond[beyond["relative"] < 100]
     best = rows.loc[(rows if faster.empty else faster)["relative"].idxmax()]
     said = [text("finding_slower" if faster.empty else "finding", **_case(best, text))]
-    if not slower.empty and slower["relative"].min() < best["relative"]:
-        said.append(text("slowest", **_case(slower.loc[slower["relative"].idxmin()], text)))
-    if len(beyond) < len(rows):
-        said.append(text("overlaps", count=len(rows) - len(beyond), total=len(rows)))
+    for _, slowest in slower[slower["relative"] < best["relative"]].nsmallest(1, "relative").iterrows():
+        said.append(text("slowest", **_case(slowest, text)))
+    alike = len(rows) - len(beyond)
+    said += [text("overlaps", count=alike, total=len(rows))] if alike else []
     ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
-    decoded = rows[(rows["mode"] == "decoding") & ratio.notna() & trust.apart(rows, suffix="_before", ratio=ratio)]
-    if not decoded.empty:
-        said.append(text("bandwidth", **_case(decoded.loc[decoded["relative"].idxmax()], text)))
+    decoded = rows[(rows["mode"] == "decoding") & ratio.notna() & apart(rows, suffix="_before", ratio=ratio)]
+    for _, best in decoded.nlargest(1, "relative").iterrows():
+        said.append(text("bandwidth", **_case(best, text)))
     if rows["quantisation"].nunique() > 1:
         said.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
     return " ".join(said)
 
 
 def _case(row: pd.Series, text: Texts) -> dict[str, object]:
-    """Values of a row for sentences and titles."""
     size = "?" if pd.isna(row["size"]) else significant(row["size"])
     return {"row": row, "scheme": text("of", row=row), "factor": row["relative"] / 100, "size": size}
 

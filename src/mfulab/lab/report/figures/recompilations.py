@@ -1,13 +1,10 @@
 """Recompilations: what changing shapes and branches make torch.compile do anew, and how long the calls take."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
 from mfulab.lab.report.frames import Tables, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "execution", 3
 
 
@@ -35,13 +32,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A bar a run: the time of all its calls, with its counts behind it."""
-    rows = rows.assign(
-        named=[text.name("model", name) for name in rows["model"]],
-        behind=[
-            text("counted_breaks" if row.graph_breaks else "counted", row=row) if row.recompilations >= 0 else ""
-            for row in rows.itertuples()
-        ],
-    )
+    keys = (rows["graph_breaks"] == 0).map({True: "counted", False: "counted_breaks"})
+    keys = keys.where(rows["recompilations"] >= 0, "")
+    behind = [text(key, row=row) if key else "" for key, (_, row) in zip(keys, rows.iterrows(), strict=True)]
+    rows = rows.assign(named=[text.name("model", name) for name in rows["model"]], behind=behind)
     style.fit(figure, 2 * rows["model"].nunique() + 1)
     axes, colors = figure.subplots(), style.colors(rows["execution"])
     told = ("varied_s", "recompilations", "graphs", "graph_breaks")

@@ -4,14 +4,11 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
 from mfulab.lab.report.frames import Tables, ok, own, with_machine
-from mfulab.lab.tables import repeatability, replicates
+from mfulab.lab.tables import compare, replicates
 
-TABLES = ("profile", "matmul", "environment")
 TOPIC, ORDER = "trust", 0
 SHARED = ["hardware", "recorded", "run", "status", "process_times_s", "started_at", "commit", "time_s"]
 FINEST = 0.125  # percent: what repeats better is drawn there
@@ -32,7 +29,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return found.assign(spread_percent=100 * np.log(columns).std())
 
 
-_trust = lru_cache(4)(repeatability.trust)  # of each panel, and once more of the sentence
+_trust = lru_cache(4)(compare.trust)  # of each panel, and once more of the sentence
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -1,20 +1,13 @@
-"""Every run under its roofs: arithmetic intensity against speed, with measured and computed ceilings.
-
-A step read from a trace has computed ones alone; it is here where it has an MFU and all bytes of its matmuls are known.
-"""
+"""Every run under its roofs: arithmetic intensity against speed; steps read from traces have computed roofs alone."""
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity
 from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import points, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, points, quantity, style, ticks
 from mfulab.lab.report.frames import READ, Tables, ok, preferred, with_machine, with_traces
 
-TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "roofline", 0
 PLACE = ("arithmetic_intensity", "tflop_s")
 
@@ -32,27 +25,25 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Number of runs that memory limits, the run closest to its roof, and the one furthest above memory's."""
-
-    def named(best: pd.Series) -> str:
-        return text("run" if best["batch_size"] == best["batch_size"] else "run_of_trace", best=best)
-
     memory = rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3  # what it lets a run reach, TFLOP/s
     limited = memory < rows["roof_tflop_s"]
     share = 100 * rows["tflop_s"] / np.minimum(rows["roof_tflop_s"], memory)
     above = limited & (share > trust.ABOVE)
     under = share if above.all() else share[~above]
-    best = rows.loc[under.idxmax()]
+    keys = rows["batch_size"].notna().map({True: "run", False: "run_of_trace"})
+    best, named = rows.loc[under.idxmax()], text(keys[under.idxmax()], best=rows.loc[under.idxmax()])
     values = {"share": under.max(), "median": share.median(), "measured": int(pd.notna(best["ceiling_tflop_s"]))}
-    said = [text("finding", limited=int(limited.sum()), total=len(rows), run=named(best), **values)]
+    said = [text("finding", limited=int(limited.sum()), total=len(rows), run=named, **values)]
     if above.any() and not above.all():
         furthest = share[above].idxmax()
-        said.append(text("above", count=int(above.sum()), run=named(rows.loc[furthest]), share=share[furthest]))
+        named = text(keys[furthest], best=rows.loc[furthest])
+        said.append(text("above", count=int(above.sum()), run=named, share=share[furthest]))
     return " ".join(said)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """One panel a machine: solid roofs are measured, dashed computed; colour is the precision, a label the height."""
-    colors = style.precision_colors(rows["precision"])
+    colors = style.usual_colors(rows["precision"])
 
     def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
         bandwidth, peak_bandwidth = here["roof_gb_s"].iloc[0] / 1e3, here["peak_gb_s"].iloc[0] / 1e3

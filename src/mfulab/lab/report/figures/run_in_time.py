@@ -1,13 +1,10 @@
 """One run in time: what the device reported while it ran, the measured window marked."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
 from mfulab.lab.report.frames import Tables, ok, with_machine
 
-TABLES = ("series", "profile", "environment")
 TOPIC, ORDER = "series", 0
 VALUES = ("utilization_percent", "system_utilization_percent", "clock_mhz", "power_w", "temperature_c")
 
@@ -46,10 +43,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.lines(axes, rows, "time_s", name, name, "mfu_percent", color=color, linewidth=1.5, s=12)
         axes.set_title(text(f"series_{name}"), fontsize=11)
         axes.set_ylim(0, 1.15 * max(rows[name].max(), 100 if name.endswith("percent") else 0))
-    strips[0].set_ylim(top=max(strips[0].get_ylim()[1], 1.15 * mfu))
-    strips[0].axhline(mfu, color=style.PALETTE[3], linewidth=1.5, linestyle=(0, (4, 3)))
-    named = f"MFU\n{text('share_of', share=mfu)}"
-    strips[0].text(1.01, mfu, named, transform=strips[0].get_yaxis_transform(), va="center", fontsize=10)
+    first, named = strips[0], f"MFU\n{text('share_of', share=mfu)}"
+    first.set_ylim(top=max(first.get_ylim()[1], 1.15 * mfu))
+    first.axhline(mfu, color=style.PALETTE[3], linewidth=1.5, linestyle=(0, (4, 3)))
+    first.text(1.01, mfu, named, transform=first.get_yaxis_transform(), va="center", fontsize=10)
     strips[-1].set_xlabel(text("time"))
     window = [style.dot(style.GRID, text("window", row=rows.iloc[0]), "s")] if len(inside) else []
     style.legend(figure, window + runs.key(rows, text))

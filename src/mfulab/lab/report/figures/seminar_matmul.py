@@ -1,14 +1,10 @@
 """The seminar's kernels as written beside the corrected ones: hot, by the seminar's own clock, and by their errors."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import quantity
-from mfulab.lab.report.drawing import kinds, matmuls, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, quantity, runs, style, ticks
 from mfulab.lab.report.frames import Tables, own, preferred, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 5
 CORRECTED = {
     "numba_cpu_seminar": "numba_cpu_naive",
@@ -54,8 +50,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     for n, kernel in sorted(pairs)[-1:]:
         values = {"kernel": kernel, "other": CORRECTED[kernel], "size": int(n)}
         words.append(text("errors", own=errors[n, kernel], other_error=errors[n, CORRECTED[kernel]], **values))
-    wrong = rows[rows["status"] == "incorrect"]
-    return " ".join([*words, *(text("wrong_at", row=row) for _, row in wrong.iterrows())])
+    words += [text("wrong_at", row=row) for _, row in rows[rows["status"] == "incorrect"].iterrows()]
+    return " ".join(words)
 
 
 def _parts(timed: pd.DataFrame, worst: pd.Series, text: Texts) -> list[str]:

@@ -1,17 +1,12 @@
 """Cost of subnormal numbers: operations on them beside those on normal ones, and with subnormal taken for zero."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import significant
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, runs, style
-from mfulab.lab.report.frames import Tables, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style
+from mfulab.lab.report.frames import Tables, against, ok, one_each, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "precision", 7
-KINDS = ("normal", "subnormal", "flushed")
+KINDS = {"normal": 0, "subnormal": 3, "flushed": 2}  # with places in the palette
 OPERATIONS = ("products", "quotients", "roots")
 CASE = ["operation", "precision"]
 
@@ -23,7 +18,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     parts = known["model"].str.split("_", n=1).str
     known = known.assign(numbers=parts[0], operation=parts[1])
     known = one_each(style.one_machine(known), [*CASE, "numbers"])
-    both = trust.against(known, known[known["numbers"] == "normal"], CASE, "_normal")
+    both = against(known, known[known["numbers"] == "normal"], CASE, "_normal")
     both = both.merge(both.loc[both["numbers"] == "subnormal", CASE], on=CASE)
     return both.sort_values([*CASE, "numbers"])
 
@@ -35,16 +30,14 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     words = [text("finding", row=row, operation=text(row.operation))]
     same = rows[(rows[CASE] == row[CASE]).all(axis=1)]
     words += [text("zero", row=each) for _, each in same[same["numbers"] == "flushed"].iterrows()]
-    if least["operation"] != row["operation"]:
-        words.append(text("least", row=least, operation=text(least.operation)))
-    return " ".join(words)
+    other = least["operation"] != row["operation"]
+    return " ".join([*words, *([text("least", row=least, operation=text(least.operation))] if other else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel an operation, a bar a precision and kind of numbers: the step's time, with its factor behind it."""
     operations = {name: text(name) for name in OPERATIONS if (rows["operation"] == name).any()}
-    colors = dict(zip(KINDS, (style.PALETTE[0], style.PALETTE[3], style.PALETTE[2]), strict=True))
-    colors = {name: color for name, color in colors.items() if (rows["numbers"] == name).any()}
+    colors = {name: style.PALETTE[place] for name, place in KINDS.items() if (rows["numbers"] == name).any()}
     rows = rows.assign(
         named=[text.name("precision", name) for name in rows["precision"]],
         time_us=1e6 * rows["time_s"],

@@ -2,14 +2,11 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
 from mfulab.lab.report import frames, trust
-from mfulab.lab.report.drawing import curves, kinds, labels, runs, style, ticks
-from mfulab.lab.report.frames import Tables, ok, preferred, those, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, labels, runs, style, ticks
+from mfulab.lab.report.frames import INTERVAL, Tables, ok, preferred, those, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "batch_size", 0
 MODES = ("training", "inference")  # of the others the figure `decoding` has the series
 MOST_NAMED = 8  # lines of a panel that have a label
@@ -23,10 +20,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The series whose samples per second gain most from a larger batch, and the one that gains least or loses.
-
-    Series that begin and end in different states of the allocator are counted and not ranked, where any other is left.
-    """
+    """The series that gain most and least from a larger batch; those that are not comparable are counted."""
     first, last = curves.ends(rows)
     sound = frames.comparable(first) & frames.comparable(last)
     left_out = int((~sound).sum()) if sound.any() else 0
@@ -41,22 +35,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         key = "least_gains" if gain.min() > 1 else "least_same" if gain.min() == 1 else "least_loses"
         said.append(text(key, **least, loss=1 / gain.min()))
     said += [text("left_out", count=left_out)] if left_out else [] if sound.any() else [text("faulty")]
-    if falling := int(trust.falling(rows).sum()):
-        said.append(text("falling", count=falling))
-    return " ".join(said)
+    falling = int(trust.falling(rows).sum())
+    return " ".join([*said, *([text("falling", count=falling)] if falling else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine and mode, on logarithmic axes; bars are the 95 % confidence interval.
-
-    Colour is the precision, names stand at line ends.
-    """
-    colors, modes = style.precision_colors(rows["precision"]), style.modes(rows, text)
+    """A panel a machine and mode, logarithmic; colour is the precision, bars are 95 % confidence intervals."""
+    colors, modes = style.usual_colors(rows["precision"]), style.modes(rows, text)
     keys = ["model", "precision", "workload", "execution", "sequence_length"]
     look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "s": 25}
     panels, ranges = style.facets(figure, rows, "mode", modes, sharex=True), rows.groupby("machine")["time_s"]
     for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(modes)), strict=True):
-        kinds.lines(axes, here, "batch_size", "time_s", interval=trust.INTERVAL[1:], **look)
+        kinds.lines(axes, here, "batch_size", "time_s", interval=INTERVAL[1:], **look)
         ticks.doublings(axes, rows["batch_size"])
         # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
         values = ranges.get_group(machine)

@@ -4,15 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import kinds, labels, runs, style
-from mfulab.lab.report.frames import Tables, alone, ok, one_each, preferred, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, percent, runs, style
+from mfulab.lab.report.frames import Tables, against, alone, apart, ok, one_each, preferred, with_machine
 
-TABLES = ("profile", "environment")
 TOPIC, ORDER = "training", 0
 PLAIN = "training"  # the workload that others are held against, in fp32 where that was measured
 WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
@@ -24,10 +19,7 @@ WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Eager training steps with measured phases, each beside the plain step of the same model and batch.
-
-    `relative` is the time a sample in percent of the plain step's; a format that the device emulates has no MFU.
-    """
+    """Eager training steps with phases; `relative` is the time a sample in percent of the same model's plain step."""
     found = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
     plainly_fed = ~(found["loader_workers"] > 0) & found["loader_source"].isin(["", "random"])
     # The figure `input` has the others.
@@ -39,11 +31,11 @@ def rows(tables: Tables) -> pd.DataFrame:
     keys = [*CASE, "sequence_length"]
     found = one_each(found, [*keys, "workload", "precision"])
     found["is_plain"] = (found["workload"] == PLAIN) & (found["precision"] == usual)
-    found = trust.against(found, found[found["is_plain"]], keys, "_plain", "samples_per_s", "memory_bytes")
+    found = against(found, found[found["is_plain"]], keys, "_plain", "samples_per_s", "memory_bytes")
     relative = 100 * found["samples_per_s_plain"] / found["samples_per_s"]
     return found.assign(
         relative=relative,
-        apart=trust.apart(found, suffix="_plain", ratio=relative / 100),
+        apart=apart(found, suffix="_plain", ratio=relative / 100),
         share=100 * found["optimiser_ms"] / found[list(WORDS)].sum(axis=1),
         precision_differs=found["precision"] != usual,
     )
@@ -66,11 +58,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         faster = others["apart"] & (others["relative"] < 100)
         best = others.loc[preferred(others, faster)["relative"].idxmin()]
         key = "faster" if faster.any() else "no_faster"
-        beside = ~trust.apart(others, best, ratio=others["relative"] / best["relative"]).drop(best.name)
-        tied = 1 + int(beside.sum())
-        said.append(text(key, technique=technique(best, text), factor=100 / best["relative"], row=best, tied=tied))
-        if not others["apart"].all():
-            said.append(text("overlaps", count=int((~others["apart"]).sum()), total=len(others)))
+        beside = ~apart(others, best, ratio=others["relative"] / best["relative"]).drop(best.name)
+        values = {"technique": technique(best, text), "factor": 100 / best["relative"], "tied": 1 + int(beside.sum())}
+        said.append(text(key, row=best, **values))
+        if alike := int((~others["apart"]).sum()):
+            said.append(text("overlaps", count=alike, total=len(others)))
     again = rows[rows["checkpointing"].fillna(False).astype(bool)]
     more = again["hfu_percent"] / again["mfu_percent"]
     said += [text("checkpointed", row=again.loc[more.idxmax()])] if more.notna().any() else []
@@ -122,10 +114,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
 
 def _label(row: pd.Series, text: Texts) -> str:
     """MFU behind a bar, HFU behind it where more is executed than needed; the length of a bar that is cut off."""
-    length = [f"→ {text('share_of', share=row['relative'])}"] if row["relative"] > WIDEST else []
-    if pd.isna(row["mfu_percent"]):
-        return "".join(length)
-    executes_more = row["checkpointing"] is True or row["teacher"] == "online"
-    shares = [row["mfu_percent"], *([row["hfu_percent"]] if executes_more else [])]
-    said = " / ".join([*map(percent, shares[:-1]), text("share_of", share=shares[-1])])
-    return "; ".join([*length, said])
+    said = [f"→ {text('share_of', share=row['relative'])}"] if row["relative"] > WIDEST else []
+    if pd.notna(row["mfu_percent"]):
+        executes_more = row["checkpointing"] is True or row["teacher"] == "online"
+        *shares, last = [row["mfu_percent"], *([row["hfu_percent"]] if executes_more else [])]
+        said.append(" / ".join([*map(percent, shares), text("share_of", share=last)]))
+    return "; ".join(said)

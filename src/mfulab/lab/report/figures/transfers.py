@@ -1,13 +1,10 @@
 """Time of a matmul besides its kernel: memory for its matrices and, on a GPU, their transfers."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, matmuls, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, runs, style
 from mfulab.lab.report.frames import Tables, most, ok, preferred, with_machine
 
-TABLES = ("matmul", "environment")
 TOPIC, ORDER = "kernels", 4
 PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
 COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (3, 0, 2, 1)), strict=True))
@@ -16,10 +13,7 @@ MOST_LEVEL = 16  # bars whose words fit beside one another
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The fastest kernel of each size on each machine, and the best CPU time of that size beside a GPU's.
-
-    All in the precision that most matmuls were made in: another one moves other bytes.
-    """
+    """The fastest kernel of each size on each machine, in the usual precision, and the best CPU time beside a GPU's."""
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
     timed = most(timed, ["precision"])
     timed = preferred(timed, timed["n"] % WHOLE == 0)
@@ -30,10 +24,7 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """All that is not the kernel at both ends of the sizes, on one machine: a GPU if any, the one with the most sizes.
-
-    Of a GPU and a CPU that was measured, also the size from which on the GPU is faster.
-    """
+    """All that is not the kernel at both ends of the sizes, and from which size on a GPU is faster than the CPU."""
     rows = preferred(rows, rows["host_to_device_s"].notna())
     here = most(rows, ["machine"]).sort_values("n")
     total = here[list(PARTS)].sum(axis=1)
@@ -42,15 +33,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     compared, faster = here["host_s"].notna(), total < here["host_s"]
     lost = here.loc[compared & ~faster, "n"].max()
     won = here.loc[faster & ~(here["n"] <= lost), "n"]
-    if len(won):
-        return f"{words} {text('wins', size=int(won.iloc[0]))}"
-    return f"{words} {text('never')}" if compared.any() and not faster.any() else words
+    said = [text("never")] if compared.any() and not faster.any() else []
+    return " ".join([words, *([text("wins", size=int(won.iloc[0]))] if len(won) else said)])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine; bars are shares of each part, stacked to 100 %, the total time above each."""
-    precision = text.name("precision", rows["precision"].iloc[0])
-    panels = style.by_machine(figure, rows, lambda here: precision, sharey=True)
+    panels = style.by_machine(figure, rows, lambda here: text.name("precision", here["precision"].iloc[0]), sharey=True)
     turned = 90 if rows.groupby("machine").size().max() * len(panels) > MOST_LEVEL else 0
     parts = {f"{part} %": color for part, color in COLORS.items()}
     words = {"ha": "center", "rotation": turned, "fontsize": 8 if turned else 9}

@@ -2,14 +2,11 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import curves, kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, runs, style
 from mfulab.lab.report.frames import Tables, ok, own, those, with_machine, with_traces
 from mfulab.mfu import ladder
 
-TABLES = ("profile", "traces", "environment")
 TOPIC, ORDER = "ladder", 0
 RUNGS = [rung.column for rung in ladder.RUNGS]
 PLAIN = [rung.column for rung in ladder.RUNGS if rung == ladder.Rung(rung.column)]  # fall, whatever else a row has
@@ -18,10 +15,7 @@ INKS = {True: style.PALETTE[0], False: "#b4c3d0"}  # of rungs that fall, and of 
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Three runs of one machine or fewer, by falling MFU: the most useful, one between, and the one that loses most.
-
-    They are of the busiest runs of its models with at least three rungs of the falling order.
-    """
+    """Up to three busiest runs of one machine with three falling rungs: most useful, median, and the largest loss."""
     known = own(with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent")))
     rungs = known.filter(ladder.COLUMNS)
     # Most rows have three rungs that belong to any row's order: only the others are looked at one by one.
@@ -59,9 +53,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     )
     each = each[each["falls"] | (each.groupby("rung")["percent"].transform("max") >= SMALL)]
     words, falling = text.within("rungs"), set(each.loc[each["falls"], "rung"])
-    names = {
-        name: words(name) if name in falling else f"({words(name)})" for name in RUNGS if name in set(each["rung"])
-    }
+    present = [name for name in RUNGS if name in set(each["rung"])]
+    names = {name: words(name) if name in falling else f"({words(name)})" for name in present}
     grid = style.panels(figure, [""], curves.apart(rows, text), sharex=True, sharey=True)
     style.fit(figure, len(names))
     each["name"] = each["rung"].map(names)

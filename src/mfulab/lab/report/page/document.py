@@ -15,11 +15,11 @@ from markupsafe import Markup, escape
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts, catalogue, verdicts
-from mfulab.core.language.quantities import duration, percent, quantity, significant
+from mfulab.core.language.quantities import duration, quantity, significant
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import figures, frames, trust
-from mfulab.lab.report.drawing import fonts, hover, style, vector
-from mfulab.lab.report.duty_cycle import duty_cycle
+from mfulab.lab.report.drawing import fonts, style, vector
+from mfulab.lab.report.drawing import runs as marks
 from mfulab.lab.report.figures import headroom as headroom_figure
 from mfulab.lab.report.page import payload, why
 from mfulab.lab.runtime.forked import in_processes
@@ -75,22 +75,24 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     seminar = seminar.assign(**{column: seminar[column].map(text.said) for column in CLAIMED})
     glyphs: dict[str, str] = {}
     sections = _sections(tables, drawn, text, problems, glyphs)
-    names = {figure["name"] for figure in _all(sections)}
+    shown = [figure for section in sections for figure in section["figures"]]
+    names = {figure["name"] for figure in shown}
     doubts, doubt_lines, again = trust.summary(tables, language)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"unbroken": _unbroken, "marked": _marked}
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the ladder and the budget keep their order
     template = environment.from_string(_file("report.html"))
-    drawn_rows = {each["name"]: each.pop("rows") for each in _all(sections)}
+    drawn_rows = {each["name"]: each.pop("rows") for each in shown}
     data, letters = payload.packed(payload.read(told, folder, drawn_rows, text))
+    duty = trust.duty_cycle(runs[~runs["recorded"]])
     inks = {f"{part}_ms": color for part, color in headroom_figure.COLORS.items()}
     urgent = [problem for problem in problems if not problem.startswith(frames.OF_RECORDINGS)]
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text), "colors": inks}
     content = template.render(
         text=text,
-        headline=_headline(sections, tables, text),
+        headline=_headline(shown, tables, text),
         provenance=style.provenance(frames.in_words(runs, text)),
-        duty_cycle=_duty_cycle(runs, text),
+        duty_cycle=text("duty_cycle", total=duration(duty.total_s), duty=duty) if duty else "",
         precision=trust.precision(tables, language),
         rows_shown=_rows_shown(runs, text),
         unused=list(map(text.said, frames.unused(tables))),
@@ -158,7 +160,6 @@ def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
 
 
 def _each(column: pd.Series, say: Callable[[str], str]) -> pd.Series:
-    """A column in words, each distinct cell put into words once."""
     return column.map({cell: say(cell) for cell in column.unique()})
 
 
@@ -175,11 +176,11 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
 
 def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
     """Experiments whose rows the page shows, and how many recorded machines."""
-    measured = sorted(filter(None, runs.loc[~runs["recorded"], "experiment"].unique()))
+    measured = ", ".join(sorted(filter(None, runs.loc[~runs["recorded"], "experiment"].unique())))
     recorded = runs.loc[runs["recorded"], "hardware"].nunique()
-    says = [text("shown_experiments", names=", ".join(measured))] if measured else []
+    says = [text("shown_experiments", names=measured)] if measured else []
     says += [text("shown_recorded", count=recorded)] if recorded else []
-    return " ".join([*says, text("shown_all")]) if measured else " ".join(says)
+    return " ".join([*says, *([text("shown_all")] if measured else [])])
 
 
 def _progress(folder: Path, text: Texts) -> dict[str, Any]:
@@ -191,17 +192,9 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
     counts = {state: int((found["state"] == state).sum()) for state in PROGRESS}
     parts = [text(f"progress_{state}", count=count) for state, count in counts.items() if count or state == PROGRESS[0]]
     listed = [f"{row['step']} {short(row['run'])}" for _, row in missing.head(MISSING).iterrows()]
-    more = [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
-    says = ", ".join(parts) + "."
-    return {"measured": counts[PROGRESS[0]], "total": len(found), "says": says, "missing": [*listed, *more]}
-
-
-def _duty_cycle(runs: pd.DataFrame, text: Texts) -> str:
-    """The duty cycle of what was measured here."""
-    found = duty_cycle(runs[~runs["recorded"]])
-    if found is None:
-        return ""
-    return text("duty_cycle", count=found.runs, total=duration(found.total_s), share=percent(found.duty_percent))
+    listed += [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
+    says = f"{', '.join(parts)}."
+    return {"measured": counts[PROGRESS[0]], "total": len(found), "says": says, "missing": listed}
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
@@ -223,7 +216,6 @@ def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
 
 
 def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
-    """A note on one run, or the same note on several."""
     example = runs.iloc[0]
     return f"{example}: {note}" if len(runs) == 1 else text("note", count=len(runs), example=example, note=note)
 
@@ -231,10 +223,7 @@ def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
 def _sections(
     tables: frames.Tables, drawn: Path | None, text: Texts, problems: list[str], glyphs: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """The topics that have figures, in the page's order; a figure that cannot be made is added to `problems`.
-
-    Letters of the figures are put into `glyphs`.
-    """
+    """The topics that have figures, in order; adds what cannot be made to `problems`, letters to `glyphs`."""
     runs = _runs(tables)
     measured = runs[~runs["recorded"]]
     # A recorded machine's experiments are not to be measured here: its figures come from experiment=recorded.
@@ -242,7 +231,14 @@ def _sections(
     sections: dict[str, list[dict[str, Any]]] = {}
     names = list(figures.modules())
     made = in_processes if drawn is None else map  # what is drawn already costs less than a process
-    found = made(lambda name: _made(name, tables, drawn, text, experiments), names)
+
+    def make(name: str) -> dict[str, Any] | str:
+        try:
+            return _figure(name, tables, drawn, text.within(name), experiments)
+        except Exception as error:  # one figure never costs the page
+            return figures.unmade(name, error, text.language)
+
+    found = made(make, names)
     for name, shown in zip(names, found, strict=True):
         if isinstance(shown, str):
             problems.append(shown)
@@ -261,16 +257,6 @@ def _sections(
     ]
 
 
-def _made(
-    name: str, tables: frames.Tables, drawn: Path | None, text: Texts, experiments: Sequence[str]
-) -> dict[str, Any] | str:
-    """A figure as `_figure` gives it; where that fails, a sentence: one figure never costs the page."""
-    try:
-        return _figure(name, tables, drawn, text.within(name), experiments)
-    except Exception as error:
-        return figures.unmade(name, error, text.language)
-
-
 def _figure(
     name: str, tables: frames.Tables, drawn: Path | None, text: Texts, experiments: Sequence[str]
 ) -> dict[str, Any]:
@@ -282,7 +268,7 @@ def _figure(
     svg, finding = vector.saved(drawn, name), None
     if svg is None:
         found = figures.render(name, tables, text.language, rows)
-        svg, finding = (hover.svg(found.figure), found.finding) if found else ("", None)
+        svg, finding = (marks.svg(found.figure), found.finding) if found else ("", None)
     rows = frames.in_words(rows, text)
     return {
         "name": name,
@@ -295,15 +281,11 @@ def _figure(
     }
 
 
-def _headline(sections: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:
+def _headline(shown: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:
     """The first figure's sentence, else the first trace's; where every run failed, the failure."""
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
     failed = "" if measured else trust.failed(tables, text.language)
-    return failed or next((figure["finding"] for figure in _all(sections)), None) or why.of_traces(tables, text)
-
-
-def _all(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [figure for section in sections for figure in section["figures"]]
+    return failed or (shown[0]["finding"] if shown else why.of_traces(tables, text))
 
 
 def _unbroken(words: str) -> str:
@@ -315,19 +297,17 @@ def _unbroken(words: str) -> str:
 
 
 def _marked(words: str) -> Markup:
-    """The words with what stands between backticks set as code."""
     return Markup(CODE.sub(r"<code>\1</code>", str(escape(words))))
 
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
-    """Comparison of two sets of results: a sentence, and a line a run."""
     found = compare.read(folder / "comparison.csv")
     if found.empty:
         return {}
     numbers = ["old_s", "new_s", "ratio", "ratio_low", "ratio_high"]
     found[numbers] = found[numbers].apply(pd.to_numeric, errors="coerce")
-    counts = found["verdict"].value_counts()
-    words = ", ".join(f"{text.name('compared', str(says))} {count}" for says, count in counts.items())
+    counts = found["verdict"].value_counts().items()
+    words = ", ".join(f"{text.name('compared', str(says))} {count}" for says, count in counts)
     lines = [
         {
             "run": row["run"],

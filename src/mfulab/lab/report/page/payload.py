@@ -27,10 +27,7 @@ BEHIND -= {name for each in TABLES.values() for name in each.shown.split()}
 
 
 def read(tables: frames.Tables, folder: Path, figures: Mapping[str, Any], text: Texts) -> Iterator[str]:
-    """Yields JSON of the tables, of their runs' details, and of the rows of figures, in pieces.
-
-    The details are those of details.json in `folder`, if it can be read. Empty tables are left out.
-    """
+    """Yields JSON of the tables with rows, of their runs' details, if these can be read, and of the rows of figures."""
     try:
         details = read_json(folder / "details.json")
     except (FileNotFoundError, UnreadableError):
@@ -86,14 +83,9 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
 def settings(table: pd.DataFrame, told: Collection[str]) -> pd.Series:
     """Parts of runs' names, `key=value`, in which rows differ and that no column in `told` shows."""
     modes = table.get("mode", pd.Series("", table.index))
-    parts = {
-        run: [
-            part
-            for part in run.split(",")
-            if "=" in part and not part.startswith((*(f"{key}=" for key in told), "timing"))
-        ]
-        for run in table["run"].unique()
-    }
+    shown = (*(f"{key}=" for key in told), "timing")
+    parts = {run: [part for part in run.split(",") if "=" in part] for run in table["run"].unique()}
+    parts = {run: [part for part in own if not part.startswith(shown)] for run, own in parts.items()}
     counts = Counter(part for run in table["run"] for part in parts[run])
     differing = {part for part, count in counts.items() if count < len(table)}
     cells = [
@@ -104,18 +96,12 @@ def settings(table: pd.DataFrame, told: Collection[str]) -> pd.Series:
 
 
 def drawn(rows: pd.DataFrame) -> dict[str, Any]:
-    """The rows of a figure for its CSV, at most DRAWN of `all`, with the columns of a table's first view and its own.
-
-    The tables have all columns of a run. Empty columns are left out.
-    """
+    """The rows of a figure for its CSV, at most DRAWN of `all`, with columns of a table's first view and its own."""
     hidden = BEHIND | {"impossible", "doubts"}
     known = rows.head(DRAWN).drop(columns=[name for name in rows if name in hidden]).dropna(axis=1, how="all")
     known = known[[name for name in known if not (known[name].astype(str) == "").all()]]
-    return {
-        "columns": list(known),
-        "rows": [[plain(value) for value in row] for row in known.astype(object).to_numpy()],
-        "all": len(rows),
-    }
+    cells = [[plain(value) for value in row] for row in known.astype(object).to_numpy()]
+    return {"columns": list(known), "rows": cells, "all": len(rows)}
 
 
 def plain(value: object) -> object:

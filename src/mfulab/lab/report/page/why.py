@@ -1,18 +1,19 @@
 """Section "Why": for each model and workload the verdict, its cost and remedy; then what readers ask of their runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.lab.planning.naming import MEASURE
-from mfulab.lab.report import answers, frames
-from mfulab.lab.report.drawing import curves
+from mfulab.lab.report import frames, remedies
+from mfulab.lab.report.drawing import curves, relative
 from mfulab.lab.report.figures import headroom, mfu_versus_utilization
 from mfulab.lab.report.figures import input as input_figure
-from mfulab.mfu import remedies
 from mfulab.mfu.ladder import number
 from mfulab.mfu.models import FOLDERS
 from mfulab.mfu.verdict import COLUMNS as VERDICT
@@ -28,6 +29,88 @@ WORDS = (
 PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:9], WORDS[9:]
 TOLD = ("mode", "precision")  # columns of the table of batch sizes, beside the model
 CAUSE = VERDICT[0]
+OUT_OF_MEMORY = "out_of_memory"
+KNEE = 0.9  # of the most samples per second measured: a larger batch gains less than it costs in memory
+CARDS_GB = (16, 24, 40, 80)  # of common cards: T4 and V100, 4090 and L4, A100, H100
+USABLE = 0.9  # of a card's memory: context, libraries' workspaces and fragments take the rest
+WAITING = 5.0  # % of the time from which a loader is worth a thought
+GAIN = 1.05  # speed-up from which another number format is worth its rounding
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Recommended batch size of one case, and the largest that fits each card."""
+
+    case: Mapping[str, Any]  # by curves.KEYS
+    batch_size: int | None  # None where a single batch size was measured, from which nothing can be recommended
+    samples_per_s: float
+    share_percent: float
+    rising: bool
+    too_large: int | None  # the smallest that was out of memory, beyond all that were measured
+    fits: tuple[int | None, ...]  # None: not predicted
+    at_least: bool  # `fits` are batch sizes that were measured: no line predicts larger ones
+
+
+def batches(rows: pd.DataFrame) -> list[Batch]:
+    """Recommends for each case of profile rows the smallest batch size with KNEE of the most samples per second."""
+    rows = rows[["status", *curves.KEYS, "batch_size", "samples_per_s", "predicted_memory_bytes"]]
+    failed = rows[rows["status"] == OUT_OF_MEMORY]
+    lost = failed["batch_size"].groupby([failed[name].map(str) for name in curves.KEYS]).agg(list).to_dict()
+    known = frames.ok(rows, "samples_per_s", "batch_size")
+    known = frames.one_each(known, [*curves.KEYS, "batch_size"]) if len(known) else known
+    cases, number = known[curves.KEYS].to_dict("records"), known.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
+    sizes, speeds, memory = known[["batch_size", "samples_per_s", "predicted_memory_bytes"]].to_numpy(dtype=float).T
+    order, found = np.lexsort((sizes, number)), []
+    for rising in np.split(order, np.flatnonzero(np.diff(number.iloc[order])) + 1) if len(order) else ():
+        best, last = speeds[rising].max(), rising[-1]
+        knee = rising[speeds[rising] >= KNEE * best][0]
+        beyond = [size for size in lost.get(tuple(map(str, cases[last].values())), ()) if size > sizes[last]]
+        predicted = [(sizes[place], memory[place]) for place in rising if memory[place] == memory[place]]
+        found.append(
+            Batch(
+                case=cases[last],
+                batch_size=int(sizes[knee]) if len(rising) > 1 else None,
+                samples_per_s=speeds[knee],
+                share_percent=100 * speeds[knee] / best,
+                rising=len(rising) > 1 and sizes[knee] == sizes[last] and not beyond,
+                too_large=int(min(beyond)) if beyond else None,
+                fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
+                at_least=not bytes_a_sample(predicted),
+            )
+        )
+    return found
+
+
+def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float) -> int | None:
+    """Largest batch size whose predicted memory stays within USABLE of a card; 0 if none does; None if unknown.
+
+    `predicted` are batch sizes, rising, with their memory: a line through the smallest and the largest predicts others.
+    """
+    if not predicted:
+        return None
+    room, (batch_size, memory), each = USABLE * gigabytes * 1e9, predicted[-1], bytes_a_sample(predicted)
+    if not each:
+        return int(batch_size) if memory <= room else None
+    return max(0, int(batch_size + (room - memory) // each))
+
+
+def bytes_a_sample(predicted: Sequence[tuple[float, float]]) -> float | None:
+    """Bytes that memory grows by with a sample; None for one batch size alone, or where memory does not rise."""
+    if len(dict(predicted)) < 2:
+        return None
+    (smallest, least), (largest, most) = predicted[0], predicted[-1]
+    return (most - least) / (largest - smallest) if most > least else None
+
+
+def bf16(rows: pd.DataFrame) -> pd.DataFrame:
+    """Runs in bf16 beside the same run in fp32, with `speedup`, and with `worth`, the key of what is said of it."""
+    pairs = relative.against(frames.ok(rows, "samples_per_s"), "precision", "fp32")
+    pairs = pairs[pairs["precision"].isin(["bf16", "amp_bf16"])]
+    once = pairs["speedup_low"].isna()  # of a single process, which has no interval
+    worth = pd.Series("bf16_unclear", index=pairs.index).mask(once, "bf16_once")
+    worth = worth.mask(pairs["speedup_low"] >= GAIN, "bf16_yes").mask(pairs["speedup_high"] < GAIN, "bf16_no")
+    worth = worth.where(frames.comparable(pairs) & frames.comparable(pairs, "_base"), "bf16_faults")
+    return pairs.assign(worth=worth, emulated=frames.emulated(pairs))
 
 
 def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
@@ -38,19 +121,14 @@ def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str
     measured = frames.ok(rows, "time_s")
     if measured.empty:
         return {}
-    shown = chosen(measured)
-    lowest = _lowest(tables)
+    shown, lowest = chosen(measured), _lowest(tables)
     if lowest is not None and lowest.name in measured.index:  # the run that the page's first sentences are about
         shown = pd.concat([measured.loc[[lowest.name]], shown.drop(index=lowest.name, errors="ignore")])
     cases = [_case(row, figures, text) for row in shown.to_dict("records")]
     verdicts_here = pd.Series([case["verdict"] for case in cases]).value_counts()
     says = text("says", verdict=verdicts_here.index[0], count=int(verdicts_here.iloc[0]), total=len(cases))
-    return {
-        "says": says,
-        "cases": cases[:SHOWN],
-        "rest": cases[SHOWN:],
-        "answers": _answers(rows, input_figure.rows(tables), text),
-    }
+    answers = _answers(rows, input_figure.rows(tables), text)
+    return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
 
 
 def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
@@ -100,10 +178,7 @@ def _lowest(tables: frames.Tables) -> pd.Series | None:
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs with most samples per second, one for each machine, model and workload: no setting here cured these.
-
-    The lowest MFU comes first; a step that has no arithmetic to count has nothing to gain, and comes last.
-    """
+    """The fastest run of each machine, model and workload, by MFU; a step without arithmetic to count comes last."""
     keys = ["machine", "model", "workload", "mode"]
     ordered = rows.sort_values("samples_per_s", ascending=False, na_position="last")
     return ordered.drop_duplicates(keys).sort_values("mfu_percent", key=lambda mfu: mfu.where(mfu > 0))
@@ -111,43 +186,33 @@ def chosen(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, Any]:
     cause, words = row[CAUSE], verdicts.columns(row, language=text.language)
-    budget = remedies.budget(row)
-    parts = text.within("trace")
-    lost = remedies.cost(row, cause)
+    budget, parts, lost = remedies.budget(row), text.within("trace"), remedies.cost(row, cause)
     step = significant(1e3 * row["time_s"])
     cost = {"ms": significant(lost.ms), "step": step, "points": percent(lost.points)} if lost else {}
     remedy = remedies.REMEDIES.get(cause)
-    experiment = f"{MEASURE} --config {_of_run(remedy.config, row)}" if remedy else ""
+    named = [f"{parts(part)} {percent(each.points)} %" for part, each in budget.items() if each.points >= NAMED]
+    drawn = []
+    for part, each in budget.items():
+        says = f"{parts(part)}: {significant(each.ms)} ms, {percent(each.points)} %"
+        drawn.append({"width": f"{max(0.0, each.points):.2f}", "color": headroom.COLORS[part], "says": says})
     return {
         "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
         "verdict": words["verdict"],
         "reason": words["verdict_reason"],
         "cost": text("cost", **cost) if cost else "",
-        "named": " · ".join(
-            f"{parts(part)} {percent(each.points)} %" for part, each in budget.items() if each.points >= NAMED
-        ),
-        "parts": [
-            {
-                "width": f"{max(0.0, each.points):.2f}",
-                "color": headroom.COLORS[part],
-                "says": f"{parts(part)}: {significant(each.ms)} ms, {percent(each.points)} %",
-            }
-            for part, each in budget.items()
-        ],
+        "named": " · ".join(named),
+        "parts": drawn,
         "phases": _phases(row, text),
         "allocator": " ".join(_allocator(row, text)),
         "advice": verdicts.misaligned(row, text.language) or (text.within("advice")(cause) if remedy else ""),
-        "experiment": experiment,
+        "experiment": f"{MEASURE} --config {_of_run(remedy.config, row)}" if remedy else "",
         "figure": remedy.figure if remedy and remedy.figure in figures else "",
     }
 
 
 def _of_run(config: str, row: Mapping[str, Any]) -> str:
-    """A remedy's config with the run's own model, workload and batch size in place of an example's.
-
-    Kept are experiments, what is swept, and the example where the model is not one that can be named.
-    """
+    """A remedy's config with the run's own model, workload and batch size, where its model is one of config/model/."""
     keys = dict(part.partition("=")[::2] for part in config.split(" "))
     if "model" not in keys or not any((folder / f"{row['model']}.yaml").exists() for folder in FOLDERS):
         return config
@@ -159,11 +224,10 @@ def _of_run(config: str, row: Mapping[str, Any]) -> str:
 
 def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
     """The setting of a run as far as it is known, its step time and its MFU."""
-    known = [] if row["batch_size"] != row["batch_size"] else [text("batch", batch_size=int(row["batch_size"]))]
+    batch, share = row["batch_size"], row["mfu_percent"]
+    known = [] if batch != batch else [text("batch", batch_size=int(batch))]
     known += [text.name("precision", row["precision"])] if row["precision"] else []
-    known += curves.variant(row, text)
-    share = row["mfu_percent"]
-    known += [text("step", time=quantity(row["time_s"], "s"))]
+    known += [*curves.variant(row, text), text("step", time=quantity(row["time_s"], "s"))]
     return [*known, text("mfu", share=percent(share)) if share == share else text("no_mfu"), row["machine"]]
 
 
@@ -180,10 +244,8 @@ def _phases(row: Mapping[str, Any], text: Texts) -> str:
 
 def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
     """The step's time in the allocator's default state, and with memory kept, where either makes a difference."""
-    before, kept, faults = (
-        number(row.get(name)) for name in ("default_state_time_s", "kept_memory_time_s", "default_state_page_faults")
-    )
-    said = []
+    names, said = ("default_state_time_s", "kept_memory_time_s", "default_state_page_faults"), []
+    before, kept, faults = (number(row.get(name)) for name in names)
     if before and faults and before >= SLOWER * row["time_s"]:
         said.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
     if kept and row["time_s"] >= SLOWER * kept:
@@ -192,34 +254,28 @@ def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
 
 
 def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
-    recommended = answers.batches(rows)
+    recommended = batches(rows)
     cases, fed = pd.DataFrame([each.case for each in recommended]), frames.ok(rows, "input_wait_percent")
     lines = [_line(each, cases, text) for each in recommended[:LISTED]]
-    head = [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in answers.CARDS_GB)]
+    head = [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in CARDS_GB)]
     code = "" if len(fed) else f"{MEASURE} --config {remedies.REMEDIES['input_bound'].config}"
     return [
         {"question": text("batch_question"), "says": _batch_says(recommended, text), "head": head, "lines": lines},
         {"question": text("fits_question"), "says": _fits_says(recommended, text)},
         {"question": text("loader_question"), "says": _loader_says(fed, beside, text), "code": code},
-        {"question": text("bf16_question"), "says": _bf16_says(answers.bf16(rows), text)},
+        {"question": text("bf16_question"), "says": _bf16_says(bf16(rows), text)},
     ]
 
 
-def _size(batch: int) -> str:
-    """A predicted batch size with the digits that a prediction has."""
-    return f"{batch:,}" if batch < 10_000 else quantity(batch)
-
-
-def _line(each: answers.Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
+def _line(each: Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     size = "–" if each.batch_size is None else f"{each.batch_size}{' ↑' if each.rising else ''}"
     if each.too_large is not None:
-        size += f" ({each.too_large}: {text.name('status', answers.OUT_OF_MEMORY)})"
-    sign = "≥ " if each.at_least else ""
-    fits = [
-        "–" if batch is None else text("none_fits") if batch == 0 else f"{sign}{_size(batch)}" for batch in each.fits
-    ]
-    speed = [significant(each.samples_per_s), f"{percent(each.share_percent)} %"]
-    case = each.case
+        size += f" ({each.too_large}: {text.name('status', OUT_OF_MEMORY)})"
+    fits = []
+    for batch in each.fits:
+        known = f"{'≥ ' * each.at_least}{quantity(batch) if (batch or 0) >= 10_000 else f'{batch:,}'}" if batch else ""
+        fits.append("–" if batch is None else known or text("none_fits"))  # no more digits than a prediction has
+    speed, case = [significant(each.samples_per_s), f"{percent(each.share_percent)} %"], each.case
     named = [_with(case["model"], _apart(case, cases, text)), *(text.name(key, case[key]) for key in TOLD)]
     return [*named, size, *speed, *fits]
 
@@ -236,46 +292,37 @@ def _with(name: str, known: list[str]) -> str:
     return f"{name} ({', '.join(known)})" if known else name
 
 
-def _batch_says(recommended: list[answers.Batch], text: Texts) -> str:
+def _batch_says(recommended: list[Batch], text: Texts) -> str:
     known = [each for each in recommended if each.batch_size is not None]
     if not known:
         return text("batch_single")
-    rising = sum(each.rising for each in known)
-    lost = sum(each.too_large is not None for each in known)
-    says = [text("batch_says", share=percent(100 * answers.KNEE))]
-    says += [text("batch_rising", count=rising, total=len(known))] if rising else []
-    says += [text("batch_lost", count=lost, total=len(known))] if lost else []
-    return " ".join(says)
+    counts = {"batch_rising": sum(each.rising for each in known)}
+    counts |= {"batch_lost": sum(each.too_large is not None for each in known)}
+    more = [text(key, count=count, total=len(known)) for key, count in counts.items() if count]
+    return " ".join([text("batch_says", share=percent(100 * KNEE)), *more])
 
 
-def _fits_says(recommended: list[answers.Batch], text: Texts) -> str:
+def _fits_says(recommended: list[Batch], text: Texts) -> str:
     """The card from which each case fits with a single sample, and the one that needs most."""
     known = [each for each in recommended if any(batch is not None for batch in each.fits)]
     if not known:
         return text("fits_unknown")
-    small = sum(bool(each.fits[0]) for each in known)
-    never = [each for each in known if not any(each.fits)]
-    card = {"gigabytes": answers.CARDS_GB[0], "usable": percent(100 * answers.USABLE)}
-    says = text("fits_says", count=small, total=len(known), **card)
-    if never:
-        case = never[0].case
-        says += " " + text("fits_never", model=case["model"], mode=text.name("mode", case["mode"]), count=len(never))
-    return says
+    small, never = sum(bool(each.fits[0]) for each in known), [each.case for each in known if not any(each.fits)]
+    card = {"gigabytes": CARDS_GB[0], "usable": percent(100 * USABLE)}
+    says = [text("fits_says", count=small, total=len(known), **card)]
+    for case in never[:1]:
+        says.append(text("fits_never", model=case["model"], mode=text.name("mode", case["mode"]), count=len(never)))
+    return " ".join(says)
 
 
 def _loader_says(fed: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> str:
     """The longest wait, and the most that a loader costs: one with many workers takes time from the step unseen."""
     if fed.empty:
         return text("loader_unknown")
-    share = fed["input_wait_percent"].max()
-    model = fed.loc[fed["input_wait_percent"] == share, "model"].iloc[0]
-    said = [
-        text(
-            "loader_yes" if share >= answers.WAITING else "loader_no", model=model, share=percent(share), count=len(fed)
-        )
-    ]
-    beside = frames.own(beside)
-    if len(beside) and beside["kept"].min() < 100 - answers.WAITING:
+    worst, beside = fed.loc[fed["input_wait_percent"].idxmax()], frames.own(beside)
+    key = "loader_yes" if worst["input_wait_percent"] >= WAITING else "loader_no"
+    said = [text(key, model=worst["model"], share=percent(worst["input_wait_percent"]), count=len(fed))]
+    if len(beside) and beside["kept"].min() < 100 - WAITING:
         said.append(text("loader_costs", row=beside.loc[beside["kept"].idxmin()]))
     return " ".join(said)
 
@@ -292,11 +339,9 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
             run = _with(f"{row['model']} {text.name('mode', row['mode'])}", [*known, *_apart(row, pairs, text)])
             values = {"batch_size": int(row["batch_size"]), "speedup": significant(row["speedup"])}
             runs.append(text("bf16_run", run=run, **values))
-        if runs:
-            more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
-            said.append(text(worth, runs=", ".join(runs) + more))
+        more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
+        said += [text(worth, runs=", ".join(runs) + more)] if runs else []
     if len(slower := 1 / pairs.loc[pairs["emulated"], "speedup"]):
         low, high = significant(slower.min(), 2), significant(slower.max(), 2)
-        many = text("bf16_emulated", low=low, high=high)
-        said.insert(0, many if low != high else text("bf16_emulated_one", low=low))
+        said.insert(0, text("bf16_emulated" if low != high else "bf16_emulated_one", low=low, high=high))
     return " ".join(said)

@@ -12,7 +12,7 @@ from typing import Any
 from mfulab.core.errors import ConfigurationError, lacks
 from mfulab.core.groups import ModelConfig
 from mfulab.flops.formulas import expected_experts_read
-from mfulab.mfu.work import Mode, Operation, Work, work
+from mfulab.mfu.work import Mode, Operation, Work
 
 BUILT = "mfulab.models.huggingface.build"
 # Arguments that change no matmul; any other that is not read here must be false, zero or none.
@@ -65,20 +65,11 @@ def missing(config: ModelConfig) -> str | None:
     return next((package for package in needed if find_spec(package) is None), None)
 
 
-def work_of(
-    config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training"
-) -> Work:
-    """Counts one step where the model can be built; computes it where a package is missing. Raises as both do."""
-    return (computed if missing(config) else work)(config, sequence_length, batch_size, mode)
-
-
 def computed(
     config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training"
 ) -> Work:
-    """Computes one step of a decoder, with `saved_elements` None and no operators but matmuls and attention.
-
-    Raises ConfigurationError for a model that is no such decoder, and for more tokens than it has positions.
-    """
+    """Computes one step of a decoder, with `saved_elements` None and no operators but matmuls and attention. Raises
+    ConfigurationError for a model that is no such decoder, and for more tokens than it has positions."""
     found = _decoder(config)
     if found is None:
         raise ConfigurationError(f"model={config.name}: {lacks('counting it', missing(config) or 'torch')}")
@@ -103,6 +94,7 @@ def computed(
         saved_elements=None,
         cache_elements=2 * found.layers * found.key_value_heads * found.head_width * keys * batch_size,
         operations=tuple(_operations(found, batch_size, tokens, keys, mode)),
+        total_flos=6 * tokens * (blocks + norms + found.head.weights * (not found.tied)) if mode == "training" else 0,
         message=f"by arithmetic on its dimensions; {lacks('counting the module itself', missing(config) or 'torch')}",
     )
 

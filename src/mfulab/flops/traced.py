@@ -1,37 +1,28 @@
-"""FLOPs of operators that a trace recorded: their shapes, given to the same formulas as a count.
-
-A trace holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation. Newer
-traces hold these as "Concrete Inputs". An operator whose FLOPs its record does not tell has none here, and a reason,
-never 0.
-"""
+"""FLOPs and bytes of operators that a trace recorded: their shapes, given to the same formulas as a count. A trace
+holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation ("Concrete
+Inputs"). What its record does not tell is none, with a reason, never 0."""
 
 import ast
 import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from math import prod
+from pathlib import Path
 from typing import Any
 
+from mfulab.core.data import data
+from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
 from mfulab.flops.attention import ATTENTION, SIGNATURES, bind
 from mfulab.flops.cost import Cost
 from mfulab.flops.operators import FORMULAS, convolution_flops
 
 # The formats of matmuls, by the names of types in traces.
-TYPES = {
-    "double": "fp64",
-    "float": "fp32",
-    "c10::Half": "fp16",
-    "c10::BFloat16": "bf16",
-    "c10::Float8_e4m3fn": "fp8",
-    "c10::Float8_e5m2": "fp8",
-    "c10::Float8_e4m3fnuz": "fp8",
-    "c10::Float8_e5m2fnuz": "fp8",
-    "signed char": "int8",
-    "unsigned char": "int8",
-    "c10::Float4_e2m1fn_x2": "fp4",
-}
+TYPES = {"double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
+TYPES |= {f"c10::Float8_{name}": "fp8" for name in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")}
+TYPES |= {"signed char": "int8", "unsigned char": "int8", "c10::Float4_e2m1fn_x2": "fp4"}
 # The same types as XLA names them.
 XLA_TYPES = {
     "f64": "double", "f32": "float", "f16": "c10::Half", "bf16": "c10::BFloat16", "f8e4m3fn": "c10::Float8_e4m3fn",
@@ -46,7 +37,7 @@ _COUNTED = "xla::matmul"  # its FLOPs and bytes come with it
 _MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::_mkl_linear", _COUNTED)
 
 
-def is_recorded_matmul(name: str) -> bool:
+def is_traced_matmul(name: str) -> bool:
     """True if an operator of a trace is a matmul, convolution or attention, whose arguments tell its cost."""
     return name in FORMULAS or name.startswith(_MULTIPLYING)
 
@@ -68,7 +59,7 @@ class Shaped:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Traced:
     """Cost of one call, as far as its record holds it."""
 
     cost: Cost | None  # None if the record does not hold it
@@ -83,13 +74,13 @@ class Recorded:
 NO_SHAPES, NO_VALUES = Said("no_shapes"), Said("no_argument_values")
 
 
-def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Recorded:
+def traced_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Traced:
     """Cost of a call of operator `name` with inputs of these shapes (`Input Dims`) and values (`Concrete Inputs`)."""
     if name.startswith(_COUNTED):
         flops, moved = values
-        return Recorded(Cost.of(flops), bytes_moved=moved)
+        return Traced(Cost.of(flops), bytes_moved=moved)
     if not any(shapes):
-        return Recorded(None, reason=NO_SHAPES)
+        return Traced(None, reason=NO_SHAPES)
     arguments = [_argument(shape, values[place] if place < len(values) else "") for place, shape in enumerate(shapes)]
     try:
         if name.startswith("triton_tem_"):
@@ -103,21 +94,21 @@ def recorded_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Re
         if name in _CONVOLUTIONS or name in _PLAIN:
             return _convolution(name, arguments)
         if name == "aten::convolution_backward" and (len(arguments) < 11 or not isinstance(arguments[10], list)):
-            return Recorded(None, reason=NO_VALUES)
+            return Traced(None, reason=NO_VALUES)
         cost = FORMULAS[name](*arguments, out=None)
         matmul = _matmul(name, arguments)
         if matmul:
             return replace(_one_matmul(*matmul), cost=Cost.of(cost))
-        found = Recorded(Cost.of(cost), elements=_elements(name, arguments))
+        found = Traced(Cost.of(cost), elements=_elements(name, arguments))
         if name == "aten::convolution_backward":
             gradient, x, weight = arguments[:3]
             return replace(found, convolution=_as_matmul(x.shape, weight.shape, gradient.shape, bool(arguments[7])))
         return replace(found, attention=_attention(name, arguments))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
-        return Recorded(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
+        return Traced(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
 
 
-def recorded_format(types: Sequence[str]) -> str | None:
+def traced_format(types: Sequence[str]) -> str | None:
     """The format of a matmul by its operands' types; the narrower where they differ; None where none is told."""
     found = [TYPES[kind] for kind in types if kind in TYPES]
     order = list(dict.fromkeys(TYPES.values()))
@@ -141,18 +132,14 @@ def _value(text: str) -> Any:
 def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None:
     tensors = [one for one in arguments if isinstance(one, Shaped)]
     short = name.removeprefix("aten::")
-    if short in ("mm", "bmm", "_int_mm", "_scaled_mm"):
-        a, b = tensors[:2]
-    elif short in ("addmm", "baddbmm", "_addmm_activation"):
-        a, b = tensors[1:3]
-    elif short == "linear":
-        a, b = tensors[:2]
+    if short not in ("mm", "bmm", "_int_mm", "_scaled_mm", "addmm", "baddbmm", "_addmm_activation", "linear"):
+        return None
+    a, b = tensors[1:3] if "add" in short else tensors[:2]
+    if short == "linear":
         # Old profilers mix the shapes of other calls into a call's own.
         if a.shape[-1] != b.shape[-1] or len(tensors) > 3:
             raise ValueError(f"{a.shape} meets {b.shape}")
         return 1, prod(a.shape[:-1]), b.shape[0], b.shape[1] if b.ndim > 1 else 1
-    else:
-        return None
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(f"{a.shape} meets {b.shape}")
     return prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1]
@@ -163,11 +150,8 @@ def _as_matmul(
 ) -> tuple[int, int, int, int] | None:
     """(pixels out, channels, filters, taps) of a convolution of all channels by all filters."""
     channels = x[1 - len(weight)]
-    return (
-        None
-        if transposed or channels != weight[1]
-        else (prod(output) // weight[0], channels, weight[0], prod(weight[2:]))
-    )
+    is_whole = not transposed and channels == weight[1]
+    return (prod(output) // weight[0], channels, weight[0], prod(weight[2:])) if is_whole else None
 
 
 def _attention(name: str, arguments: list[Any]) -> tuple[int, int, int, bool] | None:
@@ -193,7 +177,7 @@ def _elements(name: str, arguments: list[Any]) -> int | None:
     return operands * (2 if "backward" in name else 1) + q.numel() // q.shape[-1] * v.shape[-1]
 
 
-def _convolution(name: str, arguments: list[Any]) -> Recorded:
+def _convolution(name: str, arguments: list[Any]) -> Traced:
     x, weight = arguments[0], arguments[1]
     transposed = name in _CONVOLUTIONS and bool(arguments[6])
     if name in _CONVOLUTIONS or name == "aten::_conv_depthwise2d":
@@ -203,7 +187,7 @@ def _convolution(name: str, arguments: list[Any]) -> Recorded:
         first = 3 - isinstance(arguments[2], list)  # mkldnn and miopen take a bias before, which may be None
         padding, stride, dilation = arguments[first : first + 3]
     if not isinstance(stride, list) or not isinstance(padding, list):
-        return Recorded(None, reason=NO_VALUES)
+        return Traced(None, reason=NO_VALUES)
     sides = len(weight.shape) - 2
     stride, padding, dilation = (one * sides if len(one) == 1 else one for one in (stride, padding, dilation))
     places = zip(x.shape[-sides:], padding, dilation, weight.shape[2:], stride, strict=True)
@@ -215,10 +199,10 @@ def _convolution(name: str, arguments: list[Any]) -> Recorded:
     flops = convolution_flops(x.shape, weight.shape, output, transposed)
     moved = x.numel() + weight.numel() + prod(output)
     as_matmul = _as_matmul(x.shape, weight.shape, output, transposed)
-    return Recorded(Cost.of(flops), elements=None if transposed else moved, convolution=as_matmul)
+    return Traced(Cost.of(flops), elements=None if transposed else moved, convolution=as_matmul)
 
 
-def _template(arguments: list[Any]) -> Recorded:
+def _template(arguments: list[Any]) -> Traced:
     """Inductor's Triton template of a matmul, by the only m, n, k that fit the shapes of all its tensors."""
     tensors = [one.shape for one in arguments if isinstance(one, Shaped) and one.ndim >= 2]
     found = {
@@ -230,10 +214,50 @@ def _template(arguments: list[Any]) -> Recorded:
         and a[:-2] == b[:-2] == c[:-2] and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1])
     }  # fmt: skip
     if len(found) != 1:
-        return Recorded(None, reason=Said("ambiguous_template"))
+        return Traced(None, reason=Said("ambiguous_template"))
     return _one_matmul(*found.pop())
 
 
-def _one_matmul(batch: int, m: int, n: int, k: int) -> Recorded:
+def _one_matmul(batch: int, m: int, n: int, k: int) -> Traced:
     sides, moved = (batch, m, n, k), batch * (m * k + k * n + m * n)
-    return Recorded(Cost.of(2 * prod(sides)), sides, elements=moved)
+    return Traced(Cost.of(2 * prod(sides)), sides, elements=moved)
+
+
+# Bytes of an element by the names of types in traces; of floating-point types those of their format.
+_FLOATS = {name: ELEMENT_BYTES[held] for name, held in TYPES.items() if "char" not in name}
+_SIZES = _FLOATS | {"bool": 1.0, "signed char": 1.0, "unsigned char": 1.0, "short": 2.0, "short int": 2.0}
+_SIZES |= {"int": 4.0, "long": 8.0, "long int": 8.0, "c10::complex<float>": 8.0}
+# Bytes by the numbers of torch's ScalarType, as conversions record what they convert to.
+_SCALAR_TYPES = (1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2, *(0,) * 7, 1, 1, 1, 1)
+# Operators by what they write, without underscores around their names.
+_TABLE = data(Path(__file__).with_name("elementwise.yaml"))["written"]
+_KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()}
+
+
+def traced_bytes(name: str, shapes: Sequence[Any], types: Sequence[str], values: Sequence[Any]) -> float | Said:
+    """Bytes of one call that multiplies nothing, or why its shapes, types and values do not tell them."""
+    held = [(shape, kind) for shape, kind in zip(shapes, types, strict=False) if shape]
+    if not held:
+        return NO_SHAPES
+    if any(kind not in _SIZES or not all(isinstance(side, int) for side in shape) for shape, kind in held):
+        return Said("no_types")
+    tensors = [shape for shape, _ in held]
+    moved = [prod(shape) * _SIZES[kind] for shape, kind in held]
+    read, of_first = sum(moved), moved[0]
+    if name.startswith("triton_"):
+        return read
+    kind = _KINDS.get(name.rpartition("::")[2].strip("_").removeprefix("native_"))
+    if kind in ("broadcast", "truth"):
+        result = prod(map(max, zip_longest(*map(reversed, tensors), fillvalue=1)))
+        size = max([_FLOATS[each] for _, each in held if each in _FLOATS] or [_SIZES[each] for _, each in held])
+        return read + result * (1.0 if kind == "truth" else size)
+    number = str(values[1]) if len(values) > 1 else ""
+    if kind == "conversion":
+        known = number.isdecimal() and int(number) < len(_SCALAR_TYPES) and _SCALAR_TYPES[int(number)]
+        return read + prod(tensors[0]) * known if known else NO_VALUES
+    if kind == "looked_up":
+        side = "0" if name.endswith("embedding") else number
+        if len(tensors) != 2 or not side.isdecimal() or int(side) >= len(tensors[0]):
+            return NO_VALUES
+        return moved[1] + 2 * of_first * prod(tensors[1]) / max(1, tensors[0][int(side)])
+    return {"first": read + of_first, "none": read, "filled": of_first}.get(kind or "", Said("no_traffic"))

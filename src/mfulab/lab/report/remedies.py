@@ -1,8 +1,5 @@
-"""Cost of a verdict in a step, and the experiment that shows what its remedy does on this machine.
-
-The cost is taken from the headroom, so that a verdict's milliseconds are those of the figure. The remedy itself is a
-sentence: section `advice` of the catalogues.
-"""
+"""Cost of a verdict in a step, taken from the headroom, and the experiment that shows what its remedy does on this
+machine. The remedy itself is a sentence: section `advice` of the catalogues."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

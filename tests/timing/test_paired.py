@@ -4,14 +4,18 @@ import math
 import random
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
+import mfulab
 from mfulab.cli import paired as command
 from mfulab.cli.main import main
+from mfulab.cli.paired import MOST_ROUNDS
 from mfulab.core.errors import ConfigurationError
-from mfulab.lab.tables.compare import Compared
-from mfulab.lab.tables.paired import MOST_ROUNDS, RANKED, _outside, is_open, judge, ratio_of
+from mfulab.timing import paired
+from mfulab.timing.paired import MOST_PAIRS, NOTICEABLE, RANKED, Compared, _outside, is_open, judge, ratio_of
+from mfulab.timing.paired import in_rounds as measured_in_rounds
 
 RUNS, ROUNDS = 40, 4
 
@@ -60,7 +64,7 @@ def in_rounds(
         spent[0] += pair_s
         return tuple(factor * math.exp(drawn.gauss(0, between)) for factor in (1.0, change))
 
-    found = command.in_rounds(runs, measure, {}, rounds, minutes, 0.02, now=lambda: spent[0])
+    found = measured_in_rounds(runs, measure, {}, rounds, minutes, 0.02, now=lambda: spent[0])
     return [each.verdict for each in found], spent[0]
 
 
@@ -153,7 +157,7 @@ def test_each_round_has_an_order_of_its_own():
         asked.append(run)
         return 1.0, 1.0
 
-    command.in_rounds(runs, measure, {}, 4, 1.0, 0.02, now=lambda: 0.0)
+    measured_in_rounds(runs, measure, {}, 4, 1.0, 0.02, now=lambda: 0.0)
     orders = [tuple(asked[first : first + 9]) for first in range(0, 36, 9)]
     assert len(set(orders)) == 4
     assert all(set(order) == set(runs) for order in orders)
@@ -212,3 +216,47 @@ def test_a_process_that_left_no_row_or_a_failed_one_has_no_time(tmp_path, monkey
     assert pretend("status,message,time_s\nfailed,killed,\n") == (None, "failed: killed")
     assert pretend("status,message,time_s\nok,,0.5\n") == (0.5, "")
     assert pretend("status,message,time_s,median_time_s,time_p5_s\nok,,0.5,0.6,0.4\n") == (0.4, "")
+
+
+def noisy(change: float, seed: int, minutes: float = 5.0, sigma: float = 0.03, outliers: float = 0.05):
+    """A gate on a command of 1 s, on a machine whose speed wanders slowly and that some runs meet at work."""
+    drawn, clock, state = random.Random(seed), [0.0], [0.0]
+
+    def timed(side: int) -> float:
+        state[0] = 0.95 * state[0] + drawn.gauss(0, 0.03)
+        late = drawn.uniform(1.2, 3) if drawn.random() < outliers else 1.0
+        took = (change if side else 1.0) * late * math.exp(state[0] + drawn.gauss(0, sigma))
+        clock[0] += took
+        return took
+
+    def pair(_, swapped):
+        times = {side: timed(side) for side in ((1, 0) if swapped else (0, 1))}
+        return times[0], times[1]
+
+    (compared,) = measured_in_rounds([("gate", "b")], pair, {}, MOST_PAIRS, minutes, NOTICEABLE, now=lambda: clock[0])
+    return compared, clock[0]
+
+
+def test_a_gate_on_a_noisy_machine_calls_few_unchanged_commands_different_and_finds_a_twentieth():
+    unchanged = [noisy(1.0, seed)[0].verdict for seed in range(200)]
+    assert sum(verdict in ("faster", "slower") for verdict in unchanged) <= 0.05 * len(unchanged)
+    assert unchanged.count("same") >= 0.5 * len(unchanged)
+    slower = [noisy(1.05, seed) for seed in range(100)]
+    assert [each.verdict for each, _ in slower].count("slower") >= 0.9 * len(slower)
+    assert max(spent for _, spent in slower) <= 306
+    faster = [noisy(1 / 1.05, seed)[0].verdict for seed in range(100)]
+    assert faster.count("faster") >= 0.9 * len(faster)
+
+
+def test_far_more_pairs_than_are_counted_out_leave_the_quantile_of_a_normal_outside():
+    exact = [_outside(count) for count in (40, 60)]
+    _outside.cache_clear()
+    with patch.object(paired, "EXACT", 1):
+        assert [_outside(count) for count in (40, 60)] == pytest.approx(exact, abs=2)
+    _outside.cache_clear()
+
+
+def test_callables_are_compared_a_call():
+    compared = mfulab.gate(lambda: sum(range(500)), lambda: sum(range(1000)), minutes=0.1, sample_s=0.002)
+    assert (compared.verdict, compared.old_s < compared.new_s) == ("slower", True)
+    assert compared.ratio_low <= compared.ratio <= compared.ratio_high

@@ -1,8 +1,4 @@
-"""A trace as columns: what the device executed, which operators the host called, and the launches between them.
-
-Times are whole nanoseconds of the trace's clock. A reader of a trace format gives its events to a `Recorder`
-(`recorder.py`); all that is computed of them starts from the `Recording`s that this makes.
-"""
+"""A trace as columns, in ns of its clock: what devices executed, operators that the host called, and launches."""
 
 import re
 from collections.abc import Callable
@@ -19,6 +15,8 @@ from mfulab.core.said import Said
 Times = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
 Chosen = npt.NDArray[np.bool_]
+Span = tuple[int, int]  # begin and end
+Pair = tuple[Any, Any]  # a process and a thread or device of it
 Collective = tuple[str, int, int]  # its kind, the bytes of its larger side, and how many processes take part
 
 MOST_ELEMENTS = 2**48  # along one side of a tensor
@@ -76,19 +74,25 @@ class Call:
 
 
 def _is_shape(shape: list[Any]) -> bool:
-    """Tells a list of sides, or of lists of them: a list of tensors."""
-    return all(
-        _is_shape(side) if isinstance(side, list) else isinstance(side, int) and 0 <= side < MOST_ELEMENTS
-        for side in shape
-    )
+    inner, sides = ([side for side in shape if isinstance(side, list) is nested] for nested in (True, False))
+    return all(map(_is_shape, inner)) and all(isinstance(one, int) and 0 <= one < MOST_ELEMENTS for one in sides)
 
 
 @dataclass
-class Activities:
-    """Work that devices executed, a column each; `name` indexes `Recording.names`."""
+class Columns:
+    """Begins and ends of events, ns; more columns say more of each."""
 
     begin: Times
     end: Times
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+
+@dataclass
+class Activities(Columns):
+    """Work that devices executed, a column each; `name` indexes `Trace.names`."""
+
     kind: Indices
     name: Indices
     device: Indices
@@ -97,16 +101,11 @@ class Activities:
     external: Indices
     blocks: Indices
 
-    def __len__(self) -> int:
-        return len(self.begin)
-
 
 @dataclass
-class HostCalls:
+class HostCalls(Columns):
     """Operators and annotations on the host."""
 
-    begin: Times
-    end: Times
     name: Indices
     thread: Indices
     external: Indices
@@ -115,27 +114,19 @@ class HostCalls:
     sequence: Indices  # autograd's number of an operator and its backward pass, -1 without one
     calls: dict[int, Call]
 
-    def __len__(self) -> int:
-        return len(self.begin)
-
 
 @dataclass
-class Launches:
+class Launches(Columns):
     """Calls of the runtime, with a correlation to what the device executed."""
 
-    begin: Times
-    end: Times
     thread: Indices
     correlation: Indices
-    name: Indices  # index of `Recording.names`
+    name: Indices  # index of `Trace.names`
     kernel: Indices  # the name of what was launched, -1 where the trace does not say
-
-    def __len__(self) -> int:
-        return len(self.begin)
 
 
 @dataclass
-class Recording:
+class Trace:
     """One trace file."""
 
     path: Path
@@ -152,8 +143,8 @@ class Recording:
     ranks: int = 1  # processes in the file, of which this is one
     span: tuple[int, int] | None = None  # first to last activity of them all; None without any
 
-    def chosen(self, activities: Chosen, host: Chosen, launches: Chosen) -> "Recording":
-        """A recording of some of its activities, host calls and launches, in the same order."""
+    def chosen(self, activities: Chosen, host: Chosen, launches: Chosen) -> "Trace":
+        """A trace of some of its activities, host calls and launches, in the same order."""
         place = np.cumsum(host) - 1
         calls = {int(place[one]): call for one, call in self.host.calls.items() if host[one]}
         *columns, _ = vars(self.host).values()
@@ -179,14 +170,8 @@ class Recording:
         """Facts about each device that the file tells, without what is no fact: a list, a name that is a number."""
         found = self.metadata.get("deviceProperties")
         known = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-        return [
-            {
-                name: printable(value) if isinstance(value, str) else value
-                for name, value in one.items()
-                if _fits(name, value)
-            }
-            for one in known
-        ]
+        fitting = ([(name, value) for name, value in one.items() if _fits(name, value)] for one in known)
+        return [{name: printable(told) if name == "name" else told for name, told in each} for each in fitting]
 
     def distributed(self, name: str) -> int | None:
         """A whole number of the file's `distributedInfo`: `rank` or `world_size`."""
@@ -206,16 +191,16 @@ class Recording:
         return next((one for one in self.properties if one.get("id") == ordinal), alike)
 
 
-def launch_delays(recording: Recording, device: int | None = None) -> Times:
+def launch_delays(trace: Trace, device: int | None = None) -> Times:
     """Nanoseconds from each launch's call to the begin of what it launched on a device, or on any, where linked."""
-    found = launch_of(recording)
-    linked = (found >= 0) & ((device is None) | (recording.activities.device == device))
-    return recording.activities.begin[linked] - recording.launches.begin[found[linked]]
+    found = launch_of(trace)
+    linked = (found >= 0) & ((device is None) | (trace.activities.device == device))
+    return trace.activities.begin[linked] - trace.launches.begin[found[linked]]
 
 
-def launch_of(recording: Recording) -> Indices:
+def launch_of(trace: Trace) -> Indices:
     """The index of the launch of each activity, by correlation; -1 without one."""
-    return places_of(recording.activities.correlation, recording.launches.correlation)
+    return places_of(trace.activities.correlation, trace.launches.correlation)
 
 
 def places_of(wanted: Indices, numbers: Indices) -> Indices:

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from mfulab.core.said import Said
-from mfulab.flops.recorded import recorded_cost
+from mfulab.flops.traced import traced_cost
 
 A, B, C = torch.randn(6, 5), torch.randn(5, 7), torch.randn(7)
 Q, K, V = torch.randn(2, 3, 11, 8), torch.randn(2, 3, 13, 8), torch.randn(2, 3, 13, 4)
@@ -38,7 +38,7 @@ def test_operands_and_results_count_once_each(name):
     inputs, values, result, operands = CALLS[name]
     shapes = [list(one.shape) if one is not None else [] for one in inputs]
     shapes += [[]] * (len(values) - len(shapes))
-    recorded = recorded_cost(name, shapes, values)
+    recorded = traced_cost(name, shapes, values)
     assert recorded.reason is None
     assert recorded.elements == sum(one.numel() for one in (*operands, result))
 
@@ -46,19 +46,19 @@ def test_operands_and_results_count_once_each(name):
 def test_gradients_of_attention_and_convolution_are_results():
     name = "aten::_scaled_dot_product_flash_attention_backward"
     gradient = [*Q.shape[:-1], V.shape[-1]]
-    recorded = recorded_cost(name, [gradient, *(list(one.shape) for one in (Q, K, V))], ())
+    recorded = traced_cost(name, [gradient, *(list(one.shape) for one in (Q, K, V))], ())
     numbers = [one.numel() for one in (Q, K, V)]
     assert recorded.elements == 2 * sum(numbers) + torch.Size(gradient).numel()
     values = ["", "", "", "[0]", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[False, True, True]"]
     out = functional.conv2d(X, W, stride=2, padding=1)
     shapes = [list(out.shape), list(X.shape), list(W.shape), *[[]] * 8]
-    recorded = recorded_cost("aten::convolution_backward", shapes, values)
+    recorded = traced_cost("aten::convolution_backward", shapes, values)
     assert recorded.elements == out.numel() + X.numel() + 2 * W.numel(), "no gradient of the first layer's input"
 
 
 def test_what_a_record_does_not_tell_is_empty_with_its_reason():
-    assert recorded_cost("aten::mm", [], ()).reason == Said("no_shapes")
-    assert recorded_cost("aten::convolution", [list(X.shape), list(W.shape), *[[]] * 7], ()).reason == Said(
+    assert traced_cost("aten::mm", [], ()).reason == Said("no_shapes")
+    assert traced_cost("aten::convolution", [list(X.shape), list(W.shape), *[[]] * 7], ()).reason == Said(
         "no_argument_values"
     )
-    assert recorded_cost("aten::dot", [[4], [4]], ()).elements is None
+    assert traced_cost("aten::dot", [[4], [4]], ()).elements is None

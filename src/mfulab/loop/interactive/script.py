@@ -1,0 +1,336 @@
+"""A script that is not changed: hooks find its models and where its steps end, measure some of them, and go."""
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import dataloader
+
+from mfulab.core.files import write_text
+from mfulab.core.language import Texts
+from mfulab.core.terminal import Terminal
+from mfulab.device import is_gpu
+from mfulab.device.compute import is_first_rank
+from mfulab.loop.interactive.hooks import Hooks
+from mfulab.timing.clocks import clock_for
+from mfulab.timing.statistics import Stats
+
+# Forward passes without a step of the optimiser that exists, after which each of them counts as a step.
+LONG = 512
+STEPS = 50
+SPLIT_STEPS = 8
+
+
+class Script:
+    """Follows the script from the thread that makes this object; its hooks do nothing in threads and forks of it.
+
+    A step ends with that optimiser's step which comes least often, the last of equals; without an optimiser each
+    forward pass of a module is one. An optimiser that appears later lets the search begin anew.
+
+    `name` is the script's; `wanted` are the options of `mfulab measure`.
+    """
+
+    def __init__(self, name: str, **wanted: Any) -> None:
+        self._wanted, self._own = SimpleNamespace(name=name, **wanted), (os.getpid(), threading.get_ident())
+        self._hooks = Hooks((), self.fail, lambda: None)
+        self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._is_over = False
+        self._search()
+
+    def _search(self) -> None:
+        self._roots: dict[int, torch.nn.Module] = {}
+        self._inside, self._forwards = set[int](), Counter[int]()
+        self._boundary: Any = None
+        self._window: Any = None
+        self._split: Any = None
+        self._is_stale, self._steps = False, 0
+        self._watch()
+
+    def _watch(self) -> None:
+        self._hooks.put_on(_nothing, called=self._called, optimizer=(_nothing, self._noticed))
+
+    def follow_compiler(self) -> None:
+        """Lets hooks be off while torch compiles, once its compiler is imported."""
+        if self._boundary is None and not self._is_over:
+            self._watch()
+
+    def _called(self, module: torch.nn.Module, _: Any) -> None:
+        """Notes a module that no other holds: a model. Without any optimiser its forward passes are steps."""
+        place = id(module)
+        if (place in self._inside and place not in self._roots) or not self._is_own():
+            return
+        if place not in self._roots:
+            held = {id(each) for each in module.modules()}
+            self._inside |= held
+            if next(module.parameters(), None) is None:
+                return
+            self._roots = {key: root for key, root in self._roots.items() if key not in held} | {place: module}
+        self._forwards[place] = passes = self._forwards[place] + 1
+        is_due = passes > self._wanted.warm_up and (passes & (passes - 1) == 0 or passes == self._wanted.warm_up + 1)
+        none_steps = passes >= LONG or (is_due and not self._optimizers and not _has_optimizer())
+        if self._boundary is None and is_due and none_steps:
+            self._boundary = module
+            self._open([module])
+            self._handle = module.register_forward_hook(self._hooks.guarded(self._ended))
+
+    def _noticed(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Counts an optimiser's step, and awaits the end of the next one of the rarest optimiser."""
+        if not self._is_own() or torch._C._current_autograd_node() is not None:
+            return
+        if self._boundary is not None:
+            self._is_stale = self._is_stale or optimizer not in self._optimizers
+        steps = self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
+        self._forwards.clear()
+        if self._boundary is None and steps == min(self._optimizers.values()) >= self._wanted.warm_up:
+            self._boundary = optimizer
+            # Torch walks the global hooks now, and an optimiser's own before them: only there may others change.
+            self._handle = optimizer.register_step_post_hook(self._hooks.guarded(self._ended))
+
+    def _ended(self, *_: Any) -> None:
+        """Follows the end of a step."""
+        if self._is_over or not self._is_own():
+            return
+        if self._is_stale:
+            if self._window is not None:
+                self._window.__exit__(RuntimeError, RuntimeError("another optimiser"), None)
+            self._let_go()
+            self._search()
+        elif self._window is None:
+            self._open([*self._roots.values()])
+        elif self._split is not None:
+            self._split.step()
+            if len(self._split.steps) > SPLIT_STEPS:
+                self._tell()
+        else:
+            if isinstance(self._boundary, torch.optim.Optimizer):
+                self._window.step()
+            self._steps += 1
+            most_s = self._wanted.seconds
+            most = self._wanted.steps or (STEPS if most_s is None else sys.maxsize)
+            if self._steps > most or (most_s is not None and time.perf_counter() - self._began >= most_s):
+                self._close()
+                self._split = Split(self._window.models, self._window.device, self.fail)
+
+    def _open(self, models: list[torch.nn.Module]) -> None:
+        from mfulab.loop.interactive.measure import Measurement
+
+        if Measurement._running is not None:
+            raise RuntimeError("the script measures itself")
+        groups = getattr(self._boundary, "param_groups", ())
+        device = next((each.device for group in groups for each in group["params"]), None)
+        self._hooks.put_on(_nothing, optimizer=(_nothing, self._noticed))
+        self._window = Measurement(models, device=device, ceiling_s=self._wanted.ceiling_s, quiet=True)
+        self._window.__enter__()
+        self._began = time.perf_counter()
+
+    def _close(self) -> None:
+        """Ends the window outside of the script's autocast and inference mode, and leaves its random numbers alone."""
+        device = self._window.device
+        kept = torch.random.fork_rng([device], device_type=device.type) if is_gpu(device) else torch.random.fork_rng([])
+        with torch.inference_mode(False), torch.autocast(device.type, enabled=False), kept:
+            if not isinstance(self._boundary, torch.optim.Optimizer):
+                self._window.skip()  # of the last step the forward pass alone is over
+            self._window.__exit__(None, None, None)
+
+    def _tell(self) -> None:
+        """Prints the ladder, writes the row, and takes every hook off."""
+        from mfulab.loop.interactive.show import show
+
+        window, wanted, split, boundary = self._window, self._wanted, self._split, self._boundary
+        self._let_go()
+        if not window.row:
+            self._is_over = True
+            return
+        row = window.row | (split.row() if split else {})
+        text, names = Texts(wanted.language, "script"), [type(_unwrapped(each)).__name__ for each in window.models]
+        models, ends = ", ".join(dict.fromkeys(names)) or "—", type(boundary).__name__
+        of_forwards = not isinstance(boundary, torch.optim.Optimizer)
+        if is_first_rank():
+            console = Terminal(stderr=True)
+            how = text("forward_step", ends=names[0]) if of_forwards else text("optimizer_step", ends=ends)
+            console.print(text("models", models=models, how=how))
+            show(window, console, wanted.language)
+            times = {name: row.get(f"{name}_ms") for name in PARTS}
+            if parts := [text(name, ms=f"{ms:.3f}") for name, ms in times.items() if ms is not None]:
+                clock, count = text("events" if is_gpu(window.device) else "host"), len(split.steps) - 1
+                console.print(text("phases", parts=" · ".join(parts), clock=clock, count=count))
+            for name, value in row.items() if wanted.whole else ():
+                if value is not None:
+                    console.print(f"{name:36} {value}")
+        if wanted.out:
+            joined = dist.is_available() and dist.is_initialized()
+            rank = dist.get_rank() if joined else int(os.environ.get("RANK", "0"))
+            ranks = dist.get_world_size() if joined else int(os.environ.get("WORLD_SIZE", "1"))
+            reasons = {name: each.reason for name, each in window.readings.items() if each.reason}
+            place: dict[str, Any] = {"script": wanted.name, "models": names, "rank": rank, "ranks": ranks}
+            place["step_of"] = names[0] if of_forwards else ends
+            place["verdict"] = window.verdict and window.verdict.cause
+            out = wanted.out.with_name(f"{wanted.out.stem}.rank{rank}{wanted.out.suffix}") if rank else wanted.out
+            write_text(out, json.dumps(place | row | {"reasons": reasons}, ensure_ascii=False, default=str) + "\n")
+        self._is_over = True
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Ends with the script: tells what was measured by then, or in one sentence why nothing is."""
+        if self._is_over or os.getpid() != self._own[0]:
+            return
+        try:
+            steps, held = self._steps, self._window
+            if held is not None and error is None and (held.row or steps > 1):
+                if not held.row:
+                    self._close()
+                self._tell()
+                return
+            if held is not None:
+                held.__exit__(RuntimeError, RuntimeError("ended"), None)
+            seen = max(self._optimizers.values(), default=max(self._forwards.values(), default=0))
+            why = "no module with parameters was called in its main thread"
+            if error is not None:
+                why = f"ended by {type(error).__name__} after {steps} measured steps"
+            elif seen:
+                why = f"it ended after {seen} steps, --warm-up {self._wanted.warm_up} and the counted one among them"
+            self._say(why)
+            self._let_go()
+        except Exception as failure:
+            self.fail(failure)
+
+    def fail(self, error: Exception) -> None:
+        """Says in one sentence what went wrong in measuring, and measures nothing more; the script goes on."""
+        if self._is_over or os.getpid() != self._own[0]:
+            return
+        self._say(f"{type(error).__name__}: {error}")
+        with suppress(Exception):
+            if self._window is not None:
+                self._window.__exit__(type(error), error, error.__traceback__)
+        with suppress(Exception):
+            self._let_go()
+
+    def _say(self, why: str) -> None:
+        self._is_over = True
+        with suppress(OSError, ValueError):
+            print(f"mfulab measure {self._wanted.name}: nothing is measured: {why}", file=sys.stderr)
+
+    def _let_go(self) -> None:
+        """Takes every hook off; one that others of its optimiser follow stays and does nothing."""
+        if self._split is not None:
+            self._split.close()
+        self._roots.clear()
+        if self._boundary is not None and hasattr(self, "_handle"):
+            held = self._handle.hooks_dict_ref() or {}
+            if isinstance(self._boundary, torch.nn.Module) or [*held][-1:] == [self._handle.id]:
+                self._handle.remove()
+        self._hooks.close()
+        self._boundary = self._window = self._split = None
+
+    def _is_own(self) -> bool:
+        return (os.getpid(), threading.get_ident()) == self._own
+
+
+PARTS = ("loader", "copy", "forward", "backward", "optimiser", "other")
+
+
+class Split:
+    """Divides steps into phases by marks at the ends of their calls; marks follow one another without a gap.
+
+    On a GPU marks are events of the current stream: nothing waits for them, and a wait that its queue hides is none.
+
+    Attributes:
+        steps: names and marks of each step, the running one included.
+    """
+
+    def __init__(
+        self, models: list[torch.nn.Module], device: torch.device, failed: Callable[[Exception], None]
+    ) -> None:
+        self._clock, self._thread = clock_for(device), threading.get_ident()
+        self.steps: list[list[str]] = [[]]
+        self._running = ["other"]
+        self._hooks, self._undo = Hooks(models, failed, lambda: None), ExitStack()
+        self._undo.callback(self._hooks.close)
+        self.close = self._undo.close
+        begin, end = self._hooks.guarded(self._begin), self._hooks.guarded(self._end)
+
+        def around(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+            def timed(*given: Any, **options: Any) -> Any:
+                begin(name)
+                try:
+                    return method(*given, **options)
+                finally:
+                    end()
+
+            return timed
+
+        engine = around("backward", torch.autograd._engine_run_backward)
+        optimizer = (lambda *_: self._begin("optimiser"), lambda *_: self._end())
+        self._hooks.put_on(lambda _: self._begin("forward"), lambda *_: self._end(), None, optimizer, engine)
+        loader: Any = dataloader
+        targets = [(loader._BaseDataLoaderIter, "__next__", "loader"), (loader.DataLoader, "__iter__", "loader")]
+        if is_gpu(device):  # on a CPU nothing is copied to the device
+            targets += [(torch.Tensor, "to", "copy"), (torch.Tensor, "cuda", "copy")]
+        for owner, method, name in targets:
+            self._undo.enter_context(patch.object(owner, method, around(name, getattr(owner, method))))
+        self._clock.mark()
+
+    def _begin(self, name: str) -> None:
+        """Begins a phase; inside an optimiser's step, which may run a whole step, others have their own time."""
+        if threading.get_ident() != self._thread:
+            return
+        if self._running[-1] in ("other", "optimiser"):
+            self._mark()
+            self._running.append(name)
+        else:
+            self._running.append(self._running[-1])  # a part of it: a checkpoint's forward pass, a model in another
+
+    def _end(self) -> None:
+        if threading.get_ident() != self._thread or len(self._running) == 1:
+            return
+        if self._running[-1] != self._running[-2]:
+            self._mark()
+        self._running.pop()
+
+    def _mark(self) -> None:
+        self._clock.mark()
+        self.steps[-1].append(self._running[-1])
+
+    def step(self) -> None:
+        """Ends a step, inside the call that ends it."""
+        self._mark()
+        self._running = ["other"]
+        self.steps.append([])
+
+    def row(self) -> dict[str, float | None]:
+        """Median ms of each phase; None for one that no step had. Waits for a GPU to end."""
+        intervals, sums = iter(self._clock.intervals()), list[Counter[str]]()
+        for names in self.steps:
+            sums.append(Counter())
+            for name in names:
+                sums[-1][name] += next(intervals)  # type: ignore[assignment]
+        whole = sums[:-1]  # the last one is under way
+        seen = {name for each in whole for name in each}
+        return {
+            f"{name}_ms": 1e3 * Stats([each[name] for each in whole]).median if name in seen else None for name in PARTS
+        }
+
+
+def _nothing(*_: Any) -> None:
+    """Is what a hook does that is only there for its neighbour."""
+
+
+def _unwrapped(module: Any) -> Any:
+    """The model in a compiled or parallel one."""
+    inner = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
+    return _unwrapped(inner) if isinstance(inner, torch.nn.Module) else module
+
+
+def _has_optimizer() -> bool:
+    return any(issubclass(type(each), torch.optim.Optimizer) for each in gc.get_objects())

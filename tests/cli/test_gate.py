@@ -1,0 +1,118 @@
+"""`mfulab gate`: two commands in turn, commits in a worktree that goes again, and what commands may do wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mfulab.cli import gate
+from mfulab.cli.main import main
+
+QUICK = ["--minutes", "0.05"]
+
+
+def numbers(tmp_path, name, values):
+    """A command that prints these numbers one after the other, run by run, as a machine would vary."""
+    place = tmp_path / name
+    place.write_text("\n".join(map(str, values)))
+    code = f"p='{place}';t=open(p).read().split();open(p,'w').write(' '.join(t[1:]+t[:1]));print('speed',t[0],'x/s')"
+    (tmp_path / f"{name}.py").write_text(code)
+    return f"{sys.executable} -S -E {tmp_path / name}.py"
+
+
+@pytest.mark.parametrize(
+    ("factor", "rate", "verdict", "status"),
+    [(1.1, [], "slower", 1), (1.1, ["--rate"], "faster", 0), (0.9, [], "faster", 0), (1.0, [], "same", 0)],
+)
+def test_a_number_that_commands_print_is_compared(factor, rate, verdict, status, tmp_path, capsys):
+    old, new = (numbers(tmp_path, *each) for each in (("a", [100, 101]), ("b", [100 * factor, 101 * factor])))
+    words = ["gate", "--json", "--minutes", "0.3", "--reads", r"speed (\S+)", *rate, old, new]
+    assert main(words) == status
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == verdict
+    assert (told["old"], told["unit"]) == (pytest.approx(100, rel=0.02), "")
+    assert told["new"] == pytest.approx(100 * factor, rel=0.02)
+
+
+def test_wall_times_are_told_in_a_sentence(capsys):
+    assert main(["gate", *QUICK, "sleep 0.01", "sleep 0.05"]) == 1
+    assert capsys.readouterr().out.startswith("slower: ")
+
+
+def test_cpu_time_leaves_out_what_a_command_waits_for(capsys):
+    busy = f"{sys.executable} -S -E -c 'sum(range(3000000))'"
+    assert main(["gate", "--minutes", "0.1", "--cpu-time", "--json", f"sleep 0.3; {busy}", f"{busy}; {busy}"]) == 1
+    assert json.loads(capsys.readouterr().out)["ratio"] == pytest.approx(2, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["true", "echo no room >&2; exit 3"], "`echo no room >&2; exit 3`: ended with exit status 3: no room"),
+        (["true", "kill -9 $$"], "`kill -9 $$`: was ended by signal 9: it said nothing"),
+        (["--minutes", "0.005", "sleep 60 & sleep 60", "true"], "was still running after 0.3 s, and was ended."),
+        (["--reads", "speed", "true", "true"], "`true`: with --reads=speed it prints nothing that it matches."),
+        (["--reads", ".+", "echo fast", "true"], "it reads 'fast', which is no number above 0."),
+        (["--reads", "(", "true", "true"], "--reads=(: no regular expression: "),
+        (["--rate", "true", "true"], "--rate: says how --reads reads"),
+        (["--cpu-time", "--reads", "a", "true", "true"], "--cpu-time and --reads: each says what is compared"),
+        (["true"], "1 commands: give two, each as one word, or --base COMMIT -- COMMAND."),
+        (["--minutes", "0", "true", "true"], "--minutes=0: more than 0."),
+        (["--base", "no-such-commit", "--", "true"], "--base=no-such-commit: no folder of a checkout, and git says: "),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(words, said, capsys):
+    assert main(["gate", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository of two commits, whose command in `bench/` prints 100 and then 120; and a place for its worktrees."""
+    for key in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(gate.tempfile, "tempdir", None)
+    folder = tmp_path / "code/bench"
+    folder.mkdir(parents=True)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.chdir(folder)
+    subprocess.run(["git", "init", "-q"], cwd=folder.parent, check=True)
+    for number in (100, 120):
+        (folder / "value").write_text(f"{number}\n")
+        commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", str(number)]
+        subprocess.run(["git", "add", "."], check=True)
+        subprocess.run(commit, check=True)
+    yield folder
+    gate.tempfile.tempdir = None
+
+
+def test_a_commit_is_compared_in_a_worktree_that_goes_again(repository, tmp_path, capsys):
+    words = ["gate", *QUICK, "--reads", r"\d+", "--json", "--base", "HEAD~1", "--", "cat", "value"]
+    assert main(words) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["old"], told["new"], round(told["ratio"], 2)) == (100, 120, 1.2)
+    assert main(["gate", *QUICK, "--base", "HEAD~1", "--", "false"]) == 2
+    assert list((tmp_path / "tmp").iterdir()) == []
+    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
+    assert len(listed.splitlines()) == 1
+
+
+def test_a_gate_that_is_ended_leaves_no_worktree_and_no_command(repository, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(Path(gate.__file__).parents[2])}
+    words = [sys.executable, "-m", "mfulab", "gate", "--base", "HEAD~1", "--", f"echo $$ > {tmp_path}/pid; sleep 60"]
+    with subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL) as running:
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+            time.sleep(0.02)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait() == 128 + signal.SIGTERM
+    assert list((tmp_path / "tmp").iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
