@@ -50,7 +50,20 @@ RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 TAIL = 40  # lines of a failed run's log
 UNTOLD = "a rule that was not planned"
 # Rules that measure nothing: they have no number, and a checkpoint adds to them.
-UNCOUNTED = ("all", "figure", "figures", "first_page", "page", "refine", "report", "rows", "seminar", "tables", UNTOLD)
+UNCOUNTED = (
+    "all",
+    "figure",
+    "figures",
+    "first_page",
+    "page",
+    "refine",
+    "report",
+    "rows",
+    "seminar",
+    "slides",
+    "tables",
+    UNTOLD,
+)
 SILENCE_S = 10.0  # after which a line says what runs
 BAR = 20  # letters
 LISTED = 60  # runs of a dry run that are named; of the others their number is said
@@ -66,7 +79,7 @@ def _is_interrupted(message: str) -> bool:
 
 
 def _take_dotted_keys() -> None:
-    """Lets --config take keys with a dot, which Snakemake refuses: they become part of `overrides`."""
+    """Lets --config take keys with a dot, which Snakemake refuses, as part of `overrides`; and numbers as typed."""
     parse = cli.parse_config
 
     def parse_dotted(entries: Any) -> Any:
@@ -76,6 +89,9 @@ def _take_dotted_keys() -> None:
             config = parse([entry for entry in entries or () if entry not in dotted])
         except ValueError as error:  # which Snakemake shows as a traceback
             sys.exit(f"mfulab: --config {' '.join(entries)}: give KEY=VALUE ({error})")
+        for key, _, typed in (entry.partition("=") for entry in entries or ()):
+            if isinstance(config.get(key), int | float):
+                config[key] = typed  # 123_456 may be a name
         if dotted:
             config["overrides"] = " ".join([str(config.get("overrides", "")), *map(shlex.quote, dotted)]).strip()
         return config
@@ -92,6 +108,7 @@ def _need_no_home() -> None:
         os.environ["XDG_CACHE_HOME"] = str(Path(".snakemake/cache").absolute())
 
 
+snakemake_workarounds.name_missing_executor()
 _take_dotted_keys()
 _need_no_home()
 

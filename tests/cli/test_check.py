@@ -11,7 +11,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.cli import check
 from mfulab.cli.main import main
-from mfulab.device import compute, vendors
+from mfulab.device import compute, identity, vendors
 from mfulab.timing import best_matmul, node
 
 H100 = {"fp32": 54.1, "tf32": 360.5, "bf16": 691.4, "fp16": 690.0, "fp8": 1200.0}
@@ -35,7 +35,7 @@ def gpu(monkeypatch):
         return [sample | {"burst": False}] * 3
 
     monkeypatch.setattr(node, "sweep_matmuls", sweep)
-    monkeypatch.setattr(node, "sweep_triad", lambda device, search: [{"gb_s": speeds["memory"]}] * 3)
+    monkeypatch.setattr(node, "sweep_triad", lambda device, search, limit_s: [{"gb_s": speeds["memory"]}] * 3)
 
     def transfers(inputs, output):
         return {f"{way}_pinned_s": count * output.nbytes / speeds["copies"] / 1e9
@@ -100,6 +100,13 @@ def test_many_nodes_are_one_table(gpu, capsys, monkeypatch):
     assert [row[:2] for row in rows] == [["n2", "low"], ["n1", "healthy"], ["n3", "healthy"]]
 
 
+@pytest.mark.parametrize("command", [["check"], ["watch", "--count", "1"]])
+def test_a_device_that_is_not_there_is_one_sentence(command, monkeypatch, capsys):
+    monkeypatch.setattr(identity, "why_not", lambda kind: "no driver answers")
+    assert main([*command, "--device", "cuda"]) == 2
+    assert capsys.readouterr().err == "mfulab: device=cuda: no driver answers; choose device=cpu or device=auto\n"
+
+
 def line_of(name, value, **more):
     values = {"bf16_tflop_s": {"value": value, "unit": "TFLOP/s", "reason": ""}, **more}
     return {"node": name, "device": "Some CPU (2 cores)", "kind": "cpu", "values": values}
@@ -114,9 +121,11 @@ def test_nodes_of_an_unknown_device_are_judged_by_their_median():
 
 def test_heat_is_low_without_any_reference_and_a_power_limit_never_is():
     hot = {name: {"value": 30.0, "unit": "%", "reason": ""} for name in node.THROTTLES}
+    hot["other_processes_percent"] = {"value": 90.0, "unit": "%", "reason": ""}
     judged = check.judged(line_of("n", None, **hot), {})
     assert judged["state"] == "low"
     assert "power_capped_percent" not in check.low(judged)
+    assert "other_processes_percent" not in check.low(judged)
 
 
 @pytest.fixture
@@ -131,12 +140,13 @@ def test_a_cpu_of_which_nothing_is_known_is_compared_with_an_earlier_check(quick
     monkeypatch.chdir(tmp_path)  # without recordings
     assert main(["check", "--device", "cpu"]) == 3
     said = capsys.readouterr().out
-    assert "nothing is known of this device here; give --baseline FILE" in said
+    assert "nothing is known of this device here; keep what --json prints" in said
     assert "fp32_tflop_s" in said
     assert main(["check", "--device", "cpu", "--json"]) == 3
     line = told(capsys)
     for held in line["values"].values():
         held["value"] = held["value"] and 10 * held["value"]
+    assert line["values"]["other_processes_percent"]["state"] == "unknown"
     (tmp_path / "before.json").write_text(json.dumps(line))
     assert main(["check", "--device", "cpu", "--baseline", "before.json"]) == 1
     assert "(baseline)" in capsys.readouterr().out
@@ -157,7 +167,33 @@ def test_a_recording_of_a_cpu_counts_for_equal_instructions_alone(monkeypatch):
     assert check.recorded(folder) == {}
 
 
-def test_lines_that_are_no_check_are_one_sentence(tmp_path, capsys):
-    (tmp_path / "empty").write_text("srun: error\n")
-    assert main(["check", "--table", str(tmp_path / "empty")]) == 2
-    assert capsys.readouterr().err == "mfulab: no line of `mfulab check --json` is here.\n"
+@pytest.mark.parametrize("text", ["srun: error\n", '{"node": "n1"}\n', '{"node": "n1", "dev'])
+@pytest.mark.parametrize("option", ["--table", "--baseline"])
+def test_lines_that_are_no_check_are_one_sentence(text, option, tmp_path, capsys):
+    (tmp_path / "empty").write_text(text)
+    assert main(["check", option, str(tmp_path / "empty")]) == 2
+    assert capsys.readouterr().err.endswith(f"mfulab: {tmp_path}/empty: no line of `mfulab check --json` is here.\n")
+
+
+@pytest.mark.parametrize(
+    "both", [["--json", "--prometheus"], ["--table", "-", "--json"], ["--baseline", "a", "--table", "-"]]
+)
+def test_options_of_which_one_would_be_ignored_are_a_mistake(both, capsys):
+    assert main(["check", *both]) == 2
+    assert capsys.readouterr().err.endswith(": give one of them.\n")
+
+
+def test_a_memory_that_neighbours_slow_down_ends_after_its_time(monkeypatch):
+    monkeypatch.setattr(best_matmul, "triad_length", lambda device: 1 << 10)
+    samples = best_matmul.sweep_triad(torch.device("cpu"), best_matmul.QUICK, limit_s=0.0)
+    assert len(samples) == 1
+
+
+def test_a_check_bounds_every_part_of_it(quick, monkeypatch):
+    limits = []
+    sweep = best_matmul.sweep_triad
+    monkeypatch.setattr(node, "sweep_triad", lambda *given: limits.append(given[2]) or sweep(*given))
+    values = node.readings_of(torch.device("cpu"))
+    assert values["memory_gb_s"].value > 0
+    assert values["other_processes_percent"].unit == "%"
+    assert limits[0] + sum(search.limit_s * search.ways for search in [node.SEARCH["cpu"]] * 2) < 30

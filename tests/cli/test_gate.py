@@ -61,8 +61,8 @@ def test_cpu_time_leaves_out_what_a_command_waits_for(capsys):
         (["--reads", "(", "true", "true"], "--reads=(: no regular expression: "),
         (["--rate", "true", "true"], "--rate: says how --reads reads"),
         (["--cpu-time", "--reads", "a", "true", "true"], "--cpu-time and --reads: each says what is compared"),
-        (["true"], "1 commands: give two, each as one word, or --base COMMIT -- COMMAND."),
-        (["--minutes", "0", "true", "true"], "--minutes=0: more than 0."),
+        (["true"], "1 commands: give two, each in quotes, or --base COMMIT -- COMMAND."),
+        (["--reads", "a|()", "echo b", "true"], "it reads '', which is no number above 0."),
         (["--base", "no-such-commit", "--", "true"], "--base=no-such-commit: no folder of a checkout, and git says: "),
     ],
 )
@@ -71,6 +71,26 @@ def test_what_cannot_be_compared_is_one_sentence(words, said, capsys):
     error = capsys.readouterr().err
     assert said in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_a_rate_is_told_as_it_was_printed(tmp_path, capsys):
+    old, new = (numbers(tmp_path, *each) for each in (("a", [100, 101]), ("b", [150, 151])))
+    assert main(["gate", "--minutes", "0.3", "--reads", r"speed (\S+)", "--rate", old, new]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("faster: 100 → 150, +50 %")
+    assert said[1].startswith("95 % interval +")
+
+
+def test_a_number_on_the_standard_error_counts_too(capsys):
+    words = ["gate", *QUICK, "--json", "--reads", r"took (\S+)", "echo start; echo took 2 s >&2", "echo took 3 s >&2"]
+    assert main(words) == 1
+    assert json.loads(capsys.readouterr().out)["ratio"] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "soon"])
+def test_minutes_are_above_0(minutes, capsys):
+    assert main(["gate", "--minutes", minutes, "true", "true"]) == 2
+    assert "Invalid value for '--minutes'" in capsys.readouterr().err
 
 
 @pytest.fixture

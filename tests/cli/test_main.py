@@ -61,6 +61,14 @@ def test_every_declared_function_takes_what_is_declared():
         ("mfulab run profile_step mod", 3, "model="),
         ("mfulab run profile_step model = resnet1", 5, "resnet18"),
         ("mfulab figures --only roofl", 3, "roofline"),
+        ("mfulab peak h100", 2, "H100-SXM5-80GB"),
+        ("mfulab peak mi250", 2, "MI250X"),
+        ("mfulab fits gpt2 --device a100-p", 4, "A100-PCIe-80GB"),
+        ("mfulab fits gpt2_m", 2, "gpt2_medium"),
+        ("mfulab check --device c", 3, "cuda"),
+        ("mfulab explain dev", 2, "device="),
+        ("mfulab explain model = gpt2 device = h200", 7, "H200-NVL"),
+        ("mfulab explain mode = dec", 4, "decoding"),
         ("mfulab page --lang", 2, "--language"),
     ],
 )
@@ -111,11 +119,13 @@ def test_a_terminal_without_width_or_letters_is_no_error():
     assert done.stdout.startswith("NVIDIA H100")
 
 
-def test_outside_a_checkout_measuring_says_what_is_missing():
-    done = _typed("run bench_matmul")
-    assert done.returncode == 2
-    assert done.stderr.startswith("mfulab: config/: not in this folder.")
-    assert len(done.stderr.splitlines()) == 1
+def test_outside_a_checkout_a_measurement_takes_the_configuration_of_the_package():
+    done = _typed("run bench_matmul --cfg job kernel=numpy size=64")
+    assert done.returncode == 0, done.stderr
+    assert {"name: numpy", "size: 64"} <= {line.strip() for line in done.stdout.splitlines()}
+    assert _typed("run bench_matmul kernel=numpi").stderr.startswith(
+        "mfulab: kernel=numpi: unknown. Did you mean numpy?"
+    )
     assert _typed("summary").returncode == 1
 
 

@@ -72,15 +72,20 @@ def test_a_training_is_found_measured_and_left(measured):
         {STEP}
     print("hooks", len(optimizer._optimizer_step_post_hooks), len(model._forward_hooks))
     """
-    row, said = measured(script, "--steps", "8", "--row", arguments=["--lr", "--", "1"])
+    row, said = measured(script, "--steps", "8", arguments=["--lr", "--", "1"])
     assert (row["flops"], row["models"], row["step_of"]) == (TRAINING, ["Sequential"], "AdamW")
     assert row["steps"] + row["counted_steps"] + row["watched_steps"] == 9
     assert said.out == "['--lr', '--', '1'] __main__\nhooks 0 0\n"
     assert "a step ends with AdamW.step()" in said.err
-    assert "executed_flops" in said.err, "every column is asked for"
     parts = [row[f"{name}_ms"] for name in ("forward", "backward", "optimiser", "other")]
     assert all(part > 0 for part in parts)
     assert (row["loader_ms"], row["copy_ms"]) == (None, None), "no loader was read, and nothing is copied"
+
+
+def test_without_a_ceiling_the_attainable_says_nothing_beside_mfu(measured):
+    row, said = measured(f"for _ in range(30):\n    {STEP}", "--steps", "3")
+    assert row["mfu_percent"] is None
+    assert "attainable" not in said.err
 
 
 def test_accumulated_steps_with_a_loader_are_whole(measured):
@@ -279,7 +284,8 @@ def test_a_row_that_cannot_be_written_is_said(measured, tmp_path, monkeypatch, c
     monkeypatch.setattr(script, "write_text", full)
     row, said = measured(f"for _ in range(30):\n    {STEP}\nprint('whole')", "--steps", "3")
     assert (row, said.out) == (None, "whole\n")
-    assert "the disk is full" in said.err
+    assert "the row is not written: the disk is full" in said.err
+    assert "nothing is measured" not in said.err
 
 
 def test_random_numbers_are_the_scripts_own(measured, monkeypatch, capsys):
@@ -335,8 +341,18 @@ def test_a_script_runs_as_by_python(tmp_path, mode, end):
     assert (own_status, own_out) == (status, out)
     kept = [line for line in own_errors.splitlines() if "mfulab measure" not in line]
     assert kept == errors.splitlines()
-    assert "imports no torch" in own_errors
+    fails = end.startswith(("raise", "import"))
+    assert ("before torch was imported" if fails else "imports no torch") in own_errors
     assert status == (-signal.SIGINT if "Keyboard" in end else own_status)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--ceiling", "-1"), ("--steps", "0"), ("--seconds", "0")])
+def test_an_option_that_cannot_be_is_said_before_the_script_runs(option, value, tmp_path, capsys):
+    (tmp_path / "train.py").write_text("print('ran')")
+    assert main(["measure", option, value, str(tmp_path / "train.py")]) == 2
+    said = capsys.readouterr()
+    assert f"Invalid value for '{option}'" in said.err
+    assert said.out == ""
 
 
 def test_a_script_that_is_not_there(capsys):

@@ -2,13 +2,15 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 from support.processes import HANGS_S
-from support.workflow_copy import ROOT
+from support.workflow_copy import ROOT, Project, copy_workflow
 
+from mfulab.lab.planning.composition import compose_experiments
 from mfulab.measurements.count_flops import CountFlopsConfig
 from mfulab.measurements.count_flops.measure import measure
 
@@ -53,3 +55,53 @@ def test_the_documented_command_prints_the_tree():
     assert re.search(rf"forward_flops +{by_hand(8, 32) / 1e6:.1f} MFLOP", done.stdout)
     documented = (ROOT / "docs" / "flops.md").read_text()
     assert "model._target_=examples.my_model.build" in documented
+
+
+LINEAR = """
+name: "{name}"
+_target_: torch.nn.Linear
+arguments: {{in_features: 4, out_features: 4}}
+input_shape: [4]
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A copy of the workflow with a model of the user's own, and models whose names are digits."""
+    copy = Project(copy_workflow(tmp_path_factory.mktemp("own") / "project"))
+    (copy.folder / "my_module.py").write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(4, 4)\n")
+    for name in ("123_456", "7"):
+        (copy.folder / f"config/model/{name}.yaml").write_text(LINEAR.format(name=name))
+    return copy
+
+
+@pytest.mark.workflow
+def test_the_readmes_command_measures_the_model_alone(project):
+    [command] = re.findall(r"^snakemake .*my_module.*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    would = project.run(*shlex.split(command), "-n").stdout
+    assert len(re.findall(r"^Profiling model=my_module.build,", would, re.MULTILINE)) == 8
+    assert "Multiplying" not in would
+    assert len(re.findall(r"model=(?!my_module.build,)", would)) == 0
+
+
+@pytest.mark.workflow
+def test_snakemake_leaves_a_name_of_digits_as_it_is_typed(project):
+    would = project.snakemake("rows", "-n", "--config", "experiment=miniature", "device=cpu", "model=123_456").stdout
+    assert "Counting FLOPs of model=123_456," in would
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("123_456", ["123_456"]),
+        ("7", ["7"]),
+        ("resnet18,7,123_456", ["resnet18", "7", "123_456"]),
+        ("'123_456'", ["123_456"]),
+        ("choice(7, resnet18)", ["7", "resnet18"]),
+    ],
+)
+def test_a_name_of_digits_is_no_number(project, typed, names):
+    [composed] = compose_experiments([f"model={typed}", "batch_size=1_024"], project.folder / "config")
+    assert [value.label for value in composed.axes["model"]] == names
+    assert [value.content["name"] for value in composed.axes["model"]] == names
+    assert composed.base["batch_size"] == 1024

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mfulab.core.groups import DeviceConfig
 from mfulab.device import local_peak
 from mfulab.device.cpu import Cpu
-from mfulab.device.datasheets import UnknownDeviceError, datasheets, find, normalised, table
+from mfulab.device.datasheets import UnknownDeviceError, datasheets, find, normalised, table, typed_names
 from mfulab.device.local_peak import cpu_peak
 from mfulab.device.peaks import UNITS, agrees, computed, gpu_peak, memory_peak_gb_s, peak, printed
 from mfulab.device.vendors import GpuProperties
@@ -126,6 +126,28 @@ def test_an_unknown_device_has_no_peak_but_a_way_to_give_one(name, monkeypatch):
         stated = local_peak.peak_of(device, 1, "bf16", DeviceConfig(peak_tflop_s={"bf16": 4000.0}))
         assert (stated.spec, stated.source) == (4000, "device.peak_tflop_s")
     assert local_peak.peak_of(torch.device("cuda"), 1, "bf16", DeviceConfig()).spec is None
+
+
+def test_every_name_that_is_offered_means_its_product():
+    offered = dict(zip(typed_names(), datasheets(), strict=True))
+    assert len(offered) == len(datasheets())
+    assert not any(" " in name for name in offered)
+    several = {"RTX-2060", "RTX-3080"}  # each of two products of one name, which are told apart by their units
+    assert [name for name, sheet in offered.items() if name not in several and find(name) != sheet] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "product"),
+    [("4090", "GeForce RTX 4090"), ("A6000", "RTX A6000"), ("M2", "Apple M2"), ("a100 sxm 80gb", "A100 SXM4 80GB")],
+)
+def test_a_bare_number_is_the_one_line_that_has_it(name, product):
+    assert find(name).device == product
+
+
+@pytest.mark.parametrize("name", ["H100", "A100", "4091", "rtx", "apple"])
+def test_a_bare_name_of_none_or_several_products_is_none(name):
+    with pytest.raises(UnknownDeviceError):
+        find(name)
 
 
 def test_part_of_a_name_brings_the_choices():

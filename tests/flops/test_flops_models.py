@@ -84,6 +84,8 @@ def test_ways_to_spend_fewer_flops_by_hand():
     separable = 9 * 64 + 64 * 128 + 9 * 128 + 128 * 128
     assert flops("plain_cnn")[0] == 2 * (first + area * dense + last)
     assert flops("pooled_cnn")[0] == 2 * (first + area // 4 * dense + last)
+    again = 9 * 64 * 128 * (area // 4) + 9 * 128 * 128 * (area // 16)
+    assert flops("repeatedly_pooled_cnn")[0] == 2 * (first + again + last) == 2 * 92_124_416
     assert flops("separable_cnn")[0] == 2 * (first + area * separable + last)
     assert flops("pruned_cnn")[0] == 2 * (first // 2 + area * dense // 4 + last // 2)
 

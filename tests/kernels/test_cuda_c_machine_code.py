@@ -66,6 +66,12 @@ def test_turing_multiplies_in_its_tensor_cores(precision, multiply, shape):
     assert main_loops(disassembled(code.code), multiply)
 
 
+def test_an_architecture_that_the_compiler_has_dropped_is_unsupported():
+    needs_nvrtc()
+    with pytest.raises(UnsupportedError, match=r"no code for sm_50: take that of CUDA 12"):
+        CudaWmma("fp16").compile("sm_50", ALIGNED)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_fragments_are_loaded_as_matrices(precision):

@@ -53,10 +53,23 @@ def refusing(shape, capability, monkeypatch):
             yield stem, precision, str(reason)
 
 
+@pytest.mark.parametrize(
+    ("capability", "lacking"),
+    [
+        ((6, 0), {"fp16", "bf16", "tf32", "int8"}),
+        ((7, 0), {"bf16", "tf32", "int8"}),
+        ((7, 5), {"bf16", "tf32"}),
+        ((8, 0), set()),
+    ],
+)
+def test_fragments_of_a_format_begin_with_a_capability(capability, lacking, monkeypatch):
+    refused = list(refusing(Shape(1, 256, 256, 256), capability, monkeypatch))
+    assert {precision for stem, precision, _ in refused if stem == "cuda_wmma"} == lacking
+
+
 def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
     refused = list(refusing(Shape(1, 256, 256, 256), (7, 5), monkeypatch))
     assert all("needs compute capability" in reason and "has 7.5" in reason for *_, reason in refused)
-    assert {precision for stem, precision, _ in refused if stem == "cuda_wmma"} == {"bf16", "tf32"}
     assert {stem for stem, precision, _ in refused if precision != "fp8"} == {
         *(
             "cuda_wmma",

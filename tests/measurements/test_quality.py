@@ -1,14 +1,17 @@
 """Small models trained on real images: what each way changes of the whole model, and what its row says."""
 
-import gzip
+import json
+import math
 
 import pytest
 import torch
 
 from mfulab.core.groups import DeviceConfig
-from mfulab.measurements.quality import QualityConfig, training
+from mfulab.measurements.quality import QualityConfig
+from mfulab.measurements.quality import measure as training
 from mfulab.measurements.quality.measure import make_cheaper, measure
 from mfulab.models.convolutional import small_digits
+from mfulab.models.feeding import handwritten
 from mfulab.models.quantised import weight_bytes
 
 CPU = torch.device("cpu")
@@ -31,8 +34,7 @@ def test_the_images_are_digits_and_none_is_trained_on_and_held_out():
     assert all(set(batch.targets.tolist()) == set(range(10)) for batch in (TRAINED, HELD_OUT))
     seen = {tuple(image) for image in TRAINED.inputs.flatten(1).tolist()}
     assert not seen & {tuple(image) for image in HELD_OUT.inputs.flatten(1).tolist()}
-    with gzip.open(training.__file__.replace("training.py", "digits.csv.gz"), "rt") as file:
-        assert sum(1 for _ in file) == 1797
+    assert [len(values) for values in handwritten()] == [1797, 1797]
 
 
 def test_trained_weights_know_digits_and_random_ones_do_not(whole):
@@ -89,6 +91,22 @@ def test_a_row_holds_both_models_and_an_interval(monkeypatch, way, flops, bytes_
     assert row.time_low_percent <= row.time_percent <= row.time_high_percent
     assert [sample["training"] for sample in done.samples] == [0, 1]
     assert row.change_half_points >= 0
+    assert row.validation_loss == pytest.approx(sum(sample["cheaper_loss"] for sample in done.samples) / 2)
+    assert json.loads(row.whole_validation_losses) == [
+        pytest.approx(sum(sample["whole_loss"] for sample in done.samples) / 2, abs=1e-5)
+    ]
+
+
+def test_the_validation_loss_falls_by_epoch_and_is_that_of_images_held_out(monkeypatch):
+    monkeypatch.setattr(training, "EPOCHS", 3)
+    torch.manual_seed(0)
+    model = small_digits()
+    before = training.validation_loss(model, HELD_OUT)
+    losses = training.train(model, TRAINED, 0, held_out=HELD_OUT)
+    assert before == pytest.approx(math.log(10), abs=0.2)  # of ten digits, all as likely
+    assert before > losses[0] > losses[2]
+    assert losses[2] == pytest.approx(training.validation_loss(model, HELD_OUT))
+    assert training.train(small_digits(), TRAINED, 0) == []
 
 
 def test_no_interval_from_one_training(monkeypatch):

@@ -117,6 +117,7 @@ def test_the_step_gives_a_full_row(tmp_path, name):
         assert row.dot_error_fp32 < row.dot_error_own
 
 
+@pytest.mark.slow
 def test_fp16_accumulation_loses_what_fp32_keeps(tmp_path):
     row = measure(NumberFormatsConfig(precision={"name": "fp16", "dtype": "float16"}, sum_length=4096), tmp_path).row
     assert row.dot_error_fp16 == row.dot_error_own > 5 * row.dot_error_fp32

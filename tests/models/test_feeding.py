@@ -10,7 +10,7 @@ from mfulab.core.groups import ModelConfig, WorkloadConfig
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models import feeding
 from mfulab.models.build import Batch, make_batch
-from mfulab.models.feeding import IMAGES, Mapped, Photographs, feeder
+from mfulab.models.feeding import IMAGES, Digits, Mapped, Photographs, feeder, handwritten
 
 IMAGE = ModelConfig(name="m", _target_="torch.nn.Flatten", input_shape=[3, 28, 20])
 TOKENS = ModelConfig(
@@ -31,7 +31,7 @@ def fetched(config: ModelConfig, batches: int = 1, **keys) -> list[Batch]:
     return found
 
 
-@pytest.mark.parametrize("source", ["random", "decode", "file"])
+@pytest.mark.parametrize("source", ["random", "decode", "digits", "file"])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_each_source_gives_batches_that_differ_and_look_normalised(source, workers):
     first, second = fetched(IMAGE, 2, loader_source=source, loader_workers=workers)
@@ -39,6 +39,17 @@ def test_each_source_gives_batches_that_differ_and_look_normalised(source, worke
     assert not torch.equal(first.inputs, second.inputs)
     assert first.inputs.std() == pytest.approx(1, abs=0.4)
     assert abs(first.inputs.mean()) < 0.8
+
+
+def test_digits_are_the_real_images_enlarged_with_their_digits():
+    images, targets = handwritten()
+    data = Digits(ModelConfig(name="m", _target_="a.b", task="classification", input_shape=[3, 24, 16]))
+    for index in (0, 1796, 1797 + 5):
+        inputs, target = data[index]
+        assert (inputs.shape, target) == ((3, 24, 16), targets[index % 1797])
+        assert torch.equal(inputs[0], inputs[2])
+        small = inputs[0, ::3, ::2] * images.std() + images.mean()
+        torch.testing.assert_close(small, images[index % 1797])
 
 
 def test_decoded_images_are_crops_of_what_was_stored():
@@ -113,6 +124,7 @@ def test_ranks_start_no_workers():
     ("config", "keys", "reason"),
     [
         (IMAGE, {"loader_pinned": True}, "loader_pinned=true: only copies to a GPU gain by it"),
+        (TOKENS, {"loader_source": "digits"}, "loader_source=digits: digits need a classification"),
         (TOKENS, {"loader_source": "decode"}, "loader_source=decode: JPEGs need images"),
     ],
 )

@@ -81,10 +81,10 @@ def test_the_largest_batch_fits_and_the_next_does_not(fixed, slope, floor, capac
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (
-            {"device": "H100"},
-            "device=H100: there is no datasheet of 'H100' here.*H100 NVL, H100 PCIe or H100 SXM5 80GB",
-        ),
+        ({"device": "H100"}, r"device=H100: choose one of H100 SXM5 80GB \(80 GB\), .*H100 NVL \(94 GB\)$"),
+        ({"device": "a100"}, r"device=a100: choose one of A100.* \(40 GB\).* \(80 GB\)"),
+        ({"device": "H500"}, "device=H500: there is no datasheet of 'H500' here"),
+        ({"device": ""}, "device=: there is no datasheet of '' here"),
         ({"precision": "fp7"}, "precision=fp7.*amp_bf16"),
         ({"optimizer": "lion"}, "optimizer=lion.*sgd"),
         ({"mode": "dreaming"}, "mode=dreaming"),
@@ -95,6 +95,10 @@ def test_the_largest_batch_fits_and_the_next_does_not(fixed, slope, floor, capac
 def test_a_mistake_names_the_key_and_the_choices(changed, said):
     with pytest.raises(ConfigurationError, match=said):
         mfulab.fits(LINEAR, **{"device": H100, **changed})
+
+
+def test_a_choice_that_a_mistake_names_is_taken():
+    assert mfulab.fits(LINEAR, device="H100 SXM5 80GB") == mfulab.fits(LINEAR, device=H100)
 
 
 def test_the_command_says_what_fits(capsys):

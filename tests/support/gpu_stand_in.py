@@ -110,7 +110,7 @@ def _environment(config: Any) -> tuple[Any, float]:
 
     gpus = json.dumps([{**facts, "sms": None} for facts in nvidia.Nvidia().describe_all()])
     row = EnvironmentRow(device="cuda", device_name=device().name, gpus=gpus, python="3.12", cpu_logical_cores=CORES)
-    return row, WORKER_S + 0.4
+    return row, 0.4
 
 
 def _ceiling(config: Any) -> tuple[Any, float]:
@@ -160,6 +160,12 @@ def _step(config: Any) -> tuple[Any, float]:
     here, pace = device(), pace_for("cuda", config.timing)
     model, workload = config.model.name, config.workload.name
     recorded, time_s = step_s(model, workload, config.batch_size, config.precision.name)
+    # Where it was recorded in half of the bytes a number, as much again.
+    held_bytes = float(recorded["memory_bytes"] or 0) * config.batch_size / int(recorded["batch_size"])
+    held_bytes *= 2 if (config.precision.name, recorded["precision"]) == ("fp32", "bf16") else 1
+    if held_bytes > here.memory_bytes:
+        stand_in_clock.advance(CONTEXT_S + JOB_S)
+        raise RuntimeError(f"CUDA out of memory. GPU 0 has a total capacity of {here.memory_bytes / 2**30:.2f} GiB")
     compiled = config.execution.mode == "compile"
     time_s /= 20 if compiled else 1  # two hundred small kernels become one
     names = {name for name in ProfileRow.model_fields if name.endswith("_percent") or name in COPIED}
@@ -258,6 +264,8 @@ def main(step: str) -> None:
 
     if "--failed" in sys.argv:
         stand_in_clock.advance(JOB_S)
+    elif step == "environment":  # the first run waits for the worker, which is no part of what it took
+        stand_in_clock.advance(WORKER_S)
     if step == "count_flops":
         counted_s = next((seconds for model, seconds in COUNTED_S.items() if f"model={model}" in sys.argv[-1]), 0.25)
         stand_in_clock.advance(JOB_S + counted_s)
@@ -265,9 +273,12 @@ def main(step: str) -> None:
         module = types.ModuleType(f"mfulab.measurements.{step}.measure")
         module.measure = functools.partial(measure, step)  # type: ignore[attr-defined]
         sys.modules[module.__name__] = module
-    run.main(step)
-    if "--failed" not in sys.argv:
-        _note(f"{step} {Path(sys.argv[-1]).parent.name}")
+    given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    try:
+        run.main(step)
+    finally:
+        if "--failed" not in given:
+            _note(f"{step} {Path(given['--config']).parent.name}")
 
 
 def _note(words: str) -> None:

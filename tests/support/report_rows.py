@@ -168,6 +168,9 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         forward_flops=forward * batch_size,
         backward_flops=2 * forward * batch_size,
         forward_macs=forward * batch_size // 2,
+        layers=json.dumps(
+            [(f"encoder.stages.{n}.layers.{n}.convolution", forward * batch_size // 20) for n in range(20)]
+        ),
         forward_causal_flops=int(0.97 * forward) * batch_size,
         backward_causal_flops=2 * int(0.97 * forward) * batch_size,
         recomputed_flops=forward * batch_size,
@@ -308,6 +311,7 @@ def memory(hardware: str) -> list[MemoryRow]:
             **common(hardware, f"pattern={pattern},working_set_bytes={4096 << step}"),
             pattern=pattern,
             working_set_bytes=4096 << step,
+            level=("L1", "L2", "L3", "memory")[step // 5],
             caches=json.dumps({"L1": 48 << 10, "L2": 1 << 20, "L3": 32 << 20}),
             time_per_access_s=4e-10 * times * 1.5**step,
             accesses=1000,

@@ -1,5 +1,6 @@
 """The traced pass on this CPU, and what a GPU's trace becomes."""
 
+import functools
 import gzip
 import json
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.trace_events import TRACE
+from torch.profiler import profile, tensorboard_trace_handler
 
 from mfulab.tracing import operators
 from mfulab.tracing.operators import TracedPass, operator_table, trace_readings, trace_steps
@@ -48,6 +50,27 @@ def test_a_gpus_trace_gives_shares_and_kernels():
     readings, analysis = trace_readings(TracedPass(Traced(TRACE)), CUDA)
     assert readings["kernel_busy_percent"].value == pytest.approx(60)
     assert json.loads(analysis.top_kernels())["gemm"] == pytest.approx(100 * 30 / 80)
+
+
+def test_tensorboard_s_trace_is_one_of_ours_under_another_name(tmp_path):
+    """What torch writes for TensorBoard is read as ours is, and a kept trace has all that such a file holds."""
+    step = functools.partial(torch.matmul, torch.ones(8, 16), torch.ones(16, 4))
+    trace_steps(step, torch.device("cpu"), 2).export(tmp_path / "trace.json.gz")
+    handler = tensorboard_trace_handler(str(tmp_path / "runs"))
+    with profile(record_shapes=True, with_flops=True, profile_memory=True, on_trace_ready=handler) as profiler:
+        step()
+        profiler.step()
+    (written,) = (tmp_path / "runs").glob("*.pt.trace.json")
+    ours, theirs = (json.loads(opened(path)) for path in (tmp_path / "trace.json.gz", written))
+    assert set(theirs) - {"traceName"} <= set(ours)
+    for trace in (ours, theirs):
+        products = [event["args"] for event in trace["traceEvents"] if event["name"] == "aten::mm"]
+        (shapes,) = {json.dumps(each["Input Dims"]) for each in products}
+        assert shapes == "[[8, 16], [16, 4]]"
+
+
+def opened(path):
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
 def test_a_trace_that_was_read_can_still_be_exported(tmp_path):

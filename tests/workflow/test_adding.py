@@ -26,6 +26,7 @@ def row(folder: Path, pattern: str) -> dict[str, str]:
         return next(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_number_format_is_a_line_of_the_table_and_its_config(make_project):
     project = make_project(with_source=True)
     table = project.folder / "src/mfulab/core/formats.py"
@@ -253,6 +254,7 @@ def test_a_reworded_docstring_or_comment_measures_nothing_again(everything):
     assert again(everything) == set()
 
 
+@pytest.mark.slow
 def test_another_measurement_measures_none_of_the_others_again(everything):
     add_measurement(everything.folder)
     assert again(everything) == set()

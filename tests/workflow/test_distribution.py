@@ -1,9 +1,11 @@
 """The package as an index would have it: a wheel that is built from the sdist, checked, and installed alone."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -52,11 +54,29 @@ def there(tmp_path_factory):
         (["explain", "model=llama_3_1_8b", f"device={H100}"], 0, 'training, needs torch: pip install "mfulab[torch]"'),
         (["flops", "resnet18"], 2, 'counting it needs torch: pip install "mfulab[torch]"'),
         (["trace", "a.json"], 2, 'needs numpy: pip install "mfulab[trace]"'),
+        (["run", "profile_step"], 2, 'mfulab: This needs hydra: pip install "mfulab[pipeline]"'),
+        (["refine"], 2, 'pip install "mfulab[pipeline]"'),
     ],
 )
 def test_the_wheel_alone_answers_what_needs_no_tensor(there, words, status, said):
     done = run(there / "alone/bin/mfulab", *words, cwd=there)
     assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done.stdout + done.stderr
+
+
+def test_the_wheel_measures_without_a_checkout(there):
+    """Its own files beside what this environment has of the extra, in a folder with a `config/` of something else."""
+    [wheel] = (there / "dist").glob("*.whl")
+    folder = there / "elsewhere"
+    (folder / "config").mkdir(parents=True)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "wheel")
+    command = [sys.executable, "-m", "mfulab", "run", "count_flops", "--json", "model=linear_1024"]
+    environment = {**ANYWHERE, "PYTHONPATH": str(folder / "wheel")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=HANGS_S)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert (row["status"], row["forward_flops"]) == ("ok", 2 * row["batch_size"] * 1024 * 1024)
+    assert (folder / "results/count_flops").is_dir()
 
 
 def test_the_wheel_alone_says_what_measuring_needs(there):

@@ -194,6 +194,7 @@ def test_the_schema_of_a_step_is_what_its_runs_are_checked_by(capsys):
     assert "'profile_stepp' is not one of 'bench_matmul'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_documentation_is_built_and_its_links_lead_somewhere(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
     one = os.environ | {"FIGURES": "1"}

@@ -1,5 +1,6 @@
 """The sweep on a real SLURM with two pretend GPUs: it completes, is resumed, and measures nothing twice."""
 
+import re
 import subprocess
 import time
 from collections import Counter
@@ -109,9 +110,12 @@ def test_a_cancelled_job_is_resumed_and_nothing_measured_twice(cluster: Cluster,
 
 
 def test_short_runs_share_an_allocation(cluster: Cluster, tree: Path, start: Start) -> None:
-    finish(start("--groups", "bench_matmul=g", "--group-components", "g=2", runs=RUNS[3:]))
+    finish(start(runs=RUNS[3:]))
     assert len(told(tree)) == 2
-    assert len({measurement.job for measurement in told(tree)}) == 1
+    [job] = {measurement.job for measurement in told(tree)}
+    shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=True).stdout
+    assert "TimeLimit=00:10:00" in shown  # the sum of both
+    assert re.search(r"\bTresPer\w+=gres[/:]gpu[:=]1\b", shown), shown
     pretend.assert_one_at_a_time_on_each_gpu(tree, GPUS)
 
 

@@ -20,6 +20,7 @@ def data(page: str, name: str):
     return json.loads(re.search(rf'<script id="{name}">\s*var {name} = (.*?);\s*</script>', page, re.DOTALL)[1])
 
 
+@pytest.mark.slow
 def test_every_figure_is_embedded_with_caption_category_and_labels(measured):
     measured.snakemake("--report", "all.html", *MINIATURE)
     page = (measured.folder / "all.html").read_text()

@@ -1,5 +1,6 @@
 """The main command on a GPU that is not there: what is measured by when, and what its page says."""
 
+import csv
 import re
 
 import pytest
@@ -54,3 +55,18 @@ def test_a_whole_budget_of_a_gpu(device, least, tmp_path):
     assert len(gpu_stand_in.rows(tmp_path, "bench_matmul")) >= least[1]
     assert swept.total_s <= 225
     assert swept.output.count("did not fit") <= 1, "one line for all that was not measured"
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_a_batch_that_a_t4_does_not_hold_is_measured_smaller_and_the_page_says_so(tmp_path):
+    asked = ("model=resnet50", "workload=training", "precision=fp32", "batch_size=512", "kernel=torch", "size=1024")
+    swept = gpu_stand_in.sweep(gpu_stand_in.prepare(tmp_path, FIGURES), "t4", *asked, "replicates=1")
+    [step] = gpu_stand_in.rows(tmp_path, "profile_step")
+    assert (step["batch_size"], step["status"]) == ("128", "ok")
+    says = "batch_size=512 did not fit 15.8 GB: 128 was measured"
+    assert says in swept.output
+    assert says in (tmp_path / "reports/report.html").read_text()
+    with (tmp_path / "results/tables/profile.csv").open(newline="", encoding="utf-8") as file:
+        shown = {row["batch_size"]: row["mfu_percent"] for row in csv.DictReader(file) if row["recorded"] == "False"}
+    assert [(size, bool(mfu)) for size, mfu in shown.items()] == [("512", False), ("256", False), ("128", True)]

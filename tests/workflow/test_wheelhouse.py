@@ -98,6 +98,7 @@ def test_the_page_lists_what_is_carried_to_a_bare_gpu_machine(tmp_path):
     assert subprocess.run(command, stderr=subprocess.DEVNULL).returncode
 
 
+@pytest.mark.slow
 def test_a_package_without_a_wheel_for_it_is_an_error_that_names_it(project):
     done = collect(project, "--python", "3.11", "--platform", "manylinux_2_28_x86_64", "--extras", "")
     assert done.returncode != 0

@@ -74,6 +74,7 @@ def test_without_a_target_snakemake_makes_the_report(measured):
     assert (measured.folder / "reports/report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_comment_in_the_config_re_runs_nothing(measured):
     edit(measured.folder / "config/model/linear_1024.yaml", "name:", "# a remark\nname:")
     assert changed(measured) == []
@@ -111,6 +112,7 @@ def changed_by_measuring(project):
     ]
 
 
+@pytest.mark.slow
 def test_an_edited_kernel_re_runs_exactly_the_runs_that_use_it(measured):
     kernel = measured.folder / "src/mfulab/kernels/cpu_numpy.py"
     edit(kernel, '"""', '"""Edited. ')
@@ -209,6 +211,7 @@ def test_a_run_that_cannot_be_done_is_a_row_and_the_others_go_on(measured):
     assert refused["time_s"] == ""
 
 
+@pytest.mark.slow
 def test_the_same_sweep_runs_by_hand_in_hydras_words(measured):
     before = set(measured.rows())
     arguments = ("-m", "experiment=miniature", "device=cpu", "kernel=numpy", "size=32,48")
@@ -231,6 +234,7 @@ def test_a_collection_by_hand_is_a_row_for_each_of_its_lines(make_project):
     assert len({row["run"] for row in rows}) == len(rows)
 
 
+@pytest.mark.slow
 def test_an_own_model_in_the_users_folder_is_measured(measured):
     (measured.folder / "my_module.py").write_text(
         "import torch\n\n\ndef build():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 5))\n"

@@ -38,8 +38,8 @@ onstart:
 
 
 onsuccess:
-    lifetime.stop()
     shell("trap '' INT TERM; warm scripts/command.py summary")
+    lifetime.stop()
 
 
 onerror:

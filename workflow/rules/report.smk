@@ -3,6 +3,7 @@ localrules:
     tables,
     figure,
     figures,
+    slides,
     seminar,
     page,
     report,
@@ -31,11 +32,12 @@ checkpoint tables:
         planned=lab.planned_manifests,
         others=lab.other_manifests,
         unplanned=lab.unplanned,
+        recorded=lab.recorded,
     message:
         "Joining rows into tables"
     shell:
         "(warm scripts/command.py tables --manifest {params.planned:q} --also {params.others:q} {params.unplanned:q}"
-        " --reference results/reference --out results/tables"
+        " --reference results/reference {params.recorded:q} --out results/tables"
         " && warm scripts/command.py figures --list {output.figures:q}) > {log:q} 2>&1"
 
 
@@ -149,9 +151,28 @@ rule page:
         " && touch {output.whole:q}) > {log:q} 2>&1"
 
 
+# A lecture's figures, in the order of its topics; a folder, so that none stays whose data are gone.
+rule slides:
+    input:
+        tables=expand("results/tables/{table}.csv", table=TABLES),
+        topics="docs/seminar.yaml",
+        sources=lab.module_sources("mfulab.lab.report.slides", "mfulab.lab.report.figures.*"),
+    output:
+        directory("reports/slides/{text}_{language}"),
+    log:
+        "results/tables/slides_{text}_{language}.log",
+    conda:
+        "../envs/tools.yaml"
+    message:
+        "Drawing the slides {output}"
+    shell:
+        "warm scripts/command.py slides {wildcards.text} --topics {input.topics} --language {wildcards.language}"
+        " --out {output:q} > {log:q} 2>&1"
+
+
 rule figures:
     input:
-        figures_with_data,
+        lab.slides or figures_with_data,
 
 
 rule rows:  # the measurements alone: what a machine does whose results are collected elsewhere

@@ -7,7 +7,7 @@ srun --ntasks-per-node=1 mfulab check --json | mfulab check --table -
 import json
 import socket
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,6 +18,7 @@ from rich.table import Column, Table
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, parse_json, read_csv, read_given
 from mfulab.core.groups import DeviceConfig
+from mfulab.core.language.quantities import significant
 from mfulab.core.terminal import Terminal
 from mfulab.device import ByKind, cpu, identity, is_gpu
 from mfulab.device.local_peak import local_name
@@ -28,20 +29,25 @@ RECORDINGS = Path("results/reference")
 TOLERATED = ByKind(cpu=0.75, gpu=0.9)
 # Of what a datasheet prints: the best matmul of a healthy H100 reaches 70 to 81 % of it, a triad 90 %, a clock 71 %.
 FLOORS = {"tflop_s": 0.6, "gb_s": 0.75, "mhz": 0.6}
-MOST_HELD_BACK = 5.0  # percent of the time, by heat or the power brake; a power limit is where a GPU is to work
+MOST_HELD_BACK = 5.0  # percent of the time, by heat or the power brake
+SHOWN = ("power_capped_percent", "other_processes_percent")  # a power limit is where a GPU is to work
 FEWEST_NODES = 3  # from which on a median of nodes stands for a device that nothing else is known of
 STATUS = {"low": 1, "unknown": 3, "healthy": 0}  # the worst first
+KEYS = {"node", "device", "kind", "values", "state"}
 Line = dict[str, Any]
-References = Mapping[str, tuple[float, str]]  # name → value, and whose it is
+References = Mapping[str, tuple[float | None, str]]  # name → value, and whose it is
 
 
 def run(device: str, baseline: Path | None, table: str | None, as_json: bool, as_prometheus: bool) -> int:
     """Checks this node's device, or shows the lines of others; `STATUS` has the exit status of each state."""
+    given = {"--baseline": baseline, "--table": table, "--json": as_json, "--prometheus": as_prometheus}
+    chosen = [name for name, value in given.items() if value]
+    if len([name for name in chosen if name != "--baseline"]) > 1 or {"--baseline", "--table"} <= {*chosen}:
+        raise ConfigurationError(f"{' and '.join(chosen)}: give one of them.")
     if table is not None:
-        lines = _among(_lines(sys.stdin if table == "-" else read_given(Path(table)).splitlines()))
+        lines = _among(_lines(table, sys.stdin if table == "-" else read_given(Path(table)).splitlines()))
         _show_nodes(lines)
-        states = {line["state"] for line in lines}
-        return STATUS[next(state for state in STATUS if state in states)]
+        return STATUS[min((line["state"] for line in lines), key=[*STATUS].index)]
     line = _checked(device, baseline)
     if as_json:
         print(json.dumps(line, ensure_ascii=False))
@@ -57,21 +63,21 @@ def _checked(device: str, baseline: Path | None) -> Line:
     from mfulab.device.compute import prepare
     from mfulab.timing.node import readings_of
 
-    known = _baseline(baseline) if baseline else None
+    before = _lines(str(baseline), read_given(baseline).splitlines()) if baseline else []
     where, _ = prepare(DeviceConfig(type=device))
     name = local_name() if is_gpu(where) else f"{cpu.cpu().name} ({cpu.usable_cores()} cores)"
-    if known and known["device"] != name:
-        raise ConfigurationError(f"--baseline={baseline}: of {known['device']}, and this is {name}.")
-    values = {
-        key: {"value": each.value, "unit": each.unit, "reason": each.reason} for key, each in readings_of(where).items()
-    }
-    if known:
-        references = {k: (v["value"], "baseline") for k, v in known["values"].items() if v["value"] is not None}
+    if len(before) > 1:
+        raise ConfigurationError(f"--baseline={baseline}: holds {len(before)} checks; give the file of one.")
+    if before and before[0]["device"] != name:
+        raise ConfigurationError(f"--baseline={baseline}: of {before[0]['device']}, and this is {name}.")
+    readings = readings_of(where).items()
+    values = {key: {"value": each.value, "unit": each.unit, "reason": each.reason} for key, each in readings}
+    if before:
+        references = {key: (held["value"], "baseline") for key, held in before[0]["values"].items()}
     else:
         references = _by_datasheet(name, values) if is_gpu(where) else {}
         references |= recorded(RECORDINGS / identity.hardware_slug(device))
-    line = {"node": socket.gethostname(), "device": name, "kind": where.type, "values": values}
-    return judged(line, references)
+    return judged({"node": socket.gethostname(), "device": name, "kind": where.type, "values": values}, references)
 
 
 def judged(line: Line, references: References) -> Line:
@@ -80,97 +86,82 @@ def judged(line: Line, references: References) -> Line:
     `healthy` where at least one is known and none is low; `unknown` where nothing is known of the device.
     """
     for name, held in line["values"].items():
-        value, (reference, source) = held["value"], references.get(name, (None, ""))
+        value, (reference, source) = held["value"], references.get(name) or (None, "")
         held |= {"reference": reference, "source": source, "share": None, "state": "unknown"}
-        if value is None:
-            continue
-        if name.endswith("_percent"):
-            if name != "power_capped_percent":
+        if value is not None and name.endswith("_percent"):
+            if name not in SHOWN:
                 held |= {"state": "low" if value > MOST_HELD_BACK else "healthy", "source": "driver's counters"}
-        elif reference:
+        elif value is not None and reference:
             unit = next(unit for unit in FLOORS if name.endswith(unit))
             floor = FLOORS[unit] if source == "datasheet" else TOLERATED[line["kind"]]
-            share = value / reference
-            held |= {"share": share, "state": "low" if share < floor else "healthy"}
+            held |= {"share": value / reference, "state": "low" if value < floor * reference else "healthy"}
     states = {held["state"] for held in line["values"].values()}
     compared = any(held["share"] is not None for held in line["values"].values())
     return line | {"state": "low" if "low" in states else "healthy" if compared else "unknown"}
 
 
-def recorded(folder: Path) -> dict[str, tuple[float, str]]:
+def recorded(folder: Path) -> dict[str, tuple[float | None, str]]:
     """References from the recording of an equal device; a CPU's cores and vector instructions must be equal too."""
     try:
-        (environment, *_), ceilings = read_csv(folder / "environment.csv"), read_csv(folder / "ceilings.csv")
-        matmuls = read_csv(folder / "matmul.csv")
+        (environment, *_), ceilings, matmuls = (
+            read_csv(folder / f"{table}.csv") for table in ("environment", "ceilings", "matmul")
+        )
     except (OSError, UnreadableError, ValueError):
         return {}
-    if environment["device"] == "cpu":
-        here = cpu.cpu()
-        if environment["cpu_vector_flags"] != " ".join(cpu.vector_flags(here.flags)):
-            return {}
-    found = {}
+    flags = environment["cpu_vector_flags"]
+    if environment["device"] == "cpu" and flags != " ".join(cpu.vector_flags(cpu.cpu().flags)):
+        return {}
+    values = dict[str, list[float]]()
     for row in ceilings:
         if "threads=" in row["run"] or row["ceiling"] not in (row["format"], "memory"):
             continue
         name = "memory_gb_s" if row["ceiling"] == "memory" else f"{row['ceiling']}_tflop_s"
         if value := row.get("swept_tflop_s") or row["measured_tflop_s"] or row["measured_gb_s"]:
-            found[name] = float(value), "recording"
+            values[name] = [float(value)]
         if row["clock_mhz"] and row["ceiling"] != "memory":
-            clocks = [clock for clock, _ in [found.get("clock_mhz", (1e9, ""))]]
-            found["clock_mhz"] = min(float(row["clock_mhz"]), *clocks), "recording"
-    for way, operands in (("host_to_device", 2), ("device_to_host", 1)):
-        times = [row for row in matmuls if row.get(f"{way}_pinned_s") and "precision=bf16" in row["run"]]
-        rates = [operands * 2 * float(row["size"]) ** 2 / float(row[f"{way}_pinned_s"]) / 1e9 for row in times]
-        if rates:
-            found[f"{way}_gb_s"] = max(rates), "recording"
-    return found
+            values["clock_mhz"] = [min([float(row["clock_mhz"]), *values.get("clock_mhz", ())])]
+    for row in matmuls:
+        for way, operands in (("host_to_device", 2), ("device_to_host", 1)):
+            if (seconds := row.get(f"{way}_pinned_s")) and "precision=bf16" in row["run"]:
+                rate = operands * 2 * float(row["size"]) ** 2 / float(seconds) / 1e9
+                values.setdefault(f"{way}_gb_s", []).append(rate)
+    return {name: (max(several), "recording") for name, several in values.items()}
 
 
-def _by_datasheet(name: str, values: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
-    found = {}
-    for key in values:
-        top = peak(name, key.removesuffix("_tflop_s")) if key.endswith("_tflop_s") else peak(name, "fp16")
-        value = {"memory_gb_s": top.memory_gb_s, "clock_mhz": top.spec_clock_mhz}.get(key)
-        value = top.spec if key.endswith("_tflop_s") else value
-        if value:
-            found[key] = value, "datasheet"
-    return found
+def _by_datasheet(name: str, values: Iterable[str]) -> dict[str, tuple[float | None, str]]:
+    whole = peak(name, "fp16")
+    printed = {"memory_gb_s": whole.memory_gb_s, "clock_mhz": whole.spec_clock_mhz}
+    formats = [key.removesuffix("_tflop_s") for key in values if key.endswith("_tflop_s")]
+    printed |= {f"{each}_tflop_s": peak(name, each).spec for each in formats}
+    return {key: (value, "datasheet") for key, value in printed.items()}
 
 
-def _baseline(path: Path) -> Line:
-    lines = _lines(read_given(path).splitlines())
-    if len(lines) != 1:
-        raise ConfigurationError(f"--baseline={path}: holds {len(lines)} checks; give the file of one.")
-    return lines[0]
-
-
-def _lines(texts: Iterable[str]) -> list[Line]:
+def _lines(file: str, texts: Iterable[str]) -> list[Line]:
     """Checks, one a line, as `--json` prints them; what srun adds is left out. Raises ConfigurationError for none."""
-    found = []
+    lines = list[Line]()
     for text in texts:
         place = text.find('{"node"')  # srun --label puts a number in front
         try:
-            found.append(parse_json(text[place:]) if place >= 0 else None)
+            line = parse_json(text[place:]) if place >= 0 else {}
+            lines += [line] if line.keys() >= KEYS else []
         except ValueError:
             print(f"mfulab: not a whole line of a check: {text[:80]}", file=sys.stderr)
-    lines = [line for line in found if line]
     if not lines:
-        raise ConfigurationError("no line of `mfulab check --json` is here.")
+        raise ConfigurationError(f"{file}: no line of `mfulab check --json` is here.")
     return lines
 
 
 def _among(lines: Sequence[Line]) -> list[Line]:
     """Judges, by the median of all nodes with the same device, those of whose device nothing else is known."""
-    found = []
+    told = list[Line]()
     for line in lines:
-        alike = [other for other in lines if other["device"] == line["device"]]
+        alike = [other["values"] for other in lines if other["device"] == line["device"]]
         if line["state"] == "unknown" and len(alike) >= FEWEST_NODES:
-            columns = {name: [other["values"].get(name, {}).get("value") for other in alike] for name in line["values"]}
+            columns = {name: [values.get(name, {}).get("value") for values in alike] for name in line["values"]}
             known = {name: [value for value in column if value is not None] for name, column in columns.items()}
-            medians = {name: (median(values), "median of the nodes") for name, values in known.items() if values}
-            line = judged(line, medians)
-        found.append(line)
-    return found
+            line = judged(line, {name: (median(each), "median of the nodes") for name, each in known.items() if each})
+        told.append(line)
+    return told
 
 
 def low(line: Line) -> str:
@@ -185,46 +176,47 @@ def low(line: Line) -> str:
 
 def _show(line: Line) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
-    says = {"low": f"low: {low(line)}", "healthy": "healthy"}
-    nothing = "nothing is known of this device here; give --baseline FILE, an earlier check's --json"
-    console.print(f"{line['node']}, {line['device']}: {says.get(line['state'], nothing)}", style="bold")
-    numbers = [Column(name, justify="right") for name in ("value", "reference", "share, %")]
-    shown = Table("check", *numbers, "of", "", box=box.SIMPLE_HEAD)
+    nothing = (
+        "nothing is known of this device here; keep what --json prints of a healthy one, and give it as --baseline FILE"
+    )
+    says = {"low": f"low: {low(line)}", "healthy": "healthy", "unknown": nothing}[line["state"]]
+    console.print(f"{line['node']}, {line['device']}: {says}", style="bold")
+    shown = Table("check", *map(_number, ("value", "reference", "share, %")), "of", "", box=box.SIMPLE_HEAD)
     for name, held in line["values"].items():
-        value, reference = (
-            "" if each is None else f"{each:,.4g} {held['unit']}" for each in (held["value"], held["reference"])
-        )
+        numbers = [_text(held[which], held["unit"]) for which in ("value", "reference")]
         share = "" if held["share"] is None else f"{100 * held['share']:.0f}"
-        state = held["reason"] if held["value"] is None else "" if held["state"] == "unknown" else held["state"]
-        shown.add_row(name, value, reference, share, held["source"], state)
+        state = held["reason"] if held["value"] is None else held["state"].replace("unknown", "")
+        shown.add_row(name, *numbers, share, held["source"], state)
     console.print(shown)
 
 
 def _show_nodes(lines: Sequence[Line]) -> None:
     columns = list(dict.fromkeys(name for line in lines for name in line["values"]))
-    shown = Table("node", "state", *(Column(name, justify="right") for name in columns), "low", box=box.SIMPLE_HEAD)
-    for line in sorted(lines, key=lambda line: (list(STATUS).index(line["state"]), line["node"])):
-        values = (line["values"].get(name, {}).get("value") for name in columns)
-        shown.add_row(
-            line["node"], line["state"], *("" if each is None else f"{each:,.3g}" for each in values), low(line)
-        )
+    shown = Table("node", "state", *map(_number, columns), "low", box=box.SIMPLE_HEAD)
+    for line in sorted(lines, key=lambda line: ([*STATUS].index(line["state"]), line["node"])):
+        values = (_text(line["values"].get(name, {}).get("value")) for name in columns)
+        shown.add_row(line["node"], line["state"], *values, low(line))
     console = Terminal(highlight=False, width=None if sys.stdout.isatty() else 200)
     console.print(shown)
     console.print(", ".join(sorted({line["device"] for line in lines})), style="dim")
 
 
-def prometheus(line: Line) -> Iterable[str]:
+def _number(name: str) -> Column:
+    return Column(name, justify="right")
+
+
+def _text(value: float | None, unit: str = "") -> str:
+    return f"{significant(value)} {unit if value is not None else ''}".strip()
+
+
+def prometheus(line: Line) -> Iterator[str]:
     """Lines of Prometheus's text format: each value, its share of the reference, and 1 for healthy or 0 for low."""
-
-    def quoted(text: str) -> str:
-        return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-
-    where = f'node="{quoted(line["node"])}",device="{quoted(line["device"])}"'
+    node, device = (json.dumps(line[name], ensure_ascii=False) for name in ("node", "device"))
+    where = f"node={node},device={device}"
     for metric in ("value", "share"):
         yield f"# TYPE mfulab_check_{metric} gauge"
-        for name, held in line["values"].items():
-            if held[metric] is not None:
-                yield f'mfulab_check_{metric}{{{where},check="{name}"}} {held[metric]:.6g}'
+        known = {name: held[metric] for name, held in line["values"].items() if held[metric] is not None}
+        yield from (f'mfulab_check_{metric}{{{where},check="{name}"}} {value:.6g}' for name, value in known.items())
     if line["state"] != "unknown":
         yield "# TYPE mfulab_check_healthy gauge"
         yield f"mfulab_check_healthy{{{where}}} {int(line['state'] == 'healthy')}"

@@ -14,7 +14,7 @@ from mfulab.core.files import parse_json, read_given
 from mfulab.core.groups import ModelConfig
 from mfulab.core.language.quantities import quantity
 from mfulab.core.terminal import Terminal
-from mfulab.mfu.models import FOLDERS, model_config, read_yaml
+from mfulab.mfu.models import model_config, names, read_yaml
 from mfulab.models.decoders import computed, missing
 
 DEFAULT_TOKENS = 1024  # of a sequence where a published config.json is given and no length
@@ -93,8 +93,7 @@ def config_of(model: str, changes: dict[str, Any], sequence_length: int | None) 
     path = Path(model, "config.json") if Path(model).is_dir() else Path(model)
     if path.suffix == ".json":
         return model_config(_published(path, sequence_length), changes)
-    named = any((folder / f"{model}.yaml").exists() for folder in FOLDERS)
-    if "." in model and path.suffix not in (".yaml", ".yml") and not named:
+    if "." in model and path.suffix not in (".yaml", ".yml") and model not in names():
         return model_config({"name": model.rpartition(".")[2], "_target_": model}, changes)
     return model_config(model, changes)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from click.shell_completion import CompletionItem
@@ -25,8 +25,9 @@ STEPS = sorted(file.parent.name for file in Path(__file__).parents[1].glob("meas
 class Name(click.ParamType):
     """One of the names that an attribute of a module holds, or gives; imported once a value is given or completed."""
 
-    def __init__(self, name: str, module: str, attribute: str) -> None:
+    def __init__(self, name: str, module: str, attribute: str, is_open: bool = False) -> None:
         self.name, self._module, self._attribute = name, module, attribute
+        self._is_open = is_open  # to what its command knows beside them: a path, a driver's name of a device
 
     def _choices(self) -> Iterable[str]:
         found = getattr(import_module(self._module), self._attribute)
@@ -35,12 +36,12 @@ class Name(click.ParamType):
     def convert(self, value: str, param: Any, ctx: Any) -> str:
         from mfulab.core.errors import unknown
 
-        if value not in (choices := list(self._choices())):
+        if not self._is_open and value not in (choices := list(self._choices())):
             raise unknown(self.name, value, choices)
         return value
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in self._choices() if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in self._choices() if name.lower().startswith(incomplete.lower())]
 
 
 class Share(click.ParamType):
@@ -62,28 +63,45 @@ class Overrides(click.ParamType):
 
     name = "overrides"
 
-    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+    def _choices(self) -> Mapping[str, Iterable[str]]:
+        """Names of each key's choices."""
         from mfulab.lab.planning import keys
+        from mfulab.lab.planning.load import CONFIG
 
+        return {group: keys.choices(CONFIG, group) for group in keys.groups(CONFIG)}
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         key, equals, _ = incomplete.rpartition("=")
-        words = [word for word in ctx.params.get("words") or () if word != "="]
-        config = Path("config")
-        groups = keys.groups(config) if config.is_dir() else set()
-        group = key or (words[-1] if words and words[-1] in groups else "")
-        found = [f"{key}{equals}{each}" for each in keys.choices(config, group)] if group else [f"{n}=" for n in groups]
-        return [CompletionItem(word) for word in sorted(found) if word.startswith(incomplete)]
+        words, choices = [word for word in ctx.params.get("words") or () if word != "="], self._choices()
+        asked = key or (words[-1] if words and words[-1] in choices else "")
+        offered = (f"{key}{equals}{each}" for each in choices.get(asked, ())) if asked else (f"{n}=" for n in choices)
+        return [CompletionItem(word) for word in sorted(offered) if word.lower().startswith(incomplete.lower())]
+
+
+class Question(Overrides):
+    """Words of `mfulab explain`, completed in the same way."""
+
+    def _choices(self) -> Mapping[str, Iterable[str]]:
+        from mfulab.cli.explain import NUMBERS
+        from mfulab.mfu.work import Mode
+
+        offered = {key: TYPES[key]._choices() for key in ("model", "device", "precision")}
+        return dict.fromkeys(NUMBERS, ()) | {"mode": get_args(Mode)} | offered
 
 
 TYPES: Mapping[str, Any] = {
     "path": click.Path(path_type=Path),
-    "number": float,
     "share": Share(),
-    "seconds": click.FloatRange(0, min_open=True),
+    "positive": click.FloatRange(0, min_open=True),
+    "nonnegative": click.FloatRange(0),
     "count": click.IntRange(min=1),
     "depth": click.IntRange(min=0),
     "port": click.IntRange(0, 65535),
     "step": click.Choice(STEPS),
     "words": Overrides(),
+    "question": Question(),
+    "device": Name("device", "mfulab.device.datasheets", "typed_names", is_open=True),
+    "model": Name("model", "mfulab.mfu.models", "names", is_open=True),
     "figure": Name("figure", "mfulab.lab.report.figures", "modules"),
     "language": Name("language", "mfulab.core.language", "LANGUAGES"),
     "precision": Name("precision", "mfulab.device.peaks", "UNITS"),
@@ -119,7 +137,7 @@ class Command(click.Command):
         words, option = list[str](), ""
         for word in args:
             option = option if not word.startswith("-") else word if word in several else ""
-            words += [] if word == option else [option, word] if option else [word]
+            words += [word] if not option else [option, word] if word != option else []
         return super().parse_args(ctx, words)
 
 

@@ -45,17 +45,16 @@ def _measured(script: str, arguments: Sequence[str], is_module: bool, wanted: di
     error: BaseException | None = None
     try:
         _as_python(script, arguments, is_module)
-    except SystemExit:
-        raise
     except BaseException as raised:
-        error = raised
+        error = None if isinstance(raised, SystemExit) else raised
         raise
     finally:
         waits.end()
         if made:
             made[0].end(error)
         elif os.getpid() == pid and "torch" not in sys.modules:
-            print(f"mfulab measure {script}: nothing is measured: it imports no torch", file=sys.stderr)
+            why = f"ended by {type(error).__name__} before torch was imported" if error else "it imports no torch"
+            print(f"mfulab measure {script}: nothing is measured: {why}", file=sys.stderr)
     return 0
 
 
@@ -78,19 +77,15 @@ def _as_python(script: str, arguments: Sequence[str], is_module: bool) -> None:
             code = compile(file.read(), path, "exec", dont_inherit=True)
         exec(code, main.__dict__)  # noqa: S102 (the user's own script)
     except BaseException as error:
-        _hide_own_frames(error, error.__traceback__ and error.__traceback__.tb_next)
+        own, trace, shown = error, error.__traceback__ and error.__traceback__.tb_next, sys.excepthook
+
+        def hook(kind: type[BaseException], raised: BaseException, its: TracebackType | None) -> None:
+            if raised is own:  # without the frame of this function
+                its = raised.__traceback__ = trace
+            shown(kind, raised, its)
+
+        sys.excepthook = hook
         raise
-
-
-def _hide_own_frames(error: BaseException, trace: TracebackType | None) -> None:
-    shown = sys.excepthook
-
-    def hook(kind: type[BaseException], raised: BaseException, its: TracebackType | None) -> None:
-        if raised is error:
-            its = raised.__traceback__ = trace
-        shown(kind, raised, its)
-
-    sys.excepthook = hook
 
 
 class _Imports(MetaPathFinder):
@@ -108,7 +103,7 @@ class _Imports(MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name not in self._then:
             return None
-        then = self._then.pop(name)
+        then = self._then.pop(name)  # first: find_spec asks this finder again
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             self._then[name] = then

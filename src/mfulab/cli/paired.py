@@ -65,8 +65,6 @@ def run(
     if not paired.FEWEST_PAIRS <= rounds <= MOST_ROUNDS:
         few, most = paired.FEWEST_PAIRS, MOST_ROUNDS
         raise ConfigurationError(f"--rounds={rounds}: from {few}, which give an interval, to {most}.")
-    if not minutes > 0:
-        raise ConfigurationError(f"--minutes={minutes:g}: more than 0.")
     with contextlib.ExitStack() as stack:
         old = Side(stack.enter_context(checkout(base)), PLACE / "old")
         new = Side(Path.cwd(), PLACE / "new")

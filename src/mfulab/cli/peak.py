@@ -6,20 +6,18 @@ from dataclasses import asdict
 from rich import box
 from rich.table import Column, Table
 
-from mfulab.core.errors import ConfigurationError
 from mfulab.core.terminal import Terminal
-from mfulab.device.datasheets import UnknownDeviceError, find
+from mfulab.device.datasheets import find
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import UNITS, peak
 
 
 def show(device: str | None, precision: str | None, as_json: bool) -> int:
-    """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if none is known."""
+    """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if none is known.
+
+    Raises UnknownDeviceError."""
     if device is not None:
-        try:
-            find(device)
-        except UnknownDeviceError as error:
-            raise ConfigurationError(str(error)) from error
+        find(device)
     precisions = (precision,) if precision else tuple(UNITS)
     found = {name: local_peak(name) if device is None else peak(device, name) for name in precisions}
     status = int(all(one.spec is None for one in found.values()))

@@ -25,29 +25,25 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language.quantities import duration, quantity
 from mfulab.core.terminal import Terminal
 from mfulab.device import identity
 from mfulab.lab.planning import keys, runs, store
 from mfulab.lab.planning.composition import compose_experiments
-from mfulab.lab.planning.load import CONFIG, RESULTS, place
+from mfulab.lab.planning.load import CONFIG, IS_CHECKOUT, RESULTS, place
 from mfulab.lab.planning.runs import Plan, Run
 from mfulab.lab.runtime import client, lifetime
 from mfulab.measurements.registry import MEASUREMENTS
+
+SCRIPT = "scripts/run.py" if IS_CHECKOUT else str(Path(client.__file__).with_name("run.py"))  # which measures a run
 
 
 def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None) -> None:
     """Measures `step` for Hydra's overrides, after what it is joined with. Raises ConfigurationError for a mistake."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
-    if CONFIG.is_dir() and {"-h", "--help"} & set(words):
+    if {"-h", "--help"} & set(words):
         return print(click.get_current_context().get_help(), help_of(step), sep="\n\n")
-    if not (CONFIG.is_dir() and Path("scripts/run.py").is_file()):
-        raise ConfigurationError(
-            "config/: not in this folder. `mfulab run` measures in a checkout of mfulab: clone it, or change into it. "
-            "mfulab.measure, around your own loop, needs none."
-        )
     compositions = compose_experiments(words, CONFIG, sweeps=multirun)
     if cfg:
         bases = (yaml.safe_dump(dict(each.base), sort_keys=False, allow_unicode=True) for each in compositions)
@@ -109,7 +105,7 @@ def _measure(run: Run, counted: str, say: Callable[[str], None]) -> None:
     say(f"{counted}{run.step}: {run.name}{about}")
     log, began = config.with_name("log"), time.monotonic()
     with log.open("w") as file:
-        script = [sys.executable, "-S", "-E", client.__file__, "scripts/run.py", run.step]
+        script = [sys.executable, "-S", "-E", client.__file__, SCRIPT, run.step]
         command = [*script, "--config", str(config.absolute())]
         ended = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
     if ended:

@@ -138,10 +138,7 @@ def run(
         from mfulab.cli import engines as serving
 
         return follow(serving.frames(engines, interval_s, **of_engines), count, as_json, prometheus)
-    try:
-        kind = identity.resolve(device)
-    except identity.NoDeviceError as error:
-        raise ConfigurationError(str(error)) from error
+    kind = identity.resolve(device)
     local = next(iter(identity.gpus(kind)), None)
     name, uuid = (local.name, local.uuid) if local else (cpu.cpu().name, "")
 

@@ -1,6 +1,6 @@
 """Configs of runs, closed and typed, of what a measurement reads: runs that differ in the rest are one."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -43,3 +43,12 @@ class ModelStepConfig(CountedConfig):
     device: groups.DeviceConfig = groups.DeviceConfig()
     parallel: groups.ParallelConfig = groups.ParallelConfig()
     seed: int = SEED
+
+
+def put(content: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
+    *path, last = key.split(".")
+    for part in path:
+        content[part] = dict(content[part])
+        content = content[part]
+    content[last] = value

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+SHIPPED = Path(__file__).parents[1] / "config"  # a link to the checkout's, of which a wheel holds a copy
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # several times as fast, where PyYAML was built with it
 
 

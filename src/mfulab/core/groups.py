@@ -122,8 +122,9 @@ class WorkloadConfig(Closed):
     )
     input: Literal["device", "host"] = Field("device", description="One batch on the device, or new from a DataLoader.")
     loader_workers: int = Field(0, ge=0, le=1024, description="Worker processes of the DataLoader; 0: none.")
-    loader_source: Literal["random", "decode", "file"] = Field(
-        "random", description="Samples drawn at random, decoded from JPEG, or read from a memory-mapped file."
+    loader_source: Literal["random", "decode", "digits", "file"] = Field(
+        "random",
+        description="Samples drawn at random, decoded from JPEG, 1,797 real digits, or of a memory-mapped file.",
     )
     loader_file: str | None = Field(None, description="File of images' bytes or token ids; empty: made for the run.")
     loader_prefetch: int | None = Field(None, ge=1, le=1024, description="Batches that a worker holds ready; empty: 2.")

@@ -4,7 +4,9 @@ import hashlib
 import re
 
 MOST_REPLICATES = 99
+STANDS_IN = "stands_in"  # a file beside the config of a run that no plan has: half of a batch that did not fit
 _NUMBER = re.compile(r",replicate=(\d+)$")
+_BATCH = re.compile(r"(?<=batch_size=)\d+")
 
 
 def numbered(run: str, replicate: int) -> str:
@@ -35,6 +37,15 @@ def replicate_of(run: str) -> int:
     """The number of a run's replicate, 1 of the run itself."""
     found = _NUMBER.search(run)
     return int(found[1]) if found else 1
+
+
+def halved(run: str) -> str:
+    """A run's name with half its batch; unchanged where there is none to halve.
+
+    >>> halved("model=vit,batch_size=9,precision=fp32"), halved("model=vit,batch_size=1")
+    ('model=vit,batch_size=4,precision=fp32', 'model=vit,batch_size=1')
+    """
+    return _BATCH.sub(lambda found: str(max(1, int(found[0]) // 2)), run)
 
 
 def turn(run: str, seed: int) -> float:

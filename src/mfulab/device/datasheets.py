@@ -9,14 +9,17 @@ from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import Any
 
+from mfulab.core.errors import ConfigurationError
+
 # Words that some drivers put into a name and others leave out; no two products differ in them alone. A virtual function
 # (VF) is a whole device where its units are the product's, else a part of it.
 _DECORATION = {"nvidia", "amd", "intel", "aws", "tesla", "geforce", "instinct", "r", "tm", "generation", "oam", "vf"}
+_LINES = ("", "rtx ", "apple ")  # what people leave out, as no other line has such a number: A6000, 4090, M2
 _PCI_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 _SLICE = re.compile(r"\s+MIG\s+\d+[cg].*$")
 
 
-class UnknownDeviceError(LookupError):
+class UnknownDeviceError(ConfigurationError, LookupError):
     """No datasheet here is this device's, or several could be; the message lists the choices."""
 
 
@@ -45,7 +48,8 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
     """The datasheet of a driver's name (`NVIDIA H100 80GB HBM3`) or PCI id (`10de:2330`); UnknownDeviceError if
     unsure."""
     is_id = _PCI_ID.fullmatch(asked := device.strip().lower())
-    named = _by_name().get(normalised(_SLICE.sub("", device)), ())
+    name = normalised(_SLICE.sub("", device))
+    named = next((sheets for line in _LINES if (sheets := _by_name().get(line + name))), ())
     found = [sheet for sheet in datasheets() if asked in sheet.pci_ids] if is_id else list(named)
     found = [sheet for sheet in found if pci_id and pci_id.lower() in sheet.pci_ids] or found
     found = [sheet for sheet in found if units and sheet.units == units] or found
@@ -67,6 +71,12 @@ def normalised(name: str) -> str:
     """Lowers `name` to words and numbers without vendors and trademarks: `Tesla V100-SXM2-16GB` to `v100 sxm2 16gb`."""
     words = re.findall(r"[a-z0-9.]+", name.lower())
     return " ".join(word for word in words if word not in _DECORATION)
+
+
+def typed_names() -> list[str]:
+    """Lists products as people type them, in one word: `MI250X`, `RTX-4090`."""
+    names = (re.findall(r"[\w.]+", sheet.device.partition(" (")[0]) for sheet in datasheets())
+    return ["-".join(word for word in words if word.lower() not in _DECORATION) for words in names]
 
 
 @functools.cache

@@ -111,11 +111,6 @@ class Operations:
         """FLOPs of MFU: forward and backward, attention full."""
         return self.sum("forward").flops + self.sum("backward").flops
 
-    @property
-    def hardware_flops(self) -> int:
-        """FLOPs of HFU: forward, backward and recomputation, as the kernels execute them."""
-        return sum(self.sum(direction).executed_flops for direction in PASSES)
-
     def by_format(self, executed: bool = False) -> dict[tuple[torch.dtype, bool], int]:
         """FLOPs needed, or executed, by what was multiplied, and if by convolutions, which TF32 has a switch for."""
         flops: Counter[tuple[torch.dtype, bool]] = Counter()

@@ -18,7 +18,7 @@ _MORE = {
     "bf16": {"SHARED_LOAD": "m16n16k16.shared.bf16"},
     "tf32": {"ROUND_TO_TF32": "1", "SHARED_LOAD": "m16n16k8.shared.tf32"},
 }
-_OF_AMPERE = ("bf16", "tf32")  # formats that the tensor cores before it lack
+_SINCE = {"int8": (7, 2), "bf16": (8, 0), "tf32": (8, 0)}  # compute capability; fp16's fragments are the first
 _ITEM_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "int8": 1}
 _DEPTH_BYTES = 64  # of a tile's row of A
 
@@ -29,7 +29,7 @@ class CudaWmma(CudaC):
     after, adds = "cuda_grouped", "tensor cores: a warp multiplies 16×16 fragments in one instruction"
     precisions = tuple(_TYPES)
     source = "wmma.cu"
-    least_capability = (7, 5)
+    least_capability = (7, 0)
     block_sides = 2
     tile = (128, 128)
 
@@ -45,8 +45,7 @@ class CudaWmma(CudaC):
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
-        if self.precision in _OF_AMPERE:
-            require_capability(f"{self} in {self.precision}", (8, 0))
+        require_capability(f"{self} in {self.precision}", _SINCE.get(self.precision, (7, 0)))
 
     @property
     def threads(self) -> int:

@@ -43,6 +43,8 @@ def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = 
     except Exception as error:
         if "could not open source file" in str(error):
             raise UnsupportedError(f"{name} needs headers: pip install nvidia-cuda-crt nvidia-cuda-runtime") from error
+        if "--gpu-architecture" in str(error):  # CUDA 13 begins with sm_75
+            raise UnsupportedError(f"{name}: the NVRTC here has no code for {arch}: take that of CUDA 12") from error
         raise
     log = messages.getvalue().replace("\0", "")
     return Compiled(bytes(code), parse_resources(log), log)

@@ -8,12 +8,13 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from mfulab.core.data import SHIPPED
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
 
 # Folder of the named models: in this folder's project, else those that this package was built with.
-FOLDERS = (Path("config/model"), Path(__file__).with_name("model"))
+FOLDERS = (Path("config/model"), SHIPPED / "model")
 
 
 class _Loader(yaml.SafeLoader):
@@ -31,6 +32,11 @@ def read_yaml(text: str) -> Any:
         return yaml.load(text, _Loader)  # noqa: S506 (a safe one)
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{text}: {' '.join(str(error).split())}") from error
+
+
+def names() -> list[str]:
+    """Names of the models that have a file, sorted."""
+    return sorted({path.stem for folder in FOLDERS for path in folder.glob("*.yaml")})
 
 
 def model_config(
@@ -71,7 +77,7 @@ def _read(model: str | Path) -> dict[str, Any]:
     if path.suffix not in (".yaml", ".yml"):
         found = [folder / f"{model}.yaml" for folder in FOLDERS if (folder / f"{model}.yaml").exists()]
         if not found:
-            raise unknown("model", model, sorted({each.stem for folder in FOLDERS for each in folder.glob("*.yaml")}))
+            raise unknown("model", model, names())
         path = found[0]
     content = read_yaml(read_given(path))
     if not isinstance(content, dict):

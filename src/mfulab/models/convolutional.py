@@ -51,18 +51,20 @@ def small_digits(channels: int = 16, hidden: int = 128, pooled: bool = False, se
 
 class ThreeConvolutions(nn.Module):
     """Three 3×3 convolutions, the mean over the image and a linear layer: [batch, 3, height, width] → [batch, 10].
-    Fewer FLOPs: `pooled` halves the sides after the first; `separable` makes the others depthwise and pointwise (Howard
-    et al. 2017, arXiv:1704.04861); `kept` is the share of channels left by pruning filters (Li et al. 2017,
-    arXiv:1608.08710)."""
+    Fewer FLOPs: `pooled` halves the sides after so many of them; `separable` makes all but the first depthwise and
+    pointwise (Howard et al. 2017, arXiv:1704.04861); `kept` is the share of channels left by pruning filters (Li et
+    al. 2017, arXiv:1608.08710)."""
 
-    def __init__(self, pooled: bool = False, separable: bool = False, kept: float = 1.0) -> None:
+    def __init__(self, pooled: int = 0, separable: bool = False, kept: float = 1.0) -> None:
         super().__init__()
         first, second, third = (round(kept * channels) for channels in (64, 128, 128))
         self.features = nn.Sequential(
             _convolution(3, first),
-            nn.MaxPool2d(2) if pooled else nn.Identity(),
+            nn.MaxPool2d(2) if pooled > 0 else nn.Identity(),
             _convolution(first, second, separable),
+            nn.MaxPool2d(2) if pooled > 1 else nn.Identity(),
             _convolution(second, third, separable),
+            nn.MaxPool2d(2) if pooled > 2 else nn.Identity(),
         )
         self.classifier = nn.Linear(third, 10)
 

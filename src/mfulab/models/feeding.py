@@ -1,5 +1,11 @@
-"""Batches from a torch DataLoader on the host: random, decoded from JPEG, or read from a memory-mapped file."""
+"""Batches from a torch DataLoader on the host: random, decoded from JPEG, of a memory-mapped file, or real digits.
 
+`digits.csv.gz` holds the 1,797 test images of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak 1998,
+UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0): 64 pixels of 0 to 16 and the digit a line. It is
+sklearn/datasets/data/digits.csv.gz of scikit-learn 1.9.1 (BSD-3-Clause), unchanged.
+"""
+
+import gzip
 import io
 import itertools
 import math
@@ -10,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from mfulab.core.errors import UnsupportedError
@@ -36,6 +43,7 @@ def feeder(
     sources: dict[str, Callable[[], Dataset[Sample]]] = {
         "random": lambda: _Drawn(config, sequence_length),
         "decode": lambda: Photographs(config),
+        "digits": lambda: Digits(config),
         "file": lambda: Mapped(config, sequence_length, workload.loader_file),
     }
     loader = DataLoader(
@@ -119,6 +127,30 @@ def _photograph(library: Any, mode: str, sides: tuple[int, int], seed: int) -> b
     coded = io.BytesIO()
     library.fromarray(np.clip(np.array(smooth) + grain, 0, 255).astype(np.uint8)).save(coded, "jpeg", quality=QUALITY)
     return coded.getvalue()
+
+
+def handwritten() -> Sample:
+    """The images of handwritten digits, [1797, 8, 8] from 0 to 16, and their digits."""
+    with gzip.open(Path(__file__).with_name("digits.csv.gz"), "rt") as file:
+        values = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.float32))
+    return values[:, :64].reshape(-1, 8, 8), values[:, 64].long()
+
+
+class Digits(Dataset[Sample]):
+    """Handwritten digits, normalised and enlarged to a model's images, alike in all channels."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        shape = config.input_shape or []
+        if len(shape) != 3 or config.task != "classification":
+            raise UnsupportedError("workload.loader_source=digits: digits need a classification of images as model")
+        self._shape = shape
+        images, self._targets = handwritten()
+        self._images = (images - images.mean()) / images.std()
+
+    def __getitem__(self, index: int) -> Sample:
+        index %= len(self._images)
+        enlarged = nn.functional.interpolate(self._images[index, None, None], size=self._shape[1:])
+        return enlarged[0].expand(*self._shape), self._targets[index]
 
 
 class Mapped(Dataset[Sample]):

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -11,13 +11,16 @@ from typing import Any, Literal
 from mfulab.core.errors import ConfigurationError, UnsupportedError, unknown
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
-from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find
+from mfulab.device.datasheets import Datasheet, UnknownDeviceError, datasheets, find, normalised
+from mfulab.flops.count import CountError
 from mfulab.flops.memory import STATE_BYTES, Optimizer, inference_peak_bytes, training_memory, training_peak_bytes
 from mfulab.mfu.models import model_config
+from mfulab.models.build import ModelError
+from mfulab.models.counted import count_model
 from mfulab.models.work import check
 
-FORMATS = {**{name: (name, False) for name in ("fp32", "bf16", "fp16")}, "amp_bf16": ("bf16", True)}
-FORMATS["amp_fp16"] = ("fp16", True)
+PRECISIONS = ("fp32", "bf16", "fp16", "amp_bf16", "amp_fp16")
+FORMATS = {name: (name.removeprefix("amp_"), name.startswith("amp_")) for name in PRECISIONS}
 # torch gives cuBLAS 32 MiB on Hopper for each thread that multiplies: forward's, and the backward pass's
 # (ATen/cuda/CublasHandlePool.cpp). Of other devices it was not compared with a measured peak.
 HOPPER, WORKSPACE_BYTES = "9.0", 32 << 20
@@ -63,7 +66,7 @@ def fits(
         model: a name in `config/model/`, a YAML file like those, or what stands in one.
         batch_size: samples of a step.
         optimizer: adam, adamw, adam_8bit or sgd.
-        device: its name as a driver reports it, or its PCI id.
+        device: its name as a driver reports it, its datasheet's name, or its PCI id.
         precision: fp32, bf16 or fp16 for everything; amp_bf16 or amp_fp16 for autocast over fp32 weights.
         sequence_length: tokens a sample; the model's own where not given.
         checkpointing: whether each block is recomputed in the backward pass.
@@ -73,23 +76,30 @@ def fits(
     built or counted.
     """
     config = model_config(model, sequence_length=sequence_length)
-    for name, value, choices in (("precision", precision, FORMATS), ("optimizer", optimizer, STATE_BYTES)):
-        if value not in choices:
-            raise unknown(name, value, choices)
-    if mode not in ("training", "inference"):
-        raise unknown("mode", mode, ("training", "inference"))
+    choices: dict[str, Collection[str]] = {
+        "precision": FORMATS,
+        "optimizer": STATE_BYTES,
+        "mode": ("training", "inference"),
+    }
+    for name, value in (("precision", precision), ("optimizer", optimizer), ("mode", mode)):
+        if value not in choices[name]:
+            raise unknown(name, value, choices[name])
     if batch_size < 1:
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
     check(config, sequence_length, 1, [mode])
-    sheet, capacity = _device(device)
+    sheet = _datasheet(device)
 
     @cache
-    def told(size: int) -> Fit:
-        counted = _counted(config, size, sequence_length, checkpointing, mode)
-        return _fit(config, counted, (size, sequence_length), (sheet, capacity), optimizer, precision, mode)
+    def fit(size: int) -> Fit:
+        try:
+            counted = count_model(config, size, sequence_length, checkpointing=checkpointing, mode=mode)
+        except (ModelError, CountError, UnsupportedError) as error:
+            raise ConfigurationError(" ".join(str(error).split())) from error
+        return _fit(config, counted, size, sequence_length, sheet, optimizer, *FORMATS[precision], mode == "training")
 
+    asked = fit(batch_size)
     return replace(
-        told(batch_size), largest_batch=largest_batch(lambda size: told(size).peak_bytes, capacity, batch_size)
+        asked, largest_batch=largest_batch(lambda size: fit(size).peak_bytes, asked.capacity_bytes, batch_size)
     )
 
 
@@ -103,75 +113,65 @@ def largest_batch(peak_bytes: Callable[[int], int], capacity: int, first: int) -
         here = peak_bytes(guess)
         fitting, failing = (guess, failing) if here <= capacity else (fitting, guess)
         if failing - fitting <= 1:
-            return fitting
-        if step >= SECANTS:
-            guess = (fitting + failing) // 2
-            continue
+            break
         other = 2 * first if guess == first else first
         slope = max(1.0, (here - peak_bytes(other)) / (guess - other))
-        wanted = math.floor(guess + (capacity - here) / slope)
-        guess = min(max(wanted if wanted != guess else guess + 1, fitting + 1), failing - 1)
-    raise AssertionError
+        secant = math.floor(guess + (capacity - here) / slope)
+        guess = secant if step < SECANTS else (fitting + failing) // 2
+        guess = min(max(guess, fitting + 1), failing - 1)
+    return fitting
 
 
-def _device(device: str) -> tuple[Datasheet, int]:
+def _datasheet(device: str) -> Datasheet:
+    """The datasheet of a device. Raises ConfigurationError, with the choices and their memory where there are some."""
     try:
         sheet = find(device)
     except UnknownDeviceError as error:
-        raise ConfigurationError(f"device={device}: {error}") from error
+        words = {*normalised(device).split()}
+        alike = [each for each in datasheets() if words and words <= {*normalised(each.device).split()}]
+        choices = ", ".join(f"{each.device} ({each.memory_gb:g} GB)" for each in alike if each.memory_gb)
+        raise ConfigurationError(f"device={device}: {f'choose one of {choices}' if choices else error}") from error
     if sheet.memory_gb is None:
         raise ConfigurationError(f"device={device}: the datasheet prints no memory")
-    return sheet, round(sheet.memory_gb * 1e9)
-
-
-def _counted(config: ModelConfig, size: int, length: int | None, checkpointing: bool, mode: Any) -> Any:
-    from mfulab.flops.count import CountError
-    from mfulab.models.build import ModelError
-    from mfulab.models.counted import count_model
-
-    try:
-        return count_model(config, size, length, checkpointing=checkpointing, mode=mode)
-    except (ModelError, CountError, UnsupportedError) as error:
-        raise ConfigurationError(" ".join(str(error).split())) from error
+    return sheet
 
 
 def _fit(
     config: ModelConfig,
     counted: Any,
-    samples: tuple[int, int | None],
-    on: tuple[Datasheet, int],
+    size: int,
+    length: int | None,
+    sheet: Datasheet,
     optimizer: Optimizer,
-    precision: str,
-    mode: str,
+    format_name: str,
+    autocast: bool,
+    training: bool,
 ) -> Fit:
-    (size, length), (sheet, capacity), (name, autocast) = samples, on, FORMATS[precision]
-    element, count = int(ELEMENT_BYTES[name]), counted.count
+    element, count = int(ELEMENT_BYTES[format_name]), counted.count
     tensors = list(counted.model.parameters())
     parameters = sum(each.numel() for each in tensors)
-    trainable = sum(each.numel() for each in tensors if each.requires_grad)
-    training = mode == "training"
+    trainable = sum(each.numel() for each in tensors if each.requires_grad) if training else 0
+    about: dict[str, Any] = {"element_bytes": element, "autocast": autocast}
     held = training_memory(
         parameters,
-        trainable=trainable if training else 0,
-        element_bytes=element,
-        autocast=autocast,
+        trainable=trainable,
         optimizer=optimizer,
         activation_elements=count.saved.elements if training else 0,
         activation_fixed_bytes=count.saved.fixed_bytes if training else 0,
+        **about,
     )
-    known: dict[str, Any] = {"element_bytes": element, "autocast": autocast}
     alive = 4 * count.peak.elements, count.peak.fixed_bytes
     if training:
-        copies = int(optimizer != "sgd")  # torch's default, foreach, updates all parameters at once
-        peak = training_peak_bytes(parameters, trainable, *alive, **known, optimizer=optimizer, optimizer_copies=copies)
+        about |= {"optimizer": optimizer, "optimizer_copies": int(optimizer != "sgd")}  # torch updates all at once
+        peak = training_peak_bytes(parameters, trainable, *alive, **about)
     else:
-        peak = inference_peak_bytes(parameters, *alive, **known)
+        peak = inference_peak_bytes(parameters, *alive, **about)
     if config.vocabulary_size is None:
         inputs = size * math.prod(config.input_shape or ()) * element
     else:  # int64, and as many targets
         inputs = size * (length or config.sequence_length or 1) * 8 * (1 + (config.task == "language_modeling"))
     workspace = WORKSPACE_BYTES * (1 + training) if sheet.architecture == HOPPER else None
-    peak += inputs + (workspace or 0)
+    peak, capacity = peak + inputs + (workspace or 0), round((sheet.memory_gb or 0) * 1e9)
     return Fit(
         model=config.name,
         device=sheet.device,

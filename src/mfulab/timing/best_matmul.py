@@ -227,18 +227,20 @@ def _typical(rates: list[float], device: torch.device) -> float:
     return max(rates) if device.type == "cpu" else Stats(rates).median
 
 
-def sweep_triad(device: torch.device, search: Search | None = None) -> list[dict[str, Any]]:
-    """Samples of the bandwidth of a[i] = b[i] + s·c[i] in 10⁹ byte/s, three fp32 streams counted."""
+def sweep_triad(device: torch.device, search: Search | None = None, limit_s: float = math.inf) -> list[dict[str, Any]]:
+    """Samples of the bandwidth of a[i] = b[i] + s·c[i] in 10⁹ byte/s, three fp32 streams counted; one at least, of
+    which none begins after `limit_s`."""
     search = search or CAREFUL[device.type]
     length = triad_length(device)
-    a, b, c = (torch.randn(length, device=device) for _ in range(3))
+    # Drawing a gigabyte takes a CPU seconds, and what it adds takes no other time for it.
+    a, b, c = ((torch.randn if is_gpu(device) else torch.ones)(length, device=device) for _ in range(3))
     moved = 3 * length * a.element_size()
     clock, read_mhz, on_gpu = clock_for(device), clock_reader(device), is_gpu(device)
     triad = partial(torch.add, b, c, alpha=3.0, out=a)
     return [
         {"elements": length, "time_s": sample.time_s, "gb_s": moved / sample.time_s / 1e9}
         | ({"clock_mhz": sample.clock_mhz} if on_gpu else {})
-        for sample in _repeat(triad, clock, search.sample_s, search.triads, read_mhz)
+        for sample in _repeat(triad, clock, search.sample_s, search.triads, read_mhz, limit_s)
     ]
 
 
@@ -266,7 +268,9 @@ def _repeat(
     sample_s: float,
     samples: int,
     frequency_mhz: Callable[[], float | None] = lambda: None,
+    limit_s: float = math.inf,
 ) -> list[Sample]:
+    until = time.perf_counter() + limit_s
     for _ in range(2):
         clock.synchronise()
         began = time.perf_counter()
@@ -274,7 +278,7 @@ def _repeat(
         clock.synchronise()
         once = time.perf_counter() - began
     found: list[Sample] = []
-    for _ in range(samples):
+    while len(found) < samples and (not found or time.perf_counter() < until):
         # Where a neighbour came meanwhile, as many calls as before would take many times as long.
         calls = max(1, round(sample_s / max(found[-1].time_s if found else once, 1e-7)))
         clock.mark()

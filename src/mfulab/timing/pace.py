@@ -34,7 +34,9 @@ SHORT: ByKind[dict[str, dict[str, float]]] = ByKind(
         "bench_matmul": {"windows": 2, "window_time_s": 0.05, "warm_up_time_s": 0.1, "patience_s": 0.1},
     },
 )
-TRACED_SHORT_S = 0.02  # a launch-bound step of so long holds some thousand operators: a second of reading them
+# Of a launch-bound step each millisecond holds a hundred operators: 50 ms of reading them. A GPU's shares are its
+# kernels' time ÷ the untraced step, which one traced step tells.
+TRACED_SHORT_S = 0.006
 
 
 def is_short(device: str, timing: TimingConfig) -> bool:

@@ -116,30 +116,24 @@ def in_rounds(
     `measure` takes a run, and whether the new goes first; `now` tells seconds, and `say` gets a line a round.
     """
     pairs: dict[Run, list[Pair]] = {run: [] for run in runs}
-    took_s = dict.fromkeys(runs, 0.0)
-    began = now()
-    left, compared = list(runs), judge(pairs, reasons, noticeable)
+    took_s, began, left = dict.fromkeys(runs, 0.0), now(), list(runs)
+    compared = judge(pairs, reasons, noticeable)
     for number in range(rounds):
         spent = f"{len(left)} of {len(runs)} runs, {(now() - began) / 60:.1f} of {minutes:g} min"
         say(f"round {number + 1} of at most {rounds}: {spent}")
-        fitting = 0
+        is_late = True
         for run in sorted(left, key=lambda run: turn("/".join(run), number)):
-            if (start := now()) - began + took_s[run] > 60 * minutes:
-                continue
-            pairs[run].append(measure(run, bool(number % 2)))
-            took_s[run] = max(took_s[run], now() - start)
-            fitting += 1
-        if fitting and number + 1 < rounds and number + 1 not in LOOKS:
+            if (start := now()) - began + took_s[run] <= 60 * minutes:
+                pairs[run].append(measure(run, bool(number % 2)))
+                took_s[run], is_late = max(took_s[run], now() - start), False
+        if not is_late and number + 1 < rounds and number + 1 not in LOOKS:
             continue
         late = dict.fromkeys((run for run in runs if not pairs[run]), "the minutes were over before its first pair")
         compared = judge(pairs, {**reasons, **late}, noticeable)
         # A run that cannot be measured stays so.
-        left = [
-            (each.step, each.run)
-            for each in compared
-            if is_open(each, noticeable) or (each.verdict == "not comparable" and not number)
-        ]
-        if not left or not fitting:
+        lacking = [each for each in compared if each.verdict == "not comparable" and not number]
+        left = [(each.step, each.run) for each in compared if each in lacking or is_open(each, noticeable)]
+        if not left or is_late:
             break
     return compared
 
@@ -154,12 +148,12 @@ def judge(
     """
     both = {run: [(old, new) for old, new in several if old and new] for run, several in pairs.items()}
     ratios = {run: [new / old for old, new in several] for run, several in both.items()}
-    several = [each for each in ratios.values() if len(each) > 1]
-    usual = usual_variance([(statistics.variance(map(math.log, each)), len(each) - 1) for each in several])
+    logarithms = [[math.log(ratio) for ratio in each] for each in ratios.values() if len(each) > 1]
+    usual = usual_variance([(statistics.variance(each), len(each) - 1) for each in logarithms])
     compared = []
     for run in pairs:
         if not both[run]:
-            because = (reasons or {}).get(run, "") or "no pair has both times"
+            because = (reasons or {}).get(run) or "no pair has both times"
             compared.append(Compared(*run, "not comparable", because=because))
             continue
         old, new = (statistics.median(times) for times in zip(*both[run], strict=True))
@@ -167,8 +161,8 @@ def judge(
             because = "one pair has no confidence interval: more rounds are needed"
             compared.append(Compared(*run, "ambiguous", old, new, ratios[run][0], because=because))
         else:
-            ratio, *bounds = ratio_of(ratios[run], usual)
-            compared.append(decided(run, old, new, ratio, (bounds[0], bounds[1]), noticeable))
+            ratio, low, high = ratio_of(ratios[run], usual)
+            compared.append(decided(run, old, new, ratio, (low, high), noticeable))
     return compared
 
 
@@ -208,11 +202,11 @@ def _outside(count: int) -> int:
 
 def is_open(compared: Compared, noticeable: float) -> bool:
     """True for a run that further pairs may decide: as `judge` says, with the interval that an early look asks for."""
-    if compared.ratio is None or compared.ratio_low is None or compared.ratio_high is None:
+    ratio, ends = compared.ratio, (compared.ratio_low, compared.ratio_high)
+    if ratio is None or None in ends:
         return compared.verdict == "ambiguous"
-    ends = (compared.ratio_low, compared.ratio_high)
-    low, high = (compared.ratio * (end / compared.ratio) ** EARLY for end in ends)
-    return verdict_of(compared.ratio, low, high, noticeable)[0] == "ambiguous"
+    low, high = (ratio * (end / ratio) ** EARLY for end in ends if end is not None)
+    return verdict_of(ratio, low, high, noticeable)[0] == "ambiguous"
 
 
 def decided(

@@ -25,7 +25,7 @@ from mfulab.tracing.attribution import attribute
 from mfulab.tracing.events import read
 from mfulab.tracing.modules import Module, Spans, by_module
 from mfulab.tracing.shares import OF_KERNELS, OF_OPERATORS, readings
-from mfulab.tracing.trace import MODULE, TraceError
+from mfulab.tracing.trace import MODULE, Trace, TraceError
 from mfulab.tracing.window import STEPS, annotation, windows
 
 Row = dict[str, object]
@@ -51,9 +51,14 @@ class TracedPass:
             shutil.copyfileobj(source, to)
 
     @functools.cached_property
+    def trace(self) -> Trace:
+        """The trace, read once. Raises TraceError if it is none."""
+        return read(self.saved)[0]
+
+    @functools.cached_property
     def analysis(self) -> Analysis:
         """Time of the traced steps by kind. Raises TraceError if the trace lacks it."""
-        return analyse(trace := read(self.saved)[0], windows(trace)[0])
+        return analyse(self.trace, windows(self.trace)[0])
 
     @functools.cached_property
     def saved(self) -> Path:
@@ -150,8 +155,7 @@ def trace_modules(step: Callable[[], object], device: torch.device, steps: int) 
 def modules_of(traced: TracedPass) -> list[Module]:
     """Times and FLOPs of a step of a traced pass, by module; none where the trace lacks them."""
     with contextlib.suppress(TraceError):
-        trace = read(traced.saved)[0]
-        window = windows(trace)[0]
+        trace, window = traced.trace, windows(traced.trace)[0]
         found, steps = by_module(trace, attribute(trace), window, Spans(trace)), window.steps
         return [Module(one.path, one.calls // steps, one.time_ns // steps, one.flops // steps) for one in found]
     return []

@@ -302,6 +302,16 @@ def test_the_reports_rows_are_planned_or_all():
         planned("experiment=miniature", "report.rows=mine")
 
 
+def test_a_recording_alone_is_shown_without_a_run():
+    shown = planned("experiment=miniature", "report.recorded=amd-epyc-2c", "report.text=kernels")
+    assert (shown.runs, shown.recorded, shown.text) == ([], "amd-epyc-2c", "kernels")
+    assert planned("experiment=miniature").runs
+    with pytest.raises(ConfigurationError, match=r"report\.recorded=amd: unknown. Choices: amd-epyc-2c, nvidia"):
+        planned("experiment=miniature", "report.recorded=amd")
+    with pytest.raises(ConfigurationError, match=r"report\.text=labs.*kernels"):
+        planned("experiment=miniature", "report.text=labs")
+
+
 def test_the_reports_language_is_no_part_of_any_run():
     english, korean = planned("experiment=miniature"), planned("experiment=miniature", "report.language=ko")
     assert (english.language, korean.language) == ("en", "ko")
@@ -350,6 +360,8 @@ def test_shapes():
     [
         ("experiment=quikstart", ["experiment=quikstart", "Did you mean quickstart"]),
         ("precision=fp12", ["precision=fp12", "bf16", "fp32"]),
+        ("device=H100", ["device=H100: give its kind. hardware=", "Choices: auto, cpu, cuda, mps."]),
+        ("device=gpu", ["device=gpu: unknown."]),
         ("model=resnet19", ["model=resnet19", "Did you mean resnet18"]),
         ("batch_size=0", ["batch_size=0", "greater than 0"]),
         ("budget_min=0", ["budget_min=0", "greater than 0"]),

@@ -38,6 +38,20 @@ def test_formats_and_batches_are_the_device_s(here, best, batches):
     assert {m["precision"]["name"] for m in matmuls} == {best, "fp32"}
 
 
+P100 = (("fp16", "bf16", "tf32", "fp8"), 17.1e9)
+
+
+@pytest.mark.parametrize(("here", "best"), [(H200, "bf16"), (T4, "fp16"), (P100, None)])
+def test_a_rung_on_tensor_cores_is_there_where_they_are(here, best):
+    found = planned(*here)
+    rungs = [config for config in of(found, "bench_matmul") if config["kernel"]["name"] == "cuda_wmma"]
+    assert [(config["precision"]["name"], int(config["size"])) for config in rungs] == (
+        [(best, 1024), (best, 4096)] if best else []
+    )
+    because = {each["because"] for each in found.excluded if each["run"].startswith("kernel=cuda_wmma")}
+    assert any("no tensor cores" in reason for reason in because) == (best is None), because
+
+
 def test_it_stands_in_for_quickstart_on_a_gpu_alone(tmp_path):
     def name(**given):
         return load.load({"experiment": "quickstart", **given}, results=tmp_path).plans[0].experiment

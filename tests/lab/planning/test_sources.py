@@ -255,8 +255,8 @@ def test_texts_decide_figures_and_page_and_no_table_or_measurement():
 def test_templates_decide_the_page_alone():
     templates = {path.name for path in (sources.PACKAGE / "lab/report/page/templates").iterdir()}
     page = data("mfulab.lab.report.page.document")
-    # The page explains columns, which the data dictionary describes.
-    assert page - templates == data("mfulab.lab.report.figures") | {"other_columns.csv"}
+    # The page explains columns, which the data dictionary describes, and conventions.
+    assert page - templates == data("mfulab.lab.report.figures") | {"conventions.yaml", "other_columns.csv"}
     assert page & templates == templates
 
 

@@ -1,5 +1,6 @@
 """Claims of sentences, each computed again from the rows that it is about: recorded ones, made faster and slower."""
 
+import itertools
 import json
 import os
 import re
@@ -81,8 +82,19 @@ def of_two(tables: frames.Tables) -> frames.Tables:
     return made
 
 
+def with_gpu(tables: frames.Tables) -> frames.Tables:
+    """The tables as if the recorded GPU had the CPU's sizes, fifty times as fast beside copies."""
+    cpu, gpu = (
+        tables["environment"].loc[tables["environment"]["device"] == kind, "hardware"] for kind in ("cpu", "cuda")
+    )
+    here = tables["matmul"][tables["matmul"]["hardware"].isin(cpu)]
+    copies = {"host_to_device_s": 3e-5, "device_to_host_s": 3e-5}
+    there = here.assign(hardware=gpu.iloc[0], time_s=here["time_s"] / 50, **copies)
+    return {**tables, "matmul": pd.concat([here, there], ignore_index=True)}
+
+
 # Tables in which a figure has rows that no recording has.
-OTHERWISE = {"energy_efficiency": with_energy, "equal_devices": of_two}
+OTHERWISE = {"crossover": with_gpu, "energy_efficiency": with_energy, "equal_devices": of_two}
 
 
 def near(one: float, other: float) -> bool:
@@ -134,11 +146,11 @@ def steps_to_pay(row: pd.Series, steps: float, saved: float) -> bool:
     return enough and (steps == 1 or (steps - 1) * saved < row["compile_s"] * (1 + 1e-6))
 
 
-def end_to_end(rows: pd.DataFrame, size: int) -> bool:
-    """From this size on a GPU wins at every size that both were measured at."""
-    gpu = rows[rows["host_to_device_s"].notna() & rows["host_s"].notna() & (rows["n"] >= size)]
-    parts = list(figures.modules()["transfers"].PARTS)
-    return bool((gpu[parts].sum(axis=1) < gpu["host_s"]).all())
+def end_to_end(rows: pd.DataFrame, size: int, column: str = "whole_s") -> bool:
+    """From this size on a GPU wins at every size that both were measured at, and not at the one before."""
+    cpu, gpu = (rows[rows["side"] == side].set_index("n") for side in ("cpu", "gpu"))
+    faster = (gpu[column] < cpu["whole_s"])[cpu.index.intersection(gpu.index)].sort_index()
+    return bool(faster[faster.index >= size].all() and not faster[faster.index < size].tail(1).any())
 
 
 def besides(rows: pd.DataFrame, told: pd.Series) -> bool:
@@ -392,7 +404,14 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         and said["small"]["machine"] == said["large"]["machine"]
         and all(besides(rows, said[end]) for end in ("small", "large"))
     ),
-    ("transfers", "wins"): lambda rows, said: end_to_end(rows, int(said["size"])),
+    ("crossover", "wins"): lambda rows, said: end_to_end(rows, int(said["size"])),
+    ("crossover", "kernel_wins"): lambda rows, said: end_to_end(rows, int(said["size"]), "time_s"),
+    ("latency_pyramid", "finding"): lambda rows, said: near(
+        said["factor"], rows["time_per_access_s"].max() / rows["time_per_access_s"].min()
+    ),
+    ("latency_pyramid", "step"): lambda rows, said: near(
+        said["factor"], max(slow / fast for fast, slow in itertools.pairwise(sorted(rows["time_per_access_s"])))
+    ),
     ("utilization_ladder", "finding"): lambda rows, said: (
         near(
             said["worst"]["utilization_percent"] - said["worst"]["mfu_percent"],

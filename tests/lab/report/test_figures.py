@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -38,6 +39,7 @@ from mfulab.lab.report.figures import (
     time_by_batch_size,
     utilization_ladder,
 )
+from mfulab.lab.runtime import forked
 
 TWENTY = tuple(
     f"{kind}_{size}" for kind in ("resnet", "transformer", "mixer", "lstm") for size in (18, 34, 50, 101, 152)
@@ -509,7 +511,7 @@ def test_a_hundred_thousand_points_are_one_picture(few):
 
 
 def test_figures_are_written_alone_and_stale_ones_removed_with_the_reason(few, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(frames, "read", lambda folder, wanted: (few, ["profile.csv: 3 columns are missing"]))
+    monkeypatch.setattr(frames, "read", lambda folder: (few, ["profile.csv: 3 columns are missing"]))
     (tmp_path / "execution_speed.svg").write_text("stale")
     assert main(["figures", "--out", str(tmp_path), "--only", "ceilings", "execution_speed"]) == 1
     assert "execution_speed: profile.csv: 3 columns are missing" in capsys.readouterr().err
@@ -643,3 +645,23 @@ def test_a_figure_is_its_module_and_its_words(page, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "most_memory.svg").read_text().count("data-run") == 5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely with the libraries loaded")
+def test_figures_with_data_are_listed_and_drawn_ahead_by_all_cores_and_placed_without_a_table(
+    tmp_path, monkeypatch, one_figure
+):
+    measured(tmp_path, report_rows.CPU, models=("resnet18",))
+    monkeypatch.setenv(figures.SOCKET, str(tmp_path / "worker/socket"))
+    monkeypatch.setattr(forked, "usable_cores", lambda: figures.FEW_CORES)
+    [name] = figures.modules()
+    known = {"silent": SimpleNamespace(rows=lambda tables: pd.DataFrame()), name: figures.modules()[name]}
+    monkeypatch.setattr(figures, "modules", lambda: known)
+    listed, drawn = tmp_path / "listed", tmp_path / "drawn"
+    main(["figures", "--tables", str(tmp_path / "tables"), "--list", str(listed)])
+    assert listed.read_text() == f"{name}\n"
+    monkeypatch.setattr(frames, "read", lambda folder: pytest.fail("what was drawn ahead needs no table"))
+    main(["figures", "--tables", str(tmp_path / "tables"), "--out", str(drawn), "--only", name])
+    assert {path.suffix for path in drawn.iterdir()} >= {".svg"}
+    with pytest.raises(pytest.fail.Exception, match="needs no table"):
+        main(["figures", "--tables", str(tmp_path / "tables"), "--out", str(drawn), "--only", name])

@@ -22,7 +22,9 @@ CAN_BE_DOUBTED = {"profile", "matmul"}  # their rows hold intervals and flags
 NO_DOUBTS = {
     "ceilings",
     "counter_deviation",
+    "flops_by_layer",
     "known_truth",
+    "latency_pyramid",
     "memory_hierarchy",
     "number_formats",
     "quality",

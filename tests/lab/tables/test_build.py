@@ -306,6 +306,13 @@ def test_recorded_tables_are_joined_anew_and_marked(planned):
     assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / row["time_s"] / 1.1e12)
 
 
+def test_one_recording_of_several_can_be_read_alone():
+    reference = Path(__file__).parents[3] / "results/reference"
+    for recorded, expected in (("amd-epyc-2c", {"amd-epyc-2c"}), ("", {"amd-epyc-2c", "nvidia-h100-80gb-hbm3"})):
+        rows = build.collect(reference=reference, recorded=recorded).records["matmul"]
+        assert {row["hardware"] for row in rows} == expected
+
+
 def test_a_broken_line_of_a_recorded_table_is_left_out_and_named(tmp_path):
     folder = tmp_path / "reference/machine"
     folder.mkdir(parents=True)

@@ -1,6 +1,7 @@
 """Torch works after a window, whatever contexts opened and closed around and inside it; counts are right or empty."""
 
 import contextlib
+import os
 import threading
 import warnings
 
@@ -205,15 +206,16 @@ ANY = st.one_of(
     st.tuples(st.just("leave"), st.just("")),
     st.tuples(st.just("do"), st.sampled_from(ACTIONS)),
 )
+EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "8"))  # `make test ALL=1` takes 30
 
 
-@settings(max_examples=25)
+@settings(max_examples=EXAMPLES)
 @given(st.lists(ANY, max_size=4), st.lists(ANY, max_size=8), st.lists(ANY, max_size=4))
 def test_any_contexts_around_and_inside_a_window(before, body, after):
     run([*before, ("do", "open window"), *body * 3, ("do", "step"), *after])
 
 
-@settings(max_examples=25)
+@settings(max_examples=EXAMPLES)
 @given(
     st.lists(st.sampled_from(sorted(CONTEXTS)), max_size=2),
     st.sampled_from(["call", "train"]),

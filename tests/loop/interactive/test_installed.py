@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tomllib
 
+import pytest
 from packaging.requirements import Requirement
 from support.processes import HANGS_S
 from support.workflow_copy import ROOT
@@ -44,6 +45,7 @@ IMPORTED |= {"protobuf": "google.protobuf", "fonttools": "fontTools", "koreanize
 OF_TORCH = {"jinja2", "markupsafe"}
 
 
+@pytest.mark.slow
 def test_the_install_with_torch_measures_and_watches():
     names = {Requirement(text).name for text in PROJECT["optional-dependencies"]["pipeline"]}
     names -= {*OF_TORCH, "mfulab"}

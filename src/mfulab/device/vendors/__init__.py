@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from mfulab.core.errors import ConfigurationError
 from mfulab.device.samplers.reading import Reading, Sampler, Watched, sampler
 
 AT_END = {
@@ -25,7 +26,7 @@ def at_end(line: Callable[[], Mapping[str, float | None]], source: str, reason: 
     return {name: Reading(now[name], unit, source, reason=reason) for name, unit in AT_END.items()}
 
 
-class NoDeviceError(ValueError):
+class NoDeviceError(ConfigurationError, ValueError):
     """The device that was asked for is ambiguous or missing; the message says what to do."""
 
 

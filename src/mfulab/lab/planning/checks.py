@@ -13,10 +13,11 @@ from hydra.core.override_parser.types import Override, RangeSweep
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from mfulab.core.configs import put
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import read_text
+from mfulab.device.datasheets import typed_names
 from mfulab.lab.planning.keys import OPEN, Experiment, choices, group_model, groups
-from mfulab.lab.planning.runs import put
 from mfulab.measurements.registry import MEASUREMENTS
 
 MOST = 100_000  # values of one key, and runs of one measurement: more is a mistake
@@ -28,6 +29,7 @@ SHOWN = 80  # characters of a value in a message
 # Keys with one value for all runs.
 ONE = {"steps", "replicates", "ceiling_replicates", "short_processes", "budget_min", "hardware", "exclude"}
 ONE |= {"first", "on_gpu", "device", "device.name", "device.type", "report.language", "report.rows"}
+ONE |= {"report.text", "report.recorded"}
 
 
 def experiment_file(path: Path) -> None:
@@ -84,7 +86,7 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
         if says:
             raise ConfigurationError(f"{where}{override.input_line}: {says}")
         if key in names:
-            for choice in values_of(override):
+            for choice in choices_of(override):
                 check_choice(key, choice, folder, where)
             continue
         node: Any = config
@@ -101,6 +103,11 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
             parents += f"{part}."
         if not override.is_sweep_override() and "${" not in (text := override.get_value_element_as_str()):
             check_values(key, [plain(text)])
+
+
+def choices_of(override: Override) -> list[str]:
+    """The names that an override of a group gives, of which quotes are no part."""
+    return [value.strip("'\"") for value in values_of(override)]
 
 
 def values_of(override: Override) -> list[str]:
@@ -136,6 +143,9 @@ def plain(text: str) -> Any:
 def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None:
     """Raises ConfigurationError if `choice` is no option of `group`."""
     if choice not in (options := choices(folder, group)):
+        if group == "device" and any(f"{name}-".lower().startswith(f"{choice}-".lower()) for name in typed_names()):
+            says = "give its kind. hardware=… plans for another machine's: docs/clusters.md."
+            raise ConfigurationError(f"{where}device={choice}: {says} Choices: {', '.join(options)}.")
         raise unknown(f"{where}{group}", _short(choice), options)
 
 
@@ -207,6 +217,8 @@ def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> Config
     says = first["msg"].removeprefix("Value error, ").replace("Input should", "must").replace(" should ", " must ")
     if kind == "list_type":
         says = f"give a list: {key}=[{given}]" if key != "exclude" else "give a list of rules in the experiment's file"
+    if kind == "string_type":
+        says = f'give a text, in quotes where it could be a number: {where[-1]}: "123_456"'
     if kind == "string_pattern_mismatch":  # a reader of regular expressions is not presumed
         field = _find(model, where)[1]
         says = f"give {((field and field.description) or 'letters, digits, . _ and -').rstrip('.')}"

@@ -4,7 +4,7 @@ Composing costs 100 ms, so each option of a group is composed once, whatever is 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +24,7 @@ from mfulab.core.files import digests
 from mfulab.lab.planning import checks
 from mfulab.lab.planning.keys import OPEN, defaults, derived, groups
 
+DIGITS = re.compile(r"(?<![^,(\[\s])\d[\d_]*(?![^,)\]\s])")  # a word of them
 BY_HYDRA = re.compile(r"@package|\$\{|^defaults:", re.MULTILINE)  # in a file that only Hydra can compose
 
 
@@ -50,10 +51,10 @@ class Composition:
 def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool = True) -> list[Composition]:
     """Compositions of the experiments that `overrides` name (`experiment=a,b`). Raises ConfigurationError."""
     with _hydra(folder):
-        parsed = _parse(complete(overrides))
+        parsed = _parse([_named(override, groups(folder)) for override in complete(overrides)])
         if several := next((each.input_line for each in parsed if each.is_sweep_override() and not sweeps), None):
             raise ConfigurationError(f"{several}: several values. Add -m to sweep over them.")
-        names = [name for each in parsed if each.key_or_group == "experiment" for name in checks.values_of(each)]
+        names = [name for each in parsed if each.key_or_group == "experiment" for name in checks.choices_of(each)]
         rest = [each for each in parsed if each.key_or_group != "experiment"]
         for name in names:
             checks.check_choice("experiment", name, folder)
@@ -73,6 +74,12 @@ def complete(overrides: Sequence[str]) -> list[str]:
             override = f"steps=[{override.partition('=')[2]}]"  # one measurement, or several with commas, are a list
         result.append(f"++{override}" if is_open and override[0] not in "+~" else override)
     return result
+
+
+def _named(override: str, names: Collection[str]) -> str:
+    """Quotes digits that name a choice of the groups `names`, which Hydra would read as a number."""
+    key, equals, value = override.partition("=")
+    return key + equals + (DIGITS.sub(r"'\g<0>'", value) if key in names else value)
 
 
 @contextmanager
@@ -123,11 +130,10 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
 
     expanded: dict[str, list[Value]] = {}
     for key, override in axes.items():
-        values = checks.values_of(override)
         if key in groups(folder):
-            expanded[key] = _options(key, values, [*chosen, *own], choices["experiment"], folder)
+            expanded[key] = _options(key, checks.choices_of(override), [*chosen, *own], choices["experiment"], folder)
         elif override.is_sweep_override() or "." not in key or override in sweep:  # a user's own one is in the base
-            expanded[key] = [Value(value, checks.plain(value)) for value in values]
+            expanded[key] = [Value(value, checks.plain(value)) for value in checks.values_of(override)]
     no_runs = ("report.", "budget_min")
     given = [str(each.input_line) for each in overrides if not each.get_key_element().startswith(no_runs)]
     for key, swept in expanded.items():
@@ -155,7 +161,7 @@ def _options(group: str, names: Sequence[str], overrides: Sequence[str], experim
             if shared is not None and (name in lines or not BY_HYDRA.search(path.read_text(encoding="utf-8"))):
                 content = OmegaConf.to_container(OmegaConf.merge(shared, lines.get(name) or _loaded(path)))
         if content is None:
-            content = _plain(compose("config", overrides=[*overrides, f"{group}={name}"]))[group]
+            content = _plain(compose("config", overrides=[*overrides, f"{group}='{name}'"]))[group]
         found.append(Value(name, content))
     return found
 

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,11 @@ class Sweep:
         """Seconds that the runs in these folders and the page will take, so many at a time."""
         sweep = budget.Budget(self._plan(len(folders)), {})
         return worker_s(self._plans) + sum(map(sweep.predicted_s, folders)) / at_once + sweep.plan["finish_s"]
+
+    def held_s(self, devices: Mapping[str, int]) -> float:
+        """Seconds of a device that the runs in these folders take, each on so many, where each imports by itself."""
+        sweep, imports_s = budget.Budget(self._plan(len(devices)), {}), worker_s(self._plans)
+        return sum(count * (imports_s + sweep.predicted_s(folder)) for folder, count in devices.items())
 
 
 def cost(run: Run, always: bool) -> dict[str, Any]:

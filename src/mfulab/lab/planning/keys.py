@@ -19,6 +19,7 @@ from mfulab.core.groups import SLUG, Closed
 from mfulab.core.language import LANGUAGES
 from mfulab.core.replicates import MOST_REPLICATES
 from mfulab.device.vendors import kinds
+from mfulab.measurements.published import RECORDINGS
 from mfulab.measurements.registry import MEASUREMENTS, machine
 
 KERNELS = Path(mfulab.__file__).parent / "kernels"
@@ -28,6 +29,14 @@ OPEN = ("model.arguments", "device.peak_tflop_s")
 SET_BY_PLANNING = {"name", "target", "digest", "installed", "replicate", "path", "trace_peaks"}
 
 
+def recording(name: str) -> str:
+    """The name of a recorded machine as given. Raises ValueError for one that is not there."""
+    names = sorted(path.parent.name for path in RECORDINGS.glob("*/recording.json"))
+    if name not in names:
+        raise ValueError(f"unknown. Choices: {', '.join(names) or f'none in {RECORDINGS}/'}")
+    return name
+
+
 class Report(Closed):
     """Options of the report: no part of a run, so a change measures nothing."""
 
@@ -35,6 +44,12 @@ class Report(Closed):
     rows: Literal["planned", "all"] = Field(
         "planned",
         description="Rows on the page: of the requested experiments and recorded machines, or all measured here.",
+    )
+    text: Literal["lab", "kernels", "optimise", "hardware", "accounting"] | None = Field(
+        None, description="Text of the seminar whose figures `snakemake figures` draws, as slides in each language."
+    )
+    recorded: Annotated[str, AfterValidator(recording)] | None = Field(
+        None, description="Recording that is shown alone, without measuring: a folder of results/reference/."
     )
 
 

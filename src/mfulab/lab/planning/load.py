@@ -10,16 +10,18 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from mfulab.core.data import SHIPPED
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests, read_text, write_json
 from mfulab.device import is_gpu, kind_of
 from mfulab.device.emulation import emulated_here
-from mfulab.device.identity import NoDeviceError, check, hardware_slug, memory_bytes, resolve
+from mfulab.device.identity import check, hardware_slug, memory_bytes, resolve
 from mfulab.lab.planning.runs import Plan, plan, trace_files
 from mfulab.lab.planning.sources import PACKAGE, locate
 from mfulab.measurements.published import PUBLISHED
 
-CONFIG = Path("config")
+IS_CHECKOUT = Path("scripts/run.py").is_file()  # else only `mfulab run` is of use, by what the package ships
+CONFIG = Path("config") if IS_CHECKOUT else SHIPPED
 RESULTS = Path("results")
 PLANS = TypeAdapter(list[Plan])
 # Code that plans are made by, in the package; kernels are among the choices, found by their modules.
@@ -83,14 +85,11 @@ def _hydra_value(value: Any) -> str:
 def place(base: Mapping[str, Any]) -> tuple[str, str, Mapping[str, str], float | None]:
     """(hardware slug, device type, emulated formats with the reasons, a GPU's bytes or None) of a composed config."""
     hardware, device = base["hardware"], base["device"]["type"]
-    try:
-        check(device)
-        if hardware:
-            return hardware, device.replace("auto", kind_of(hardware)), {}, None
-        kind = resolve(device)
-        return hardware_slug(device), kind, emulated_here(kind), memory_bytes(kind)
-    except NoDeviceError as error:
-        raise ConfigurationError(str(error)) from error
+    check(device)
+    if hardware:
+        return hardware, device.replace("auto", kind_of(hardware)), {}, None
+    kind = resolve(device)
+    return hardware_slug(device), kind, emulated_here(kind), memory_bytes(kind)
 
 
 def _fingerprint(overrides: Sequence[str], folder: Path) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from mfulab.core.configs import StepConfig
+from mfulab.core.configs import StepConfig, put
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, digest, found_files
 from mfulab.core.formats import format_name
@@ -80,6 +80,8 @@ class Plan:
     seed: int = 0  # of the order in which replicates are measured
     time_limit_s: float = 0  # of runs of whose config it is no part; 0: the default
     shown: str = "planned"  # by the report: these runs, or all that were ever measured
+    text: str | None = None  # of the seminar, whose slides are drawn
+    recorded: str | None = None  # machine that the report shows alone, without a run
     budget_min: float | None = None  # of wall time; no run reads it
     first: Sequence[Sequence[str]] = ()  # folders of the runs that each rule of the key `first` holds for
 
@@ -101,7 +103,8 @@ def plan(
 ) -> Plan:
     """Expands a composed experiment into validated runs on a device of kind `device`. Raises ConfigurationError."""
     planner, base = _Planner(composed, hardware, device, emulated, memory_bytes), composed.base
-    for step in base["steps"]:
+    report = base["report"]
+    for step in () if report.get("recorded") else base["steps"]:
         for labels, dotted, content in planner.combinations(step):
             planner.add(step, labels, dotted, content)
     if planner.runs:
@@ -109,11 +112,13 @@ def plan(
     limits = [value.content for value in composed.axes.get("timing.time_limit_s", ())]
     return Plan(
         *(composed.experiment, hardware, list(planner.runs.values()), list(planner.excluded.values())),
-        language=base["report"]["language"],
+        language=report["language"],
         overrides=composed.overrides,
         seed=0 if "seed" in composed.axes else base.get("seed", 0),
         time_limit_s=max(limits or [base.get("timing", {}).get("time_limit_s", 0)]),
-        shown=base["report"]["rows"],
+        shown=report["rows"],
+        text=report.get("text"),
+        recorded=report.get("recorded"),
         budget_min=base.get("budget_min") and float(f"{base['budget_min']:g}"),  # as rows quote it
         first=list(planner.first.values()),
     )
@@ -222,15 +227,6 @@ class _Planner:
                 text = json.dumps(content, indent=1, sort_keys=True) + "\n"
                 self.runs[folder] = Run(step, run, folder, text, needs or {}, measured.get("_target_"))
         return f"{place}/{name}"
-
-
-def put(content: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key on copies of the mappings it passes, which other combinations share."""
-    *path, last = key.split(".")
-    for part in path:
-        content[part] = dict(content[part])
-        content = content[part]
-    content[last] = value
 
 
 def _format(precision: Mapping[str, Any]) -> str | None:

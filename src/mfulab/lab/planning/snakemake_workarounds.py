@@ -6,9 +6,12 @@ import os
 import signal
 import sys
 import threading
+from argparse import ArgumentParser
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from snakemake.logging import logger
 
 from mfulab.lab.runtime import lifetime
 
@@ -50,7 +53,10 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
             for row in lab.complete_rows:
                 workflow.persistence._unmark_incomplete(row)
         keep_no_default_rate(workflow.scheduling_settings)
-        return execute(executor_plugin, *arguments, **options)
+        done = execute(executor_plugin, *arguments, **options)
+        if is_dry:
+            logger.info(lab.outlook(workflow.dag))
+        return done
 
     def unlock_both() -> None:
         lab.clear_lock()
@@ -79,6 +85,18 @@ def keep_no_output_older(dag: Any) -> None:
         await check(job, outputs)
 
     dag.check_output_mtime = check_after_dating
+
+
+def name_missing_executor() -> None:
+    """Lets Snakemake say in one sentence which extra brings the executor of a profile, not list those that it has."""
+    refuse = ArgumentParser.error
+
+    def refuse_in_a_sentence(self: ArgumentParser, message: str) -> NoReturn:
+        if "invalid choice: 'slurm'" in message:
+            sys.exit('mfulab: executor=slurm needs a plugin of Snakemake: pip install ".[slurm]" in the checkout.')
+        refuse(self, message)
+
+    ArgumentParser.error = refuse_in_a_sentence  # type: ignore[method-assign]
 
 
 def leave_at_once(number: int, frame: Any) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, cannot_be_written, parse_csv, read_text, remove, write_text
+from mfulab.core.replicates import STANDS_IN
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device import system
 from mfulab.lab.planning.runs import Plan, Run
@@ -70,6 +71,7 @@ def state(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min:
 def write_run(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf) -> None:
     """Writes one run's config where it changed, after its finished results were moved aside or came back."""
     folder, before = results / run.folder, state(run, results, newest, budget_min)
+    remove(folder / STANDS_IN)
     if before is State.CUT:
         remove(folder / "row.csv")  # left by a crash; a row that says something always ends in a line
     if before in (State.KEPT, State.CUT):

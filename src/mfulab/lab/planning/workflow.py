@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
@@ -15,7 +16,7 @@ from typing import Any
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch, write_text
-from mfulab.core.language import Texts
+from mfulab.core.language import LANGUAGES, Texts
 from mfulab.core.language.quantities import duration
 from mfulab.core.measurement import Measurement
 from mfulab.core.replicates import previous, replicate_of, turn
@@ -68,10 +69,16 @@ class Workflow:
         self._states: dict[str, store.State] = {}
         self._scratch_folder: Path | None = None
         self.language = self.plans[0].language  # of page and figures: the first experiment's
+        text, recorded = self.plans[0].text, self.plans[0].recorded
+        self.slides = [f"reports/slides/{text}_{language}" for language in LANGUAGES] if text else []
+        self.recorded = ["--recorded", recorded] if recorded else []
         self.gpu = int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))  # held by what nothing runs beside
         self.planned_manifests = [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
         # Those whose finished rows are shown beside ours: other machines' of the same experiments, or all.
-        is_all, same = self.plans[0].shown == "all", {plan.experiment for plan in self.plans if self._runs}
+        is_all, same = (
+            self.plans[0].shown == "all" and not recorded,
+            {plan.experiment for plan in self.plans if self._runs},
+        )
         others = {str(path) for path in RESULTS.glob("*/plan/*.json") if is_all or path.stem in same}
         self.other_manifests = sorted(others - set(self.planned_manifests))
         # The option that also shows folders copied from machines without a plan.
@@ -108,6 +115,27 @@ class Workflow:
         goes_on = "ends it after" if seconds > most else "goes on measuring the least precise runs until"
         words = f"; budget_min={most / 60:g} {goes_on} {duration(most)}" if math.isfinite(most) else ""
         print(f"about {duration(seconds)}{words}", file=sys.stderr)
+
+    def outlook(self, dag: Any) -> str:
+        """Says how long a dry run's jobs would take, and what they would ask a cluster for; empty without any."""
+        batches, devices = defaultdict[Any, list[Any]](list), dict[str, int]()
+        for job in dag.needrun_jobs(exclude_finished=False):
+            if (folder := _folder(job.rule.name, job.wildcards_dict)) in self._runs:
+                batches[dag.get_job_group(job) or job].append(job.resources)
+                devices[folder] = job.resources.get("gpu", 0) if self.gpu else 1
+        if not batches:
+            return ""
+        longest = max(batches.values(), key=lambda batch: sum(asked["runtime"] for asked in batch))
+        asked = {
+            "time": sum(asked["runtime"] for asked in longest)
+        }  # one after the other: a device takes one at a time
+        for option, name in {"gpus": "gpu", "cpus-per-task": "cpus_per_task", "mem": "mem_mb"}.items():
+            asked[option] = max(each.get(name) or 0 for each in longest)
+        if not asked["mem"]:
+            return f"about {duration(self._sweep.estimate_s(list(devices)))} on this machine"
+        words = " ".join(f"--{option}={value}" for option, value in asked.items() if value)
+        hours = f"{self._sweep.held_s(devices) / 3600:.2g} {'GPU-hours' if self.gpu else 'hours of a CPU'}"
+        return f"about {hours} in {len(batches):,} jobs; runs in the longest: {len(longest)}, by sbatch {words}"
 
     def shows_what_there_is(self, jobs: Iterable[Any]) -> bool:
         """True where a sweep that was interrupted or failed can still write a page; says how to go on at the end."""

@@ -19,12 +19,15 @@ from contextlib import suppress
 if not __package__:  # run as a file: see the package, not this folder
     sys.path[0] = os.path.abspath(f"{__file__}/../../../..")
 
+from mfulab.core.replicates import halved
 from mfulab.lab.runtime import budget, devices, processes
 from mfulab.lab.runtime.processes import WorkflowEndedError
 
 SOCKET = "MFULAB_WORKER"
 STARTED, WORKFLOW_ENDED = b"started\n", b"ended\n"  # what the worker says, beside an exit status
 REFUSED = 113  # a script's exit status for a run that must not become a row: none that argparse or Python gives
+HALVED = 112  # of one out of memory that left a config of half its batch
+INSTEAD_OF = "--instead-of"  # the config of the run whose batch did not fit
 KILLED = "--killed"  # instead of a script: the client of the command behind it was killed
 TIME_LIMIT = "MFULAB_TIME_LIMIT_S"  # of runs of whose config timing is no part: ceilings, loads, counting
 LONGEST_LOG = 16 << 20  # bytes
@@ -94,6 +97,9 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
     if sweep is not None:
         sweep.note(folder, took)
     if _stamp(row) not in (None, before):
+        if status == HALVED and (sweep is None or left is None or sweep.predicted_s(folder) <= sweep.left_s()):
+            asked = [] if INSTEAD_OF in command else [INSTEAD_OF, config_path]
+            return _measure([*(halved(word) if word == config_path else word for word in command), *asked], environment)
         return 0  # a row is written whole: what went wrong after it, such as a library's end, costs nothing
     if status == REFUSED:
         return status

@@ -18,25 +18,29 @@ from pydantic import ValidationError
 
 from mfulab.core.configs import StepConfig
 from mfulab.core.errors import ConfigurationError, UnsupportedError
-from mfulab.core.files import UnreadableError, read_csv, read_json, write_csv
+from mfulab.core.files import UnreadableError, read_csv, read_json, write_csv, write_json, write_text
 from mfulab.core.measurement import Measured
-from mfulab.core.replicates import previous
+from mfulab.core.replicates import STANDS_IN, halved, previous
 from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, Status
 from mfulab.device import system
 from mfulab.lab.runtime.budget import LEFT_OUT
-from mfulab.lab.runtime.client import REFUSED
+from mfulab.lab.runtime.client import HALVED, INSTEAD_OF, REFUSED
 from mfulab.lab.runtime.processes import SIGNALLED, UNSUPERVISED
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.timing.statistics import relative_half_width
 
 FEWEST_REPLICATES = 3  # that can be precise: two agree by chance
 MOST_PAGES, MOST_BYTES = 1 << 14, 1 << 16  # that move a run's memory: 64 MB at most, and of the heap a few pages
+OUT_OF_MEMORY: Status = "out_of_memory"
 # What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator", "memoryerror")
+NO_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator", "memoryerror")
 
 
 def main(step: str) -> None:
-    """Measures the run of `--config FILE`; `--failed MESSAGE --after SECONDS` writes the row of one that ended so."""
+    """Measures the run of `--config FILE`; `--failed MESSAGE --after SECONDS` writes the row of one that ended so.
+
+    Of a step out of memory it leaves half the batch, which the client measures `--instead-of` the other's FILE.
+    """
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     config = Path(given["--config"])
@@ -44,6 +48,8 @@ def main(step: str) -> None:
         took = float(given.get("--after") or 0) or None
         failed = given.get("--failed")
         row = record_failure(step, config, failed, took) if failed else measure(step, config)
+        if row.status == "ok" and INSTEAD_OF in given:
+            _stand_in(config, Path(given[INSTEAD_OF]))
     except ConfigurationError as error:
         print(f"mfulab: {error}", file=sys.stderr)
         sys.exit(REFUSED)
@@ -52,6 +58,35 @@ def main(step: str) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)  # whoever waits hears what ended it
     print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))
+    if row.status == OUT_OF_MEMORY and not failed and _halve(step, config):
+        sys.exit(HALVED)
+
+
+def _halve(step: str, path: Path) -> bool:
+    """Leaves the config of half the batch of a step's first process, unless it is planned; true where it is left."""
+    half, content = path.parent.with_name(halved(path.parent.name)) / "config.json", read_json(path)
+    is_planned = half.exists() and not half.with_name(STANDS_IN).exists()
+    if step != "profile_step" or half == path or is_planned or content.get("replicate", 1) > 1:
+        return False
+    write_json(half, content | {"batch_size": content["batch_size"] // 2}, indent=1)
+    write_text(half.with_name(STANDS_IN), "")
+    return True
+
+
+def _stand_in(path: Path, asked: Path) -> None:
+    """Counts FLOPs of a batch that was measured instead of another, and says so in the other's row."""
+    from mfulab.device import identity
+
+    content, other = read_json(path), read_json(asked)
+    count = path.absolute().parents[3] / "count_flops" / path.parent.name / "config.json"
+    fields = MEASUREMENTS["count_flops"].config.model_fields.keys() & content
+    write_json(count, {name: content[name] for name in sorted(fields)}, indent=1)
+    measure("count_flops", count)
+    size = identity.memory_bytes(identity.resolve(content["device"]["type"]))
+    memory = f"{size / 1e9:.3g} GB" if size else "memory"
+    says = f"batch_size={other['batch_size']} did not fit {memory}: {content['batch_size']} was measured. "
+    [row] = read_csv(asked.with_name("row.csv"))
+    write_csv(asked.with_name("row.csv"), [row | {"message": (says + row["message"])[:LONGEST_MESSAGE]}])
 
 
 def measure(step: str, config_path: Path) -> Row:
@@ -140,7 +175,7 @@ def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
 
 
 def _failure(message: str) -> Status:
-    return "out_of_memory" if any(words in message.lower() for words in OUT_OF_MEMORY) else "failed"
+    return OUT_OF_MEMORY if any(words in message.lower() for words in NO_MEMORY) else "failed"
 
 
 def _message(error: BaseException) -> str:
@@ -166,3 +201,8 @@ def commit() -> str:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
         return done.stdout.strip()
     return ""
+
+
+if __name__ == "__main__":  # where no checkout has scripts/run.py
+    sys.path.pop(0)  # this folder
+    main(sys.argv.pop(1))

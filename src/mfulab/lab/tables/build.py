@@ -28,13 +28,14 @@ def collect(
     also: Iterable[Path] = (),
     results: Path | None = None,
     reference: Path | None = None,
+    recorded: str = "",
     partial: bool = False,
 ) -> Collected:
     """Everything to be reported, joined; a run that was found is not replaced by a later one.
 
     `manifests` are the experiments asked for: a run without a row is failed, or to come if `partial`. `also` are other
     plans, whose finished rows are added. Machines without a plan are read under `results`, recorded ones under
-    `reference`: all where nothing was measured here, else GPUs of other kinds.
+    `reference`, of that name alone if `recorded`: all where nothing was measured here, else GPUs of other kinds.
     """
     everything, plans = Collected(), [*map(Path, manifests)]
     for manifest in plans:
@@ -51,7 +52,7 @@ def collect(
     if reference is not None and reference.is_dir():
         measured = {row["hardware"] for rows in everything.records.values() for row in rows}
         machines = (path for path in reference.iterdir() if path.is_dir() and path.name not in measured | NO_MACHINE)
-        for folder in sorted(machines):
+        for folder in sorted(path for path in machines if recorded in ("", path.name)):
             if not is_inside(folder, reference):
                 everything.problems.append(f"{folder}: leads out of the recordings and is not read.")
                 continue

@@ -15,7 +15,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import LARGEST, OF_A_RUN, UnreadableError, is_inside, read_csv, read_json, read_text
 from mfulab.core.formats import format_name
 from mfulab.core.measurement import Measurement
-from mfulab.core.replicates import base_name, numbered, replicate_of
+from mfulab.core.replicates import STANDS_IN, base_name, halved, numbered, replicate_of
 from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, impossible, is_in_range
 from mfulab.lab.planning.sources import digests, run_sources
 from mfulab.lab.tables.columns import Record, Records, kept, kind, marked
@@ -123,7 +123,7 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         return collected
     collected.excluded = [{"experiment": plan.experiment, **dict(run)} for run in plan.excluded]
     seen, planned = set[str](), {run.folder for run in plan.runs}
-    for run in plan.runs:
+    for run in (each for asked in plan.runs for each in (asked, *_smaller(root, asked, planned))):
         if finished and _changed(root / run.folder, run.config_digest):
             continue
         links = {"flops": run.flops_folder, "compute": run.ceilings.get("compute")}
@@ -142,6 +142,17 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
             else:
                 collected.problems.append(f"{place}: leads out of the results and is not read.")
     return collected
+
+
+def _smaller(root: Path, run: manifest.PlannedRun, planned: set[str]) -> Iterator[manifest.PlannedRun]:
+    """Runs of smaller batches that were measured because that of `run` did not fit."""
+    while (half := halved(run.folder)) not in {run.folder, *planned} and (root / half / STANDS_IN).exists():
+        if not (root / half / "row.csv").exists() or read_row(root / run.folder, run.step)["status"] != "out_of_memory":
+            return
+        name = Path(half).name
+        counted = f"results/count_flops/{name}" if (root / "results/count_flops" / name).exists() else run.flops_folder
+        run = run.model_copy(update={"folder": half, "run": name, "flops_folder": counted, "config_digest": None})
+        yield run
 
 
 def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Iterator[str]:

@@ -18,14 +18,8 @@ MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent"
 COLUMNS = (
     *("running", "waiting", "cache_percent", "requests_per_s", "prompt_tokens_per_s", "generated_tokens_per_s"),
     *("ttft_s", "tpot_s", "utilization_percent", "tflop_s", "counted_tflop_s", "read_gb_s", "mbu_percent"),
-    *(
-        "prefill_mfu_percent",
-        "decode_mfu_percent",
-        "mfu_percent",
-        "attainable_mfu_percent",
-        "held_percent",
-        "kept_percent",
-    ),
+    *("prefill_mfu_percent", "decode_mfu_percent", "mfu_percent", "attainable_mfu_percent"),
+    *("held_percent", "kept_percent"),
 )
 LENGTHS = (64, 128)  # tokens of the two counts that give any other
 

@@ -24,6 +24,7 @@ from mfulab.core.terminal import Terminal
 from mfulab.device import is_gpu
 from mfulab.device.compute import is_first_rank
 from mfulab.loop.interactive.hooks import Hooks
+from mfulab.loop.interactive.without_data import unwrapped
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.statistics import Stats
 
@@ -154,7 +155,7 @@ class Script:
             self._is_over = True
             return
         row = window.row | (split.row() if split else {})
-        text, names = Texts(wanted.language, "script"), [type(_unwrapped(each)).__name__ for each in window.models]
+        text, names = Texts(wanted.language, "script"), [type(unwrapped(each)).__name__ for each in window.models]
         models, ends = ", ".join(dict.fromkeys(names)) or "—", type(boundary).__name__
         of_forwards = not isinstance(boundary, torch.optim.Optimizer)
         if is_first_rank():
@@ -166,19 +167,18 @@ class Script:
             if parts := [text(name, ms=f"{ms:.3f}") for name, ms in times.items() if ms is not None]:
                 clock, count = text("events" if is_gpu(window.device) else "host"), len(split.steps) - 1
                 console.print(text("phases", parts=" · ".join(parts), clock=clock, count=count))
-            for name, value in row.items() if wanted.whole else ():
-                if value is not None:
-                    console.print(f"{name:36} {value}")
         if wanted.out:
-            joined = dist.is_available() and dist.is_initialized()
-            rank = dist.get_rank() if joined else int(os.environ.get("RANK", "0"))
-            ranks = dist.get_world_size() if joined else int(os.environ.get("WORLD_SIZE", "1"))
+            rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+            if dist.is_available() and dist.is_initialized():
+                rank, ranks = dist.get_rank(), dist.get_world_size()
             reasons = {name: each.reason for name, each in window.readings.items() if each.reason}
-            place: dict[str, Any] = {"script": wanted.name, "models": names, "rank": rank, "ranks": ranks}
-            place["step_of"] = names[0] if of_forwards else ends
-            place["verdict"] = window.verdict and window.verdict.cause
+            about = {"script": wanted.name, "models": names, "step_of": names[0] if of_forwards else ends}
+            about |= {"rank": rank, "ranks": ranks, "verdict": window.verdict and window.verdict.cause}
             out = wanted.out.with_name(f"{wanted.out.stem}.rank{rank}{wanted.out.suffix}") if rank else wanted.out
-            write_text(out, json.dumps(place | row | {"reasons": reasons}, ensure_ascii=False, default=str) + "\n")
+            try:
+                write_text(out, json.dumps(about | row | {"reasons": reasons}, ensure_ascii=False, default=str) + "\n")
+            except Exception as error:
+                print(f"mfulab measure {wanted.name}: the row is not written: {error}", file=sys.stderr)
         self._is_over = True
 
     def end(self, error: BaseException | None = None) -> None:
@@ -192,34 +192,29 @@ class Script:
                     self._close()
                 self._tell()
                 return
-            if held is not None:
-                held.__exit__(RuntimeError, RuntimeError("ended"), None)
-            seen = max(self._optimizers.values(), default=max(self._forwards.values(), default=0))
             why = "no module with parameters was called in its main thread"
             if error is not None:
                 why = f"ended by {type(error).__name__} after {steps} measured steps"
-            elif seen:
+            elif seen := max(self._optimizers.values(), default=max(self._forwards.values(), default=0)):
                 why = f"it ended after {seen} steps, --warm-up {self._wanted.warm_up} and the counted one among them"
-            self._say(why)
-            self._let_go()
+            self._give_up(why, RuntimeError("ended"))
         except Exception as failure:
             self.fail(failure)
 
     def fail(self, error: Exception) -> None:
         """Says in one sentence what went wrong in measuring, and measures nothing more; the script goes on."""
-        if self._is_over or os.getpid() != self._own[0]:
-            return
-        self._say(f"{type(error).__name__}: {error}")
+        if not self._is_over and os.getpid() == self._own[0]:
+            self._give_up(f"{type(error).__name__}: {error}", error)
+
+    def _give_up(self, why: str, error: Exception) -> None:
+        self._is_over = True
+        with suppress(OSError, ValueError):
+            print(f"mfulab measure {self._wanted.name}: nothing is measured: {why}", file=sys.stderr)
         with suppress(Exception):
             if self._window is not None:
                 self._window.__exit__(type(error), error, error.__traceback__)
         with suppress(Exception):
             self._let_go()
-
-    def _say(self, why: str) -> None:
-        self._is_over = True
-        with suppress(OSError, ValueError):
-            print(f"mfulab measure {self._wanted.name}: nothing is measured: {why}", file=sys.stderr)
 
     def _let_go(self) -> None:
         """Takes every hook off; one that others of its optimiser follow stays and does nothing."""
@@ -285,18 +280,17 @@ class Split:
         """Begins a phase; inside an optimiser's step, which may run a whole step, others have their own time."""
         if threading.get_ident() != self._thread:
             return
-        if self._running[-1] in ("other", "optimiser"):
+        is_own = self._running[-1] in ("other", "optimiser")
+        if is_own:
             self._mark()
-            self._running.append(name)
-        else:
-            self._running.append(self._running[-1])  # a part of it: a checkpoint's forward pass, a model in another
+        # Else a part of the running one: a checkpoint's forward pass, a model in another.
+        self._running.append(name if is_own else self._running[-1])
 
     def _end(self) -> None:
-        if threading.get_ident() != self._thread or len(self._running) == 1:
-            return
-        if self._running[-1] != self._running[-2]:
-            self._mark()
-        self._running.pop()
+        if threading.get_ident() == self._thread and len(self._running) > 1:
+            if self._running[-1] != self._running[-2]:
+                self._mark()
+            self._running.pop()
 
     def _mark(self) -> None:
         self._clock.mark()
@@ -310,26 +304,17 @@ class Split:
 
     def row(self) -> dict[str, float | None]:
         """Median ms of each phase; None for one that no step had. Waits for a GPU to end."""
-        intervals, sums = iter(self._clock.intervals()), list[Counter[str]]()
-        for names in self.steps:
-            sums.append(Counter())
+        intervals, sums = iter(self._clock.intervals()), [Counter[str]() for _ in self.steps]
+        for times, names in zip(sums, self.steps, strict=True):
             for name in names:
-                sums[-1][name] += next(intervals)  # type: ignore[assignment]
+                times[name] += next(intervals)  # type: ignore[assignment]
         whole = sums[:-1]  # the last one is under way
-        seen = {name for each in whole for name in each}
-        return {
-            f"{name}_ms": 1e3 * Stats([each[name] for each in whole]).median if name in seen else None for name in PARTS
-        }
+        medians = {name: [times[name] for times in whole] for name in PARTS if any(name in times for times in whole)}
+        return {f"{name}_ms": 1e3 * Stats(medians[name]).median if name in medians else None for name in PARTS}
 
 
 def _nothing(*_: Any) -> None:
     """Is what a hook does that is only there for its neighbour."""
-
-
-def _unwrapped(module: Any) -> Any:
-    """The model in a compiled or parallel one."""
-    inner = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
-    return _unwrapped(inner) if isinstance(inner, torch.nn.Module) else module
 
 
 def _has_optimizer() -> bool:

@@ -115,11 +115,8 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
         lines.append(Text(f"MFU: {', '.join(parts)}"))
     if (ofu := values.get("expected_mfu_percent")) is not None:
         corrected = values.get("ofu_percent")
-        lines.append(
-            Text(
-                text("ofu", share=percent(ofu)) + (text("ofu_corrected", share=percent(corrected)) if corrected else "")
-            )
-        )
+        told = text("ofu_corrected", share=percent(corrected)) if corrected else ""
+        lines.append(Text(text("ofu", share=percent(ofu)) + told))
     if (attainable := values.get("attainable_mfu_percent")) is not None:
         gap = attainable - values["mfu_percent"]
         lines.append(Text(text("attainable", share=percent(attainable), gap=percent(gap))))
@@ -130,10 +127,10 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
         lines.append(Text.assemble((f"{cause}: ", "bold yellow"), (reason, "yellow")))
         lines.append(Text(text("try", advice=advice), style="cyan"))
         lines += [Text(text("look", flag=flag), style="red") for disturbing, flag in said if not disturbing]
-    for name, label in (
-        *(("flops", "FLOPs"), ("mfu_percent", "MFU"), ("peak_tflop_s", text("peak"))),
-        ("attainable_mfu_percent", text("attainable_name")),
-    ):
+    labels = {"flops": "FLOPs", "mfu_percent": "MFU", "peak_tflop_s": text("peak")}
+    if values.get("mfu_percent") is not None:
+        labels["attainable_mfu_percent"] = text("attainable_name")
+    for name, label in labels.items():
         if name in readings and readings[name].value is None and readings[name].reason:
             lines.append(Text(f"{label}: {readings[name].reason}", style="dim"))
     (console or Terminal()).print(Group(*lines))

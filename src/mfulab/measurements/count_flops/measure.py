@@ -44,8 +44,18 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
             _add_generation(row, config, intensities)
         rows = compare_formulas(counted.model, counted.count, size, length)
         write_csv(folder / "formulas.csv", rows)
-    row.intensities = json.dumps(intensities)
+    row.intensities, row.layers = json.dumps(intensities), json.dumps(_layers(counted.count.operations))
     return Measured(row, _operator_rows(counted.count.operations))
+
+
+def _layers(operations: Operations, most: int = 60) -> list[tuple[str, int]]:
+    """Layers that call operators, with their FLOPs of the forward pass; of many the largest."""
+    flops: dict[str, int] = {}
+    for key, totals in operations.totals.items():
+        if key.direction == "forward" and totals.flops:
+            flops[key.layer] = flops.get(key.layer, 0) + totals.flops
+    kept = sorted(flops, key=lambda layer: -flops[layer])[:most]
+    return [(layer, value) for layer, value in flops.items() if layer in kept]
 
 
 def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:

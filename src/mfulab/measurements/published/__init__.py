@@ -11,7 +11,8 @@ from mfulab.core.groups import Name
 from mfulab.core.measurement import Measurement
 from mfulab.core.rows import Percent, Row, column
 
-PUBLISHED = Path("results/reference/published")
+RECORDINGS = Path("results/reference")
+PUBLISHED = RECORDINGS / "published"
 """Public runs, one CSV a collection, one line a run with its source."""
 
 

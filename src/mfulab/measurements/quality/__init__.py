@@ -39,6 +39,9 @@ class QualityRow(Row):
     whole_accuracy_percent: Percent | None = column("Held-out images that the whole model classifies correctly, mean.")
     accuracy_change_points: float | None = column("Mean difference from the whole model, training by training.")
     change_half_points: float | None = column("Half the 95 % confidence interval of accuracy_change_points.")
+    learning_rate: float | None = column("Learning rate of Adam, the same in every epoch.")
+    validation_loss: float | None = column("Cross-entropy of held-out images after training, mean over the trainings.")
+    whole_validation_losses: str | None = column("JSON: validation loss of the whole model after each epoch, mean.")
     flops: int | None = column("FLOPs of an image forward, zeros and 8-bit products included.")
     whole_flops: int | None = column("FLOPs of an image forward in the whole model.")
     weight_bytes: int | None = column("Weights as they are stored, where zeros take as much as others.")
@@ -56,7 +59,7 @@ MEASUREMENT = Measurement(
     QualityConfig,
     QualityRow,
     "Training {wildcards.run}",
-    "compression hardware status accuracy_percent accuracy_change_points change_half_points time_percent flops"
-    " weight_bytes time_s",
+    "compression hardware status accuracy_percent accuracy_change_points change_half_points validation_loss"
+    " learning_rate time_percent flops weight_bytes time_s",
     position=85,
 )

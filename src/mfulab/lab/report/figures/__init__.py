@@ -145,19 +145,23 @@ def draw(
     """Draws the figures of the folder `tables` into `out`, or lists those with data in `listed`, drawn ahead."""
     worker = os.environ.get(SOCKET)
     ahead = Path(worker).parent / f"figures-{language}" if worker else None  # gone with the sweep, and with its code
+    due = [] if listed else [name for name in only or modules() if not _place(name, ahead, out, formats)]
+    if not listed and not due:
+        return 0
     gc.freeze()  # drawing makes much that is collected, which need not look through all imports each time
     found, problems = frames.read(tables)
-    if listed:
-        names = [name for name in modules() if has_data(name, found)]
+    judged = trust.judged(found)
+    if listed:  # and drawn, for jobs that would draw them one after the other
+        draws = ahead if drawing_cores() >= FEW_CORES else None
+
+        def is_shown(name: str) -> bool:
+            return has_data(name, found) and (draws is None or _draw(name, judged, draws, formats, language) or True)
+
+        names = [name for name, shown in zip(modules(), in_processes(is_shown, [*modules()]), strict=True) if shown]
         write_text(listed, "".join(f"{name}\n" for name in names))
-        if ahead is not None and drawing_cores() >= FEW_CORES:  # for jobs that would draw them one after the other
-            found = trust.judged(found)
-            in_processes(lambda name: _draw(name, found, ahead, formats, language), names)
         return 0
-    due = [name for name in only or modules() if not _place(name, ahead, out, formats)]
-    found = trust.judged(found) if due else found
     for name in due:
-        is_drawn = _draw(name, found, out, formats, language)
+        is_drawn = _draw(name, judged, out, formats, language)
         if only and not is_drawn:
             why = "; ".join(problems) or f"{tables}/ holds nothing to draw"
             again = "Tables are made anew by: snakemake --cores 1 report --forcerun tables"

@@ -61,7 +61,8 @@ def _span(row: pd.Series) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A line a way; a panel each of errors, time, FLOPs and bytes: in all of them shorter is better."""
     shown = ("errors", "time_percent", "flops_percent", "bytes_percent")
-    grid = style.panels(figure, [""], [text(name.removesuffix("_percent")) for name in shown], sharey=True)[0]
+    titles = [text("errors"), text("time"), text("flops"), text("bytes")]
+    grid = style.panels(figure, [""], titles, sharey=True)[0]
     style.resize(figure, 2.0 + 0.3 * len(rows))
     rows = rows.assign(named=[text.name("compression", way) for way in rows["compression"]], within=True)
     half = ["" if pd.isna(reach) else f" ± {reach:.1f}" for reach in rows["accuracy_half_points"]]

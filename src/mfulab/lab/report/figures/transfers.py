@@ -13,28 +13,20 @@ MOST_LEVEL = 16  # bars whose words fit beside one another
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """The fastest kernel of each size on each machine, in the usual precision, and the best CPU time beside a GPU's."""
+    """The fastest kernel of each size on each machine, in the usual precision."""
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
     timed = most(timed, ["precision"])
     timed = preferred(timed, timed["n"] % WHOLE == 0)
-    best = timed.loc[timed.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
-    on_host = timed[timed["host_to_device_s"].isna()].assign(host_s=lambda row: row["allocation_s"] + row["time_s"])
-    best = best.merge(on_host.groupby(["recorded", "n"], as_index=False)["host_s"].min(), "left", on=["recorded", "n"])
-    return best.assign(host_s=best["host_s"].where(best["host_to_device_s"].notna()))
+    return timed.loc[timed.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """All that is not the kernel at both ends of the sizes, and from which size on a GPU is faster than the CPU."""
+    """All that is not the kernel, at both ends of the sizes."""
     rows = preferred(rows, rows["host_to_device_s"].notna())
     here = most(rows, ["machine"]).sort_values("n")
     total = here[list(PARTS)].sum(axis=1)
     here = here.assign(share=100 * (1 - here["time_s"] / total))
-    words = text("finding_one" if len(here) == 1 else "finding", small=here.iloc[0], large=here.iloc[-1])
-    compared, faster = here["host_s"].notna(), total < here["host_s"]
-    lost = here.loc[compared & ~faster, "n"].max()
-    won = here.loc[faster & ~(here["n"] <= lost), "n"]
-    said = [text("never")] if compared.any() and not faster.any() else []
-    return " ".join([words, *([text("wins", size=int(won.iloc[0]))] if len(won) else said)])
+    return text("finding_one" if len(here) == 1 else "finding", small=here.iloc[0], large=here.iloc[-1])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

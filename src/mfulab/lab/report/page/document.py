@@ -22,7 +22,7 @@ from mfulab.lab.report.drawing import fonts, style, vector
 from mfulab.lab.report.drawing import runs as marks
 from mfulab.lab.report.figures import headroom as headroom_figure
 from mfulab.lab.report.page import payload, why
-from mfulab.lab.runtime.forked import in_processes
+from mfulab.lab.runtime.forked import drawing_cores, in_processes
 from mfulab.lab.tables import compare
 from mfulab.lab.tables.records import PROGRESS
 from mfulab.measurements.registry import TABLES
@@ -230,7 +230,8 @@ def _sections(
     experiments = list(filter(None, measured["experiment"].unique())) or ["recorded"] * (len(runs) > 0)
     sections: dict[str, list[dict[str, Any]]] = {}
     names = list(figures.modules())
-    made = in_processes if drawn is None else map  # what is drawn already costs less than a process
+    # What is drawn already costs less than a process that has no core to itself.
+    made = in_processes if drawn is None or drawing_cores() >= figures.FEW_CORES else map
 
     def make(name: str) -> dict[str, Any] | str:
         try:

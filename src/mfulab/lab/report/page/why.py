@@ -15,7 +15,7 @@ from mfulab.lab.report.drawing import curves, relative
 from mfulab.lab.report.figures import headroom, mfu_versus_utilization
 from mfulab.lab.report.figures import input as input_figure
 from mfulab.mfu.ladder import number
-from mfulab.mfu.models import FOLDERS
+from mfulab.mfu.models import names
 from mfulab.mfu.verdict import COLUMNS as VERDICT
 
 NAMED = 5.0  # points from which a part of the step is named below its bar
@@ -214,7 +214,7 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
 def _of_run(config: str, row: Mapping[str, Any]) -> str:
     """A remedy's config with the run's own model, workload and batch size, where its model is one of config/model/."""
     keys = dict(part.partition("=")[::2] for part in config.split(" "))
-    if "model" not in keys or not any((folder / f"{row['model']}.yaml").exists() for folder in FOLDERS):
+    if "model" not in keys or row["model"] not in names():
         return config
     own = {"model": row["model"], "workload": row["workload"]}
     own |= {"batch_size": f"{row['batch_size']:.0f}"} if row["batch_size"] == row["batch_size"] else {}

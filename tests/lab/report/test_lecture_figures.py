@@ -1,0 +1,147 @@
+"""Figures that a lecture shows: their sentences from extreme, equal and single rows, and that they fit."""
+
+import json
+
+import pandas as pd
+import pytest
+from support.drawn import overlaps, tables
+
+from mfulab.lab.report import figures, frames
+from mfulab.lab.report.figures import crossover, flops_by_layer, latency_pyramid
+
+MACHINES = [
+    {"hardware": name, "recorded": "False", "device": kind, "device_name": f"Invented {name}"}
+    for name, kind in (("xeon", "cpu"), ("card", "cuda"))
+]
+CPU, GPU = ({64: 1e-5, 128: 1e-4, 256: 1e-3, 512: 1e-2}, {64: 2e-6, 128: 4e-6, 256: 8e-6, 512: 2e-5})
+
+
+def said(module, read: frames.Tables, language: str = "en") -> str:
+    """The sentence, where a figure in that language has no words that overlap."""
+    name = module.__name__.rpartition(".")[2]
+    drawn = figures.render(name, read, language)
+    assert overlaps(drawn.figure) == []
+    return drawn.finding
+
+
+def matmuls(folder, cpu: dict[int, float] = CPU, gpu: dict[int, float] = GPU, copy_s: float = 1e-4, **more):
+    """Tables of products on a CPU and on a GPU, n → seconds of the kernel; each copy to or from the GPU takes alike."""
+    lines = []
+    for hardware, sizes in (("xeon", cpu), ("card", gpu)):
+        copies = dict.fromkeys(("host_to_device_s", "device_to_host_s"), copy_s) if hardware == "card" else {}
+        for n, time_s in sizes.items():
+            shape = {"size": str(n), "batch": 1, "m": n, "n": n, "k": n, "precision": "fp32", "family": "library"}
+            who = {"status": "ok", "hardware": hardware, "recorded": "False", "kernel": "torch", "run": f"size={n}"}
+            lines.append({**who, **shape, "time_s": time_s, "allocation_s": 0.0, **copies, **more})
+    return tables(folder, matmul=lines, environment=MACHINES)
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_a_gpu_wins_from_the_size_after_the_last_that_it_lost(tmp_path, language):
+    words = said(crossover, matmuls(tmp_path), language)
+    assert "256³" in words
+    assert "64³" in words  # its kernel alone wins from the first size on
+    lost_again = {**GPU, 256: 1.0}
+    assert "512³" in said(crossover, matmuls(tmp_path, gpu=lost_again), language)
+
+
+def test_extreme_equal_and_single_sizes_of_a_crossover(tmp_path):
+    never = said(crossover, matmuls(tmp_path, gpu=dict.fromkeys(CPU, 1e9)))
+    assert "is not faster than Invented xeon at the largest size" in never
+    assert "alone" not in never
+    equal = said(crossover, matmuls(tmp_path, gpu=CPU, copy_s=0.0))
+    assert "is not faster" in equal
+    assert "10.0 ms at 512³, against 10.0 ms" in equal
+    always = said(crossover, matmuls(tmp_path, copy_s=0.0))
+    assert "from 64³ on" in always
+    assert "alone" not in always
+    assert "Invented xeon measured 64³ and Invented card 128³" in said(
+        crossover, matmuls(tmp_path, {64: 1.0}, {128: 1.0})
+    )
+    assert crossover.rows(matmuls(tmp_path, {64: 1.0}, {64: 1.0})).empty  # one size is no curve
+
+
+def test_what_is_missing_for_a_crossover_is_said(tmp_path):
+    alone = said(crossover, matmuls(tmp_path, gpu={}))
+    assert alone.startswith("Invented xeon takes 10.0 µs at 64³ and 10.0 ms at 512³. No GPU's matmul")
+    assert "No CPU's matmul" in said(crossover, matmuls(tmp_path, cpu={}))
+
+
+def test_sides_are_compared_in_a_precision_that_both_have(tmp_path):
+    read = matmuls(tmp_path)
+    others = read["matmul"][read["matmul"]["hardware"] == "xeon"].assign(precision="bf16", time_s=1e-9)
+    more = pd.concat([read["matmul"], others, others.assign(n=others["n"] * 16, m=others["m"] * 16)])
+    assert set(crossover.rows(read | {"matmul": more})["precision"]) == {"fp32"}
+
+
+def memory(folder, *levels: tuple[str, float], cycles: float | None = 2.6e9):
+    """Tables of chases: name and seconds of each level; the clock is hidden if `cycles` is None."""
+    common = {"status": "ok", "hardware": "xeon", "recorded": "False", "caches": "{}"}
+    lines = [
+        common
+        | {"pattern": level if level in latency_pyramid.DEPENDENT else "random", "level": level, "run": str(place)}
+        | {"working_set_bytes": 4096 * 4**place, "time_per_access_s": time_s}
+        | {"cycles_per_access": None if cycles is None else cycles * time_s}
+        for place, (level, time_s) in enumerate(levels)
+    ]
+    return tables(folder, memory=lines, environment=[{**MACHINES[0], "virtual_machine": "False"}])
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_a_pyramid_names_its_ends_and_its_largest_step(tmp_path, language):
+    levels = ("L1", 2e-9), ("L1", 1e-9), ("L2", 4e-9), ("memory", 2e-7), ("disk", 1e-3)
+    words = said(latency_pyramid, memory(tmp_path, *levels), language)
+    for part in ("2.60", "1.00 ns", "1,000,000", "5,000"):
+        assert part in words
+    assert len(latency_pyramid.rows(memory(tmp_path, *levels))) == 4
+
+
+def test_extreme_equal_and_single_levels(tmp_path):
+    assert said(latency_pyramid, memory(tmp_path, ("L1", 1e-9))) == (
+        "On Invented xeon an access to L1 takes 2.60 cycles (1.00 ns); no other level was measured."
+    )
+    equal = said(latency_pyramid, memory(tmp_path, ("L1", 1e-9), ("L2", 1e-9), ("L3", 1e-9)))
+    assert "1.00× as long" in equal
+    assert "largest step" not in equal
+    hidden = said(latency_pyramid, memory(tmp_path, ("L1", 1e-9), ("memory", 1e-7), cycles=None))
+    assert hidden == "An access to L1 takes 1.00 ns, to memory 100 ns: 100× as long."
+    assert latency_pyramid.rows(memory(tmp_path, ("", 1e-9))).empty
+
+
+def counted(folder, **models: dict[str, int]):
+    """Tables of models, each its layers with their FLOPs."""
+    common = {"status": "ok", "hardware": "", "recorded": "False", "batch_size": 1}
+    lines = [
+        common
+        | {"run": f"model={model}", "model": model, "forward_flops": sum(layers.values())}
+        | {"layers": json.dumps([*layers.items()])}
+        for model, layers in models.items()
+    ]
+    return tables(folder, flops=lines, environment=MACHINES)
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_the_most_uneven_model_is_told_of_first(tmp_path, language):
+    many = {f"encoder.stages.{place}.layers.0.convolution": 100 - place for place in range(40)}
+    words = said(flops_by_layer, counted(tmp_path, small={"a": 30, "b": 60, "c": 10}, large=many), language)
+    assert words.index("60") < words.index("large")
+    rows = flops_by_layer.rows(counted(tmp_path, large=many))
+    assert len(rows) == flops_by_layer.BARS + 1
+    assert rows["part"].sum() == pytest.approx(1)
+    assert list(rows["layer"])[-1] == ""
+
+
+def test_extreme_equal_and_single_layers(tmp_path):
+    assert (
+        said(flops_by_layer, counted(tmp_path, one={"only": 7}))
+        == "one: one layer does all of the forward FLOPs, only."
+    )
+    alike = said(flops_by_layer, counted(tmp_path, alike=dict.fromkeys("abcd", 5)))
+    assert alike == "alike: its 4 layers do as much as one another, 25 % of the forward FLOPs each."
+    uneven = said(flops_by_layer, counted(tmp_path, uneven={"a": 10**15, "b": 1}))
+    assert "a does 100 % of the forward FLOPs" in uneven
+    half = said(flops_by_layer, counted(tmp_path, half={"a": 4, "b": 3, "c": 3}))
+    assert "a, the largest layer, does 40 % of the forward FLOPs; the 2 largest do half." in half
+    wide = {str(place): 1000 + place for place in range(60)}
+    assert "the 12 largest do less than half" in said(flops_by_layer, counted(tmp_path, wide=wide))
+    assert flops_by_layer.rows(counted(tmp_path, none={"a": 0})).empty
