@@ -16,9 +16,9 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# Of each measurement two lines, and what Snakemake says of its graph of jobs.
+# Of each measurement a line or more, and what Snakemake says of its graph of jobs.
 PROGRESS = re.compile(
-    r" *\d+/\d+ (start|done) .*|DAG of jobs will be .*|Updating checkpoint dependencies.*|Using workflow.*"
+    r" +\S.* · [\d.]+ (?:s|min).*|DAG of jobs will be .*|Updating checkpoint dependencies.*|Using workflow.*"
 )
 
 

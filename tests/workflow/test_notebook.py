@@ -46,7 +46,9 @@ def test_what_is_kept_of_an_output_has_no_progress_and_no_colours():
         return nbformat.v4.new_output("stream", name=name, text=text)
 
     shown = nbformat.v4.new_output("display_data", data={"text/plain": "a table"})
-    progress = "\x1b[2m 1/97 start  tables  x\x1b[0m\r\n\x1b[32m 1/97 done   tables  x · 1 s\x1b[0m\r\n"
+    progress = (
+        "\x1b[2m      … quality  none · 10 s\x1b[0m\r\n\x1b[32m 1/12 quality  none · 11 s · █░ 11 s of 20 s\x1b[0m\r\n"
+    )
     kept = together(
         [printed("2 jobs\r\n"), printed(progress), printed("end\n"), printed("a warning\n", "stderr"), shown]
     )
