@@ -16,9 +16,9 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# Of each measurement two lines, and what Snakemake says of its graph of jobs.
+# Of each measurement a line or more, and what Snakemake says of its graph of jobs.
 PROGRESS = re.compile(
-    r" *\d+/\d+ (start|done) .*|DAG of jobs will be .*|Updating checkpoint dependencies.*|Using workflow.*"
+    r" +\S.* · [\d.]+ (?:s|min).*|DAG of jobs will be .*|Updating checkpoint dependencies.*|Using workflow.*"
 )
 
 
@@ -51,8 +51,8 @@ def together(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode
     return [output for output in kept if output.output_type != "stream" or output.text.strip()]
 
 
-def translated(notebook: nbformat.NotebookNode, words: dict[str, str]) -> nbformat.NotebookNode:
-    """The notebook with other words in its markdown cells, by their ids, and without outputs, which are English.
+def translated(notebook: nbformat.NotebookNode, words: dict[str, str], language: str) -> nbformat.NotebookNode:
+    """The notebook with other words in its markdown cells, by their ids, and that language set; without outputs.
 
     Raises ValueError where the words are not those of exactly these cells.
     """
@@ -65,6 +65,7 @@ def translated(notebook: nbformat.NotebookNode, words: dict[str, str]) -> nbform
             cell.source = words[cell.id]
         else:
             cell.outputs, cell.execution_count = [], None
+            cell.source = cell.source.replace('LANGUAGE = "en"', f'LANGUAGE = "{language}"')
     return copy
 
 
@@ -73,7 +74,9 @@ def translations(path: Path) -> dict[Path, nbformat.NotebookNode]:
     source = nbformat.read(path, as_version=4)
     catalogues = sorted(path.parent.glob(f"{path.stem}.*.yaml"))
     return {
-        catalogue.with_suffix(".ipynb"): translated(source, yaml.safe_load(catalogue.read_text(encoding="utf-8")))
+        catalogue.with_suffix(".ipynb"): translated(
+            source, yaml.safe_load(catalogue.read_text(encoding="utf-8")), catalogue.stem.rpartition(".")[2]
+        )
         for catalogue in catalogues
     }
 

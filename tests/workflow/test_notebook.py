@@ -46,7 +46,9 @@ def test_what_is_kept_of_an_output_has_no_progress_and_no_colours():
         return nbformat.v4.new_output("stream", name=name, text=text)
 
     shown = nbformat.v4.new_output("display_data", data={"text/plain": "a table"})
-    progress = "\x1b[2m 1/97 start  tables  x\x1b[0m\r\n\x1b[32m 1/97 done   tables  x · 1 s\x1b[0m\r\n"
+    progress = (
+        "\x1b[2m      … quality  none · 10 s\x1b[0m\r\n\x1b[32m 1/12 quality  none · 11 s · █░ 11 s of 20 s\x1b[0m\r\n"
+    )
     kept = together(
         [printed("2 jobs\r\n"), printed(progress), printed("end\n"), printed("a warning\n", "stderr"), shown]
     )
@@ -61,7 +63,11 @@ def test_other_languages_are_written_from_it_with_the_same_code_and_are_up_to_da
         kept = nbformat.read(path, as_version=4)
         nbformat.validate(kept)
         assert kept == made, "python scripts/notebook.py --translate"
-        assert [cell.source for cell in kept.cells if cell.cell_type == "code"] == [cell.source for cell in CODE]
+        code = [cell.source for cell in kept.cells if cell.cell_type == "code"]
+        assert [source.replace('LANGUAGE = "ko"', 'LANGUAGE = "en"') for source in code] == [
+            cell.source for cell in CODE
+        ]
+        assert sum('LANGUAGE = "ko"' in source for source in code) == 1, "figures are Korean, too"
         pairs = [(cell, own) for cell, own in zip(NOTEBOOK.cells, kept.cells, strict=True) if own.cell_type != "code"]
         for cell, own in pairs:
             for kind in (r"`[^`]+`", r"\$\$.+?\$\$", r"^#+", r"^(?:\||- )"):
@@ -73,9 +79,19 @@ def test_other_languages_are_written_from_it_with_the_same_code_and_are_up_to_da
 def test_a_cell_without_words_and_words_without_a_cell_are_named():
     cells = [nbformat.v4.new_markdown_cell("One", id="one"), nbformat.v4.new_code_cell("1", id="code")]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    assert [cell.source for cell in SCRIPT["translated"](notebook, {"one": "하나"}).cells] == ["하나", "1"]
+    assert [cell.source for cell in SCRIPT["translated"](notebook, {"one": "하나"}, "ko").cells] == ["하나", "1"]
     with pytest.raises(ValueError, match="one, other"):
-        SCRIPT["translated"](notebook, {"other": "다른"})
+        SCRIPT["translated"](notebook, {"other": "다른"}, "ko")
+
+
+def test_every_part_ends_in_an_exercise_whose_answer_unfolds():
+    text = "\n".join(cell.source for cell in NOTEBOOK.cells if cell.cell_type == "markdown")
+    parts = re.split(r"^## \d+\. ", text, flags=re.MULTILINE)[1:]
+    assert len(parts) == 10
+    for part in parts:
+        exercises = part.split("**Exercise**")[1:]
+        assert exercises, part[:40]
+        assert all("<details><summary>Answer</summary>" in exercise for exercise in exercises), part[:40]
 
 
 def test_every_figure_that_it_shows_exists_and_is_introduced():
@@ -147,7 +163,14 @@ def test_a_figure_that_was_not_measured_here_is_of_the_recorded_machines(tmp_pat
     definitions = next(cell.source for cell in CODE if "def show(name)" in cell.source).partition("profile, matmul")[0]
 
     def shown(name):
-        known = {"io": io, "Path": Path, "Picture": Image, "Image": displays.Image, "display": pictures.append}
+        known = {
+            "io": io,
+            "LANGUAGE": "en",
+            "Path": Path,
+            "Picture": Image,
+            "Image": displays.Image,
+            "display": pictures.append,
+        }
         exec(definitions, known)
         known["show"](name)
         return capsys.readouterr().out
