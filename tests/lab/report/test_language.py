@@ -270,7 +270,12 @@ def test_reasons_of_readings_are_korean_in_korean(folder):
                 said += literals(node.args[2])
             elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("Reading", "readings")):
                 said += [word for each in node.keywords if each.arg == "reason" for word in literals(each.value)]
-            elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("reason", "refusal", "unreported", "NO_KERNELS"):
+            elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in (
+                "reason",
+                "refusal",
+                "unreported",
+                "NO_KERNELS",
+            ):
                 said += literals(node.value)
             elif isinstance(node, ast.FunctionDef) and node.name == "_without_operators":
                 returned = (each.value for each in ast.walk(node) if isinstance(each, ast.Return))
