@@ -16,7 +16,8 @@ TABLES = {each.table: each for each in MEASUREMENTS.values()}
 # What a recording of a machine holds: public runs and other libraries' tables are no machine's.
 RECORDED = {table: each for table, each in TABLES.items() if not each.lines}
 # Folders of results/ that are no machine's.
-NO_MACHINE = {"plan", "tables", "reference", "superseded", "public"}
+SUPERSEDED = "superseded"  # folder of results whose config or code has changed
+NO_MACHINE = {"plan", "tables", "reference", SUPERSEDED, "public"}
 NO_MACHINE |= {each.step for each in MEASUREMENTS.values() if not each.on_device}
 
 

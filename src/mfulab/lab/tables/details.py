@@ -10,12 +10,15 @@ import pandas as pd
 
 from mfulab.core.files import UnreadableError, opened, read_tail, unquoted
 from mfulab.lab.tables.records import read_config, read_lines
+from mfulab.measurements.registry import SUPERSEDED
 
 MOST_RUNS = 2000  # beyond it a page would grow past what a browser opens at once
 MOST_POINTS = 120
 LOG_LINES = 15
 LOG_CHARACTERS = 2000
 OPERATORS = 12
+MOST_EARLIER = 30  # results of a run before the present one
+EARLIER = ("started_at", "commit", "time_s")
 PARTS = ("samples", "series", "operators")
 SKIPPED = {"window", "sample", "step", "repetition", "round"}
 IDENTITY = ("hardware", "recorded", "run")
@@ -30,8 +33,16 @@ def describe(folder: Path, problems: list[str]) -> dict[str, Any]:
     with suppress(FileNotFoundError, UnreadableError):
         log = "\n".join(read_tail(folder / "log", 4 * LOG_CHARACTERS).splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:]
     found: dict[str, Any] = {"folder": folder.as_posix(), "config": read_config(folder), "samples": curves(samples)}
-    found |= {"series": curves(polled), "operators": longest(operators), "log": log}
+    found |= {"series": curves(polled), "operators": longest(operators), "log": log, "earlier": earlier(folder)}
     return {name: value for name, value in found.items() if value}
+
+
+def earlier(folder: Path) -> list[dict[str, str]]:
+    """Start, commit and time of a run's results at rest in results/superseded/, the oldest first."""
+    places = (root / SUPERSEDED / folder.relative_to(root) for root in folder.parents[1:3])
+    rows = [row for place in places for path in place.glob("*/row.csv") for row in read_lines(path, [], "")]
+    told = [{name: row[name] for name in EARLIER} for row in rows if all(map(row.get, EARLIER))]
+    return sorted(told, key=lambda row: row["started_at"])[-MOST_EARLIER:]
 
 
 def curves(lines: Sequence[Mapping[str, str]]) -> dict[str, list[float | None]]:

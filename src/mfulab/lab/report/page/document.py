@@ -30,7 +30,7 @@ from mfulab.measurements.registry import TABLES
 from mfulab.mfu import headroom, ladder
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
-SCRIPTS = ("report.js", "figures.js", "table.js", "run.js")  # one script of the page, in this order
+SCRIPTS = ("report.js", "figures.js", "axes.js", "table.js", "run.js")  # one script of the page, in this order
 MISSING = 12  # runs still to come that are named
 COMPARED = 200  # lines of a comparison; the file has all
 SAID = ("window_source", "notes")  # keys and numbers of traces, beside the verdict's
@@ -51,7 +51,7 @@ WORDS = (
 )
 # Words of the tables of a trace's operators and modules, and of its time.
 ROOFLINE = (
-    *("operators", "operator", "shapes", "bound", "ms", "best", "headroom"),
+    *("operators", "operator", "shapes", "bound", "ms", "best", "headroom", "over_commits", "measured_at", "commit"),
     *("modules", "module", "calls", "share", "gflop", "mfu"),
     *("uncounted", "graph", "communication", "copies", "input_wait", "idle"),
     *("compute", "memory", "launch", "doubtful", "synchronisation", "starved", "queued", "unlinked"),
