@@ -1,7 +1,7 @@
 """The results folder: the plan, written only where it changed, results that are never lost, and one sweep at a time.
 
-A finished run whose config changed is moved to results/superseded/, and comes back untouched when its config does. The row
-of one whose code changed is copied there. The lock of a sweep is dropped by the kernel with its holder.
+A finished run whose config changed is moved to results/superseded/, and comes back untouched when its config does. The
+row of one whose code changed is copied there. The lock of a sweep is dropped by the kernel with its holder.
 """
 
 import atexit
