@@ -3,7 +3,7 @@ step is what it takes off MFU, in points: the useful part is MFU itself."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Known = float | None
@@ -61,6 +61,18 @@ def shape_class(batch: int, m: int, n: int, k: int) -> tuple[int, ...]:
     return (*(round(math.log2(max(1, side))) for side in (m, n, k)), int(batch > 1))
 
 
+def best_speeds(matmuls: Iterable[tuple[str | None, Mapping[str, Any]]]) -> dict[str, dict[Any, float]]:
+    """TFLOP/s of the best joined matmul of each device, by format and class of shape; `matmuls` are (device, row)."""
+    bests: dict[str, dict[Any, float]] = {}
+    for device, row in matmuls:
+        if device and (speed := row.get("tflop_s")) and row["status"] == "ok" and row["m"] and row["n"] and row["k"]:
+            shape = shape_class(row["batch"] or 1, row["m"], row["n"], row["k"])
+            key = row.get("effective_precision") or row["precision"], shape
+            best = bests.setdefault(device, {})
+            best[key] = max(speed, best.get(key, 0.0))
+    return bests
+
+
 def best_time(
     products: Sequence[Mapping[str, Any]], measured: Mapping[tuple[str, tuple[int, ...]], float]
 ) -> tuple[float | None, str | None]:
@@ -68,15 +80,15 @@ def best_time(
     `matmul_runs` or `both`; None without matmuls. `products` have `format`, `matmul` (batch, m, n, k) or None, `flops`,
     `time_ns`, and `best_ns`, the time of as many calls as fast as the fastest. `measured` are TFLOP/s of the best
     matmul by format and `shape_class`."""
-    whole, best, said = sum(one["time_ns"] for one in products), 0.0, set()
-    for one in products:
-        rate = measured.get((one["format"], shape_class(*one["matmul"]))) if one["matmul"] else None
-        measured_ns = one["flops"] / rate / 1e3 if rate else math.inf
-        best += min(measured_ns, one["best_ns"])
-        said.add("matmul_runs" if measured_ns < one["best_ns"] else "trace")
+    whole, best, sources = sum(product["time_ns"] for product in products), 0.0, set[str]()
+    for product in products:
+        rate = measured.get((product["format"], shape_class(*product["matmul"]))) if product["matmul"] else None
+        measured_ns = product["flops"] / rate / 1e3 if rate else math.inf
+        best += min(measured_ns, product["best_ns"])
+        sources |= {"matmul_runs" if measured_ns < product["best_ns"] else "trace"}
     if not whole:
         return None, None
-    return best / whole, said.pop() if len(said) == 1 else "both"
+    return best / whole, sources.pop() if len(sources) == 1 else "both"
 
 
 def of_operators(

@@ -119,12 +119,17 @@ class _Beside:
     def memory(self, row: Record) -> Record:
         return self._by_name.get((_machine(row), "memory", (row.get("ceiling") or "").partition(",")[2]), {})
 
+    def fill(self, rows: Iterable[Record], columns: Callable[[Record, Record, str | None], Record]) -> None:
+        """Joins each row with its ceiling and its device."""
+        _fill(rows, lambda row: columns(row, self.compute(row), self.device(row)))
+
 
 def judged(records: Records) -> Records:
     """Records in which matmuls faster than their machine allows are marked as `incorrect`."""
     beside = _Beside(records)
     for row in records["matmul"]:
-        if impossible := join.faster_than_possible(row, beside.compute(row), beside.memory(row), beside.device(row)):
+        ceilings, device = (beside.compute(row), beside.memory(row)), beside.device(row)
+        if impossible := join.faster_than_possible(row, *ceilings, device):
             row |= {"status": "incorrect", "message": impossible}
     return records
 
@@ -155,9 +160,10 @@ def joined(records: Records) -> Records:
         return trace_join.trace_columns(row, bests.get(row.get("device") or ""))
 
     _fill(steps, profile_columns)
-    _fill(records["matmul"], lambda row: join.matmul_columns(row, beside.compute(row), beside.device(row)))
-    _fill(records.get("readings", []), lambda row: join.reading_columns(row, beside.compute(row), beside.device(row)))
-    bests = best_matmuls(records) if traces else {}
+    beside.fill(records["matmul"], join.matmul_columns)
+    beside.fill(records.get("readings", []), join.reading_columns)
+    names = {_machine(row): row.get("device_name") for row in records["environment"]}
+    bests = headroom.best_speeds((names.get(_machine(row)), row) for row in records["matmul"])
     _fill(traces, trace_columns)
     jobs.joined(traces)
     return records
@@ -169,20 +175,6 @@ def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
             row |= columns(row)
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             row |= {"status": "failed", "message": f"cannot be joined: {first_line(error)}. {AGAIN}"[:LONGEST_MESSAGE]}
-
-
-def best_matmuls(records: Records) -> dict[str, dict[Any, float]]:
-    """TFLOP/s of the best joined matmul of each device's name, by format and class of shape."""
-    names = {_machine(row): row.get("device_name") for row in records["environment"]}
-    found: dict[str, dict[Any, float]] = {}
-    for row in records["matmul"]:
-        device, speed = names.get(_machine(row)), row.get("tflop_s")
-        if device and speed and row["status"] == "ok" and row["m"] and row["n"] and row["k"]:
-            shape = headroom.shape_class(row["batch"] or 1, row["m"], row["n"], row["k"])
-            key = row.get("effective_precision") or row["precision"], shape
-            best = found.setdefault(device, {})
-            best[key] = max(speed, best.get(key, 0.0))
-    return found
 
 
 def _machine(row: Mapping[str, Any]) -> tuple[str, bool]:

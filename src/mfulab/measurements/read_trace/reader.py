@@ -107,14 +107,7 @@ def trace_row(trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[
     """The row of one window. `peaks` are dense peaks by format in TFLOP/s that the user states."""
     window, properties = analysis.window, trace.device_properties(analysis.device)
     major = properties.get("computeMajor")
-    rank, world = trace.distributed("rank"), trace.distributed("world_size")
-    job = None if analysis.device is None else trace.path.name  # of the devices of one process
-    if trace.ranks > 1:
-        job = trace.path.name
-    elif world and world > 1:
-        job = f"{trace.path.parent.name}/{world} ranks"
-    elif rank is None and job is None and (named := _RANK.search(trace.path.name)):
-        rank, job = int(named[1]), f"{trace.path.parent.name}/{_RANK.sub('rank*', trace.path.name, count=1)}"
+    rank, world, job = _place(trace, analysis)
     held = analysis.collectives if job and sum(map(len, analysis.collectives.values())) <= MOST_COLLECTIVES else {}
     row = TraceRow(
         trace=trace.path.name,
@@ -122,7 +115,7 @@ def trace_row(trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[
         device=properties.get("name") or None,
         compute_capability=None if major is None else f"{major}.{properties.get('computeMinor')}",
         units=properties.get("numSms"),
-        rank=analysis.device if rank is None else rank,
+        rank=rank,
         world_size=world,
         device_index=analysis.device,
         mode="training" if analysis.backward else "inference",
@@ -145,7 +138,15 @@ def trace_row(trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[
         products=_products(analysis),
         operators=_operators(analysis),
     )
-    reasons: dict[str, Any] = {name: one.reason for name, one in analysis.readings.items() if one.value is None}
+    _fill(row, analysis)
+    return row
+
+
+def _fill(row: TraceRow, analysis: Analysis) -> None:
+    """Sets what was read and counted in the window, and the reason of each column that stays empty."""
+    reasons: dict[str, Any] = {
+        name: reading.reason for name, reading in analysis.readings.items() if reading.value is None
+    }
     for name in analysis.readings.keys() - reasons.keys():
         setattr(row, name, analysis.readings[name].value)
     if analysis.on_gpu:
@@ -154,7 +155,19 @@ def trace_row(trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[
     if row.device is None:
         reasons["device"] = {"no_device_name" if analysis.on_gpu else "no_cpu_name": {}}
     row.reasons = json.dumps(reasons | {"clock_ms": {"no_clock": {}}}, ensure_ascii=False)
-    return row
+
+
+def _place(trace: Trace, analysis: Analysis) -> tuple[int | None, int | None, str | None]:
+    """Rank of a window, its job's number of ranks, and the job's name, which the rows of its ranks share."""
+    rank, world, name = trace.distributed("rank"), trace.distributed("world_size"), trace.path.name
+    job = None if analysis.device is None else name  # of the devices of one process
+    if trace.ranks > 1:
+        job = name
+    elif world and world > 1:
+        job = f"{trace.path.parent.name}/{world} ranks"
+    elif rank is None and job is None and (named := _RANK.search(name)):
+        rank, job = int(named[1]), f"{trace.path.parent.name}/{_RANK.sub('rank*', name, count=1)}"
+    return analysis.device if rank is None else rank, world, job
 
 
 def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
