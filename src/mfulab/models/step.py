@@ -243,7 +243,7 @@ def teaching(
 
 def distillation_loss(output: Any, taught: torch.Tensor, temperature: float = TEMPERATURE) -> torch.Tensor:
     """Kullback-Leibler divergence from the teacher's softened classes, × T² (Hinton et al. 2015, arXiv:1503.02531)."""
-    own, other = (each.flatten(0, -2) / temperature for each in (first_tensor(output), taught))
+    own, other = (logits.flatten(0, -2) / temperature for logits in (first_tensor(output), taught))
     divergence = torch.nn.functional.kl_div(own.log_softmax(-1), other.softmax(-1), reduction="batchmean")
     return temperature**2 * divergence
 

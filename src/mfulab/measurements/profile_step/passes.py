@@ -254,8 +254,8 @@ def exact_output(run: Run) -> None:
     torch.manual_seed(config.seed)
     model, batch = steps.make_model(config, run.device)
     with torch.no_grad():
-        if callable(known := getattr(model, "exact", None)):
-            exact = known(batch.inputs)
+        if callable(exact_of := getattr(model, "exact", None)):
+            exact = exact_of(batch.inputs)
         else:
             exact = first_tensor(copy.deepcopy(model).eval().double()(batch.inputs.double()))
     weights = [weight for weight in model.parameters() if weight.ndim > 1]
