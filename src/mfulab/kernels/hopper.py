@@ -78,7 +78,7 @@ class Hopper(CudaC):
         sides = (a.shape[0], a.shape[1], c.shape[2], a.shape[2])
         maps = [tensor_map(view) for view in views]
         values = [*(ctypes.c_void_p(tensor.data_ptr()) for tensor in pointers), *map(ctypes.c_int, sides)]
-        addresses = [*(tensor_map.address for tensor_map in maps), *map(ctypes.addressof, values)]
+        addresses = [*(encoded.address for encoded in maps), *map(ctypes.addressof, values)]
         return (ctypes.c_void_p * len(addresses))(*addresses), (views, pointers, maps, values)
 
     def run(self, *operands: Any, launch: Launch) -> None:

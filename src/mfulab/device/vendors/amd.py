@@ -179,10 +179,9 @@ class Amd(Vendor):
 
         def now() -> dict[str, float | None]:
             memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_used")
-            power = optional(
-                "amdsmi_get_power_info", handle, cell="current_socket_power"
-            )  # of Instinct; others: the mean
-            processes = optional("amdsmi_get_gpu_process_list", handle)
+            power = optional("amdsmi_get_power_info", handle, cell="current_socket_power")  # others than Instinct: mean
+            listed = optional("amdsmi_get_gpu_process_list", handle)
+            pids = None if listed is None else [process["pid"] for process in listed]
             return {
                 "utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="gfx_activity"),
                 "memory_utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="umc_activity"),
@@ -191,9 +190,7 @@ class Amd(Vendor):
                 "power_w": power or optional("amdsmi_get_power_info", handle, cell="average_socket_power"),
                 "temperature_c": optional("amdsmi_get_temp_metric", handle, *hottest),
                 "device_memory_bytes": None if memory is None else memory << 20,
-                "other_processes": None
-                if processes is None
-                else count_others([process["pid"] for process in processes], own),
+                "other_processes": None if pids is None else count_others(pids, own),
             }
 
         return now
@@ -213,9 +210,7 @@ class Amd(Vendor):
             name=name,
             sms=sms or optional("amdsmi_get_gpu_asic_info", handle, cell="num_compute_units"),
             max_sm_clock_mhz=_clock(handle, "GFX", "max_clk"),
-            max_memory_clock_mhz=_clock(
-                handle, "MEM", "max_clk"
-            ),  # without bus: its transfers a clock differ by memory
+            max_memory_clock_mhz=_clock(handle, "MEM", "max_clk"),  # no bus: transfers a clock differ by memory
         )
 
     def describe_all(self) -> list[dict[str, Any]]:

@@ -75,10 +75,8 @@ class Workflow:
         self.gpu = int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))  # held by what nothing runs beside
         self.planned_manifests = [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
         # Those whose finished rows are shown beside ours: other machines' of the same experiments, or all.
-        is_all, same = (
-            self.plans[0].shown == "all" and not recorded,
-            {plan.experiment for plan in self.plans if self._runs},
-        )
+        is_all = self.plans[0].shown == "all" and not recorded
+        same = {plan.experiment for plan in self.plans if self._runs}
         others = {str(path) for path in RESULTS.glob("*/plan/*.json") if is_all or path.stem in same}
         self.other_manifests = sorted(others - set(self.planned_manifests))
         # The option that also shows folders copied from machines without a plan.
@@ -126,9 +124,7 @@ class Workflow:
         if not batches:
             return ""
         longest = max(batches.values(), key=lambda batch: sum(asked["runtime"] for asked in batch))
-        asked = {
-            "time": sum(asked["runtime"] for asked in longest)
-        }  # one after the other: a device takes one at a time
+        asked = {"time": sum(asked["runtime"] for asked in longest)}  # a device takes one at a time
         for option, name in {"gpus": "gpu", "cpus-per-task": "cpus_per_task", "mem": "mem_mb"}.items():
             asked[option] = max(resources.get(name) or 0 for resources in longest)
         if not asked["mem"]:

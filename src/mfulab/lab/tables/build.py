@@ -60,9 +60,8 @@ def collect(
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
             if not measured or any(is_gpu(row.get("device")) for row in machine.records["environment"]):
                 _extend(everything, machine)
-                everything.problems.extend(
-                    read.aged(folder) if not measured else ()
-                )  # told to whom reads recordings alone
+                if not measured:  # told to whom reads recordings alone
+                    everything.problems.extend(read.aged(folder))
         public = read.from_recorded(reference / PUBLIC)
         if measured:  # public runs fill a page of their own, and beside one's own GPU stands another, not its trace
             own = (row for row in everything.records["environment"] if not row["recorded"])
