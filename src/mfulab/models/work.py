@@ -35,13 +35,13 @@ def work(config: ModelConfig, sequence_length: int | None = None, batch_size: in
         if layers is None or layers <= 2:
             return _counted(config, sequence_length, batch_size, mode, alike=False)
         shorter = (config.model_copy(update={"arguments": config.arguments | {argument: few}}) for few in (1, 2))
-        first, two = (_counted(shortened, sequence_length, batch_size, mode) for shortened in shorter)
+        one_block, two_blocks = (_counted(shortened, sequence_length, batch_size, mode) for shortened in shorter)
     except Exception as error:
         raise ConfigurationError(" ".join(str(error).split())) from error
-    return _extended(first, two, layers)
+    return _extended(one_block, two_blocks, layers)
 
 
-def _extended(one_block: Work, two: Work, layers: int) -> Work:
+def _extended(one_block: Work, two_blocks: Work, layers: int) -> Work:
     """Work of `layers` blocks from that of one and of two: one + (layers − 1) · (two − one)."""
 
     def affine(first: Any, second: Any) -> Any:
@@ -51,8 +51,10 @@ def _extended(one_block: Work, two: Work, layers: int) -> Work:
         return replace(second, **sums)
 
     before = {(part.layer, part.operator, part.direction): part for part in one_block.operations}
-    operations = (affine(before.get((part.layer, part.operator, part.direction)), part) for part in two.operations)
-    return replace(affine(one_block, two), operations=tuple(operations))
+    operations = (
+        affine(before.get((part.layer, part.operator, part.direction)), part) for part in two_blocks.operations
+    )
+    return replace(affine(one_block, two_blocks), operations=tuple(operations))
 
 
 def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, mode: Mode, alike: bool = True) -> Work:

@@ -160,9 +160,9 @@ def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Ite
     while (later := numbered(base_name(folder), replicate_of(folder) + 1)) not in planned:
         if not (root / later / "row.csv").exists():
             return
-        first, two = (read_config(root / place) | {"replicate": 1} for place in (folder, later))
+        config, later_config = (read_config(root / place) | {"replicate": 1} for place in (folder, later))
         began, began_later = (read_row(root / place, step)["started_at"] for place in (folder, later))
-        if first != two or began_later < began:
+        if config != later_config or began_later < began:
             return
         yield later
         folder = later

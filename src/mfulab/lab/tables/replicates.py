@@ -177,8 +177,8 @@ def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
 
 def ratio_half_width(old: Sequence[float], new: Sequence[float], usual: float | None) -> float:
     """Half the 95 % interval of the logarithm of a ratio of undisturbed times; `usual` as by `jackknife_variance`."""
-    (first, few), (other, more) = map(jackknife_variance, (old, new))
-    variance, count = (first * few + other * more) / (few + more), 1 / (1 / len(old) + 1 / len(new))
+    (before, few), (after, more) = map(jackknife_variance, (old, new))
+    variance, count = (before * few + after * more) / (few + more), 1 / (1 / len(old) + 1 / len(new))
     return interval_half_width(variance, few + more, count, usual=usual, prior=PRIOR_DEGREES)
 
 
@@ -261,7 +261,7 @@ def probes(row: Mapping[str, Any]) -> tuple[int, list[State]]:
     try:
         probe = json.loads(row.get("probes") or "{}")
         columns = (probe.get("at_s", ()), probe.get("product_s", ()), probe.get("copy_s", ()))
-        states = [State(float(at), float(product), float(two)) for at, product, two in zip(*columns, strict=True)]
+        states = [State(float(at), float(product), float(copy)) for at, product, copy in zip(*columns, strict=True)]
         return int(probe.get("threads", 0)), [state for state in states if min(state.product_s, state.copy_s) > 0]
     except (ValueError, TypeError, AttributeError):
         return 0, []

@@ -88,8 +88,8 @@ def not_associative_percent(form: NumberFormat, values: torch.Tensor) -> float:
 
 def tenths(form: NumberFormat) -> tuple[float, float]:
     """(0.1 + 0.2) + 0.3 and 0.1 + (0.2 + 0.3): the same triple, grouped from the left and from the right."""
-    first, two, three = form.of(0.1), form.of(0.2), form.of(0.3)
-    return form.of(form.of(first + two) + three), form.of(first + form.of(two + three))
+    first, second, third = form.of(0.1), form.of(0.2), form.of(0.3)
+    return form.of(form.of(first + second) + third), form.of(first + form.of(second + third))
 
 
 def round_trip_digits(form: NumberFormat, values: torch.Tensor) -> int:
