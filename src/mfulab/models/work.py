@@ -35,13 +35,13 @@ def work(config: ModelConfig, sequence_length: int | None = None, batch_size: in
         if layers is None or layers <= 2:
             return _counted(config, sequence_length, batch_size, mode, alike=False)
         shorter = (config.model_copy(update={"arguments": config.arguments | {argument: few}}) for few in (1, 2))
-        one_block, two_blocks = (_counted(shortened, sequence_length, batch_size, mode) for shortened in shorter)
+        single, double = (_counted(shortened, sequence_length, batch_size, mode) for shortened in shorter)
     except Exception as error:
         raise ConfigurationError(" ".join(str(error).split())) from error
-    return _extended(one_block, two_blocks, layers)
+    return _extended(single, double, layers)
 
 
-def _extended(one_block: Work, two_blocks: Work, layers: int) -> Work:
+def _extended(single: Work, double: Work, layers: int) -> Work:
     """Work of `layers` blocks from that of one and of two: one + (layers − 1) · (two − one)."""
 
     def affine(first: Any, second: Any) -> Any:
@@ -50,11 +50,9 @@ def _extended(one_block: Work, two_blocks: Work, layers: int) -> Work:
         sums = {name: firsts[name] + (layers - 1) * (value - firsts[name]) for name, value in numbers.items()}
         return replace(second, **sums)
 
-    before = {(part.layer, part.operator, part.direction): part for part in one_block.operations}
-    operations = (
-        affine(before.get((part.layer, part.operator, part.direction)), part) for part in two_blocks.operations
-    )
-    return replace(affine(one_block, two_blocks), operations=tuple(operations))
+    before = {(part.layer, part.operator, part.direction): part for part in single.operations}
+    operations = (affine(before.get((part.layer, part.operator, part.direction)), part) for part in double.operations)
+    return replace(affine(single, double), operations=tuple(operations))
 
 
 def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, mode: Mode, alike: bool = True) -> Work:
