@@ -185,13 +185,11 @@ def module_times(modules: str | None, step_s: float | None, best_tflop_s: float 
     ms = 1e3 * step_s / traced[0]["time_ns"] if traced and step_s and traced[0]["time_ns"] else 1e-6 / steps
     told = []
     for module in traced:
-        time, flops = module["time_ns"] * ms, module["flops"] / steps
+        time, flops, path = module["time_ns"] * ms, module["flops"] / steps, module["path"]
         mfu = of_peak(flops or None, time / 1e3, best_tflop_s)
         numbers = {"ms": time, "flops": flops, **({} if mfu is None else {"mfu_percent": mfu})}
         rounded = {name: float(f"{value:.6g}") for name, value in numbers.items()}
-        told.append(
-            {"depth": len(module["path"]), "name": "".join(module["path"][-1:]), "calls": module["calls"], **rounded}
-        )
+        told.append({"depth": len(path), "name": "".join(path[-1:]), "calls": module["calls"], **rounded})
     return json.dumps(told, ensure_ascii=False, separators=(",", ":")) if told else None
 
 

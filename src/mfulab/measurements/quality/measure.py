@@ -88,7 +88,7 @@ def _train_both(
     whole = small_digits().to(trained.inputs.device)
     course = train(whole, trained, seed, held_out=held_out)
     cheaper = make_cheaper(way, whole, trained, seed)
-    batch = Batch(held_out.inputs.to(_dtype(cheaper)), held_out.targets)
+    batch = Batch(held_out.inputs.to(next(cheaper.parameters()).dtype), held_out.targets)
     sample = {
         "training": seed,
         "whole_percent": accuracy_percent(whole, held_out),
@@ -97,10 +97,6 @@ def _train_both(
         "cheaper_loss": validation_loss(cheaper, batch),
     }
     return whole, cheaper, course, sample
-
-
-def _dtype(model: nn.Module) -> torch.dtype:
-    return next(model.parameters()).dtype
 
 
 def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) -> nn.Module:
@@ -136,7 +132,7 @@ def _flops(model: nn.Module) -> int:
 def _times(whole: nn.Module, cheaper: nn.Module, inputs: torch.Tensor) -> list[list[float]]:
     """Seconds of a pass of both models, round by round in turn, so that what disturbs one disturbs the other."""
     timer = DeviceTimer(inputs.device) if inputs.is_cuda else HostTimer(cpu().last_level_cache_bytes)
-    converted = inputs.to(_dtype(cheaper))
+    converted = inputs.to(next(cheaper.parameters()).dtype)
     calls = [lambda: whole(inputs), lambda: cheaper(converted)]
     times: list[list[float]] = [[], []]
     with torch.inference_mode():
