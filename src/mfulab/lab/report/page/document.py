@@ -21,6 +21,7 @@ from mfulab.lab.report import figures, frames, trust
 from mfulab.lab.report.drawing import fonts, style, vector
 from mfulab.lab.report.drawing import runs as marks
 from mfulab.lab.report.figures import headroom as headroom_figure
+from mfulab.lab.report.figures import mfu_versus_utilization
 from mfulab.lab.report.page import payload, why
 from mfulab.lab.runtime.forked import drawing_cores, in_processes
 from mfulab.lab.tables import compare
@@ -77,6 +78,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     sections = _sections(tables, drawn, text, problems, glyphs)
     shown = [figure for section in sections for figure in section["figures"]]
     names = {figure["name"] for figure in shown}
+    charted = mfu_versus_utilization.rows(tables)
+    lowest = None if charted.empty else mfu_versus_utilization.lowest(charted)
     doubts, doubt_lines, again = trust.summary(tables, language)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"unbroken": _unbroken, "marked": _marked}
@@ -106,9 +109,9 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
         glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
-        lanes=why.lanes(tables, language),
-        first=why.first(tables, names, language),
-        why=why.section(tables, names, language),
+        lanes=why.lanes(charted, language),
+        first=why.first(lowest, names, language),
+        why=why.section(tables, lowest, names, language),
         doubts={"says": doubts, "lines": doubt_lines, "again": again},
         has_rows=any(len(tables[name]) for name in TABLES),
         environment=_environment(tables, text),
