@@ -5,6 +5,8 @@ import errno
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -156,10 +158,37 @@ def test_a_word_that_is_no_path_is_one_sentence(word):
         files.found_files(word, (".json",))
 
 
-def test_a_scratch_folder_is_gone_after_its_block(tmp_path):
-    with pytest.raises(FileNotFoundError), scratch(str(tmp_path)) as folder:
-        (folder / "lost" / "series.csv").write_text("x")
-    assert list(tmp_path.iterdir()) == []
+def test_what_a_killed_process_left_is_removed_and_what_another_holds_is_not(tmp_path: Path) -> None:
+    """By the kernel's lock: a process number means nothing to another container that shares the folder."""
+    code = """
+import sys, time
+from mfulab.core.files import scratch
+with scratch(sys.argv[1]) as folder:
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+    killed, living = (
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    )
+    folders = [Path(process.stdout.readline().strip()) for process in (killed, living)]
+    killed.kill()
+    killed.wait()
+    (tmp_path / "mfulab-scratch-link").symlink_to(tmp_path)
+    for folder in folders:
+        (folder / "series.csv").write_text("x")
+        os.utime(folder, (1, 1))
+    try:
+        with scratch(str(tmp_path)) as own:
+            assert sorted(path for path in tmp_path.iterdir() if path.is_dir() and not path.is_symlink()) == sorted(
+                [own, folders[1]]
+            )
+        assert not own.exists()
+    finally:
+        living.kill()
+        living.wait()
+        living.stdout.close()
+        killed.stdout.close()
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e400", "-1e999"])

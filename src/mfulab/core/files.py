@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import fcntl
 import hashlib
 import io
 import itertools
@@ -12,6 +13,7 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +34,7 @@ REMEDIES = {
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 LARGEST = 1 << 28  # bytes of a file that is read whole; the tables of 20,000 runs take a tenth
 OF_A_RUN = 1 << 23  # bytes of a table in a run's folder, which become ten times as many in memory
+SCRATCH, YOUNG_S = "mfulab-scratch-", 60  # how folders begin that a kill may leave; seconds in which one is locked
 MOST_FOUND = 100_000  # entries of a folder that is searched; more, as below /, were not meant
 
 
@@ -241,9 +244,31 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def scratch(parent: str | None = None) -> Iterator[Path]:
-    """A folder of this process alone below `parent` or the system's, gone after the block."""
-    folder = tempfile.mkdtemp(prefix="mfulab-scratch-", dir=parent)
+    """A folder of this process alone below `parent` or the system's, gone after the block. Removes what killed
+    processes of this user left: the kernel drops their locks."""
+    base = parent or tempfile.gettempdir()
+    with suppress(OSError):
+        for entry in os.scandir(base):
+            if entry.name.startswith(SCRATCH):
+                _remove_abandoned(entry.path)
+    folder = tempfile.mkdtemp(prefix=SCRATCH, dir=base)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        with suppress(OSError):  # of a file system that keeps none
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield Path(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_abandoned(folder: str) -> None:
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            about = os.fstat(descriptor)
+            if about.st_uid == os.getuid() and about.st_mtime < time.time() - YOUNG_S:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
