@@ -21,7 +21,7 @@ class ConfigurationError(Exception):
     """A config, path or device that cannot be used; its message, one line, is all that the user sees."""
 
     def __init__(self, message: str) -> None:
-        shown = "".join(each if each.isprintable() else " " for each in message)
+        shown = "".join(letter if letter.isprintable() else " " for letter in message)
         ends = f"{shown[: LONGEST // 2]}…{shown[-LONGEST // 2 :]}"  # a long value stands between its key and the reason
         super().__init__(shown if len(shown) <= LONGEST else ends)
 

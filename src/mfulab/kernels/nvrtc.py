@@ -54,8 +54,8 @@ def parse_resources(log: str) -> Resources:
     """Registers a thread, static shared memory and spilled bytes, from what `ptxas -v` printed for one kernel."""
 
     def number(pattern: str) -> int | None:
-        found = re.search(pattern, log)
-        return int(found[1]) if found else None
+        match = re.search(pattern, log)
+        return int(match[1]) if match else None
 
     registers = number(r"Used (\d+) registers")
     spilled = [int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", log)]
@@ -70,5 +70,5 @@ def parse_resources(log: str) -> Resources:
 def _toolkit_headers() -> tuple[str, ...]:
     from cuda.pathfinder import find_nvidia_header_directory
 
-    found = (find_nvidia_header_directory(library) for library in ("nvcc", "cudart", "cccl"))
-    return tuple(dict.fromkeys(folder for folder in found if folder))
+    folders = (find_nvidia_header_directory(library) for library in ("nvcc", "cudart", "cccl"))
+    return tuple(dict.fromkeys(folder for folder in folders if folder))

@@ -75,9 +75,9 @@ def lost_parts(facts: Facts) -> Lost:
     if used is not None and _on_cpu(facts):
         beside["unused"] = 100 - used
     time = facts["time_s"]
-    known = {part: facts[f"{part}_ms"] for part in headroom.PARTS if part != "useful"}
-    if time and any(known.values()):
-        return beside | {part: ms / time / 10 for part, ms in known.items() if ms is not None}
+    parts_ms = {part: facts[f"{part}_ms"] for part in headroom.PARTS if part != "useful"}
+    if time and any(parts_ms.values()):
+        return beside | {part: ms / time / 10 for part, ms in parts_ms.items() if ms is not None}
     waited, copied, sent = (facts[f"{name}_percent"] or 0.0 for name in ("input_wait", "copy", "communication"))
     if parts := _attributed(facts):
         below_best = parts["matmuls"] * (1 - parts["speed"] / 100)  # of the step, as in the headroom
@@ -101,9 +101,9 @@ def columns(row: Mapping[str, object]) -> dict[str, str | float | None]:
     verdict = judge(row)
     reason, drop = verdict.reason, verdict.drop
     rungs = (drop.below.column, drop.above.column) if drop else (None, None)
-    found = (verdict.cause, reason.key, packed(reason.numbers), *rungs, verdict.expected_mfu_percent)
-    found = (*found, corrected_ofu(Facts(row), verdict.expected_mfu_percent))
-    return dict(zip(COLUMNS, (*found, packed_all(verdict.flags)), strict=True))
+    values = (verdict.cause, reason.key, packed(reason.numbers), *rungs, verdict.expected_mfu_percent)
+    values = (*values, corrected_ofu(Facts(row), verdict.expected_mfu_percent))
+    return dict(zip(COLUMNS, (*values, packed_all(verdict.flags)), strict=True))
 
 
 def matmul_flags(row: Mapping[str, object]) -> str | None:
@@ -255,7 +255,7 @@ def _computed_beside(facts: Facts) -> Said | None:
 def _held_back(facts: Facts) -> Said | None:
     """Says how long heat, a brake or a quota held the device back. A GPU's power limit is its normal state."""
     heat = [facts[f"{name}_percent"] for name in ("software_thermal", "hardware_thermal", "power_brake")]
-    share = max((each for each in heat if each is not None), default=facts["throttled_percent"])
+    share = max((percent for percent in heat if percent is not None), default=facts["throttled_percent"])
     return Said("held_back", {"share": share}) if share is not None and share >= PIPE_IDLE else None
 
 

@@ -205,8 +205,8 @@ def _locked(path: Path) -> tuple[int, bool]:
 
 def _holder(descriptor: int) -> dict[str, Any]:
     with suppress(ValueError):
-        if isinstance(found := json.loads(os.pread(descriptor, 1 << 16, 0)), dict):
-            return found
+        if isinstance(holder := json.loads(os.pread(descriptor, 1 << 16, 0)), dict):
+            return holder
     return {}
 
 
