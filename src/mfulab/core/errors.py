@@ -14,6 +14,7 @@ EXTRAS = {
     "pandas": "pipeline",
     "seaborn": "pipeline",
     "hydra": "pipeline",
+    "cuda.core": "cuda",
 }
 
 
@@ -40,4 +41,4 @@ class UnsupportedError(Exception):
 
 def lacks(wanted: str, package: str) -> str:
     """Says that `wanted` needs `package`, and which extra installs it; empty for a package that none is asked for."""
-    return f'{wanted} needs {package}: pip install "mfulab[{EXTRAS[package]}]"' if package in EXTRAS else ""
+    return f'{wanted} needs {package}: pip install ".[{EXTRAS[package]}]" in the checkout' if package in EXTRAS else ""
