@@ -160,8 +160,11 @@ def nodes_of(outputs: Any) -> Iterator[Any]:
 
 
 def holds_compiled(outputs: Any) -> bool:
-    """True if compiled code made a node of the graph of a backward pass."""
-    return any(node.name().startswith("CompiledFunction") for node in nodes_of(outputs))
+    """True if compiled code, or a higher-order operator, made a node of the graph of a backward pass."""
+    return any(
+        node.name().startswith("CompiledFunction") or node.name().endswith("AutogradOpBackward")
+        for node in nodes_of(outputs)
+    )
 
 
 def graphs_compiled() -> int:
@@ -210,7 +213,7 @@ class GraphsSeen:
 
     def holds_compiled(self, graph: Any, outputs: Any) -> bool:
         """Says whether compiled code made a part of a graph, which `graph` stands for."""
-        if not graphs_compiled() or graph in self._of_operators:
+        if graph in self._of_operators:
             return False
         if holds_compiled(outputs):
             return True
