@@ -11,6 +11,7 @@ from torch._higher_order_ops.map import map as mapped
 from torch.utils.checkpoint import checkpoint
 
 import mfulab
+from mfulab.loop.interactive import structure
 
 ROWS, WIDTH, LAYERS = 4, 16, 3
 ONE = 2 * ROWS * WIDTH * WIDTH
@@ -135,6 +136,24 @@ def test_a_compiled_loop_runs_and_compiles_nothing_inside_a_window(what, form):
     assert graphs() == before or form in WITH_BODIES
     assert (window.row["compiled_steps"], window.row["flops"]) == (0, HAND)
     assert window.row["counted_steps"] <= 3
+
+
+def test_compiled_code_that_is_guarded_against_hooks_meets_none(monkeypatch):
+    # As torch 2.14 and later guard layers that call `super().__call__`; earlier ones name these hooks without a guard.
+    monkeypatch.setattr(structure, "_GUARD", "_global_forward_pre_hooks")
+    torch._dynamo.reset()
+    model, inputs = Block("eager"), torch.randn(ROWS, WIDTH)
+    loss = torch.compile(lambda: model(inputs).square().mean(), backend="aot_eager")
+    loss().backward()
+    hooks = []
+    with mfulab.measure(model, quiet=True, ceiling_s=0) as window:
+        for _ in range(STEPS):
+            if not window._phases.counting:  # else nothing runs compiled
+                hooks += [*nn.modules.module._global_forward_pre_hooks, *model._forward_pre_hooks]
+            loss().backward()
+            window.step()
+    assert not hooks
+    assert window.row["flops"] == 2 * ONE
 
 
 def test_a_loop_that_compiles_in_its_first_step_has_few_counted_ones():

@@ -26,6 +26,7 @@ CHEAP = frozenset(
 )
 
 
+_GUARD = "not G['__import_torch_dot_nn_dot_modules_dot_module']._global_forward_pre_hooks"
 Spans = Sequence[tuple[int, int]]
 
 
@@ -171,6 +172,15 @@ def graphs_compiled() -> int:
     """Number of graphs that torch.compile has made in this process; looking imports nothing."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else dynamo.counters["stats"].get("unique_graphs", 0)
+
+
+def hooks_are_guarded_against() -> bool:
+    """True if code is compiled anew where all modules have a hook: of layers that call `super().__call__`, by torch
+    2.14 and later."""
+    frames, entries_of = sys.modules.get("torch._dynamo.convert_frame"), torch._C._dynamo.eval_frame
+    codes = [code for each in frames.input_codes.seen if (code := each())] if frames is not None else []
+    entries = (entry for code in codes for entry in entries_of._debug_get_cache_entry_list(code))
+    return any(_GUARD in str(entry.guard_manager) for entry in entries)
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
