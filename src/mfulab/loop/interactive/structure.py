@@ -5,6 +5,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -177,10 +178,11 @@ def graphs_compiled() -> int:
 def hooks_are_guarded_against() -> bool:
     """True if code is compiled anew where all modules have a hook: of layers that call `super().__call__`, by torch
     2.14 and later."""
-    frames, entries_of = sys.modules.get("torch._dynamo.convert_frame"), torch._C._dynamo.eval_frame
-    codes = [code for each in frames.input_codes.seen if (code := each())] if frames is not None else []
-    entries = (entry for code in codes for entry in entries_of._debug_get_cache_entry_list(code))
-    return any(_GUARD in str(entry.guard_manager) for entry in entries)
+    with suppress(Exception):  # no other torch has what this one keeps of compiled code
+        entries_of = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
+        codes = (code for each in sys.modules["torch._dynamo.convert_frame"].input_codes.seen if (code := each()))
+        return any(_GUARD in str(entry.guard_manager) for code in codes for entry in entries_of(code))
+    return False
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
