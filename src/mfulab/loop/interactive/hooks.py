@@ -58,13 +58,12 @@ class Hooks:
         `optimizer` go around each step of one; `engine` replaces autograd's."""
         self.take_off()
         befores = [(model, self.guarded(lambda *given, at=at: before(Call(at, *given)))) for at, model in self._models]
-        plain = torch.nn.Module.__call__
         ends, every = after and self.guarded(after), called and self.guarded(called)
 
         def put(undo: ExitStack) -> None:
             spared = self._are_guarded_against()
             for model, begins in befores:
-                if spared and type(model).__call__ is not plain:
+                if spared and type(model).__call__ is not torch.nn.Module.__call__:
                     continue
                 undo.callback(model.register_forward_pre_hook(begins, with_kwargs=True).remove)
                 if ends:

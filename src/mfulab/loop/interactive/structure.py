@@ -163,10 +163,7 @@ def nodes_of(outputs: Any) -> Iterator[Any]:
 
 def holds_compiled(outputs: Any) -> bool:
     """True if compiled code, or a higher-order operator, made a node of the graph of a backward pass."""
-    return any(
-        node.name().startswith("CompiledFunction") or node.name().endswith("AutogradOpBackward")
-        for node in nodes_of(outputs)
-    )
+    return any(node.name().endswith(("CompiledFunctionBackward", "AutogradOpBackward")) for node in nodes_of(outputs))
 
 
 def graphs_compiled() -> int:
@@ -176,8 +173,7 @@ def graphs_compiled() -> int:
 
 
 def hooks_are_guarded_against() -> bool:
-    """True if code is compiled anew where all modules have a hook: of layers that call `super().__call__`, by torch
-    2.14 and later."""
+    """True if code is compiled anew where all modules have a hook: layers' `super().__call__`, by torch 2.14 or later."""
     with suppress(Exception):  # no other torch has what this one keeps of compiled code
         entries_of = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
         codes = (code for each in sys.modules["torch._dynamo.convert_frame"].input_codes.seen if (code := each()))
@@ -213,7 +209,7 @@ class GraphsSeen:
 
     def __init__(self) -> None:
         self._made: dict[tuple[Any, ...], int] = {}
-        self._of_operators: set[Any] = set()
+        self._compiled: dict[Any, bool] = {}
 
     def made(self, entry: Any, inside: Inside, nodes: int, outputs: Any, begin: int, spans: Spans) -> int:
         """Hash of the part of a graph that costs FLOPs and that no model's forward made: looked through once for as
@@ -225,9 +221,6 @@ class GraphsSeen:
 
     def holds_compiled(self, graph: Any, outputs: Any) -> bool:
         """Says whether compiled code made a part of a graph, which `graph` stands for."""
-        if graph in self._of_operators:
-            return False
-        if holds_compiled(outputs):
-            return True
-        self._of_operators.add(graph)
-        return False
+        if graph not in self._compiled:
+            self._compiled[graph] = holds_compiled(outputs)
+        return self._compiled[graph]
