@@ -173,7 +173,7 @@ def graphs_compiled() -> int:
 
 
 def hooks_are_guarded_against() -> bool:
-    """True if code is compiled anew where all modules have a hook: layers' `super().__call__`, by torch 2.14 or later."""
+    """True if code is compiled anew where all modules have a hook: of `super().__call__`, by torch 2.14 and later."""
     with suppress(Exception):  # no other torch has what this one keeps of compiled code
         entries_of = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
         codes = (code for each in sys.modules["torch._dynamo.convert_frame"].input_codes.seen if (code := each()))
