@@ -23,6 +23,7 @@ NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
 SLOWER = 1.05  # × the time in fp32 from which emulating is worth naming
 MEASURING = 2.0  # % of a step that measuring may take on the host
+MANY_STEPS = 50  # of which most are timed without hooks
 CROSS_CHECK = 1.15  # times as much as the issued instructions, or HFU, the tensor pipe may say, or as little
 LEAST_CHECKED = 1.0  # % of either, below which their ratio says nothing
 STOLEN = 5.0  # % of the CPU's time from which what the hypervisor took is named
@@ -162,7 +163,8 @@ def flags_of(facts: Facts, expected: float | None) -> tuple[Said, ...]:
         _reached("other_processes", facts, "other_processes", 1, "count"),
         _computed_beside(facts),
         _held_back(facts),
-        _reached("measuring", facts, "measuring_percent", MEASURING),
+        _reached("only_counted", facts, "only_counted", 1, "count"),
+        _measuring(facts),
         _reached("stolen", facts, "steal_percent", STOLEN),
         _disturbed(facts),
     )
@@ -257,6 +259,12 @@ def _held_back(facts: Facts) -> Said | None:
     heat = [facts[f"{name}_percent"] for name in ("software_thermal", "hardware_thermal", "power_brake")]
     share = max((percent for percent in heat if percent is not None), default=facts["throttled_percent"])
     return Said("held_back", {"share": share}) if share is not None and share >= PIPE_IDLE else None
+
+
+def _measuring(facts: Facts) -> Said | None:
+    # Steps with hooks on are timed where few others are there.
+    is_brief = facts.below("steps", MANY_STEPS) and not facts["watched_steps"]
+    return _reached("measuring_briefly" if is_brief else "measuring", facts, "measuring_percent", MEASURING)
 
 
 def _disturbed(facts: Facts) -> Said | None:
