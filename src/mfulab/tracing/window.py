@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
@@ -113,18 +113,17 @@ def phase_of(name: str) -> str | None:
     return kind and _KINDS.get(kind[1] or kind[2], (kind[1] or kind[2]).lower())
 
 
-def _ranges(trace: Trace, kind_of: Callable[[str], str | None]) -> list[tuple[int, int, str]]:
-    """Begin, end and kind of the host's ranges whose names have one, in order."""
-    kinds = [kind_of(name) for name in trace.names]
-    host, chosen = trace.host, np.flatnonzero(trace.host.annotation)
-    told = ((int(host.begin[one]), int(host.end[one]), kinds[host.name[one]]) for one in chosen)
-    return sorted((begin, end, kind) for begin, end, kind in told if kind)
+def _ranges(trace: Trace, kinds: Sequence[str | None]) -> list[tuple[int, int, str]]:
+    """Begin, end and kind of the host's ranges in order, of those names that have a kind."""
+    host = trace.host
+    told = [(host.begin[one], host.end[one], kinds[host.name[one]]) for one in np.flatnonzero(host.annotation)]
+    return sorted((int(begin), int(end), kind) for begin, end, kind in told if kind)
 
 
 def _engine_steps(trace: Trace) -> list[Window]:
     """The longest run of consecutive steps of each kind that an engine marked."""
     runs, counts = dict[str, list[tuple[int, int, int]]](), Counter[str]()
-    for kind, several in groupby(enumerate(_ranges(trace, phase_of)), lambda one: one[1][2]):
+    for kind, several in groupby(enumerate(_ranges(trace, [*map(phase_of, trace.names)])), lambda one: one[1][2]):
         run = [(number, begin, end) for number, (begin, end, _) in several]
         counts[kind] += len(run)
         runs[kind] = max(run, runs.get(kind, []), key=len)
@@ -137,9 +136,9 @@ def _engine_steps(trace: Trace) -> list[Window]:
 def _by_torch(trace: Trace) -> list[Window]:
     """The steps between ranges that torch writes once in each: of the optimiser that steps least often, or batches."""
     for prefix in _OWN:
-        of_each = defaultdict[str, list[int]](list)
-        for begin, end, name in _ranges(trace, lambda name, prefix=prefix: name if name.startswith(prefix) else None):
-            of_each[name].append(end if prefix == _OWN[0] else begin)
+        of_each, is_end = defaultdict[str, list[int]](list), prefix == _OWN[0]
+        for begin, end, name in _ranges(trace, [name if name.startswith(prefix) else None for name in trace.names]):
+            of_each[name].append(end if is_end else begin)
         times = min(of_each.values(), key=len, default=[])
         if len(times) >= FEWEST:
             run = [(number, *both) for number, both in enumerate(pairwise(times), start=1)]
