@@ -45,8 +45,7 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
         began = time.perf_counter()
         step = make(config, device)
         ready = time.perf_counter()
-        if config.workload.mode == "decoding":
-            instruments.memory.forget()  # filling the cache is not the step
+        instruments.memory.forget()  # building in fp32, and filling a cache, are not the step
         pace = pace_for(device.type, config.timing)
         if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
             pace = replace(pace, patience_s=0.0, precision=None)
