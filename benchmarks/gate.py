@@ -82,7 +82,7 @@ def gated_by_cpu(commands: list[str], minutes: float, folder: Path) -> tuple[boo
 
 
 def hyperfine(commands: list[str], _: float, folder: Path) -> tuple[bool, str]:
-    """What hyperfine prints as the ratio of two commands, and whether it is further from 1 than its ±."""
+    """The ratio of two commands as hyperfine prints it, and whether it is further from 1 than its ±."""
     out = folder / "hyperfine.json"
     words = ["hyperfine", "--warmup", "1", "--export-json", str(out), *commands]
     subprocess.run(words, capture_output=True, check=True)
@@ -93,7 +93,7 @@ def hyperfine(commands: list[str], _: float, folder: Path) -> tuple[bool, str]:
 
 
 def pyperf(commands: list[str], _: float, folder: Path) -> tuple[bool, str]:
-    """What `pyperf compare_to` says of two commands, each measured in ten processes."""
+    """The answer of `pyperf compare_to` on two commands, each measured in ten processes."""
     outs = list[str]()
     for number, command in enumerate(commands):
         outs.append(str(folder / f"pyperf-{number}.json"))

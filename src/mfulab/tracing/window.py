@@ -105,7 +105,7 @@ def windows(trace: Trace, steps: int | None = None) -> list[Window]:
 
 
 def phase_of(name: str) -> str | None:
-    """What an engine's step does, by the range that vLLM, SGLang or ATOM writes around it; None for other ranges."""
+    """Kind of an engine's step, by the range that vLLM, SGLang or ATOM writes around it; None for other ranges."""
     if vllm := _VLLM.fullmatch(name):
         prefilled, decoding = map(int, vllm.groups())
         return ("mixed" if decoding else "prefill") if prefilled else "decoding" if decoding else None
