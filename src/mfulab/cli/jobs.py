@@ -49,10 +49,10 @@ def jobs_of(url: str, hours: float) -> list[dict[str, Any]]:
     rows = dict[tuple[str, str, str], dict[str, Any]]()
     for column, query in QUERIES.items():
         for labels, value in _asked(url, query, hours):
-            job, user = (next((labels[name] for name in names if labels.get(name)), "") for names in (JOB, USER))
+            job, user = (next((labels[name] for name in known if labels.get(name)), "") for known in (JOB, USER))
             if job:
-                key = (users.get(job, user), job, labels.get("modelName", ""))
-                rows.setdefault(key, dict.fromkeys(COLUMNS) | dict(zip(COLUMNS, key, strict=False)))[column] = value
+                names = users.get(job, user), job, labels.get("modelName", "")
+                rows.setdefault(names, dict.fromkeys(COLUMNS) | dict(zip(COLUMNS, names, strict=False)))[column] = value
     if not rows:
         raise ConfigurationError(f"--jobs {url}: {BUSY} of {hours:g} h has no label of {', '.join(JOB)}.")
     for row in rows.values():
