@@ -1,8 +1,11 @@
 """`mfulab watch` on this CPU for real, and on a stand-in GPU."""
 
+import http.server
 import io
 import json
 import os
+import threading
+import urllib.parse
 import urllib.request
 from dataclasses import asdict, replace
 
@@ -12,7 +15,7 @@ from rich.console import Console
 from support.nvml_stand_in import Gpu, StandIn
 
 import mfulab
-from mfulab.cli import watch
+from mfulab.cli import jobs, watch
 from mfulab.cli.export import prometheus_page
 from mfulab.cli.main import main
 from mfulab.device.peaks import Peak
@@ -249,3 +252,82 @@ def test_what_is_no_regular_file_ends_no_watch(monkeypatch, tmp_path, make):
     monkeypatch.setattr(published, "folder", lambda: tmp_path)
     make(tmp_path / f"{os.getpid()}.json")
     assert published.rates(now=lambda: 6.0) == []
+
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+@pytest.fixture
+def prometheus():
+    """A server that answers instant queries as Prometheus does; `answers` has series by column, or a text for all."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            path, _, query = self.path.partition("?")
+            asked = urllib.parse.parse_qs(query)["query"][0]
+            assert path == "/api/v1/query"
+            names = {
+                text.replace("RANGE", "90m"): name for name, text in {**jobs.QUERIES, "users": jobs.OWNERS}.items()
+            }
+            result = [
+                {"metric": one, "value": [1.5, str(value)]} for one, value in server.answers.get(names[asked], [])
+            ]
+            whole = {"status": "success", "data": {"resultType": "vector", "result": result}}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(server.text or json.dumps(whole).encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.answers, server.text = {}, b""
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_jobs_of_a_cluster_that_read_full_and_use_little_come_first(prometheus, capsys):
+    """As Prometheus 2.42 answered of the same series: dcgm-exporter's labels, slurm-job-exporter's users, a pod."""
+    of = {
+        "101": {"hpc_job": "101", "modelName": H100},
+        "102": {"hpc_job": "102", "modelName": H100},
+        "pod": {"exported_pod": "train-0", "exported_namespace": "carol", "modelName": "NVIDIA A100-SXM4-80GB"},
+        "other": {"hpc_job": "104", "modelName": "NVIDIA Unknown 9000"},
+        "idle": {"modelName": H100},
+    }
+
+    def column(*values):
+        return [(labels, value) for labels, value in zip(of.values(), values, strict=True) if value is not None]
+
+    prometheus.answers = {
+        "users": [({"slurmjobid": "101", "user": "alice"}, 1), ({"slurmjobid": "102", "user": "bob"}, 1)],
+        "gpus": column(2, 1, 1, 1, 1),
+        "gpu_hours": column(3.0, 1.5, 0.5, 0.5, 1.5),
+        "utilization_percent": column(100, 98, 90, 50, 0),
+        "active_mhz": column(0.03 * 1830, 0.5 * 1830, None, 0.2 * 1410, 0),
+    }
+    url = f"127.0.0.1:{prometheus.server_port}"
+    assert main(["watch", "--jobs", url, "--hours", "1.5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["jobs"]
+    assert [(row["user"], row["job"], row["gpus"], row["gpu_hours"]) for row in found] == [
+        *[("alice", "101", 2, 3.0), ("bob", "102", 1, 1.5), ("carol", "train-0", 1, 0.5), ("", "104", 1, 0.5)],
+    ]
+    assert found[0]["utilization_percent"] == 100
+    assert [row["ofu_percent"] for row in found] == [pytest.approx(3), pytest.approx(50), None, None]
+    assert main(["watch", "--jobs", url, "--hours", "1.5"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "alice" in line)
+    assert line.split()[-4:] == ["2", "3.0", "100.0", "3.0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(b"", "has no label of hpc_job"), (b"<html>", "answers as no Prometheus"), (b'{"data": 3}', "as no Prometheus")],
+)
+def test_a_server_without_jobs_says_so(prometheus, capsys, text, said):
+    prometheus.text = text
+    assert main(["watch", "--jobs", f"http://127.0.0.1:{prometheus.server_port}/", "--hours", "1.5"]) == 2
+    assert said in capsys.readouterr().err

@@ -55,6 +55,16 @@ def test_training(tmp_path):
     assert {sample["window"] for sample in measured.samples} == {0, 1, 2}
 
 
+def test_building_a_model_in_fp32_is_not_in_the_peak_of_its_step_in_16_bits(tmp_path):
+    """151 MB of weights in fp32 are built and cast to 75: the step never holds both."""
+    wide = {"name": "wide", "_target_": "torch.nn.Linear", "input_shape": [6144]}
+    wide["arguments"] = {"in_features": 6144, "out_features": 6144}
+    step = config(model=wide, workload={"name": "inference", "mode": "inference"}, batch_size=1)
+    step.precision = step.precision.model_copy(update={"name": "bf16", "dtype": "bfloat16"})
+    row = profile_step.measure(step, tmp_path).row
+    assert row.memory_bytes < 4 * 6144**2, row.memory_source
+
+
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library maps large blocks by other rules")
 def test_blocks_beyond_the_largest_threshold_are_new_pages_in_each_step(tmp_path):
     # 40 MB at batch 4; little else to do, so that faults are noticed on a busy machine, too.

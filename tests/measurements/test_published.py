@@ -131,7 +131,9 @@ def test_the_lines_of_a_run_become_rows_of_the_table(recomputed, tmp_path):
     assert "accelerators='many'" in broken["message"]
 
 
-@pytest.mark.parametrize("collection", few(["torchtitan", "papers", "llm_foundry", "mlperf_training_v5_1"]))
+@pytest.mark.parametrize(
+    "collection", few(["mlperf_training_v6_0", "torchtitan", "papers", "llm_foundry", "mlperf_training_v5_1"])
+)
 def test_the_rows_that_are_kept_are_those_counted_anew(collection, tmp_path):
     kept = [row for row in from_recorded(KEPT).records["published"] if row["published"] == collection]
     counted = measure(PublishedConfig(published=collection), tmp_path).samples

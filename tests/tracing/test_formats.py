@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import pickle
+import re
 import sqlite3
 from pathlib import Path
 
@@ -389,6 +391,22 @@ def test_an_nsight_report_gets_the_command_that_exports_it(tmp_path):
         read(tmp_path / "a.nsys-rep")
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.pickle", pickle.dumps({"segments": [{"device": 0}], "device_traces": [[]]}), "a snapshot of CUDA's memory"),
+        ("a.pickle", pickle.dumps(["segment"]), "a pickle, which is not opened"),
+        ("a.pftrace", b"\n\x05packet", "Perfetto: make Chrome's JSON of it, `traceconv json"),
+        ("a.perfetto-trace.gz", gzip.compress(b"\n\x05packet"), "rocprofv3 record by --output-format json"),
+        ("memory.json", b'[["cuda:0", 1], ["cuda:0", 2]]', "export_memory_timeline writes such lists"),
+    ],
+)
+def test_other_files_of_profilers_are_named(tmp_path, name, data, said):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(TraceError, match=re.escape(said)):
+        read(tmp_path / name)
+
+
 def test_without_protobuf_the_extra_is_named(tmp_path, monkeypatch):
     path = profile(tmp_path / "p", lines=OPERATORS)
     monkeypatch.setitem(__import__("sys").modules, "google.protobuf", None)
@@ -404,13 +422,16 @@ def test_without_protobuf_the_extra_is_named(tmp_path, monkeypatch):
 @pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no traces in {FOLDER}")
 def test_real_files():
     """Busy time is what a plain union of kernels gives; a convolution's FLOPs are counted by hand."""
-    busy = [1e7 * one.row.kernel_busy_percent * one.row.time_s for one in read_file(FOLDER / "nsys_h100_2_gpus.sqlite")]
-    assert busy == pytest.approx([22_385_163, 22_444_359])
+    whole, repeating = (read_file(FOLDER / "nsys_h100_2_gpus.sqlite", steps=steps) for steps in (1, None))
+    assert [1e7 * one.row.kernel_busy_percent * one.row.time_s for one in whole] == pytest.approx(
+        [22_385_163, 22_444_359]
+    )
+    assert {one.row.steps for one in repeating} == {23}, "generations, before the next prompt"
     jax = read_file(FOLDER / "jax_conv_mi300.xplane.pb")
     assert [one.row.device_index for one in jax] == list(range(8))
     output, weight = 5120 * 34 * 31 * 53, 16 * 1 * 2 * 2
-    assert {one.row.flops for one in jax} == {5 * 2 * output * weight}
-    (amd,) = read_file(FOLDER / "rocprofv3_results.json.gz")
+    assert {one.row.flops for one in jax} == {2 * output * weight}, "one convolution of each of the steps that repeat"
+    (amd,) = read_file(FOLDER / "rocprofv3_results.json.gz", steps=1)
     assert amd.row.device == "AMD Instinct MI350X"
     assert 1e7 * amd.row.kernel_busy_percent * amd.row.time_s == pytest.approx(4_233_112_334)
     with pytest.raises(TraceError, match="258,174 of its bytes were replaced as not UTF-8"):

@@ -6,6 +6,10 @@ from hypothesis import strategies as st
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.measurements.read_trace.reader import read_file
+from mfulab.tracing.window import phase_of
+
+SHAPES = [[64, 64], [64, 64]]
+FLOPS = 2 * 64**3
 
 
 def row(tmp_path, *events):
@@ -64,3 +68,88 @@ def test_one_long_product_is_not_bound_by_its_launch(tmp_path, others, floor_ns)
     content = trace(steps((0, 1100)), mm, launched("gemm", 1, 50, 1000, 1), *others)
     (found,) = read_file(write(tmp_path / "t.json", content))
     assert {one.launch_ns for one in found.analysis.operators if one.kernel_ns} == {floor_ns}
+
+
+def step(begin, number, *kernels):
+    """A host step of 1000 µs: a product for each kernel, launched at once, and done within the step."""
+    return [
+        [
+            operator("aten::mm", begin + 50 * place, 20, SHAPES, "c10::BFloat16"),
+            launched(name, begin + 50 * place + 5, begin + 100 + 200 * place, 150, 10 * number + place + 1),
+        ]
+        for place, name in enumerate(kernels)
+    ]
+
+
+def flat(nested):
+    return [one for given in nested for one in (flat(given) if isinstance(given, list) else [given])]
+
+
+LOOP = ("embed_gemm", "layer_gemm", "layer_gemm")
+
+
+@pytest.mark.parametrize("kind", ["marks", "optimiser", "loader", "kernels"])
+def test_steps_without_marks_are_those_that_marks_would_tell(tmp_path, kind):
+    """Steps of 1 ms, three products each; the first has one more and is slow to start."""
+    begins = [10_000 + 1000 * number for number in range(6)]
+    events = [step(begins[0] - 1000, 0, "warm_up_gemm"), *(step(at, n, *LOOP) for n, at in enumerate(begins, start=1))]
+    name = {"optimiser": "Optimizer.step#Adam.step", "loader": "enumerate(DataLoader)#_Iter.__next__"}.get(kind)
+    if name:
+        events += [[event("user_annotation", name, at - 20, 10, 1)] for at in [*begins, 16_000]]
+    if kind == "marks":
+        events += steps(*((at, at + 1000) for at in begins))
+    found = row(tmp_path, flat(events))
+    assert found.flops == 3 * FLOPS
+    assert found.time_s == pytest.approx(1e-3, rel=0.08)
+    assert found.steps == (5 if kind == "kernels" else 6)
+    assert found.kernel_busy_percent == pytest.approx(45, rel=0.08)
+
+
+def test_layers_of_one_step_are_no_steps(tmp_path):
+    kernels = ("embed", *("layer_a", "layer_b") * 9, "head")
+    assert row(tmp_path, flat(step(10_000, 1, *kernels))).steps == 1
+    copied = [launched("layer_c", 9_000 + n, 9_500 + n, 1, 900 + n) for n in range(2)]
+    assert row(tmp_path, flat([copied, step(10_000, 1, *kernels)])).steps == 1
+
+
+def test_a_copy_of_tokens_tells_steps_from_layers(tmp_path):
+    """A loop that begins and ends with kernels of its own, as generation after a prompt."""
+    copy = event("gpu_memcpy", "Memcpy DtoH", 0, 2, 7, device=0, stream=7)
+    loop = [[step(10_000 + 1000 * n, n, *LOOP), {**copy, "ts": 10_900 + 1000 * n}] for n in range(1, 7)]
+    found = row(tmp_path, flat([step(10_000, 0, "prompt"), loop, step(17_000, 7, "last")]))
+    assert (found.steps, found.flops, found.time_s) == (5, 3 * FLOPS, pytest.approx(1e-3))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("execute_context_3(96)_generation_0(0)", "prefill"),
+        ("execute_32_context_0(sq0sk0)_generation_32(sq32sk55086sqsq32)", "decoding"),
+        ("execute_context_1(4)_generation_2(2)", "mixed"),
+        ("execute_context_0(0)_generation_0(0)", None),
+        ("step[EXTEND bs=2 toks=12 c_sk=20]", "prefill"),
+        ("step[DECODE bs=16]", "decoding"),
+        ("step[TARGET_VERIFY bs=4]", "target_verify"),
+        ("prefill[bs=2 tok=16384]", "prefill"),
+        ("decode[bs=4]", "decoding"),
+        ("step 12", None),
+        ("decoder", None),
+    ],
+)
+def test_ranges_of_engines(name, kind):
+    assert phase_of(name) == kind
+
+
+def test_prefill_and_decoding_are_rows_of_their_own(tmp_path):
+    """Two prefills between runs of one and of three decoding steps: the longest run of each kind, beside the counts."""
+    kinds = ["DECODE bs=4", "EXTEND bs=1 toks=64", "EXTEND bs=1 toks=64", *["DECODE bs=4"] * 3]
+    spans = [(10_000 + 1000 * n, kind) for n, kind in enumerate(kinds)]
+    marks = [event("user_annotation", f"step[{kind}]", at, 990, 1) for at, kind in spans]
+    work = [step(at, n, *(LOOP if "EXT" in kind else LOOP[:1])) for n, (at, kind) in enumerate(spans, start=1)]
+    path = write(tmp_path / "t.json", trace(flat([marks, steps((10_000, 16_000)), work])))
+    found = {one.row.mode: one.row for one in read_file(path)}
+    assert {kind: (one.steps, one.flops) for kind, one in found.items()} == {
+        "decoding": (3, FLOPS),
+        "prefill": (2, 3 * FLOPS),
+    }
+    assert '"count": 4' in found["decoding"].window_source

@@ -131,9 +131,15 @@ def run(
     as_json: bool,
     prometheus: int | None,
     engines: Sequence[str],
+    jobs: str | None,
+    hours: float,
     **of_engines: Any,
 ) -> int:
-    """Watches the device, or `engines` instead, every `interval_s` seconds; returns the exit status."""
+    """Watches the device, or `engines` or `jobs` instead, every `interval_s` seconds; returns the exit status."""
+    if jobs:
+        from mfulab.cli import jobs as of_cluster
+
+        return follow(of_cluster.frames(jobs, hours, interval_s), count or 1, as_json, prometheus)
     if engines:
         from mfulab.cli import engines as serving
 

@@ -30,14 +30,15 @@ _ESCAPES = re.compile(rb"(\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4}))|\\")
 _INFINITE = re.compile(rb"(?<=[:,\[])\s*-?(?:inf|nan)(?=\s*[,}\]])")
 _GZIP = b"\x1f\x8b"
 _NSYS = "an Nsight Systems report: export it with `nsys export --type sqlite FILE`"
-_PERFETTO = "a trace of Perfetto: record with rocprofv3 --output-format json instead"
+_PERFETTO = "a protobuf trace of Perfetto: make Chrome's JSON of it, `traceconv json FILE OUT.json`; "
+_PERFETTO += "with rocprofv3 record by --output-format json"
 _FOREIGN = {".nsys-rep": _NSYS, ".qdrep": _NSYS, ".ncu-rep": "an Nsight Compute report"}
 _FOREIGN |= {".pftrace": _PERFETTO, ".perfetto-trace": _PERFETTO}
+_SNAPSHOT = "a snapshot of CUDA's memory, which holds no times: https://pytorch.org/memory_viz shows it"
 _BEGINS = {  # of other files
     (b"\x28\xb5\x2f\xfd", b"PK\x03\x04"): "packed as zip or zstd; unpack it first",
     (b"\xff\xfe", b"\xfe\xff"): "UTF-16 text, as PowerShell's > writes: save it as UTF-8",
-    (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"): "a pickle, as torch.cuda.memory's snapshots are: "
-    "https://pytorch.org/memory_viz shows them",
+    (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"): "a pickle, which is not opened, as it could run code",
 }
 WANTED = (
     "mfulab reads what torch.profiler's export_chrome_trace writes (*.json, *.json.gz), exports of Nsight Systems "
@@ -55,13 +56,15 @@ class Stream:
         self._mends = False
         try:
             with opened(path, follow=True) as file:
-                begin = file.read(16)
+                begin = file.read(64)
             self._size = path.stat().st_size
         except (OSError, UnreadableError) as error:
             raise TraceError(str(error)) from None
         says = next((says for known, says in _BEGINS.items() if begin.startswith(known)), "")
-        if path.suffix in _FOREIGN:
-            says = f"this is {_FOREIGN[path.suffix]}"
+        if says and b"segments" in begin:  # the first key of torch.cuda.memory._dump_snapshot's
+            says = _SNAPSHOT
+        if foreign := _FOREIGN.get(Path(path.name.removesuffix(".gz")).suffix):
+            says = f"this is {foreign}"
         if says or not begin:
             raise TraceError(f"{path}: {says}; {WANTED}" if begin else f"{path}: the file is empty")
         self._packed = begin.startswith(_GZIP)

@@ -70,6 +70,7 @@ class _Taken:
             why = f"what its device executed is of kinds that mfulab does not read: {self._kinds()}"
         elif not len(self.recorder):
             odd = f"; {self.odd:,} of its {count:,} events are not events" if self.odd else ""
+            odd += ": export_memory_timeline writes such lists" if self.odd == count else ""
             why = f"the trace of another program, without events of torch.profiler{odd}; {WANTED}"
         elif isinstance(properties, list) and properties and not self.recorder.executed:  # torch writes GPUs wherever
             name = properties[0].get("name") if isinstance(properties[0], dict) else properties[0]

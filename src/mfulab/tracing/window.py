@@ -1,21 +1,31 @@
-"""The time that a trace is read over: its annotated steps, else all that the device did."""
+"""The time that a trace is read over: its annotated steps, else what repeats in it, else all that the device did."""
 
 import re
-from dataclasses import dataclass
-from itertools import groupby
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from mfulab.core.said import Said
 from mfulab.tracing.intervals import Intervals, clip, length, union
-from mfulab.tracing.trace import Activities, Indices, Times, Trace, TraceError, launch_of
+from mfulab.tracing.trace import COMPUTE, Activities, Indices, Times, Trace, TraceError, launch_of
 
 # The annotation around steps that mfulab traces itself; their number follows.
 STEPS = "mfulab traced steps"
 _STEP = re.compile(r"ProfilerStep#(\d+)")
+# Steps of serving engines: requests that are prefilled and that decode in vLLM's, the kind of batch in SGLang's.
+_VLLM = re.compile(r"execute_(?:\d+_)?context_(\d+)\(.*\)_generation_(\d+)\(.*\)")
+_SGLANG = re.compile(r"(?:step\[(\w+)|(prefill|decode)\[)[ b].*\]")
+_KINDS = {"EXTEND": "prefill", "DECODE": "decoding", "decode": "decoding"}
+_HOST_COPY = re.compile(r"h(?:ost)?[-_ ]?(?:to|2)[-_ ]?d|d(?:evice)?[-_ ]?(?:to|2)[-_ ]?h", re.IGNORECASE)
+_OWN = ("Optimizer.step#", "enumerate(DataLoader)#")  # begin ranges that torch itself writes once a step
+FEWEST = 3  # times that a kernel comes before its coming again tells steps
 LOST = 0.01  # of a stream's own work as much again without a launch
 UNSEEN_NS = 1_000_000  # no launch takes a millisecond
+MOST_LETTERS = 40  # of a kernel's name in a sentence
 WARM_UP = 1.5  # a first step that takes so many times the median of those after it was warm-up
 
 
@@ -32,6 +42,7 @@ class Window:
     host_begin: int | None = None  # the host calls operators of these steps from here; all of the trace where None
     host_end: int | None = None  # and until here
     lengths: tuple[int, ...] = ()  # the steps' own on the host, ns, where they are marked one by one
+    phase: str | None = None  # prefill, decoding or another kind of an engine's steps
 
     def called(self, begin: Times) -> npt.NDArray[np.bool_]:
         """Marks the host calls of these steps by when they begin."""
@@ -72,9 +83,13 @@ def windows(trace: Trace, steps: int | None = None) -> list[Window]:
             break
         if step := _STEP.fullmatch(name):
             marks.append((int(step[1]), int(host.begin[index]), int(host.end[index])))
-    if marks and not found:
+    if not found and (engine := _engine_steps(trace)):
+        found = engine
+    elif marks and not found:
         numbered = groupby(enumerate(sorted(set(marks))), lambda one: one[1][0] - one[0])
-        found = [_stretch(trace, [mark for _, mark in run]) for _, run in numbered]
+        found = [_stretch(trace, [mark for _, mark in run], Said("profiler_steps")) for _, run in numbered]
+    elif not found and steps is None:
+        found = _by_torch(trace) or _repeating(trace)
     for one in found:
         if one.steps < 1 or one.length <= 0:
             raise TraceError(f"{trace.path}: {one.steps} steps of {one.length} ns: no step was recorded whole")
@@ -89,7 +104,79 @@ def windows(trace: Trace, steps: int | None = None) -> list[Window]:
     return [Window(begin, end, steps or 1, (source,) if steps else (source, Said("taken_for_one")))]
 
 
-def _stretch(trace: Trace, run: list[tuple[int, int, int]]) -> Window:
+def phase_of(name: str) -> str | None:
+    """Kind of an engine's step, by the range that vLLM, SGLang or ATOM writes around it; None for other ranges."""
+    if vllm := _VLLM.fullmatch(name):
+        prefilled, decoding = map(int, vllm.groups())
+        return ("mixed" if decoding else "prefill") if prefilled else "decoding" if decoding else None
+    kind = _SGLANG.fullmatch(name)
+    return kind and _KINDS.get(kind[1] or kind[2], (kind[1] or kind[2]).lower())
+
+
+def _ranges(trace: Trace, kinds: Sequence[str | None]) -> list[tuple[int, int, str]]:
+    """Begin, end and kind of the host's ranges in order, of those names that have a kind."""
+    host = trace.host
+    told = [(host.begin[one], host.end[one], kinds[host.name[one]]) for one in np.flatnonzero(host.annotation)]
+    return sorted((int(begin), int(end), kind) for begin, end, kind in told if kind)
+
+
+def _engine_steps(trace: Trace) -> list[Window]:
+    """The longest run of consecutive steps of each kind that an engine marked."""
+    runs, counts = dict[str, list[tuple[int, int, int]]](), Counter[str]()
+    for kind, several in groupby(enumerate(_ranges(trace, [*map(phase_of, trace.names)])), lambda one: one[1][2]):
+        run = [(number, begin, end) for number, (begin, end, _) in several]
+        counts[kind] += len(run)
+        runs[kind] = max(run, runs.get(kind, []), key=len)
+    return [
+        replace(_stretch(trace, run, Said("engine_steps", {"kind": kind, "count": counts[kind]})), phase=kind)
+        for kind, run in runs.items()
+    ]
+
+
+def _by_torch(trace: Trace) -> list[Window]:
+    """The steps between ranges that torch writes once in each: of the optimiser that steps least often, or batches."""
+    for prefix in _OWN:
+        of_each, is_end = defaultdict[str, list[int]](list), prefix == _OWN[0]
+        for begin, end, name in _ranges(trace, [name if name.startswith(prefix) else None for name in trace.names]):
+            of_each[name].append(end if is_end else begin)
+        times = min(of_each.values(), key=len, default=[])
+        if len(times) >= FEWEST:
+            run = [(number, *both) for number, both in enumerate(pairwise(times), start=1)]
+            return [_stretch(trace, run, Said("between_ranges", {"name": prefix.strip("#")}))]
+    return []
+
+
+def _repeating(trace: Trace) -> list[Window]:
+    """The longest run of equal steps on the main stream, divided by a kernel that comes once in each.
+
+    Layers repeat too. Steps are told by a copy from or to the host, or by no rarer kernel after the first of them.
+    """
+    activities = trace.activities
+    place = np.unique(np.stack((activities.device, activities.stream)), axis=1, return_inverse=True)[1].ravel()
+    busy = np.bincount(place, np.where(activities.kind == COMPUTE, activities.end - activities.begin, 0))
+    main = np.flatnonzero(place == busy.argmax()) if len(busy) else place
+    main = main[np.argsort(activities.begin[main], kind="stable")]
+    names, copies = activities.name[main], trace.named(_HOST_COPY.search)[activities.name[main]]
+    known, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
+    for name in known[np.argsort(counts, kind="stable")][np.sort(counts) >= FEWEST]:
+        places = np.flatnonzero(names == name)
+        parts = [names[begin:end].tobytes() for begin, end in pairwise(places)]
+        run = max((list(run) for _, run in groupby(range(len(parts)), parts.__getitem__)), key=len)
+        first, last = ends = places[run[0]], places[run[-1] + 1]
+        if len(run) < FEWEST - 1 or last - first < len(names) / 2:
+            continue
+        if copies[first : places[run[0] + 1]].any() or not (counts[inverse[first:]] < len(places)).any():
+            begin, end = activities.begin[main[list(ends)]].tolist()
+            # What the host called between the launches that precede both ends belongs to these steps.
+            launches = np.append(trace.launches.end, -1)[launch_of(trace)]
+            since, until = (int(launches[main[one - 1]]) if one else 0 for one in ends)
+            called = (since, until) if until > since >= 0 else (begin, end)
+            said = Said("repeating", {"name": trace.names[name][:MOST_LETTERS]})
+            return [Window(begin, end, len(run), (said,), host_begin=called[0], host_end=called[1])]
+    return []
+
+
+def _stretch(trace: Trace, run: list[tuple[int, int, int]], how: Said) -> Window:
     """The steps of one run without warm-up, from the end of earlier work on the device to the end of their own: the
     time between two completions is their period, and the host's marks alone are not."""
     left_out = 0
@@ -101,7 +188,7 @@ def _stretch(trace: Trace, run: list[tuple[int, int, int]]) -> Window:
     begin, end = run[0][1], run[-1][2]
     first, last = _on_device(trace, begin, end)
     source = (
-        Said("profiler_steps"),
+        how,
         Said("earlier_work_left_out", {"ms": (first - begin) / 1e6}) if first > begin else None,
         Said("launched_later", {"ms": (last - end) / 1e6}) if last > end else None,
         Said("warm_up_left_out", {"count": left_out}) if left_out else None,

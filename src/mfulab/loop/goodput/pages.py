@@ -80,7 +80,12 @@ class Reader:
 def read(url: str) -> Metrics:
     """Reads a page. Raises ConfigurationError, in one sentence, if none answers in time, or with a page of another."""
     where = url if "://" in url else f"http://{url}"
-    where = where if where.count("/") > 2 else f"{where}/metrics"
+    text = loaded(where if where.count("/") > 2 else f"{where}/metrics", f"--engine {url}")
+    return parse(text, url, time.monotonic())
+
+
+def loaded(where: str, option: str) -> str:
+    """The text at an address. Raises ConfigurationError, in one sentence, if it is not there in time."""
     until, text = time.monotonic() + DEADLINE_S, b""
     try:
         with urllib.request.urlopen(where, timeout=DEADLINE_S) as answer:  # noqa: S310 (the user's own address)
@@ -89,8 +94,8 @@ def read(url: str) -> Metrics:
                 if time.monotonic() > until:
                     raise TimeoutError(LATE)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise ConfigurationError(f"--engine {url}: {getattr(error, 'reason', None) or error}") from error
-    return parse(text.decode(errors="replace"), url, time.monotonic())
+        raise ConfigurationError(f"{option}: {getattr(error, 'reason', None) or error}") from error
+    return text.decode(errors="replace")
 
 
 def parse(text: str, url: str, seconds: float) -> Metrics:

@@ -45,8 +45,7 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
         began = time.perf_counter()
         step = make(config, device)
         ready = time.perf_counter()
-        if config.workload.mode == "decoding":
-            instruments.memory.forget()  # filling the cache is not the step
+        instruments.memory.forget()  # building in fp32, and filling a cache, are not the step
         seen = _observe(config, step, pace, instruments)
     samples, row = _samples(config, seen), _row(config, effective, step, ready - began, seen, instruments)
     row.measured_s = time.perf_counter() - ready

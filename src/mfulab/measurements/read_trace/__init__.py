@@ -36,7 +36,9 @@ class TraceRow(Row):
     units: int | None = column("Number of SMs or compute units.")
     rank: int | None = column("Rank in the job; the device's number where one trace holds several devices.")
     world_size: int | None = column("Ranks of the job in the trace.")
-    mode: str | None = column("Kind of step: training where a backward pass was recorded, else inference.")
+    mode: str | None = column(
+        "Kind of step: prefill, decoding or mixed by an engine's marks, else training or inference."
+    )
     precision: str | None = column("Number format of most FLOPs, as effective_precision.")
     device_index: int | None = column("Number of the device, where a trace holds several.")
     first_step: int | None = column("Number that the profiler gave the first step read.")

@@ -1,0 +1,74 @@
+"""`mfulab watch --jobs URL`: utilization beside OFU by user and job, from a Prometheus server that scrapes DCGM."""
+
+import json
+import time
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Group
+from rich.table import Column, Table
+from rich.text import Text
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.device.peaks import peak
+from mfulab.loop.goodput.pages import loaded
+
+# Labels by which exporters name one thing: dcgm-exporter with --hpc-job-mapping-dir, slurm-job-exporter, Kubernetes.
+JOB = ("hpc_job", "slurmjobid", "exported_pod", "pod")
+USER = ("user", "exported_namespace", "namespace")
+BUSY, CYCLES = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE * DCGM_FI_DEV_SM_CLOCK"
+BY = f"by ({', '.join((*JOB, *USER, 'modelName'))})"
+QUERIES = {  # in PromQL, of each job and device; a sample a minute
+    "gpus": f"count {BY} (count_over_time({BUSY}[RANGE:1m]))",
+    "gpu_hours": f"sum {BY} (count_over_time({BUSY}[RANGE:1m])) / 60",
+    "utilization_percent": f"avg {BY} (avg_over_time({BUSY}[RANGE:1m]))",
+    "active_mhz": f"avg {BY} (avg_over_time(({CYCLES})[RANGE:1m]))",
+}
+OWNERS = "group by (user, slurmjobid) (last_over_time(slurm_job_utilization_gpu[RANGE:1m]))"  # slurm-job-exporter's
+COLUMNS = ("user", "job", "device", "gpus", "gpu_hours", "utilization_percent", "ofu_percent")
+NOTE = "OFU: tensor pipe × clock ÷ the peak's clock. It misses work in fp32 and fp64, and needs a known device."
+
+
+def frames(url: str, hours: float, interval_s: float) -> Iterator[tuple[dict[str, Any], Group]]:
+    """Jobs of the last hours, for ever. Raises ConfigurationError where no Prometheus answers, or knows no job."""
+    while True:
+        jobs = jobs_of(url, hours)
+        table = Table(*COLUMNS[:3], *(Column(name, justify="right") for name in COLUMNS[3:]), box=box.SIMPLE_HEAD)
+        for job in jobs:
+            numbers = ("—" if job[name] is None else f"{job[name]:.1f}" for name in COLUMNS[4:])
+            table.add_row(*(f"{job[name]}" for name in COLUMNS[:4]), *numbers)
+        yield {"unix_s": time.time(), "jobs": jobs}, Group(table, Text(NOTE, style="dim"))
+        time.sleep(interval_s)
+
+
+def jobs_of(url: str, hours: float) -> list[dict[str, Any]]:
+    """A row a job and device, the one with most GPU hours between utilization and OFU first."""
+    users = {labels.get("slurmjobid", ""): labels.get("user", "") for labels, _ in _asked(url, OWNERS, hours)}
+    rows = dict[tuple[str, str, str], dict[str, Any]]()
+    for column, query in QUERIES.items():
+        for labels, value in _asked(url, query, hours):
+            job, user = (next((labels[name] for name in known if labels.get(name)), "") for known in (JOB, USER))
+            if job:
+                names = users.get(job, user), job, labels.get("modelName", "")
+                rows.setdefault(names, dict.fromkeys(COLUMNS) | dict(zip(COLUMNS, names, strict=False)))[column] = value
+    if not rows:
+        raise ConfigurationError(f"--jobs {url}: {BUSY} of {hours:g} h has no label of {', '.join(JOB)}.")
+    for row in rows.values():
+        active, clock = row.pop("active_mhz", None), peak(row["device"], "fp16").spec_clock_mhz
+        row["gpus"] = int(row["gpus"] or 0)
+        row["ofu_percent"] = 100 * active / clock if active is not None and clock else None
+    unused = {key: (row["utilization_percent"] or 0) - (row["ofu_percent"] or 0) for key, row in rows.items()}
+    return [rows[key] for key in sorted(rows, key=lambda key: -unused[key] * (rows[key]["gpu_hours"] or 0))]
+
+
+def _asked(url: str, query: str, hours: float) -> list[tuple[dict[str, str], float]]:
+    """Labels and value of each series that a query gives now."""
+    asked = urllib.parse.urlencode({"query": query.replace("RANGE", f"{max(1, round(60 * hours))}m")})
+    where = (url if "://" in url else f"http://{url}").rstrip("/")
+    text = loaded(f"{where}/api/v1/query?{asked}", f"--jobs {url}")
+    try:
+        return [(one["metric"], float(one["value"][1])) for one in json.loads(text)["data"]["result"]]
+    except (ValueError, TypeError, LookupError) as error:
+        raise ConfigurationError(f"--jobs {url}: answers as no Prometheus does ({str(error)[:80]})") from error
