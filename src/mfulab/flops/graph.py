@@ -1,6 +1,5 @@
 """The graph that autograd made of a step: what each node's operator returned, saved and costs in both passes."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +37,7 @@ def chain(loss: torch.Tensor, model: torch.nn.Module) -> list[Node]:
     return nodes[::-1]
 
 
-def _saved(node: Any) -> Mapping[str, list[int]]:
+def _saved(node: Any) -> dict[str, list[int]]:
     held = {name.removeprefix("_saved_"): getattr(node, name) for name in dir(node) if name.startswith("_saved_")}
     return {name: [*tensor.shape] for name, tensor in held.items() if isinstance(tensor, torch.Tensor)}
 
