@@ -58,7 +58,7 @@ def named(item: dict[str, str]) -> set[str]:
 
 
 def without_rows(item: dict[str, str], tables: frames.Tables) -> set[str]:
-    """Experiments, kernels, models, workloads, executions, columns, tables and figures of an item without a recorded row."""
+    """What an item names (experiments to executions, columns, tables, figures) of which no recording has a row."""
     measured = [frames.ok(tables[name]) for name in MEASURED]
     names, missing = named(item), set()
     for column, choices in CHOICES.items():
