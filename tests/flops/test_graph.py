@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from mfulab.flops.count import count
 
@@ -18,8 +19,8 @@ def test_nodes_hold_shapes_saved_tensors_parameters_and_all_flops():
     nodes = {node.name: (node, *flops) for node, *flops in result.graph}
     assert [*nodes] == ["AddmmBackward0", "ReluBackward0", "PowBackward0", "MeanBackward0"]
     first, last = (each for each in result.graph if each[0].name == "AddmmBackward0")
-    assert (first[0].saved, first[0].shape) == ({"mat1": [5, 4]}, [5, 3])  # no gradient of its input needs the weights
-    assert last[0].saved == {"mat1": [5, 3], "mat2": [3, 2]}
+    assert (first[0].saved, first[0].shape) == ([("", [5, 4])], [5, 3])  # no gradient of its input needs the weights
+    assert last[0].saved == [("", [5, 3]), ("2.weight", [3, 2])]
     assert sorted(last[0].parameters) == ["2.bias", "2.weight"]
     assert (first[1:], last[1:]) == ((120, 120), (60, 120))
     assert sum(flops for _, flops, _ in result.graph) == result.operations.sum("forward").flops
@@ -48,3 +49,25 @@ def test_products_without_gradients_belong_to_no_node():
     result = counted(net, torch.ones(2, 3, device="meta"))
     assert result.graph[0][1] == 2 * 2 * 3 * 2
     assert result.operations.sum("forward").flops > result.graph[0][1]
+
+
+class Checkpointed(nn.Module):
+    """A recomputed block, and a layer behind it."""
+
+    def __init__(self, recomputes):
+        super().__init__()
+        self.block, self.last = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), nn.Linear(4, 2)
+        self.recomputes = recomputes
+
+    def forward(self, values):
+        hidden = checkpoint(self.block, values, use_reentrant=False) if self.recomputes else self.block(values)
+        return self.last(hidden)
+
+
+def test_reading_the_graph_of_a_checkpointed_model_recomputes_nothing():
+    plain, again = (counted(Checkpointed(each).to("meta"), torch.ones(3, 4, device="meta")) for each in (False, True))
+    flops = [[each.operations.sum(way).flops for way in ("forward", "backward")] for each in (plain, again)]
+    assert flops == [[240, 384], [240, 384]]
+    assert again.operations.sum("recomputed").executed_flops == 192 // 2
+    assert len(again.graph) == len(plain.graph) == 6
+    assert [bool(node.saved) for node, *_ in again.graph][:3] == [False] * 3

@@ -63,7 +63,7 @@ def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True
                 loss = step()
             nodes = []
             if backward and isinstance(loss, torch.Tensor) and loss.requires_grad:
-                nodes = chain(loss, model)
+                nodes = chain(loss, model, saved)
                 loss.backward()
     except Exception as error:
         where = f"layer {layers.failed}" if layers.failed else "its own forward"

@@ -155,7 +155,7 @@ def graphs(folder, **models: list):
         | {"run": f"model={model}", "model": model, "forward_flops": 1, "backward_flops": 1}
         | {
             "graph": json.dumps(
-                [[name, [2, 3], {"self": [2, 3], "total": []}, ["weight"], *flops] for name, *flops in nodes]
+                [[name, [2, 3], [["", [2, 3]], ["weight", []]], ["weight"], *flops] for name, *flops in nodes]
             )
         }
         for model, nodes in models.items()
