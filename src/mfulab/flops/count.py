@@ -34,7 +34,7 @@ class Count:
     unused: tuple[str, ...] = ()  # modules with weights that did not run, and so cost nothing
     graph: tuple[
         tuple[Node, int, int], ...
-    ] = ()  # a short chain of autograd's nodes, each with its FLOPs of both passes
+    ] = ()  # a short chain of nodes with their FLOPs of both passes, if these are all
     more_on_cpu: Held = field(default_factory=Held)  # what LSTMs save beyond `saved` on a CPU, from the meta device
 
     @property
@@ -71,6 +71,8 @@ def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True
     unused = tuple(outermost(layers.unused or ()))
     made, held = counter.by_node, (saved.total, counter.live.peak)
     graph = tuple((node, made[node.number, "forward"], made[node.number, "backward"]) for node in nodes)
+    all_flops = counter.operations.sum("forward").flops, counter.operations.sum("backward").flops
+    graph = graph if tuple(map(sum, [*zip(*graph, strict=True)][1:])) == all_flops else ()
     return Count(counter.operations, *held, second.flops, told.found, saved.interrupted, unused, graph, lstms.more)
 
 
