@@ -32,9 +32,7 @@ class Count:
     real: RealTokens | None = None  # documents, from the first layer's call that shows them; None if none does
     saved_in_part: bool = False  # whether torch.func's gradients saved tensors, which no hook sees and `saved` lacks
     unused: tuple[str, ...] = ()  # modules with weights that did not run, and so cost nothing
-    graph: tuple[
-        tuple[Node, int, int], ...
-    ] = ()  # a short chain of nodes with their FLOPs of both passes, if these are all
+    graph: tuple[tuple[Node, int, int], ...] = ()  # a short chain of nodes, each with its FLOPs of both passes
     more_on_cpu: Held = field(default_factory=Held)  # what LSTMs save beyond `saved` on a CPU, from the meta device
 
     @property
