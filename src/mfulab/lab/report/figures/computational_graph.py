@@ -61,7 +61,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.text(middle + 0.1, line + 0.5, _shape(row["shape"]), va="center", fontsize=8, color=style.MUTED)
         if row["saved"]:
             _arrow(axes, (WIDE + 0.05, line), (APART - 0.05, line))
-            held = "\n".join(f"{name} {_shape(shape)}".strip() for name, shape in row["saved"] if shape)
+            held = "\n".join(name or _shape(shape) for name, shape in row["saved"] if shape)
             paper: style.Look = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1}
             axes.text((WIDE + APART) / 2, line, held, ha="center", va="center", fontsize=8, bbox=paper)
         if row["leaves"]:
