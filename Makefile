@@ -65,7 +65,8 @@ machines: $(VENV)/installed ## The miniature as other machines would measure it 
 	$(BIN)/python benchmarks/machines.py --markdown $(if $(ONLY),--only $(ONLY)) $(if $(EXPERIMENT),--experiment $(EXPERIMENT))
 
 faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: ten minutes (docs/reliability.md)
-	MFULAB_FAULTS=5 MFULAB_EXAMPLES=2000 $(BIN)/pytest -n auto tests/workflow/test_faults.py tests/lab/planning/test_checks.py tests/lab/report/test_hostile.py
+	MFULAB_FAULTS=5 MFULAB_EXAMPLES=2000 $(BIN)/pytest -n auto tests/workflow/test_faults.py tests/lab/planning/test_checks.py \
+	    tests/lab/report/test_hostile.py tests/lab/tables/test_merge.py tests/loop/goodput tests/tracing/test_damaged.py
 
 unlock: $(VENV)/installed ## Forget a sweep that was killed on another machine; refused while one runs here
 	$(BIN)/snakemake --unlock

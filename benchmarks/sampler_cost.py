@@ -3,8 +3,9 @@
     python benchmarks/sampler_cost.py [--device cpu|cuda|auto] [--pairs 10] [--seconds 1]
 
 Also says how far two consecutive windows of a step differ. It gives the cost of `mfulab.measure` around a training loop
-with steps of some 20 ms. On an idle device all should stay under 1 %. The last line is of CPU time, which others beside
-it hardly change: what the hooks and marks of a window take of the loop's own thread, a step.
+with steps of some 20 ms. On an idle device all should stay under 1 %. The last lines are CPU seconds of the loop's own
+thread, computing alone: of short stretches of steps, plain and in a window by turns, the fastest of each are compared,
+which others beside it change least. `--cpu-only` prints these lines alone.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from mfulab.core.groups import DeviceConfig
 from mfulab.device.compute import prepare
 from mfulab.device.samplers.selection import samplers_for
 from mfulab.device.samplers.series import Series
+from mfulab.loop.interactive.rest import CHECK_S
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.pace import CPU_PACE, CUDA_PACE
 from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
@@ -76,16 +78,35 @@ def measured_loop(window: mfulab.measure, step: Step, steps: int) -> float:
     return float(window.row["time_s"])
 
 
-def thread_s(train: Step, steps: int, window: mfulab.measure | None = None) -> float:
-    """CPU seconds of this thread a step, inside a window where one is given."""
+def thread_s(train: Step, steps: int, window: mfulab.measure | None = None) -> list[float]:
+    """CPU seconds of this thread a step, of each of ten stretches, inside a window where one is given."""
+    found = []
     with window or contextlib.nullcontext():
-        train()
-        began = time.thread_time()
-        for _ in range(steps):
-            train()
-            if window:
-                window.step()
-        return (time.thread_time() - began) / steps
+        for _ in range(10):
+            began = time.thread_time()
+            for _ in range(steps):
+                train()
+                if window:
+                    window.step()
+            found.append((time.thread_time() - began) / steps)
+    return found
+
+
+def print_thread_costs(pairs: int) -> None:
+    """Prints CPU time in a window ÷ plain, for steps of some 1 and 20 ms with 25 modules, on one thread."""
+    torch.set_num_threads(1)
+    for width, rows, steps in ((16, 8, 100), (256, 128, 8)):
+        model, train = training(torch.device("cpu"), width, rows)
+        window = mfulab.measure(model, quiet=True, ceiling_s=0)
+        plain, measured = thread_s(train, steps), thread_s(train, steps, window)  # which counts
+        for _ in range(pairs):
+            plain, measured = plain + thread_s(train, steps), measured + thread_s(train, steps, window)
+        checks = window._loop.watch_s / CHECK_S
+        print(
+            f"steps of {1e3 * min(plain):.2f} ms CPU time: × {min(measured) / min(plain):.4f} between checks (median of"
+            f" all stretches × {Stats(measured).median / Stats(plain).median:.3f}); the end of a step at rest"
+            f" {1e6 * window._loop.tick_s:.2f} µs, hooks {1e6 * window._loop.watch_s:.0f} µs a second, {checks:.4%}"
+        )
 
 
 def main() -> None:
@@ -94,7 +115,11 @@ def main() -> None:
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--pairs", type=int, default=10, help=f"at least {FEWEST_WINDOWS}, or there is no interval")
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--cpu-only", action="store_true", help="CPU time of the loop's thread alone")
     options = parser.parse_args()
+    if options.cpu_only:
+        print_thread_costs(options.pairs)
+        return
     if options.pairs < FEWEST_WINDOWS:
         parser.error(f"--pairs {options.pairs}: {FEWEST_WINDOWS} are the fewest that have an interval")
     device, threads = prepare(DeviceConfig(type=options.device))
@@ -119,10 +144,6 @@ def main() -> None:
     for _ in range(options.pairs):
         before = measure_window(train, clock, options.seconds, each).median_s
         loops.append(measured_loop(window, train, steps) / before)
-    thin, thin_step = training(device, width=8, rows=1)
-    window, steps = mfulab.measure(thin, quiet=True, ceiling_s=0), 1000
-    thread_s(thin_step, steps, window)
-    spent = [thread_s(thin_step, steps, window) - thread_s(thin_step, steps) for _ in range(options.pairs)]
     told = (
         ("samplers on ÷ off", costs),
         ("window ÷ window before", repeats),
@@ -131,12 +152,7 @@ def main() -> None:
     for label, ratios in told:
         low, high = median_interval(ratios) or (None, None)
         print(f"{label}: {Stats(ratios).median:.4f} (95 % CI {low:.4f} to {high:.4f}) on {device}, {threads} threads")
-    low, high = min(spent), max(spent)  # which noise may take below zero
-    print(
-        f"mfulab.measure, CPU time a step, hooks off but for checks: {1e6 * Stats(spent).median:.1f} µs"
-        f" ({1e6 * low:.1f} to {1e6 * high:.1f}), {2 * len(thin)} parameters"
-    )
-    print(f"a step at rest {1e6 * window._loop.tick_s:.2f} µs, hooks {1e6 * window._loop.watch_s:.0f} µs a step")
+    print_thread_costs(options.pairs)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A training step as TensorFlow 1 wrote it: first a graph with placeholders, then a session that runs it.
 
-    pip install "mfulab[frameworks]" && python examples/static_graph.py
+    pip install ".[frameworks]" && python examples/static_graph.py
 
 Nothing is computed while the graph is built; `run` computes what it is asked for and nothing else. Eager frameworks
 compute each line where it stands, and `tf.function` and `torch.compile` record the graph from such lines.

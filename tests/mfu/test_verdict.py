@@ -2,10 +2,15 @@
 
 import json
 import math
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.workflow_copy import ROOT
 
 from mfulab.core.language import verdicts
 from mfulab.mfu import verdict
@@ -430,3 +435,44 @@ def test_copies_are_no_idle_time():
     row = {**HEALTHY, "kernel_busy_percent": 79.4, "copy_percent": 4.1, "mfu_measured_percent": 70 - 1e-6}
     verdict = judge({**row, "launch_gaps_per_step": 1e5, "launch_gap_s": 1e-6})
     assert verdict.reason.numbers["idle"] == pytest.approx(16.5)
+
+
+# What each of the three files of a new cause gets, behind the line that it follows.
+A_CAUSE = {
+    "mfu/verdict.py": {
+        "CAUSES: dict": '    "hot": ((), lambda facts, _: _reached("hot", facts, "temperature_c", 90.0, "degrees")),'
+    },
+    **{
+        f"core/language/catalogue/{language}.yaml": {
+            "  cause:\n    padded": f'    hot: "{word}"',
+            "verdict:": '  hot: "{degrees:.0f} °C."',
+            "advice:": f'  hot: "{advice}"',
+        }
+        for language, word, advice in (("en", "hot device", "cool it."), ("ko", "뜨거운 장치", "식히십시오."))
+    },
+}
+
+
+def test_a_cause_is_its_rule_and_its_words(tmp_path):
+    """Added to a copy, it is judged, said and advised in both languages; no other file knows it."""
+    source = tmp_path / "mfulab"
+    shutil.copytree(ROOT / "src/mfulab", source, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, lines in A_CAUSE.items():
+        text = (source / file).read_text(encoding="utf-8")
+        for before, line in lines.items():
+            place = text.index("\n", text.index(f"\n{before}") + 1)
+            text = f"{text[:place]}\n{line}{text[place:]}"
+        (source / file).write_text(text, encoding="utf-8")
+    program = f"""
+from mfulab.core.language import Texts, verdicts
+from mfulab.mfu.verdict import columns
+row = columns({HEALTHY | {"temperature_c": 95.0}!r})
+for language in ("en", "ko"):
+    said = verdicts.columns(row, language=language)
+    print(said["verdict"], said["verdict_reason"], Texts(language, "advice")(row["verdict"]))
+"""
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == ["hot device 95 °C. cool it.", "뜨거운 장치 95 °C. 식히십시오."], done.stderr

@@ -258,7 +258,7 @@ def look(tmp_path, text):
 
 
 FEW = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-MANY = settings(FEW, max_examples=1000)
+MANY = settings(FEW, max_examples=2000)
 
 
 @st.composite
@@ -286,5 +286,5 @@ def test_any_harm_is_a_row_or_one_sentence(tmp_path, text):
 @pytest.mark.slow
 @MANY
 @given(harmed() | torn())
-def test_any_of_a_thousand_harms_is_a_row_or_one_sentence(tmp_path, text):
+def test_any_of_two_thousand_harms_is_a_row_or_one_sentence(tmp_path, text):
     look(tmp_path, text)

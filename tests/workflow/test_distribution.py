@@ -51,11 +51,11 @@ def there(tmp_path_factory):
         (["peak", H100, "bf16"], 0, "989.4"),
         (["flops", "gpt2"], 0, "forward 292 GFLOP, backward 583 GFLOP"),
         (["explain", "model=llama_3_1_8b", f"device={H100}", "tokens_per_s=5762"], 0, "PaLM, torchtitan, nanoGPT"),
-        (["explain", "model=llama_3_1_8b", f"device={H100}"], 0, 'training, needs torch: pip install "mfulab[torch]"'),
-        (["flops", "resnet18"], 2, 'counting it needs torch: pip install "mfulab[torch]"'),
-        (["trace", "a.json"], 2, 'needs numpy: pip install "mfulab[trace]"'),
-        (["run", "profile_step"], 2, 'mfulab: This needs hydra: pip install "mfulab[pipeline]"'),
-        (["refine"], 2, 'pip install "mfulab[pipeline]"'),
+        (["explain", "model=llama_3_1_8b", f"device={H100}"], 0, 'training, needs torch: pip install ".[torch]"'),
+        (["flops", "resnet18"], 2, 'counting it needs torch: pip install ".[torch]"'),
+        (["trace", "a.json"], 2, 'needs numpy: pip install ".[trace]"'),
+        (["run", "profile_step"], 2, 'mfulab: This needs hydra: pip install ".[pipeline]"'),
+        (["refine"], 2, 'pip install ".[pipeline]"'),
     ],
 )
 def test_the_wheel_alone_answers_what_needs_no_tensor(there, words, status, said):
@@ -81,7 +81,7 @@ def test_the_wheel_measures_without_a_checkout(there):
 
 def test_the_wheel_alone_says_what_measuring_needs(there):
     done = run(there / "alone/bin/python", "-c", "import mfulab; mfulab.measure", cwd=there)
-    assert done.stderr.endswith('mfulab.measure needs torch: pip install "mfulab[torch]"\n')
+    assert done.stderr.endswith('mfulab.measure needs torch: pip install ".[torch]" in the checkout\n')
 
 
 def test_the_wheel_alone_is_small(there):

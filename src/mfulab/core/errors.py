@@ -14,6 +14,7 @@ EXTRAS = {
     "pandas": "pipeline",
     "seaborn": "pipeline",
     "hydra": "pipeline",
+    "cuda.core": "cuda",
 }
 
 
@@ -21,7 +22,7 @@ class ConfigurationError(Exception):
     """A config, path or device that cannot be used; its message, one line, is all that the user sees."""
 
     def __init__(self, message: str) -> None:
-        shown = "".join(each if each.isprintable() else " " for each in message)
+        shown = "".join(letter if letter.isprintable() else " " for letter in message)
         ends = f"{shown[: LONGEST // 2]}…{shown[-LONGEST // 2 :]}"  # a long value stands between its key and the reason
         super().__init__(shown if len(shown) <= LONGEST else ends)
 
@@ -40,4 +41,4 @@ class UnsupportedError(Exception):
 
 def lacks(wanted: str, package: str) -> str:
     """Says that `wanted` needs `package`, and which extra installs it; empty for a package that none is asked for."""
-    return f'{wanted} needs {package}: pip install "mfulab[{EXTRAS[package]}]"' if package in EXTRAS else ""
+    return f'{wanted} needs {package}: pip install ".[{EXTRAS[package]}]" in the checkout' if package in EXTRAS else ""

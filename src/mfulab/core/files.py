@@ -51,12 +51,12 @@ def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
             entries = list(itertools.islice(path.rglob("*"), MOST_FOUND + 1))
             if len(entries) > MOST_FOUND:
                 raise ConfigurationError(f"{path}: holds more than {MOST_FOUND:,} files. Give a folder further down.")
-            return sorted(one for one in entries if one.name.endswith(endings) and one.is_file())
+            return sorted(file for file in entries if file.name.endswith(endings) and file.is_file())
         if path.exists() or not any(sign in word for sign in "*?["):
             return [path] if path.exists() else []
         base = Path(path.anchor) if path.is_absolute() else Path()
         pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
-        return sorted(one for one in base.glob(pattern) if one.is_file())
+        return sorted(file for file in base.glob(pattern) if file.is_file())
     except (OSError, ValueError, RuntimeError) as error:  # too long, no pattern, a home that is nobody's
         raise ConfigurationError(f"{word}: {getattr(error, 'strerror', None) or error}.") from error
 
@@ -144,14 +144,14 @@ def _finite(text: str) -> float:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file, its numbers finite. Raises as `read_text`."""
     try:
-        found = parse_json(read_text(path))
+        content = parse_json(read_text(path))
     except UnreadableError:
         raise
     except (ValueError, RecursionError) as error:
         raise UnreadableError(f"{path}: not JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise UnreadableError(f"{path}: holds a {type(found).__name__} instead of an object")
-    return found
+    if not isinstance(content, dict):
+        raise UnreadableError(f"{path}: holds a {type(content).__name__} instead of an object")
+    return content
 
 
 def read_csv(path: Path, most: int = OF_A_RUN) -> list[dict[str, str]]:

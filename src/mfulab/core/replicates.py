@@ -35,8 +35,8 @@ def previous(run: str) -> str | None:
 
 def replicate_of(run: str) -> int:
     """The number of a run's replicate, 1 of the run itself."""
-    found = _NUMBER.search(run)
-    return int(found[1]) if found else 1
+    match = _NUMBER.search(run)
+    return int(match[1]) if match else 1
 
 
 def halved(run: str) -> str:
@@ -45,7 +45,7 @@ def halved(run: str) -> str:
     >>> halved("model=vit,batch_size=9,precision=fp32"), halved("model=vit,batch_size=1")
     ('model=vit,batch_size=4,precision=fp32', 'model=vit,batch_size=1')
     """
-    return _BATCH.sub(lambda found: str(max(1, int(found[0]) // 2)), run)
+    return _BATCH.sub(lambda match: str(max(1, int(match[0]) // 2)), run)
 
 
 def turn(run: str, seed: int) -> float:

@@ -14,7 +14,7 @@ def printable(text: str) -> str:
     """Removes from a text whatever a terminal would obey instead of showing it; line ends and tabs stay."""
     if text.isprintable():
         return text
-    return "".join(each for each in text if each in "\n\t" or unicodedata.category(each) not in COMMANDS)
+    return "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter) not in COMMANDS)
 
 
 class Terminal(Console):

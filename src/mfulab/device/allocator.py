@@ -58,7 +58,7 @@ def page_faults() -> int:
 
 def page_fault_s() -> float | None:
     """Seconds of one page fault now: arrival, clearing and return, the least of `TIMED`; None if it cannot be told."""
-    found = []
+    times = []
     for _ in range(TIMED):
         began, before = time.perf_counter(), page_faults()
         block = mapped(TIMED_BYTES, dtype=torch.uint8)
@@ -66,7 +66,7 @@ def page_fault_s() -> float | None:
         block.fill_(2)
         again = time.perf_counter()
         del block
-        found.append((filled - began, again - filled, time.perf_counter() - again, faults))
-    arrival, touched, returned, faults = map(min, zip(*found, strict=True))
+        times.append((filled - began, again - filled, time.perf_counter() - again, faults))
+    arrival, touched, returned, faults = map(min, zip(*times, strict=True))
     cost = arrival - touched + returned
     return cost / faults if faults and cost > 0 else None

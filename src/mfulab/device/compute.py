@@ -37,10 +37,21 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
     """The format that matmuls use: autocast's, or TF32 where allowed. UnsupportedError for one that the device
     lacks."""
     name = BY_DTYPE[precision.dtype].name
-    formats = vendors.of_device(device).FORMATS if is_gpu(device) else ()
+    formats = _formats(device)
     if formats and name not in formats:
         raise UnsupportedError(f"precision={precision.name}: torch.{device.type} computes in {', '.join(formats)}")
     return "tf32" if name == "fp32" and precision.tf32 and not emulated("tf32", device) else name
+
+
+def require_float64(device: torch.device, asked: str) -> None:
+    """Raises UnsupportedError, naming the keys `asked`, for a device that has no float64 to compare with."""
+    if (formats := _formats(device)) and "fp64" not in formats:
+        raise UnsupportedError(f"{asked}: torch.{device.type} has no float64 to compare with")
+
+
+def _formats(device: torch.device) -> tuple[str, ...]:
+    """The number formats of a GPU whose vendor lists them; empty where torch has all."""
+    return vendors.of_device(device).FORMATS if is_gpu(device) else ()
 
 
 def use_precision(precision: PrecisionConfig, device: torch.device) -> str:

@@ -83,10 +83,10 @@ def cgroup_cpu_seconds() -> tuple[float | None, float | None]:
     counters: dict[str, int] = {}
     for folder in _cgroup_folders("cpu") + _cgroup_folders("cpuacct"):
         lines = (line.split() for line in (system.text(folder / "cpu.stat") or "").splitlines())
-        found = {line[0]: int(line[1]) for line in lines if len(line) == 2}
+        stats = {line[0]: int(line[1]) for line in lines if len(line) == 2}
         if (usage := _integer(system.text(folder / "cpuacct.usage"))) is not None:
-            found["cpuacct.usage"] = usage
-        counters = found | counters  # the process's own folder comes first
+            stats["cpuacct.usage"] = usage
+        counters = stats | counters  # the process's own folder comes first
 
     def seconds(scales: Mapping[str, float]) -> float | None:
         return next((counters[name] * scale for name, scale in scales.items() if name in counters), None)
@@ -119,17 +119,17 @@ def system_seconds() -> SystemSeconds:
     every = psutil.cpu_times(percpu=True)
     times = [every[number] for number in sorted(logical_cpus()) if number < len(every)] or every
     # Linux counts guests' time inside user and nice as well.
-    total = sum(sum(each) - getattr(each, "guest", 0.0) - getattr(each, "guest_nice", 0.0) for each in times)
-    idle = sum(each.idle + getattr(each, "iowait", 0.0) for each in times)
-    steal = sum(each.steal for each in times) if hasattr(times[0], "steal") else None
+    total = sum(sum(core) - getattr(core, "guest", 0.0) - getattr(core, "guest_nice", 0.0) for core in times)
+    idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in times)
+    steal = sum(core.steal for core in times) if hasattr(times[0], "steal") else None
     return SystemSeconds(total - idle - (steal or 0.0), steal, total)
 
 
 def governor() -> str | None:
     """The frequency governor of the CPUs that this process may use, several if they differ; None if not reported."""
     paths = (f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor" for number in sorted(logical_cpus()))
-    found = dict.fromkeys(filter(None, (system.text(path) for path in paths)))
-    return ", ".join(found) or None
+    models = dict.fromkeys(filter(None, (system.text(path) for path in paths)))
+    return ", ".join(models) or None
 
 
 def turbo() -> bool | None:
@@ -142,8 +142,8 @@ def turbo() -> bool | None:
 
 def huge_pages() -> str | None:
     """The kernel's choice for transparent huge pages: always, madvise or never; None if it is not reported."""
-    found = re.search(r"\[(\w+)\]", system.text("sys/kernel/mm/transparent_hugepage/enabled") or "")
-    return found[1] if found else None
+    match = re.search(r"\[(\w+)\]", system.text("sys/kernel/mm/transparent_hugepage/enabled") or "")
+    return match[1] if match else None
 
 
 def physical_cores(logical: frozenset[int]) -> int:
@@ -186,23 +186,23 @@ def _clock(facts: Mapping[str, str]) -> tuple[float | None, str]:
 def caches() -> dict[str, int]:
     """Bytes of each cache that data pass through on their way to the first core: `L1`, `L2`, `L3`."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    found = {}
+    sizes = {}
     for path in Path(system.ROOT, "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text, level = system.text(path) or "", system.text(path.with_name("level")) or path.parent.name[5:]
         if system.text(path.with_name("type")) != "Instruction" and text and text[-1] in units and text[:-1].isdigit():
-            found[f"L{level}"] = int(text[:-1]) * units[text[-1]]
-    if not found and system.IS_MACOS:
+            sizes[f"L{level}"] = int(text[:-1]) * units[text[-1]]
+    if not sizes and system.IS_MACOS:
         named = {"L1": "hw.l1dcachesize", "L2": "hw.l2cachesize", "L3": "hw.l3cachesize"}
-        found = {name: size for name, key in named.items() if (size := _integer(_sysctl(key)))}
-    return dict(sorted(found.items()))
+        sizes = {name: size for name, key in named.items() if (size := _integer(_sysctl(key)))}
+    return dict(sorted(sizes.items()))
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
     lines = [line.split(":", 2)[1:] for line in (system.text("proc/self/cgroup") or "").splitlines()]
     # A controller belongs to one version: where both are mounted, the other one counts the whole machine.
-    found = [line for line in lines if controller in line[0].split(",")] or [line for line in lines if not line[0]]
+    mounts = [line for line in lines if controller in line[0].split(",")] or [line for line in lines if not line[0]]
     folders = []
-    for controllers, path in found:
+    for controllers, path in mounts:
         names = (controllers, controller) if controllers else ("", "unified")
         own = Path(path.lstrip("/"))
         folders += [Path(system.ROOT, "sys/fs/cgroup", top, below) for top in names for below in (own, *own.parents)]

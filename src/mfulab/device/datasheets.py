@@ -50,13 +50,13 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
     is_id = _PCI_ID.fullmatch(asked := device.strip().lower())
     name = normalised(_SLICE.sub("", device))
     named = next((sheets for line in _LINES if (sheets := _by_name().get(line + name))), ())
-    found = [sheet for sheet in datasheets() if asked in sheet.pci_ids] if is_id else list(named)
-    found = [sheet for sheet in found if pci_id and pci_id.lower() in sheet.pci_ids] or found
-    found = [sheet for sheet in found if units and sheet.units == units] or found
-    if len(found) == 1:
-        return found[0]
-    if found:
-        choices = ", ".join(f"{sheet.device} ({sheet.units} units)" for sheet in found)
+    matching = [sheet for sheet in datasheets() if asked in sheet.pci_ids] if is_id else list(named)
+    matching = [sheet for sheet in matching if pci_id and pci_id.lower() in sheet.pci_ids] or matching
+    matching = [sheet for sheet in matching if units and sheet.units == units] or matching
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        choices = ", ".join(f"{sheet.device} ({sheet.units} units)" for sheet in matching)
         how = "name one of these" if is_id else "name one of these, or its PCI id"
         raise UnknownDeviceError(f"{device!r} could be one of {choices}: {how}")
     raise UnknownDeviceError(f"there is no datasheet of {device!r} here, so its peak is unknown{_suggested(device)}")
@@ -117,11 +117,11 @@ def _datasheet(row: dict[str, str]) -> Datasheet:
 
 @functools.cache
 def _by_name() -> dict[str, tuple[Datasheet, ...]]:
-    found: dict[str, tuple[Datasheet, ...]] = {}
+    named: dict[str, tuple[Datasheet, ...]] = {}
     for sheet in datasheets():
         for name in {normalised(name) for name in (sheet.device, *sheet.names)}:
-            found[name] = (*found.get(name, ()), sheet)
-    return found
+            named[name] = (*named.get(name, ()), sheet)
+    return named
 
 
 def _suggested(device: str) -> str:

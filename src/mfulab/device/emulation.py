@@ -36,8 +36,8 @@ def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> str:
     units = CPU_UNITS.get(precision)
     if units is None or (units and (not flags or flags & units.keys())):
         return ""
-    known = " or ".join(flag for flag, rate in units.items() if (rate is None) == ("asimd" in flags))
-    return f"this CPU has no {precision} units" + (f" ({known})" if known else "")
+    needed = " or ".join(flag for flag, rate in units.items() if (rate is None) == ("asimd" in flags))
+    return f"this CPU has no {precision} units" + (f" ({needed})" if needed else "")
 
 
 def usable(flags: frozenset[str]) -> frozenset[str]:
@@ -56,16 +56,16 @@ def emulated_by_gpu(precision: str, capability: tuple[int, int] | None) -> str:
     since = GPU_SINCE.get(precision)
     if since is None or capability is None or tuple(capability) >= since:
         return ""
-    has, needs = (".".join(map(str, each)) for each in (capability, since))
+    has, needs = (".".join(map(str, version)) for version in (capability, since))
     return f"this GPU of compute capability {has} has no {precision} units (from {needs} on)"
 
 
 def emulated_here(device: str) -> dict[str, str]:
     """Formats that this machine's device emulates, each with the reason; `device` is its kind."""
     if device == "cpu":
-        found = {name: emulated_by_cpu(name) for name in CPU_UNITS}
+        reasons = {name: emulated_by_cpu(name) for name in CPU_UNITS}
     else:
         uuid = gpus[0].uuid if (gpus := identity.gpus(device)) else ""
         capability = vendors.of(uuid).capability(uuid) if uuid else None
-        found = {name: emulated_by_gpu(name, capability) for name in GPU_SINCE}
-    return {name: reason for name, reason in found.items() if reason}
+        reasons = {name: emulated_by_gpu(name, capability) for name in GPU_SINCE}
+    return {name: reason for name, reason in reasons.items() if reason}

@@ -24,9 +24,9 @@ def unused() -> str:
     """Says which GPU `device=auto` leaves, and why; empty where it takes one, where none is, or the user hides them."""
     with suppress(NoDeviceError):  # which whoever asks for a GPU is told
         for kind in _automatic():
-            if found := gpus(kind):
+            if devices := gpus(kind):
                 reason = why_not(kind)
-                return f"{found[0].name}: {reason}" if reason else ""
+                return f"{devices[0].name}: {reason}" if reason else ""
     return next(filter(None, (vendor.why_silent() for vendor in vendors.makers())), "")
 
 
@@ -49,9 +49,9 @@ def gpus(kind: str = GPU, environment: Mapping[str, str] | None = None) -> list[
 
 def why_not(kind: str) -> str:
     """Reason why torch would see no GPU of a kind; empty where it would see one."""
-    if found := gpus(kind):
+    if devices := gpus(kind):
         fits = torch_build.installed() is not None
-        return vendors.of(found[0].uuid).why_unfit(found[0].uuid) if fits else "torch is not installed"
+        return vendors.of(devices[0].uuid).why_unfit(devices[0].uuid) if fits else "torch is not installed"
     absent = [vendor.why_absent() for vendor in vendors.of_kind(kind)]
     if all(absent):
         return "; ".join(map(str, absent))
@@ -62,8 +62,8 @@ def why_not(kind: str) -> str:
 
 def hardware_slug(device_type: str = "auto") -> str:
     """The device's name as a folder: `nvidia-h100-80gb-hbm3`, or `amd-epyc-4c` with the cores that may be used."""
-    if found := gpus(resolve(device_type)):
-        return slug(found[0].name)
+    if devices := gpus(resolve(device_type)):
+        return slug(devices[0].name)
     return f"{slug(cpu.cpu().name)}-{cpu.usable_cores()}c"
 
 

@@ -44,14 +44,14 @@ class Cublas(MatmulKernel):
         batch, m, k = a.shape
         n = b.shape[2]
         operand, output, compute, scalar = TYPES[self.precision]
-        one, zero = _scalars(scalar)
+        unit, zero = _scalars(scalar)
         kind, kind_c = CudaDataType[operand], CudaDataType[output]
         plain = cublas.Operation.N
         try:
             cublas.gemm_strided_batched_ex(
                 _handle(a.device, current_stream()),
                 *(plain, plain, n, m, k),
-                one.ctypes.data,
+                unit.ctypes.data,
                 *(b.data_ptr(), kind, n, k * n),
                 *(a.data_ptr(), kind, k, m * k),
                 zero.ctypes.data,

@@ -34,7 +34,7 @@ def hilbert_order(rows: int, columns: int) -> np.ndarray:
         distance += side * side * ((3 * right) ^ down)
         # The quadrant is turned so that the curve enters and leaves it at the corners that its neighbours expect.
         turned = ~down & right
-        x, y = (np.where(turned, side - 1 - each & side - 1, each & side - 1) for each in (x, y))
+        x, y = (np.where(turned, side - 1 - axis & side - 1, axis & side - 1) for axis in (x, y))
         x, y = np.where(down, x, y), np.where(down, y, x)
         side >>= 1
     return cells[np.argsort(distance, kind="stable")]

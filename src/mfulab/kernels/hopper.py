@@ -77,8 +77,8 @@ class Hopper(CudaC):
         views, pointers = self.views(a, b, c), [c, self.order(c)]
         sides = (a.shape[0], a.shape[1], c.shape[2], a.shape[2])
         maps = [tensor_map(view) for view in views]
-        values = [*(ctypes.c_void_p(one.data_ptr()) for one in pointers), *map(ctypes.c_int, sides)]
-        addresses = [*(one.address for one in maps), *map(ctypes.addressof, values)]
+        values = [*(ctypes.c_void_p(tensor.data_ptr()) for tensor in pointers), *map(ctypes.c_int, sides)]
+        addresses = [*(encoded.address for encoded in maps), *map(ctypes.addressof, values)]
         return (ctypes.c_void_p * len(addresses))(*addresses), (views, pointers, maps, values)
 
     def run(self, *operands: Any, launch: Launch) -> None:

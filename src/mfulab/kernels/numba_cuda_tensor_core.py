@@ -13,7 +13,7 @@ from mfulab.kernels.numba_cuda_unrolled import NumbaCudaUnrolled
 
 try:
     from numba.cuda.extending import intrinsic
-except ImportError:  # numba-cuda before 0.16
+except ImportError:  # the simulator of numba itself, where numba-cuda is not installed
     from numba.core.extending import intrinsic
 
 TILE, DEPTH, THREADS, LOADS = uint32(128), uint32(16), uint32(256), uint32(8)

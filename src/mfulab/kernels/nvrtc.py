@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mfulab.core.errors import UnsupportedError
+from mfulab.core.errors import UnsupportedError, lacks
 from mfulab.kernels.base import Resources
 
 SOURCES = Path(__file__).parent / "cuda"
@@ -28,7 +28,7 @@ def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = 
     try:
         from cuda.core import Program, ProgramOptions
     except ImportError:
-        raise UnsupportedError("CUDA C needs NVRTC through cuda-core 0.5 or later: pip install mfulab[cuda]") from None
+        raise UnsupportedError(lacks("CUDA C through NVRTC", "cuda.core")) from None
     options = ProgramOptions(
         name=name,
         arch=arch,
@@ -54,8 +54,8 @@ def parse_resources(log: str) -> Resources:
     """Registers a thread, static shared memory and spilled bytes, from what `ptxas -v` printed for one kernel."""
 
     def number(pattern: str) -> int | None:
-        found = re.search(pattern, log)
-        return int(found[1]) if found else None
+        match = re.search(pattern, log)
+        return int(match[1]) if match else None
 
     registers = number(r"Used (\d+) registers")
     spilled = [int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", log)]
@@ -70,5 +70,5 @@ def parse_resources(log: str) -> Resources:
 def _toolkit_headers() -> tuple[str, ...]:
     from cuda.pathfinder import find_nvidia_header_directory
 
-    found = (find_nvidia_header_directory(library) for library in ("nvcc", "cudart", "cccl"))
-    return tuple(dict.fromkeys(folder for folder in found if folder))
+    folders = (find_nvidia_header_directory(library) for library in ("nvcc", "cudart", "cccl"))
+    return tuple(dict.fromkeys(folder for folder in folders if folder))

@@ -23,13 +23,13 @@ class TorchScaled(MatmulKernel):
             raise UnsupportedError(f"{self}: needs one matrix, n and k multiples of 16, not {shape}")
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        one = torch.ones((), device=a.device)
-        return a[0], b[0].t().contiguous().t(), c[0], one
+        scale = torch.ones((), device=a.device)
+        return a[0], b[0].t().contiguous().t(), c[0], scale
 
     def run(self, *operands: Any, launch: Launch) -> None:
-        a, b, c, one = operands
+        a, b, c, scale = operands
         fast = self.accumulates_fast
-        torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=c.dtype, out=c, use_fast_accum=fast)
+        torch._scaled_mm(a, b, scale_a=scale, scale_b=scale, out_dtype=c.dtype, out=c, use_fast_accum=fast)
 
 
 class TorchScaledFast(TorchScaled):

@@ -99,7 +99,7 @@ class Check:
 def check(c: torch.Tensor, exact: torch.Tensor, form: Format, k: int) -> Check:
     """Compares a result with `exact_product`; a NaN or infinity anywhere is an infinite error."""
     difference = c.to(torch.float64) - exact
-    wrong, right = (float(torch.linalg.vector_norm(one)) for one in (difference, exact))
+    wrong, right = (float(torch.linalg.vector_norm(tensor)) for tensor in (difference, exact))
     relative = wrong / right if wrong and right else wrong  # of integers a matmul may be all zero
     if not bool(torch.isfinite(difference).all()):
         relative = math.inf

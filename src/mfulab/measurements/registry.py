@@ -4,6 +4,7 @@ folder's `__init__.py` declares config, row and `MEASUREMENT`, without torch. `m
 
 import pkgutil
 from importlib import import_module
+from operator import attrgetter
 
 from mfulab import measurements
 from mfulab.core.measurement import Measurement
@@ -11,13 +12,14 @@ from mfulab.core.measurement import Measurement
 _FOLDERS = [module.name for module in pkgutil.iter_modules(measurements.__path__) if module.ispkg]
 _DECLARED: list[Measurement] = [import_module(f"mfulab.measurements.{name}").MEASUREMENT for name in _FOLDERS]
 # In the order in which the page offers their tables.
-MEASUREMENTS = {each.step: each for each in sorted(_DECLARED, key=lambda each: each.position)}
-TABLES = {each.table: each for each in MEASUREMENTS.values()}
+MEASUREMENTS = {measurement.step: measurement for measurement in sorted(_DECLARED, key=attrgetter("position"))}
+TABLES = {measurement.table: measurement for measurement in MEASUREMENTS.values()}
 # What a recording of a machine holds: public runs and other libraries' tables are no machine's.
-RECORDED = {table: each for table, each in TABLES.items() if not each.lines}
+RECORDED = {table: measurement for table, measurement in TABLES.items() if not measurement.lines}
 # Folders of results/ that are no machine's.
-NO_MACHINE = {"plan", "tables", "reference", "superseded", "public"}
-NO_MACHINE |= {each.step for each in MEASUREMENTS.values() if not each.on_device}
+SUPERSEDED = "superseded"  # of runs whose config or code has changed
+NO_MACHINE = {"plan", "tables", "reference", SUPERSEDED, "public"}
+NO_MACHINE |= {measurement.step for measurement in MEASUREMENTS.values() if not measurement.on_device}
 
 
 def machine(hardware: str) -> str:

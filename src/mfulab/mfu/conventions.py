@@ -28,7 +28,7 @@ class Choices:
 
 
 OURS = Choices()
-ORDER = tuple(each.name for each in fields(Choices))  # in which a waterfall changes choices
+ORDER = tuple(choice.name for choice in fields(Choices))  # in which a waterfall changes choices
 _HINTS = get_type_hints(Choices).items()
 POSSIBLE: dict[str, tuple[object, ...]] = {name: get_args(kind) or (False, True) for name, kind in _HINTS}
 
@@ -55,12 +55,12 @@ def flops(work: Work, choices: Choices) -> float:
     if choices.elements:
         return work.total_flos
     passes = 3 if work.mode == "training" else 1
-    each = 2 * passes * work.tokens
+    token_flops = 2 * passes * work.tokens
     frozen = choices.frozen and work.mode == "training"
-    products = work.flops("products") + each * work.inactive * (choices.experts == "total")
+    products = work.flops("products") + token_flops * work.inactive * (choices.experts == "total")
     products += 2 * work.tokens * (work.parameters - work.trainable) * frozen
-    products += each * work.unmultiplied * choices.unmultiplied
-    products += each * work.looked_up * choices.looked_up
+    products += token_flops * work.unmultiplied * choices.unmultiplied
+    products += token_flops * work.looked_up * choices.looked_up
     how = "flops" if choices.attention == "full" else "causal_flops"
     attention = 0.0 if choices.attention == "none" else work.flops("attention", how)
     total = products + attention + _recomputed(work, choices, products, attention)

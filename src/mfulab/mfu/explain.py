@@ -75,17 +75,17 @@ def explained(
 ) -> Explanation:
     """Explanation of a speed in samples a second of each device, from the counted work of one sample."""
     first = denominators[0]
-    ours, *others = (change("mfulab", OURS, each, counted, samples_per_s, first) for each in denominators)
+    ours, *others = (change("mfulab", OURS, denominator, counted, samples_per_s, first) for denominator in denominators)
     conventions = [
-        change(each.name, each.choices, first, counted, samples_per_s, first, each.source)
-        for each in CONVENTIONS
-        if _matters(each.choices, counted)
+        change(convention.name, convention.choices, first, counted, samples_per_s, first, convention.source)
+        for convention in CONVENTIONS
+        if _matters(convention.choices, counted)
     ]
     matches, tried = list[Row](), list[float]()
     if reported is not None:
         rows = list(_everything(counted, samples_per_s, denominators))
         near = [row for row in rows if abs(row.mfu_percent - reported) <= TOLERANCE]
-        named = {each.name for each in CONVENTIONS}
+        named = {convention.name for convention in CONVENTIONS}
         near.sort(key=lambda row: (row.changes, row.convention not in named, abs(row.mfu_percent - reported)))
         alike = {(round(row.mfu_percent, 1), row.denominator, row.changes): row for row in reversed(near)}
         matches = [row for row in near if row in alike.values()]
@@ -115,20 +115,22 @@ def denominators_of(device: str, precision: str, given: float | None = None) -> 
             raise ConfigurationError(f"peak_tflop_s={given}: give a dense peak above 0")
         return device, [Denominator("as given", given)]
     sheet, dense, spec = peak_of(device, precision, "; or give its dense peak in TFLOP/s: peak_tflop_s=…")
-    found = [Denominator(f"{precision} dense", spec)]
+    denominators = [Denominator(f"{precision} dense", spec)]
     if dense.sparse_factor != 1:
-        found.append(Denominator(f"{precision} sparse", spec * dense.sparse_factor))
+        denominators.append(Denominator(f"{precision} sparse", spec * dense.sparse_factor))
     if sheet.boost_mhz and dense.spec_clock_mhz and sheet.boost_mhz != dense.spec_clock_mhz:
         boosted = spec * sheet.boost_mhz / dense.spec_clock_mhz
-        found.append(Denominator(f"{precision} dense at {sheet.boost_mhz:.0f} MHz", boosted))
+        denominators.append(Denominator(f"{precision} dense at {sheet.boost_mhz:.0f} MHz", boosted))
     others = {other: peak(device, other).spec for other in MISTAKEN.get(precision, ())}
-    found += [Denominator(f"{other} dense", value) for other, value in others.items() if value]
-    if not any(abs(each.tflop_s / FALLBACK_TFLOP_S - 1) < 0.01 for each in found):
-        found.append(Denominator("A100 bf16, for an unknown device", FALLBACK_TFLOP_S))
+    denominators += [Denominator(f"{other} dense", value) for other, value in others.items() if value]
+    if not any(abs(denominator.tflop_s / FALLBACK_TFLOP_S - 1) < 0.01 for denominator in denominators):
+        denominators.append(Denominator("A100 bf16, for an unknown device", FALLBACK_TFLOP_S))
     alike = defaultdict[float, list[Denominator]](list)
-    for each in found:
-        alike[round(each.tflop_s, 3)].append(each)
-    return sheet.device, [Denominator(" = ".join(one.name for one in same), same[0].tflop_s) for same in alike.values()]
+    for denominator in denominators:
+        alike[round(denominator.tflop_s, 3)].append(denominator)
+    return sheet.device, [
+        Denominator(" = ".join(denominator.name for denominator in same), same[0].tflop_s) for same in alike.values()
+    ]
 
 
 def change(
@@ -147,7 +149,7 @@ def change(
         return of_peak(flops(counted, now), counted.batch_size / samples_per_s, peak_tflop_s) or 0.0
 
     changed = [{choice: getattr(choices, choice) for choice in ORDER[:count]} for count in range(len(ORDER) + 1)]
-    points = [mfu(replace(OURS, **each), first.tflop_s) for each in changed]
+    points = [mfu(replace(OURS, **change), first.tflop_s) for change in changed]
     result = mfu(choices, denominator.tflop_s)
     differences = (after - before for before, after in pairwise([*points, result]))
     steps = dict(zip((*ORDER, "peak"), differences, strict=True))
@@ -164,11 +166,11 @@ def _matters(choices: Choices, counted: Work) -> bool:
         return False  # formulas in N are those of transformers
     changed = {name: value for name, value in vars(choices).items() if value != getattr(OURS, name)}
     one_by_one = (replace(OURS, **{name: value}) for name, value in changed.items() if name != "unmultiplied")
-    return all(flops(counted, each) != flops(counted, OURS) for each in one_by_one)
+    return all(flops(counted, choices) != flops(counted, OURS) for choices in one_by_one)
 
 
 def _everything(counted: Work, samples_per_s: float, denominators: Sequence[Denominator]) -> Iterator[Row]:
-    names = {each.choices: each for each in CONVENTIONS}
+    names = {convention.choices: convention for convention in CONVENTIONS}
     for values in product(*(POSSIBLE[choice] for choice in ORDER)):
         given = dict(zip(ORDER, values, strict=True))
         choices = Choices(**given)  # type: ignore[arg-type]

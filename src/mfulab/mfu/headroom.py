@@ -3,7 +3,7 @@ step is what it takes off MFU, in points: the useful part is MFU itself."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Known = float | None
@@ -61,6 +61,18 @@ def shape_class(batch: int, m: int, n: int, k: int) -> tuple[int, ...]:
     return (*(round(math.log2(max(1, side))) for side in (m, n, k)), int(batch > 1))
 
 
+def best_speeds(matmuls: Iterable[tuple[str | None, Mapping[str, Any]]]) -> dict[str, dict[Any, float]]:
+    """TFLOP/s of the best joined matmul of each device, by format and class of shape; `matmuls` are (device, row)."""
+    bests: dict[str, dict[Any, float]] = {}
+    for device, row in matmuls:
+        if device and (speed := row.get("tflop_s")) and row["status"] == "ok" and row["m"] and row["n"] and row["k"]:
+            shape = shape_class(row["batch"] or 1, row["m"], row["n"], row["k"])
+            key = row.get("effective_precision") or row["precision"], shape
+            best = bests.setdefault(device, {})
+            best[key] = max(speed, best.get(key, 0.0))
+    return bests
+
+
 def best_time(
     products: Sequence[Mapping[str, Any]], measured: Mapping[tuple[str, tuple[int, ...]], float]
 ) -> tuple[float | None, str | None]:
@@ -68,15 +80,15 @@ def best_time(
     `matmul_runs` or `both`; None without matmuls. `products` have `format`, `matmul` (batch, m, n, k) or None, `flops`,
     `time_ns`, and `best_ns`, the time of as many calls as fast as the fastest. `measured` are TFLOP/s of the best
     matmul by format and `shape_class`."""
-    whole, best, said = sum(one["time_ns"] for one in products), 0.0, set()
-    for one in products:
-        rate = measured.get((one["format"], shape_class(*one["matmul"]))) if one["matmul"] else None
-        measured_ns = one["flops"] / rate / 1e3 if rate else math.inf
-        best += min(measured_ns, one["best_ns"])
-        said.add("matmul_runs" if measured_ns < one["best_ns"] else "trace")
+    whole, best, sources = sum(product["time_ns"] for product in products), 0.0, set[str]()
+    for product in products:
+        rate = measured.get((product["format"], shape_class(*product["matmul"]))) if product["matmul"] else None
+        measured_ns = product["flops"] / rate / 1e3 if rate else math.inf
+        best += min(measured_ns, product["best_ns"])
+        sources |= {"matmul_runs" if measured_ns < product["best_ns"] else "trace"}
     if not whole:
         return None, None
-    return best / whole, said.pop() if len(said) == 1 else "both"
+    return best / whole, sources.pop() if len(sources) == 1 else "both"
 
 
 def of_operators(
@@ -86,24 +98,24 @@ def of_operators(
     The best time is the longest of three: FLOPs ÷ peak in TFLOP/s (bound by `compute`), bytes ÷ bandwidth in GB/s
     (`memory`), as many kernels as short as the shortest (`launch`). Bytes are a lower bound, so the best time is too.
     `headroom_ms` is the kernels' own time − best; `doubtful` rows ran above the roof. Nothing is clipped."""
-    found: list[dict[str, Any]] = []
-    for one in operators:
-        row: dict[str, Any] = {name: one.get(name) for name in ("kind", "operator", "shapes", "calls", "reason")}
-        row |= {"time_ms": one["time_ns"] / 1e6 / steps, "bound": None, "best_ms": None, "headroom_ms": None}
-        flops = one.get("flops")
+    roofs: list[dict[str, Any]] = []
+    for operator in operators:
+        row: dict[str, Any] = {name: operator.get(name) for name in ("kind", "operator", "shapes", "calls", "reason")}
+        row |= {"time_ms": operator["time_ns"] / 1e6 / steps, "bound": None, "best_ms": None, "headroom_ms": None}
+        flops = operator.get("flops")
         if flops is not None and memory_gb_s and not flops.keys() - peaks.keys():
             compute_ns = sum(count / peaks[name] for name, count in flops.items()) / 1e3
-            times = {"compute": compute_ns, "memory": one["bytes"] / memory_gb_s}
-            times["launch"] = float(one["launch_ns"])
+            times = {"compute": compute_ns, "memory": operator["bytes"] / memory_gb_s}
+            times["launch"] = float(operator["launch_ns"])
             bound = max(times, key=lambda name: times[name])
-            left = one["kernel_ns"] - times[bound]
+            left = operator["kernel_ns"] - times[bound]
             row |= {"bound": bound, "best_ms": times[bound] / 1e6 / steps, "headroom_ms": left / 1e6 / steps}
             row["doubtful"] = left < 0
         elif flops is not None:
             row["reason"] = {"no_roof": {}}
-        found.append(row)
-    known = sorted((row for row in found if row["bound"]), key=lambda row: -row["headroom_ms"])
-    return known + sorted((row for row in found if not row["bound"]), key=lambda row: -row["time_ms"])
+        roofs.append(row)
+    bounded = sorted((row for row in roofs if row["bound"]), key=lambda row: -row["headroom_ms"])
+    return bounded + sorted((row for row in roofs if not row["bound"]), key=lambda row: -row["time_ms"])
 
 
 def attainable_s(roofs: Sequence[Mapping[str, Any]], executed_ratio: float | None = None) -> float | None:
@@ -113,14 +125,15 @@ def attainable_s(roofs: Sequence[Mapping[str, Any]], executed_ratio: float | Non
     None where no matmul has a best time.
     """
     times_ms = [
-        one["time_ms"]
-        if one["bound"] is None
-        else one["best_ms"] * (executed_ratio or 1.0 if (one["kind"], one["bound"]) == ("products", "compute") else 1.0)
-        for one in roofs
-        if one["kind"] not in ("idle", "input_wait")
+        roof["time_ms"]
+        if roof["bound"] is None
+        else roof["best_ms"]
+        * (executed_ratio or 1.0 if (roof["kind"], roof["bound"]) == ("products", "compute") else 1.0)
+        for roof in roofs
+        if roof["kind"] not in ("idle", "input_wait")
     ]
-    known = any(one["bound"] and one["kind"] == "products" for one in roofs)
-    return sum(times_ms) / 1e3 if known else None
+    is_known = any(roof["bound"] and roof["kind"] == "products" for roof in roofs)
+    return sum(times_ms) / 1e3 if is_known else None
 
 
 def columns(parts: Mapping[str, int] | None) -> dict[str, float | None]:
@@ -147,14 +160,14 @@ def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
 
 def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
     """Times with `page_faults` taken out of operators, in proportion: a trace does not say out of which."""
-    found, before, taken = dict(spent_ns), 0, 0
+    parts, before, taken = dict(spent_ns), 0, 0
     whole = sum(spent_ns.get(name, 0) for name in _OF_OPERATORS)
     wanted = min(round(faults_ns), whole)
     for name in _OF_OPERATORS:
         before += spent_ns.get(name, 0)
         until = before * wanted // whole if whole else 0
-        found[name], taken = spent_ns.get(name, 0) - (until - taken), until
-    return found | {"page_faults": wanted}
+        parts[name], taken = spent_ns.get(name, 0) - (until - taken), until
+    return parts | {"page_faults": wanted}
 
 
 def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:

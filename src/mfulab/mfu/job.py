@@ -32,12 +32,12 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
         peaks = total(*(row.get("peak_tflop_s") if row.get("mfu_percent") is not None else None for row in ranks))
         flops = total(*(row.get("flops") for row in ranks))
         values = len(ranks), slowest["time_s"], of_peak(flops, slowest["time_s"], peaks), slowest["rank"]
-        found = dict(zip(COLUMNS, values, strict=False)) | {"collective_bandwidth": bandwidths(ranks)}
+        columns = dict(zip(COLUMNS, values, strict=False)) | {"collective_bandwidth": bandwidths(ranks)}
         waited = waits({_place(row): collectives(row) for row in ranks})
         if waited:
-            found["job_slowest_rank"] = min(waited, key=lambda place: waited[place][1])[0]
+            columns["job_slowest_rank"] = min(waited, key=lambda place: waited[place][1])[0]
         for row in ranks:
-            row |= found
+            row |= columns
             if waited and row["window_s"]:
                 transfer, waiting = waited[_place(row)]
                 row["transfer_percent"] = percent(transfer / 1e9, row["window_s"])
@@ -49,20 +49,20 @@ def bandwidths(ranks: Sequence[Row]) -> str | None:
     Algorithm bandwidth = bytes ÷ time, bus bandwidth = that × `BUS`. The time is the shortest among all ranks;
     `wait_ms`, what the one that waits most adds in the mean, is None where a rank is alone."""
     told = [{tuple(what): times for *what, times in json.loads(row.get("collective_sizes") or "[]")} for row in ranks]
-    found = []
+    kinds = []
     for (kind, size, processes), own in told[0].items():
-        several = [times for each in told if len(times := each.get((kind, size, processes), ())) == len(own)]
+        several = [times for calls in told if len(times := calls.get((kind, size, processes), ())) == len(own)]
         shared = several if len(several) == len(told) else [own]
         shortest = [min(times) for times in zip(*shared, strict=True)]
         factor = next((of(processes) for name, of in BUS.items() if name in kind and processes), 1.0)
         speed = size / median(shortest) if median(shortest) else None
         waits = [mean(time - least for time, least in zip(times, shortest, strict=True)) for times in shared]
-        found.append(
+        kinds.append(
             {"kind": kind, "bytes": size, "processes": processes, "calls": len(own), "ms": median(shortest) / 1e6}
             | {"algorithm_gb_s": speed, "bus_gb_s": speed and factor * speed}
             | {"wait_ms": max(waits) / 1e6 if len(shared) > 1 else None}
         )
-    return json.dumps(sorted(found, key=lambda one: -one["ms"] * one["calls"])[:MOST]) if found else None
+    return json.dumps(sorted(kinds, key=lambda kind: -kind["ms"] * kind["calls"])[:MOST]) if kinds else None
 
 
 RANK = tuple(Rank.model_fields)
@@ -72,16 +72,16 @@ def rank_rows(row: Row) -> list[dict[str, Any]]:
     """A row a rank of a profiled job, with MFU under its own peak; none for one process. Raises ValueError for NaN."""
     told: list[dict[str, Any]] = parse_json(row.get("ranks") or "[]")
     mfu, slowest_s = row.get("mfu_percent"), row.get("time_s")
-    for one in told:
-        known = mfu is not None and slowest_s and one["time_ms"]
-        one["mfu_percent"] = mfu * 1e3 * slowest_s / one["time_ms"] if known else None  # type: ignore[operator]
-    return [{name: one.get(name) for name in RANK} for one in told]
+    for rank in told:
+        is_timed = mfu is not None and slowest_s and rank["time_ms"]
+        rank["mfu_percent"] = mfu * 1e3 * slowest_s / rank["time_ms"] if is_timed else None  # type: ignore[operator]
+    return [{name: rank.get(name) for name in RANK} for rank in told]
 
 
 def collectives(row: Row) -> Mapping[str, Sequence[int]]:
     """Nanoseconds of a rank's collectives in order, by name. Raises ValueError or TypeError for cells of none."""
-    found = json.loads(row.get("collectives") or "{}")
-    return {str(name): [int(each) for each in times] for name, times in dict(found).items()}
+    cell = json.loads(row.get("collectives") or "{}")
+    return {str(name): [int(time) for time in times] for name, times in dict(cell).items()}
 
 
 def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -103,10 +103,10 @@ def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tup
     often. The shortest is the transfer; what a rank's own takes beyond it is waiting."""
     first, *others = calls.values()
     shared = [name for name in first if all(len(other.get(name, ())) == len(first[name]) for other in others)]
-    found = dict.fromkeys(calls, (0, 0))
+    sums = dict.fromkeys(calls, (0, 0))
     for name in shared:
         for times in zip(*(calls[rank][name] for rank in calls), strict=True):
             transfer = min(times)
             for rank, time in zip(calls, times, strict=True):
-                found[rank] = (found[rank][0] + transfer, found[rank][1] + time - transfer)
-    return found if shared else {}
+                sums[rank] = (sums[rank][0] + transfer, sums[rank][1] + time - transfer)
+    return sums if shared else {}

@@ -80,7 +80,7 @@ def roofline_times(row: Values, flops: Values, ceiling_tflop_s: Known, ceiling_g
     if is_partial or not (ceiling_tflop_s and ceiling_gb_s and element_bytes):
         return {"roofline_time_s": None, "unfused_roofline_time_s": None}
     fused = unfused = 0.0
-    for operations, size in (each for one in passes for each in counted[one]):
+    for operations, size in (work for direction in passes for work in counted[direction]):
         moving = size * element_bytes / BYTES_COUNTED_PER_ELEMENT / ceiling_gb_s / 1e9
         least = micro_batches * processes * max(operations / ceiling_tflop_s / TERA, moving)
         unfused += least
@@ -181,15 +181,15 @@ def module_times(modules: str | None, step_s: float | None, best_tflop_s: float 
     """JSON: modules of a step, each below what it lies in, with its depth in that tree; 0 is the step itself. MFU is of
     the time that each takes, by the whole step's peak. `step_s`: a CPU's step without a trace, which its modules share
     as they do the traced one; a GPU's are kernels' time."""
-    found = json.loads(modules or "[]")
-    ms = 1e3 * step_s / found[0]["time_ns"] if found and step_s and found[0]["time_ns"] else 1e-6 / steps
+    traced = json.loads(modules or "[]")
+    ms = 1e3 * step_s / traced[0]["time_ns"] if traced and step_s and traced[0]["time_ns"] else 1e-6 / steps
     told = []
-    for one in found:
-        time, flops = one["time_ns"] * ms, one["flops"] / steps
+    for module in traced:
+        time, flops, path = module["time_ns"] * ms, module["flops"] / steps, module["path"]
         mfu = of_peak(flops or None, time / 1e3, best_tflop_s)
-        known = {"ms": time, "flops": flops, **({} if mfu is None else {"mfu_percent": mfu})}
-        rounded = {name: float(f"{value:.6g}") for name, value in known.items()}
-        told.append({"depth": len(one["path"]), "name": "".join(one["path"][-1:]), "calls": one["calls"], **rounded})
+        numbers = {"ms": time, "flops": flops, **({} if mfu is None else {"mfu_percent": mfu})}
+        rounded = {name: float(f"{value:.6g}") for name, value in numbers.items()}
+        told.append({"depth": len(path), "name": "".join(path[-1:]), "calls": module["calls"], **rounded})
     return json.dumps(told, ensure_ascii=False, separators=(",", ":")) if told else None
 
 
@@ -224,8 +224,8 @@ def reading_columns(row: Values, compute: Values, device: str | None) -> dict[st
     """Joined columns of a load with known utilization; `compute` is the ceilings row of its precision, or empty."""
     # FLOPs of padding are no model's: they do not count towards MFU.
     flops, time = row.get("useful_flops"), row.get("window_s") if row.get("status") == "ok" else None
-    known = utilization(time, device=device, flops=flops, compute=compute, memory={})
-    return {name: known[name] for name in ("tflop_s", "mfu_percent", "mfu_basis")}
+    shares = utilization(time, device=device, flops=flops, compute=compute, memory={})
+    return {name: shares[name] for name in ("tflop_s", "mfu_percent", "mfu_basis")}
 
 
 def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[str, Any]:

@@ -66,15 +66,15 @@ class Drop:
 
 def measured(row: Mapping[str, object]) -> list[Measured]:
     """The rungs that a row of the profile table has, in the ladder's order."""
-    found = []
+    rungs = []
     for rung in RUNGS:
         percent = number(row.get(rung.column))
         above = number(row.get(rung.only_below)) if rung.only_below else None
         if percent is not None and (above is None or percent < above * (1 - 1e-9)):
             falls = rung.falls and (rung.precisions is None or row.get("effective_precision") in rung.precisions)
             beside = rung.instead is not None and number(row.get(rung.instead)) is not None
-            found.append(Measured(rung.column, percent, falls and not beside))
-    return found
+            rungs.append(Measured(rung.column, percent, falls and not beside))
+    return rungs
 
 
 def largest_drop(row: Mapping[str, object]) -> Drop | None:

@@ -75,10 +75,10 @@ def model_config(
 def _read(model: str | Path) -> dict[str, Any]:
     path = Path(model)
     if path.suffix not in (".yaml", ".yml"):
-        found = [folder / f"{model}.yaml" for folder in FOLDERS if (folder / f"{model}.yaml").exists()]
-        if not found:
+        files = [folder / f"{model}.yaml" for folder in FOLDERS if (folder / f"{model}.yaml").exists()]
+        if not files:
             raise unknown("model", model, names())
-        path = found[0]
+        path = files[0]
     content = read_yaml(read_given(path))
     if not isinstance(content, dict):
         raise ConfigurationError(f"model={model}: holds no model; see config/model/ for what one looks like")

@@ -54,11 +54,11 @@ def expected(
 ) -> Expectation:
     """Expectation from counted work, a peak in FLOP/s, a bandwidth in byte/s and, where known, the memory in bytes."""
     products_s = others_s = by_compute_s = 0.0
-    for each in counted.operations:
-        compute_s, moving_s = each.executed_flops / peak_flop_s, each.elements * element_bytes / memory_byte_s
+    for operation in counted.operations:
+        compute_s, moving_s = operation.executed_flops / peak_flop_s, operation.elements * element_bytes / memory_byte_s
         products_s += max(compute_s, moving_s)
         by_compute_s += compute_s if compute_s >= moving_s else 0.0
-        others_s += each.other_elements * element_bytes / memory_byte_s
+        others_s += operation.other_elements * element_bytes / memory_byte_s
     flops = counted.flops("products") + counted.flops("attention")
     needed, whole = _memory(counted, element_bytes, devices), counted.saved_elements is not None
     return Expectation(

@@ -25,11 +25,11 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     peaks = {name: _trace_peak(device, name, units, given) for name in {**flops, **executed}}
     missing = next((reason for value, reason in peaks.values() if value is None), None)
     tflop_s_of = {name: value for name, (value, _) in peaks.items() if value is not None}
-    known = {name: TERA * value for name, value in tflop_s_of.items()}
+    peak_flop_s = {name: TERA * value for name, value in tflop_s_of.items()}
     total_flops = row.get("flops")
-    useful = seconds_at_peaks(flops, known) if total_flops else None
+    useful = seconds_at_peaks(flops, peak_flop_s) if total_flops else None
     is_counted = bool(total_flops) and (row.get("uncounted_percent") or 0) <= MOST_UNCOUNTED
-    weighted, ran = (ratio(weighted_peak_flop_s(each, known), TERA) for each in (flops, executed))
+    weighted, ran = (ratio(weighted_peak_flop_s(counts, peak_flop_s), TERA) for counts in (flops, executed))
     weights = {name: round(count / total_flops, 4) for name, count in flops.items()} if total_flops else {}
     mfu = of_peak(sum(flops.values()) if is_counted else None, time, weighted)
     share, basis = headroom.best_time(json.loads(row.get("products") or "[]"), measured or {})
@@ -71,8 +71,8 @@ def _trace_peak(device: str, precision: str, units: int | None, given: Values) -
         return given[precision], None
     if not device:
         return None, Said("unnamed_device", {"precision": precision})
-    if (found := peak(device, precision, units)).spec is not None:
-        return found.spec, None
+    if (known_peak := peak(device, precision, units)).spec is not None:
+        return known_peak.spec, None
     why = "no_peak_in"
     try:
         find(device, units)
@@ -85,6 +85,6 @@ def _without_mfu(row: Values, joined: Values, missing: Said | None, at_least: fl
     if row.get("status") != "ok" or joined["mfu_percent"] is not None:
         return None
     if row.get("flops") is None:
-        found = json.loads(row.get("reasons") or "{}").get("flops")
-        return Said(*next(iter(found.items()))) if isinstance(found, dict) and found else Said("uncounted")
+        reason = json.loads(row.get("reasons") or "{}").get("flops")
+        return Said(*next(iter(reason.items()))) if isinstance(reason, dict) and reason else Said("uncounted")
     return missing or Said("mostly_uncounted", {"share": row["uncounted_percent"], "least": at_least})

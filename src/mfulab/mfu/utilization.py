@@ -58,8 +58,8 @@ def quotient_interval(
 ) -> tuple[float | None, float | None]:
     """The 95 % confidence interval of a quotient of independent measures: relative half-widths add as squares. A
     measure without an interval counts as exact; None if all do, or without a value."""
-    low = [*(_width(each, 1) for each in numerators), *(_width(each, 2) for each in denominators)]
-    high = [*(_width(each, 2) for each in numerators), *(_width(each, 1) for each in denominators)]
+    low = [*(_width(term, 1) for term in numerators), *(_width(term, 2) for term in denominators)]
+    high = [*(_width(term, 2) for term in numerators), *(_width(term, 1) for term in denominators)]
     if value is None or not any(low):
         return None, None
     below, above = (math.hypot(*(width or 0.0 for width in widths)) for widths in (low, high))

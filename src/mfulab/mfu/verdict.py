@@ -23,6 +23,7 @@ NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
 SLOWER = 1.05  # × the time in fp32 from which emulating is worth naming
 MEASURING = 2.0  # % of a step that measuring may take on the host
+MANY_STEPS = 50  # of which most are timed without hooks
 CROSS_CHECK = 1.15  # times as much as the issued instructions, or HFU, the tensor pipe may say, or as little
 LEAST_CHECKED = 1.0  # % of either, below which their ratio says nothing
 STOLEN = 5.0  # % of the CPU's time from which what the hypervisor took is named
@@ -75,9 +76,9 @@ def lost_parts(facts: Facts) -> Lost:
     if used is not None and _on_cpu(facts):
         beside["unused"] = 100 - used
     time = facts["time_s"]
-    known = {part: facts[f"{part}_ms"] for part in headroom.PARTS if part != "useful"}
-    if time and any(known.values()):
-        return beside | {part: ms / time / 10 for part, ms in known.items() if ms is not None}
+    parts_ms = {part: facts[f"{part}_ms"] for part in headroom.PARTS if part != "useful"}
+    if time and any(parts_ms.values()):
+        return beside | {part: ms / time / 10 for part, ms in parts_ms.items() if ms is not None}
     waited, copied, sent = (facts[f"{name}_percent"] or 0.0 for name in ("input_wait", "copy", "communication"))
     if parts := _attributed(facts):
         below_best = parts["matmuls"] * (1 - parts["speed"] / 100)  # of the step, as in the headroom
@@ -101,9 +102,9 @@ def columns(row: Mapping[str, object]) -> dict[str, str | float | None]:
     verdict = judge(row)
     reason, drop = verdict.reason, verdict.drop
     rungs = (drop.below.column, drop.above.column) if drop else (None, None)
-    found = (verdict.cause, reason.key, packed(reason.numbers), *rungs, verdict.expected_mfu_percent)
-    found = (*found, corrected_ofu(Facts(row), verdict.expected_mfu_percent))
-    return dict(zip(COLUMNS, (*found, packed_all(verdict.flags)), strict=True))
+    values = (verdict.cause, reason.key, packed(reason.numbers), *rungs, verdict.expected_mfu_percent)
+    values = (*values, corrected_ofu(Facts(row), verdict.expected_mfu_percent))
+    return dict(zip(COLUMNS, (*values, packed_all(verdict.flags)), strict=True))
 
 
 def matmul_flags(row: Mapping[str, object]) -> str | None:
@@ -162,7 +163,8 @@ def flags_of(facts: Facts, expected: float | None) -> tuple[Said, ...]:
         _reached("other_processes", facts, "other_processes", 1, "count"),
         _computed_beside(facts),
         _held_back(facts),
-        _reached("measuring", facts, "measuring_percent", MEASURING),
+        _reached("only_counted", facts, "only_counted", 1, "count"),
+        _measuring(facts),
         _reached("stolen", facts, "steal_percent", STOLEN),
         _disturbed(facts),
     )
@@ -255,8 +257,14 @@ def _computed_beside(facts: Facts) -> Said | None:
 def _held_back(facts: Facts) -> Said | None:
     """Says how long heat, a brake or a quota held the device back. A GPU's power limit is its normal state."""
     heat = [facts[f"{name}_percent"] for name in ("software_thermal", "hardware_thermal", "power_brake")]
-    share = max((each for each in heat if each is not None), default=facts["throttled_percent"])
+    share = max((percent for percent in heat if percent is not None), default=facts["throttled_percent"])
     return Said("held_back", {"share": share}) if share is not None and share >= PIPE_IDLE else None
+
+
+def _measuring(facts: Facts) -> Said | None:
+    # Steps with hooks on are timed where few others are there.
+    is_brief = facts.below("steps", MANY_STEPS) and not facts["watched_steps"]
+    return _reached("measuring_briefly" if is_brief else "measuring", facts, "measuring_percent", MEASURING)
 
 
 def _disturbed(facts: Facts) -> Said | None:

@@ -41,12 +41,12 @@ class Work:
     def flops(self, kind: Literal["products", "attention"], how: str = "flops") -> float:
         """FLOPs of matmuls and convolutions, or of attention: `flops`, `causal_flops` or `executed_flops`."""
         return sum(
-            getattr(each, how)
-            for each in self.operations
-            if each.direction != "recomputed" and ("attention" in each.operator) == (kind == "attention")
+            getattr(operation, how)
+            for operation in self.operations
+            if operation.direction != "recomputed" and ("attention" in operation.operator) == (kind == "attention")
         )
 
     @property
     def forward_flops(self) -> float:
         """FLOPs of the forward pass, attention full."""
-        return sum(each.flops for each in self.operations if each.direction == "forward")
+        return sum(operation.flops for operation in self.operations if operation.direction == "forward")

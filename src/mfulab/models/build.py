@@ -35,7 +35,7 @@ def resolve(target: str) -> Callable[..., Any]:
     for length in range(len(parts) - 1, 0, -1):
         module_name = ".".join(parts[:length])
         try:
-            found: Any = importlib.import_module(module_name)
+            builder: Any = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
                 continue
@@ -43,12 +43,12 @@ def resolve(target: str) -> Callable[..., Any]:
         except (SyntaxError, NameError) as error:
             raise ModelError(f"model._target_={target}: importing {module_name}: {error}") from error
         for attribute in parts[length:]:
-            if not hasattr(found, attribute):
+            if not hasattr(builder, attribute):
                 raise ModelError(f"model._target_={target}: {module_name} has no {'.'.join(parts[length:])}")
-            found = getattr(found, attribute)
-        if not callable(found):
-            raise ModelError(f"model._target_={target}: is a {type(found).__name__}, not a callable")
-        return found
+            builder = getattr(builder, attribute)
+        if not callable(builder):
+            raise ModelError(f"model._target_={target}: is a {type(builder).__name__}, not a callable")
+        return builder
     raise ModelError(
         f"model._target_={target}: cannot be imported; give a dotted path such as my_module.build "
         "to a file in this folder or to an installed package"

@@ -70,18 +70,18 @@ def computed(
 ) -> Work:
     """Computes one step of a decoder, with `saved_elements` None and no operators but matmuls and attention. Raises
     ConfigurationError for a model that is no such decoder, and for more tokens than it has positions."""
-    found = _decoder(config)
-    if found is None:
+    stack = _decoder(config)
+    if stack is None:
         raise ConfigurationError(f"model={config.name}: {lacks('counting it', missing(config) or 'torch')}")
     keys = sequence_length or config.sequence_length or 1
-    if found.positions and keys > found.positions:
-        says = f"model={config.name} has positions for {found.positions} tokens"
+    if stack.positions and keys > stack.positions:
+        says = f"model={config.name} has positions for {stack.positions} tokens"
         raise ConfigurationError(f"sequence_length={keys}: {says}")
     tokens = batch_size * (1 if mode == "decoding" else keys)
-    blocks = found.layers * sum(each.weights + each.bias * each.outputs for each in found.matrices)
-    norms = found.norm * (2 * found.layers + 1)
-    tables = found.head.weights * (not found.tied) + found.positions * found.head.inputs
-    whole = blocks + norms + tables + found.head.weights
+    blocks = stack.layers * sum(matrix.weights + matrix.bias * matrix.outputs for matrix in stack.matrices)
+    norms = stack.norm * (2 * stack.layers + 1)
+    tables = stack.head.weights * (not stack.tied) + stack.positions * stack.head.inputs
+    whole = blocks + norms + tables + stack.head.weights
     return Work(
         mode=mode,
         tokens=tokens,
@@ -89,57 +89,58 @@ def computed(
         parameters=whole,
         trainable=whole,
         looked_up=tables,
-        unmultiplied=norms + found.layers * sum(each.bias * each.outputs for each in found.matrices),
-        inactive=found.layers * sum(e.weights - e.weights * e.active // e.experts for e in found.matrices),
+        unmultiplied=norms + stack.layers * sum(matrix.bias * matrix.outputs for matrix in stack.matrices),
+        inactive=stack.layers * sum(e.weights - e.weights * e.active // e.experts for e in stack.matrices),
         saved_elements=None,
-        cache_elements=2 * found.layers * found.key_value_heads * found.head_width * keys * batch_size,
-        operations=tuple(_operations(found, batch_size, tokens, keys, mode)),
-        total_flos=6 * tokens * (blocks + norms + found.head.weights * (not found.tied)) if mode == "training" else 0,
+        cache_elements=2 * stack.layers * stack.key_value_heads * stack.head_width * keys * batch_size,
+        operations=tuple(_operations(stack, batch_size, tokens, keys, mode)),
+        total_flos=6 * tokens * (blocks + norms + stack.head.weights * (not stack.tied)) if mode == "training" else 0,
         message=f"by arithmetic on its dimensions; {lacks('counting the module itself', missing(config) or 'torch')}",
     )
 
 
-def _operations(found: Decoder, batch_size: int, tokens: int, keys: int, mode: Mode) -> Iterator[Operation]:
+def _operations(stack: Decoder, batch_size: int, tokens: int, keys: int, mode: Mode) -> Iterator[Operation]:
     """Alike blocks summed, as in `Work`. Backward passes are two matmuls for one, gradients of inputs and weights."""
-    times = found.layers
+    times = stack.layers
     passes = ("forward", "backward") if mode == "training" else ("forward",)
-    queries = batch_size * found.heads * (tokens // batch_size)
-    ends = 2 * found.head_width * (queries + batch_size * found.key_value_heads * keys)
-    pairs = 4 * found.head_width * queries * keys * times
+    queries = batch_size * stack.heads * (tokens // batch_size)
+    ends = 2 * stack.head_width * (queries + batch_size * stack.key_value_heads * keys)
+    pairs = 4 * stack.head_width * queries * keys * times
     for direction in passes:
         backward = direction == "backward"
-        for each in (*found.matrices, found.head):
-            layer = each.layer if each is found.head else f"{found.blocks}.*.{each.layer}"
-            count = 1 if each is found.head else times
-            rows = tokens * each.active
-            flops = count * 2 * rows * each.inputs * each.outputs * (1 + backward)
+        for matrix in (*stack.matrices, stack.head):
+            layer = matrix.layer if matrix is stack.head else f"{stack.blocks}.*.{matrix.layer}"
+            count = 1 if matrix is stack.head else times
+            rows = tokens * matrix.active
+            flops = count * 2 * rows * matrix.inputs * matrix.outputs * (1 + backward)
             # A matmul of experts also reads where the rows of each one end; experts that no token chose are not read.
-            moved = rows * (each.inputs + each.outputs) + each.weights + each.experts * (each.active < each.experts)
-            read = expected_experts_read(each.experts, each.active, tokens) / each.experts
-            unread = round(each.weights * (1 - read)) if each.experts > 1 else 0
-            moved = moved * (1 + backward) - unread + each.bias * each.outputs * (not backward)
-            operator = "mfulab::grouped_product" if each.experts > 1 else "aten::mm"
+            moved = rows * (matrix.inputs + matrix.outputs) + matrix.weights
+            moved += matrix.experts * (matrix.active < matrix.experts)
+            read = expected_experts_read(matrix.experts, matrix.active, tokens) / matrix.experts
+            unread = round(matrix.weights * (1 - read)) if matrix.experts > 1 else 0
+            moved = moved * (1 + backward) - unread + matrix.bias * matrix.outputs * (not backward)
+            operator = "mfulab::grouped_product" if matrix.experts > 1 else "aten::mm"
             yield Operation(layer, operator, direction, flops, flops, flops, count * moved, 0)
         flops, executed = (2 * pairs, 2.5 * pairs) if backward else (pairs, pairs)
         causal = flops if mode == "decoding" else flops / 2
         name = "mfulab::attention_backward" if backward else "mfulab::attention"
         moved = times * (ends * (1 + backward) + queries)
-        yield Operation(f"{found.blocks}.*.{found.attention}", name, direction, flops, causal, executed, moved, 0)
+        yield Operation(f"{stack.blocks}.*.{stack.attention}", name, direction, flops, causal, executed, moved, 0)
 
 
 def _decoder(config: ModelConfig) -> Decoder | None:
     """The model's dimensions; None for one that is not known to be built of these alone."""
     given = dict(config.arguments)
-    known = {"LlamaForCausalLM": _llama, "MixtralForCausalLM": _llama, "GPT2LMHeadModel": _gpt2}
-    make = known.get(str(given.pop("architecture", None)))
+    makers = {"LlamaForCausalLM": _llama, "MixtralForCausalLM": _llama, "GPT2LMHeadModel": _gpt2}
+    make = makers.get(str(given.pop("architecture", None)))
     built = config.target, config.pruning, config.task, given.pop("attention", "sdpa")
     if make is None or built != (BUILT, "none", "language_modeling", "sdpa"):
         return None
     try:
-        found = make(given)
+        decoder = make(given)
     except (KeyError, TypeError):  # transformers' own default, or a mistake: transformers alone tells
         return None
-    return None if any(value for key, value in given.items() if key not in UNREAD) else found
+    return None if any(value for key, value in given.items() if key not in UNREAD) else decoder
 
 
 def _llama(given: dict[str, Any]) -> Decoder:
@@ -155,7 +156,7 @@ def _llama(given: dict[str, Any]) -> Decoder:
     if experts:
         parts += [Matrix("mlp.gate", width, experts)]
         sides = (width, 2 * inner), (inner, width)
-        parts += [Matrix("mlp.experts", *each, experts, active) for each in sides]
+        parts += [Matrix("mlp.experts", *sizes, experts, active) for sizes in sides]
     else:
         parts += [Matrix(f"mlp.{name}_proj", width, inner) for name in ("gate", "up")]
         parts += [Matrix("mlp.down_proj", inner, width)]
@@ -172,7 +173,7 @@ def _gpt2(given: dict[str, Any]) -> Decoder:
     inner = given.pop("n_inner", None) or 4 * width
     sides = {"attn.c_attn": (width, 3 * width), "attn.c_proj": (width, width)}
     sides |= {"mlp.c_fc": (width, inner), "mlp.c_proj": (inner, width)}
-    parts = tuple(Matrix(name, *each, bias=True) for name, each in sides.items())
+    parts = tuple(Matrix(name, *sizes, bias=True) for name, sizes in sides.items())
     head = Matrix("lm_head", width, given.pop("vocab_size", 50257))
     positions, tied = given.pop("n_positions", 1024), given.pop("tie_word_embeddings", True)
     layers = given.pop("n_layer")

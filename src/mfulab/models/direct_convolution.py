@@ -25,9 +25,9 @@ def direct_convolution(images: torch.Tensor, filters: torch.Tensor, padding: int
 @torch.library.custom_op("mfulab::direct_convolution_filters", mutates_args=())
 def direct_convolution_filters(images: torch.Tensor, gradient: torch.Tensor, side: int, padding: int) -> torch.Tensor:
     """Gradient of the filters: images[batch, in, height, width], gradient[batch, out, …] → [out, in, side, side]."""
-    found = images.new_zeros(gradient.shape[1], images.shape[1], side, side)
-    _correlate(*_arrays(images, gradient), found.numpy(), padding)
-    return found
+    weight_gradient = images.new_zeros(gradient.shape[1], images.shape[1], side, side)
+    _correlate(*_arrays(images, gradient), weight_gradient.numpy(), padding)
+    return weight_gradient
 
 
 def _shape(images: torch.Tensor, filters: torch.Tensor, padding: int) -> tuple[int, int, int, int]:
@@ -103,21 +103,21 @@ def _convolve(images, filters, out, padding):  # innermost run rows from 0 on, w
 
 
 @njit(parallel=True, fastmath={"contract", "reassoc"})
-def _correlate(images, gradient, found, padding):
+def _correlate(images, gradient, result, padding):
     batch, channels, height, width = images.shape
     count, rows, columns = gradient.shape[1:]
-    side = found.shape[2]
+    side = result.shape[2]
     for plane in prange(count * channels):
         made, channel = plane // channels, plane % channels
         for down in range(side):
             for right in range(side):
                 shift = right - padding
                 first, last = max(0, -shift), min(columns, width - shift)
-                total = found[made, channel, down, right]  # 0 in the format, so that the sum is not float64
+                total = result[made, channel, down, right]  # 0 in the format, so that the sum is not float64
                 for image in range(batch):
                     for row in range(max(0, padding - down), min(rows, height + padding - down)):
                         grown = gradient[image, made, row, first:last]
                         source = images[image, channel, row + down - padding, first + shift : last + shift]
                         for column in range(len(grown)):
                             total += grown[column] * source[column]
-                found[made, channel, down, right] = total
+                result[made, channel, down, right] = total

@@ -37,15 +37,15 @@ class Attention(nn.Module):
         length, document = query.shape[-2], self.document
         if self.form == "flex":
 
-            def same(batch: object, head: object, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-                return one // document == other // document
+            def same(batch: object, head: object, query_index: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+                return query_index // document == other // document
 
             blocks = create_block_mask(same, None, None, length, length, query.device, BLOCK_SIZE=document)
             return flex_attention(query, key, value, block_mask=blocks)
         if self.form == "two_dimensional":
             places = [
-                scaled_dot_product_attention(query[one, head], key[one, head], value[one, head])
-                for one in range(query.shape[0])
+                scaled_dot_product_attention(query[row, head], key[row, head], value[row, head])
+                for row in range(query.shape[0])
                 for head in range(self.heads)
             ]
             return torch.stack(places).view(value.shape)

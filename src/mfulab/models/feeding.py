@@ -90,8 +90,8 @@ class _Drawn(Dataset[Sample]):
         self._config, self._sequence_length = config, sequence_length
 
     def __getitem__(self, index: int) -> Sample:
-        one = make_batch(self._config, 1, self._sequence_length)
-        return one.inputs[0], one.targets[0]
+        batch = make_batch(self._config, 1, self._sequence_length)
+        return batch.inputs[0], batch.targets[0]
 
 
 class Photographs(Dataset[Sample]):
@@ -160,24 +160,24 @@ class Mapped(Dataset[Sample]):
         self._tokens = config.vocabulary_size
         self._labelled = config.task == "language_modeling"
         shape = [sequence_length or config.sequence_length or 1] if self._tokens else config.input_shape or []
-        each = math.prod(shape)
-        kind = np.dtype(f"u{config.sample_bytes(sequence_length) // each}")
+        values = math.prod(shape)
+        kind = np.dtype(f"u{config.sample_bytes(sequence_length) // values}")
         if path is None:
-            count = max(1, OWN_FILE_BYTES // (each * kind.itemsize))
-            drawn = np.random.default_rng(0).integers(0, self._tokens or 256, count * each, kind)
+            count = max(1, OWN_FILE_BYTES // (values * kind.itemsize))
+            drawn = np.random.default_rng(0).integers(0, self._tokens or 256, count * values, kind)
             with tempfile.TemporaryFile() as file:
                 file.write(drawn.tobytes())
                 file.flush()
                 mapped = np.memmap(file, kind, "r")
         else:
             mapped = np.memmap(Path(path), kind, "r")
-        self._samples = mapped[: len(mapped) // each * each].reshape(-1, *shape)
+        self._samples = mapped[: len(mapped) // values * values].reshape(-1, *shape)
 
     def __getitem__(self, index: int) -> Sample:
-        found = torch.from_numpy(np.array(self._samples[index % len(self._samples)]))
+        sample = torch.from_numpy(np.array(self._samples[index % len(self._samples)]))
         if not self._tokens:
-            return _normalised(found), torch.tensor(index % 2)
-        tokens = found.to(torch.int64)
+            return _normalised(sample), torch.tensor(index % 2)
+        tokens = sample.to(torch.int64)
         return tokens, tokens.roll(-1) if self._labelled else torch.tensor(index % 2)
 
 

@@ -87,7 +87,9 @@ def fits(
     if batch_size < 1:
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
     check(config, sequence_length, 1, [mode])
-    sheet = _datasheet(device)
+    sheet, length = _datasheet(device), sequence_length or config.sequence_length or 1
+    format_name, is_autocast = FORMATS[precision]
+    element = int(ELEMENT_BYTES[format_name])
 
     @cache
     def fit(size: int) -> Fit:
@@ -95,7 +97,8 @@ def fits(
             counted = count_model(config, size, sequence_length, checkpointing=checkpointing, mode=mode)
         except (ModelError, CountError, UnsupportedError) as error:
             raise ConfigurationError(" ".join(str(error).split())) from error
-        return _fit(config, counted, size, sequence_length, sheet, optimizer, *FORMATS[precision], mode == "training")
+        parts = _parts(counted, optimizer, element, is_autocast, mode == "training")
+        return _fit(config, parts, sheet, size, length, element, mode == "training")
 
     asked = fit(batch_size)
     return replace(
@@ -128,29 +131,19 @@ def _datasheet(device: str) -> Datasheet:
         sheet = find(device)
     except UnknownDeviceError as error:
         words = {*normalised(device).split()}
-        alike = [each for each in datasheets() if words and words <= {*normalised(each.device).split()}]
-        choices = ", ".join(f"{each.device} ({each.memory_gb:g} GB)" for each in alike if each.memory_gb)
+        alike = [sheet for sheet in datasheets() if words and words <= {*normalised(sheet.device).split()}]
+        choices = ", ".join(f"{sheet.device} ({sheet.memory_gb:g} GB)" for sheet in alike if sheet.memory_gb)
         raise ConfigurationError(f"device={device}: {f'choose one of {choices}' if choices else error}") from error
     if sheet.memory_gb is None:
         raise ConfigurationError(f"device={device}: the datasheet prints no memory")
     return sheet
 
 
-def _fit(
-    config: ModelConfig,
-    counted: Any,
-    size: int,
-    length: int | None,
-    sheet: Datasheet,
-    optimizer: Optimizer,
-    format_name: str,
-    autocast: bool,
-    training: bool,
-) -> Fit:
-    element, count = int(ELEMENT_BYTES[format_name]), counted.count
-    tensors = list(counted.model.parameters())
-    parameters = sum(each.numel() for each in tensors)
-    trainable = sum(each.numel() for each in tensors if each.requires_grad) if training else 0
+def _parts(counted: Any, optimizer: Optimizer, element: int, autocast: bool, training: bool) -> dict[str, int]:
+    """Bytes of each part of `Fit` that the model itself needs; `peak_bytes` is what of them is alive at once."""
+    count, tensors = counted.count, list(counted.model.parameters())
+    parameters = sum(tensor.numel() for tensor in tensors)
+    trainable = sum(tensor.numel() for tensor in tensors if tensor.requires_grad) if training else 0
     about: dict[str, Any] = {"element_bytes": element, "autocast": autocast}
     held = training_memory(
         parameters,
@@ -166,25 +159,33 @@ def _fit(
         peak = training_peak_bytes(parameters, trainable, *alive, **about)
     else:
         peak = inference_peak_bytes(parameters, *alive, **about)
+    return {
+        "parameters_bytes": parameters * (4 if autocast else element),
+        "gradients_bytes": held.gradients,
+        "optimizer_bytes": held.optimizer_state,
+        "activations_bytes": held.activations,
+        "peak_bytes": peak,
+    }
+
+
+def _fit(
+    config: ModelConfig, parts: dict[str, int], sheet: Datasheet, size: int, length: int, element: int, training: bool
+) -> Fit:
     if config.vocabulary_size is None:
         inputs = size * math.prod(config.input_shape or ()) * element
     else:  # int64, and as many targets
-        inputs = size * (length or config.sequence_length or 1) * 8 * (1 + (config.task == "language_modeling"))
+        inputs = size * length * 8 * (1 + (config.task == "language_modeling"))
     workspace = WORKSPACE_BYTES * (1 + training) if sheet.architecture == HOPPER else None
-    peak, capacity = peak + inputs + (workspace or 0), round((sheet.memory_gb or 0) * 1e9)
+    peak, capacity = parts["peak_bytes"] + inputs + (workspace or 0), round((sheet.memory_gb or 0) * 1e9)
     return Fit(
         model=config.name,
         device=sheet.device,
         batch_size=size,
-        parameters_bytes=parameters * (4 if autocast else element),
-        gradients_bytes=held.gradients,
-        optimizer_bytes=held.optimizer_state,
-        activations_bytes=held.activations,
         inputs_bytes=inputs,
         workspace_bytes=workspace,
-        peak_bytes=peak,
         capacity_bytes=capacity,
         fits=peak <= capacity,
         largest_batch=0,
         says=UNKNOWN if workspace else f"{NO_WORKSPACE} {UNKNOWN}",
+        **parts | {"peak_bytes": peak},
     )

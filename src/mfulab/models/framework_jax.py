@@ -17,7 +17,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
         values,
         weight,
         layer.stride,
-        [(each, each) for each in layer.padding],
+        [(side, side) for side in layer.padding],
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     ),
     "linear": lambda values, _, weight: values @ weight,

@@ -26,7 +26,7 @@ def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
     """Layers of a chain of convolutions, linear layers, ReLU and flattening, channels last; else UnsupportedError."""
     traced = torch.fx.symbolic_trace(nn.Sequential(model))
     modules = dict(traced.named_modules())
-    found: list[Layer] = []
+    layers: list[Layer] = []
     images: tuple[int, ...] | None = None  # [channels, height, width] that were flattened, until a linear layer
     value = inputs[:1]
     with torch.no_grad():
@@ -43,8 +43,8 @@ def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
             elif layer.kind == "linear":
                 images = None
             value = part(value) if part is not None else value.flatten(1) if layer.kind == "flatten" else value.relu()
-            found.append(layer)
-    return found
+            layers.append(layer)
+    return layers
 
 
 def _layer(part: nn.Module | None, node: Any, images: Sequence[int] | None) -> Layer | None:
@@ -68,7 +68,7 @@ def _layer(part: nn.Module | None, node: Any, images: Sequence[int] | None) -> L
 
 def parameters_of(layers: Sequence[Layer], convert: Callable[[np.ndarray], Any]) -> list[list[Any]]:
     """The weight and bias that each layer has, as a framework's own arrays."""
-    return [[convert(one) for one in (each.weight, each.bias) if one is not None] for each in layers]
+    return [[convert(tensor) for tensor in (layer.weight, layer.bias) if tensor is not None] for layer in layers]
 
 
 def forward(

@@ -13,7 +13,7 @@ from mfulab.models.framework_layers import Layer, channels_first, forward, param
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "convolution": lambda values, layer, weight: tf.nn.conv2d(
-        values, weight, layer.stride, [[0, 0], *([each, each] for each in layer.padding), [0, 0]]
+        values, weight, layer.stride, [[0, 0], *([side, side] for side in layer.padding), [0, 0]]
     ),
     "linear": lambda values, _, weight: values @ weight,
     "relu": lambda values, _: tf.nn.relu(values),
@@ -45,7 +45,7 @@ def training_step(
 ) -> Callable[[], torch.Tensor]:
     """Forward, loss, backward and Keras' Adam with torch's constants; returns the loss."""
     held, wanted, parameters = tf.constant(images), tf.constant(targets), parameters_of(layers, tf.Variable)
-    trained = [one for each in parameters for one in each]
+    trained = [variable for layer in parameters for variable in layer]
     optimizer = tf.keras.optimizers.Adam(workload.learning_rate, epsilon=1e-8)
     optimizer.build(trained)
 

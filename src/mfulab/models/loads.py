@@ -122,5 +122,5 @@ class Loader:
 
 def filled(load: Load, device: torch.device, units: int) -> float:
     """Share of the device's `units` (cores that threads may fill, or SMs) that the load occupies while it works."""
-    one = 0.0 if is_gpu(device) and load.work == "copy" else 1 / units
-    return {"all": 1.0, "one": one, "none": 0.0}[load.fills]
+    share = 0.0 if is_gpu(device) and load.work == "copy" else 1 / units
+    return {"all": 1.0, "one": share, "none": 0.0}[load.fills]

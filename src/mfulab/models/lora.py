@@ -25,15 +25,15 @@ class LowRankLinear(torch.nn.Module):
 def build(rank: int, adapted: Sequence[str], **arguments: Any) -> torch.nn.Module:
     """Builds `huggingface.build(**arguments)` with adapters on the layers `adapted`; raises ModelError without any."""
     model = huggingface.build(**arguments).requires_grad_(False)
-    found = [
+    places = [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
         if name in adapted and isinstance(child, torch.nn.Linear)
     ]
-    if not found:
+    if not places:
         asked = f"model.arguments.adapted={list(adapted)}"
         raise ModelError(f"{asked}: {type(model).__name__} has no linear layer so named")
-    for parent, name, child in found:
+    for parent, name, child in places:
         setattr(parent, name, LowRankLinear(child, rank))
     return model

@@ -33,13 +33,13 @@ def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
     return threads
 
 
-def require_devices(parallel: ParallelConfig, found: int, kind: str) -> None:
-    """Raises UnsupportedError if a process would have no device of its own among the `found` of its node."""
-    if parallel.processes > found * parallel.nodes:
+def require_devices(parallel: ParallelConfig, devices: int, kind: str) -> None:
+    """Raises UnsupportedError if a process would have no device of its own among the `devices` of its node."""
+    if parallel.processes > devices * parallel.nodes:
         nodes = f" with parallel.nodes={parallel.nodes}" if parallel.nodes > 1 else ""
         has = "each node" if nodes else "this run"
         raise UnsupportedError(
-            f"parallel.processes={parallel.processes}{nodes}: each needs {kind} of its own, and {has} has {found}"
+            f"parallel.processes={parallel.processes}{nodes}: each needs {kind} of its own, and {has} has {devices}"
         )
 
 
@@ -80,12 +80,12 @@ def predicted_bytes(model: torch.nn.Module, parallel: ParallelConfig, device: to
     Of n bytes over d processes an all-gather or reduce-scatter sends n·(d−1)/d, an all-reduce twice as much (Patarasuk
     and Yuan 2009). DDP reduces gradients to all. FSDP2 gathers blocks' weights forward and backward, others once, and
     scatters gradients; gloo reduces to all in its place."""
-    sizes = {id(each): each.numel() * each.element_size() for each in model.parameters()}
+    sizes = {id(parameter): parameter.numel() * parameter.element_size() for parameter in model.parameters()}
     others = (parallel.processes - 1) / parallel.processes
     if parallel.wrapper == "ddp":
-        return round(2 * others * sum(sizes[id(each)] for each in model.parameters() if each.requires_grad))
+        return round(2 * others * sum(sizes[id(weight)] for weight in model.parameters() if weight.requires_grad))
     blocks = outermost_blocks(model)
-    inside = sum(sizes[key] for key in {id(each) for block in blocks for each in block.parameters()})
+    inside = sum(sizes[key] for key in {id(parameter) for block in blocks for parameter in block.parameters()})
     whole = sum(sizes.values())
     gathered = round(others * whole) + round(others * inside)
     return gathered + round((1 if is_gpu(device) else 2) * others * whole)
@@ -115,12 +115,12 @@ def sent_bytes(step: Callable[[], object], steps: int) -> Reading:
     source = f"counter of the interface {LOOPBACK}, {steps} steps"
     if dist.get_backend() != "gloo" or os.environ.get(INTERFACE) != LOOPBACK:
         return Reading(None, "B", source, reason="only gloo's traffic over the loopback is counted")
-    found = []
+    times = []
     for _ in range(PASSES):
         dist.barrier()
         before = psutil.net_io_counters(pernic=True)[LOOPBACK].bytes_sent
         for _ in range(steps):
             step()
         dist.barrier()
-        found.append(psutil.net_io_counters(pernic=True)[LOOPBACK].bytes_sent - before)
-    return Reading(min(found) / steps / dist.get_world_size(), "B", source)
+        times.append(psutil.net_io_counters(pernic=True)[LOOPBACK].bytes_sent - before)
+    return Reading(min(times) / steps / dist.get_world_size(), "B", source)

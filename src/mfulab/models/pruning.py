@@ -25,13 +25,13 @@ def prune(model: nn.Module, config: ModelConfig) -> None:
         pairs = list(_pairs(model))
         if not pairs:
             raise UnsupportedError("model.pruning=structured: no two linear layers follow one another in a Sequential")
-        for parent, (first, one), (second, other) in pairs:  # the weakest outputs of the first go out of both
-            left = max(1, one.out_features - round(config.pruned_share * one.out_features))
-            kept = one.weight.norm(dim=1).topk(left).indices.sort().values
-            parent[first] = _layer(one.weight[kept], None if one.bias is None else one.bias[kept])
+        for parent, (first, narrowed), (second, other) in pairs:  # the weakest outputs of the first go out of both
+            left = max(1, narrowed.out_features - round(config.pruned_share * narrowed.out_features))
+            kept = narrowed.weight.norm(dim=1).topk(left).indices.sort().values
+            parent[first] = _layer(narrowed.weight[kept], None if narrowed.bias is None else narrowed.bias[kept])
             parent[second] = _layer(other.weight[:, kept], other.bias)
         return
-    layers = [each for each in model.modules() if isinstance(each, nn.Linear)]
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not layers:
         raise UnsupportedError(f"model.pruning={config.pruning}: this model has no linear layer")
     with torch.no_grad():
@@ -49,7 +49,7 @@ def prune(model: nn.Module, config: ModelConfig) -> None:
 
 def compress(model: nn.Module) -> None:
     """Packs two of four 16-bit weights as tensor cores take them, in place; UnsupportedError below capability 8.0."""
-    for layer in (each for each in model.modules() if isinstance(each, nn.Linear)):
+    for layer in (module for module in model.modules() if isinstance(module, nn.Linear)):
         weight = layer.weight.detach()
         if not weight.is_cuda or (gpu.capability_of(weight.device) or (0, 0)) < (8, 0):
             raise UnsupportedError("model.pruning=two_of_four: needs an NVIDIA GPU of compute capability 8.0 or later")
@@ -62,12 +62,12 @@ def _pairs(model: nn.Module) -> Iterator[tuple[nn.Sequential, tuple[int, nn.Line
     """Sequentials with two linear layers and the layers' places, between which nothing holds parameters; none twice."""
     for parent in model.modules():
         if isinstance(parent, nn.Sequential):
-            holders = [(place, each) for place, each in enumerate(parent) if any(True for _ in each.parameters())]
+            holders = [(place, module) for place, module in enumerate(parent) if any(True for _ in module.parameters())]
             taken = -1
-            for (first, one), (second, other) in itertools.pairwise(holders):
-                if first > taken and isinstance(one, nn.Linear) and isinstance(other, nn.Linear):
+            for (first, layer), (second, other) in itertools.pairwise(holders):
+                if first > taken and isinstance(layer, nn.Linear) and isinstance(other, nn.Linear):
                     taken = second
-                    yield parent, (first, one), (second, other)
+                    yield parent, (first, layer), (second, other)
 
 
 def _layer(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:

@@ -69,7 +69,7 @@ def weight_bytes(model: nn.Module) -> int:
         if isinstance(module, QuantisedLinear):
             sizes[id(module)] = module.weight_bytes
         elif not isinstance(module, nn.Embedding):
-            sizes |= {id(each): _stored(each) for each in module.parameters(recurse=False)}
+            sizes |= {id(parameter): _stored(parameter) for parameter in module.parameters(recurse=False)}
     return sum(sizes.values())
 
 

@@ -12,7 +12,16 @@ from mfulab.core.configs import ModelStepConfig
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
 from mfulab.models import execution, frameworks, parallel
-from mfulab.models.build import Batch, build, enable_checkpointing, first_tensor, loss, make_batch, require_positions
+from mfulab.models.build import (
+    Batch,
+    Task,
+    build,
+    enable_checkpointing,
+    first_tensor,
+    loss,
+    make_batch,
+    require_positions,
+)
 from mfulab.models.decoding import generating
 from mfulab.models.feeding import beyond_cores, feeder
 from mfulab.models.pruning import compress
@@ -164,18 +173,10 @@ def training_step(
     For a CUDA graph the optimiser's counters stay on the device. Under fp16 autocast the loss is scaled (Micikevicius
     et al. 2018, arXiv:1710.03740). The step takes a `Mark`; `other` is fetching, a teacher, unscaling, clipping, the
     schedule, zero_grad."""
-    workload, precision, task = config.workload, config.precision, config.model.task
+    workload, precision = config.workload, config.precision
     capturable = config.execution.mode == "cuda_graph"
     optimizer = _optimizer(parameters, workload, capturable)
-    schedule: Callable[[], None] = nothing
-    if workload.learning_rate_schedule != "constant":
-        if capturable:
-            raise UnsupportedError("execution=cuda_graph: a captured step keeps its learning rate; use a constant one")
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, SCHEDULE_STEPS).step
-    scaled = precision.autocast and precision.dtype == "float16"
-    if scaled and capturable:
-        raise UnsupportedError("execution=cuda_graph: fp16 loss scaling reads from the device in each step; use bf16")
-    scaler = torch.amp.GradScaler(device.type, enabled=scaled)
+    schedule, scaler = _schedule(optimizer, workload, capturable), _scaler(precision, device, capturable)
 
     def step(mark: Mark = nothing) -> torch.Tensor:
         for _ in range(workload.gradient_accumulation):
@@ -183,10 +184,7 @@ def training_step(
             taught = teacher() if teacher else None
             mark("other")
             with autocast(precision, device):
-                output = model(batch.inputs)
-                value = loss(output, batch.targets, task)
-                if taught is not None:
-                    value = (value + distillation_loss(output, taught)) / 2
+                value = _loss(model(batch.inputs), batch, config.model.task, taught)
             mark("forward")
             share = value if workload.gradient_accumulation == 1 else value / workload.gradient_accumulation
             scaler.scale(share).backward()
@@ -204,6 +202,27 @@ def training_step(
         return value.detach()
 
     return step
+
+
+def _loss(output: Any, batch: Batch, task: Task, taught: torch.Tensor | None) -> torch.Tensor:
+    value = loss(output, batch.targets, task)
+    return value if taught is None else (value + distillation_loss(output, taught)) / 2
+
+
+def _schedule(optimizer: torch.optim.Optimizer, workload: WorkloadConfig, capturable: bool) -> Callable[[], None]:
+    if workload.learning_rate_schedule == "constant":
+        return nothing
+    if capturable:
+        raise UnsupportedError("execution=cuda_graph: a captured step keeps its learning rate; use a constant one")
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, SCHEDULE_STEPS).step
+
+
+def _scaler(precision: PrecisionConfig, device: torch.device, capturable: bool) -> torch.amp.GradScaler:
+    """Scales the loss under fp16 autocast, and does nothing else."""
+    scales = precision.autocast and precision.dtype == "float16"
+    if scales and capturable:
+        raise UnsupportedError("execution=cuda_graph: fp16 loss scaling reads from the device in each step; use bf16")
+    return torch.amp.GradScaler(device.type, enabled=scales)
 
 
 def teaching(
@@ -224,7 +243,7 @@ def teaching(
 
 def distillation_loss(output: Any, taught: torch.Tensor, temperature: float = TEMPERATURE) -> torch.Tensor:
     """Kullback-Leibler divergence from the teacher's softened classes, × T² (Hinton et al. 2015, arXiv:1503.02531)."""
-    own, other = (each.flatten(0, -2) / temperature for each in (first_tensor(output), taught))
+    own, other = (logits.flatten(0, -2) / temperature for logits in (first_tensor(output), taught))
     divergence = torch.nn.functional.kl_div(own.log_softmax(-1), other.softmax(-1), reduction="batchmean")
     return temperature**2 * divergence
 

@@ -35,13 +35,13 @@ def work(config: ModelConfig, sequence_length: int | None = None, batch_size: in
         if layers is None or layers <= 2:
             return _counted(config, sequence_length, batch_size, mode, alike=False)
         shorter = (config.model_copy(update={"arguments": config.arguments | {argument: few}}) for few in (1, 2))
-        one, two = (_counted(each, sequence_length, batch_size, mode) for each in shorter)
+        single, double = (_counted(shortened, sequence_length, batch_size, mode) for shortened in shorter)
     except Exception as error:
         raise ConfigurationError(" ".join(str(error).split())) from error
-    return _extended(one, two, layers)
+    return _extended(single, double, layers)
 
 
-def _extended(one: Work, two: Work, layers: int) -> Work:
+def _extended(single: Work, double: Work, layers: int) -> Work:
     """Work of `layers` blocks from that of one and of two: one + (layers − 1) · (two − one)."""
 
     def affine(first: Any, second: Any) -> Any:
@@ -50,9 +50,9 @@ def _extended(one: Work, two: Work, layers: int) -> Work:
         sums = {name: firsts[name] + (layers - 1) * (value - firsts[name]) for name, value in numbers.items()}
         return replace(second, **sums)
 
-    before = {(each.layer, each.operator, each.direction): each for each in one.operations}
-    operations = (affine(before.get((each.layer, each.operator, each.direction)), each) for each in two.operations)
-    return replace(affine(one, two), operations=tuple(operations))
+    before = {(part.layer, part.operator, part.direction): part for part in single.operations}
+    operations = (affine(before.get((part.layer, part.operator, part.direction)), part) for part in double.operations)
+    return replace(affine(single, double), operations=tuple(operations))
 
 
 def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, mode: Mode, alike: bool = True) -> Work:
@@ -67,17 +67,17 @@ def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, 
     counted = count_model(config, batch_size, length, mode=mode)
     shape = transformer_shape(counted.model) if length else None
     parameters = list(counted.model.parameters())
-    held = sum(each.numel() for each in parameters)
-    tables = sum(each.weight.numel() for each in counted.model.modules() if isinstance(each, torch.nn.Embedding))
+    held = sum(parameter.numel() for parameter in parameters)
+    tables = sum(module.weight.numel() for module in counted.model.modules() if isinstance(module, torch.nn.Embedding))
     elements = batch_size * (length or math.prod(config.input_shape or ()))
     return Work(
         mode=mode,
         tokens=batch_size * (1 if mode == "decoding" else length or 1),
         batch_size=batch_size,
         parameters=held,
-        trainable=sum(each.numel() for each in parameters if each.requires_grad),
+        trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
         looked_up=looked_up_parameters(counted.model),
-        unmultiplied=sum(each.numel() for each in parameters if each.ndim < 2),
+        unmultiplied=sum(parameter.numel() for parameter in parameters if parameter.ndim < 2),
         inactive=held - active_parameters(counted.model),
         saved_elements=counted.count.saved.elements,
         cache_elements=shape.cache_elements(batch_size * length) if shape and length else 0,

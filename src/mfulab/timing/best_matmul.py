@@ -82,7 +82,7 @@ def _fastest_ways(precision: str, device: torch.device) -> list[str]:
     clock, seconds = clock_for(device), dict.fromkeys(matmuls, math.inf)
     for _ in range(3):  # apart in time: a neighbour slows one round down, not every one
         for way, matmul in matmuls.items():
-            seconds[way] = min(seconds[way], *(one.time_s for one in _repeat(matmul, clock, 0.01, 2)))
+            seconds[way] = min(seconds[way], *(sample.time_s for sample in _repeat(matmul, clock, 0.01, 2)))
     return sorted(seconds, key=lambda way: seconds[way])
 
 
@@ -106,11 +106,11 @@ def _sweep(library: str, precision: str, device: torch.device, search: Search) -
             held = _repeat(matmul, clock, search.sample_s, search.samples, read_mhz)
         except torch.OutOfMemoryError:
             continue
-        slowest = Stats([one.time_s for one in held]).median / flops
+        slowest = Stats([sample.time_s for sample in held]).median / flops
         samples += [
-            {"library": library, "shape": f"{m}x{n}x{k}", "time_s": one.time_s, "tflop_s": flops / one.time_s / 1e12}
-            | ({"clock_mhz": one.clock_mhz, "burst": place < len(burst)} if is_gpu(device) else {})
-            for place, one in enumerate((*burst, *held))
+            {"library": library, "shape": f"{m}x{n}x{k}", "time_s": time_s, "tflop_s": flops / time_s / 1e12}
+            | ({"clock_mhz": clock_mhz, "burst": place < len(burst)} if is_gpu(device) else {})
+            for place, (time_s, clock_mhz) in enumerate((*burst, *held))
         ]
     return samples
 
@@ -129,9 +129,9 @@ def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layo
             return lambda: torch._int_mm(left, right)
         if precision == "fp8":
             left, right = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
-            one = torch.ones((), device=device)
-            torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
-            return lambda: torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
+            scale = torch.ones((), device=device)
+            torch._scaled_mm(left, right, scale, scale, out_dtype=torch.bfloat16)
+            return lambda: torch._scaled_mm(left, right, scale, scale, out_dtype=torch.bfloat16)
         dtype = _dtype(precision)
         left, right = a.to(dtype), b.to(dtype)
         out = torch.mm(left, right)
@@ -163,7 +163,7 @@ def attention(precision: str, m: int, n: int, k: int, device: torch.device) -> M
     """Fused attention of as many FLOPs: m queries, n keys, k = 2 × heads × 64."""
     if k % 128:
         raise UnsupportedError(f"no attention of {m}x{n}x{k}")
-    queries, keys = _drawn(precision, device, *((1, k // 128, each, 64) for each in (m, n)))
+    queries, keys = _drawn(precision, device, *((1, k // 128, length, 64) for length in (m, n)))
     return torch.inference_mode()(lambda: torch.nn.functional.scaled_dot_product_attention(queries, keys, keys))
 
 
@@ -171,7 +171,7 @@ def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -
     """A matmul by NumPy, which computes fp32 and fp64 on the CPU."""
     if device.type != "cpu" or precision not in ("fp32", "fp64"):
         raise UnsupportedError(f"NumPy: no {precision} on {device.type}")
-    left, right = (each.numpy() for each in _drawn(precision, device, (m, k), (k, n)))
+    left, right = (operand.numpy() for operand in _drawn(precision, device, (m, k), (k, n)))
     out = np.matmul(left, right)
     return lambda: np.matmul(left, right, out=out)
 
@@ -180,7 +180,7 @@ def onednn_matmul(precision: str, m: int, n: int, k: int, device: torch.device) 
     """A matmul by oneDNN, as a linear layer without bias, of tensors in its own layout."""
     if device.type != "cpu" or precision not in ("fp32", "bf16") or not torch.backends.mkldnn.is_available():
         raise UnsupportedError(f"oneDNN: no {precision} on {device.type}")
-    left, right = (each.to_mkldnn() for each in _drawn(precision, device, (m, k), (n, k)))
+    left, right = (operand.to_mkldnn() for operand in _drawn(precision, device, (m, k), (n, k)))
     return torch.inference_mode()(lambda: torch.nn.functional.linear(left, right))
 
 
@@ -212,9 +212,9 @@ def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
     rates: dict[tuple[str, str], list[float]] = {}
     bursts: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
-        found = bursts if sample.get("burst") else rates
-        found.setdefault((sample["library"], sample["shape"]), []).append(sample["tflop_s"])
-    bests = (Best(*one, _typical(each, device), max(bursts.get(one, ()), default=None)) for one, each in rates.items())
+        speeds = bursts if sample.get("burst") else rates
+        speeds.setdefault((sample["library"], sample["shape"]), []).append(sample["tflop_s"])
+    bests = (Best(*way, _typical(seen, device), max(bursts.get(way, ()), default=None)) for way, seen in rates.items())
     return max(bests, key=lambda best: best.tflop_s)
 
 
@@ -277,14 +277,14 @@ def _repeat(
         action()
         clock.synchronise()
         once = time.perf_counter() - began
-    found: list[Sample] = []
-    while len(found) < samples and (not found or time.perf_counter() < until):
+    taken: list[Sample] = []
+    while len(taken) < samples and (not taken or time.perf_counter() < until):
         # Where a neighbour came meanwhile, as many calls as before would take many times as long.
-        calls = max(1, round(sample_s / max(found[-1].time_s if found else once, 1e-7)))
+        calls = max(1, round(sample_s / max(taken[-1].time_s if taken else once, 1e-7)))
         clock.mark()
         for _ in range(calls):
             action()
         clock.mark()
         during = frequency_mhz()  # a GPU is still at work
-        found.append(Sample(clock.intervals()[0] / calls, during))
-    return found
+        taken.append(Sample(clock.intervals()[0] / calls, during))
+    return taken

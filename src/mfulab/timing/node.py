@@ -50,7 +50,7 @@ def _products(device: torch.device) -> Iterator[tuple[str, Reading]]:
                 with matmuls_in(name) if is_gpu(device) else nullcontext():
                     samples = sweep_matmuls(name, device, SEARCH[device.type])
                 best = fastest_matmul(samples, device)
-                clocks += [each["clock_mhz"] for each in samples if each.get("clock_mhz")]
+                clocks += [sample["clock_mhz"] for sample in samples if sample.get("clock_mhz")]
             except UnsupportedError as error:
                 reason = str(error)
         rate, source = (best.tflop_s, best.library) if best else (None, "torch")

@@ -131,8 +131,8 @@ def in_rounds(
         late = dict.fromkeys((run for run in runs if not pairs[run]), "the minutes were over before its first pair")
         compared = judge(pairs, {**reasons, **late}, noticeable)
         # A run that cannot be measured stays so.
-        lacking = [each for each in compared if each.verdict == "not comparable" and not number]
-        left = [(each.step, each.run) for each in compared if each in lacking or is_open(each, noticeable)]
+        lacking = [run for run in compared if run.verdict == "not comparable" and not number]
+        left = [(run.step, run.run) for run in compared if run in lacking or is_open(run, noticeable)]
         if not left or is_late:
             break
     return compared
@@ -148,8 +148,8 @@ def judge(
     """
     both = {run: [(old, new) for old, new in several if old and new] for run, several in pairs.items()}
     ratios = {run: [new / old for old, new in several] for run, several in both.items()}
-    logarithms = [[math.log(ratio) for ratio in each] for each in ratios.values() if len(each) > 1]
-    usual = usual_variance([(statistics.variance(each), len(each) - 1) for each in logarithms])
+    logarithms = [[math.log(ratio) for ratio in pairs] for pairs in ratios.values() if len(pairs) > 1]
+    usual = usual_variance([(statistics.variance(pairs), len(pairs) - 1) for pairs in logarithms])
     compared = []
     for run in pairs:
         if not both[run]:
@@ -173,7 +173,7 @@ def ratio_of(ratios: Sequence[float], usual: float | None = None) -> tuple[float
     From RANKED pairs on the interval is Wilcoxon's of signed ranks; of fewer Student's, which borrows from `usual`, the
     variance of most runs' logarithms.
     """
-    logarithms = [math.log(each) for each in ratios]
+    logarithms = [math.log(ratio) for ratio in ratios]
     count = len(logarithms)
     means = Stats((a + b) / 2 for place, a in enumerate(logarithms) for b in logarithms[place:])
     ratio = math.exp(means.median)

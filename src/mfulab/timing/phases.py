@@ -42,13 +42,13 @@ def phase_readings(
     spent: dict[str, list[float]] = defaultdict(list)
     quotients = []
     for phases in ended:
-        one: Counter[str] = Counter()
+        per_step: Counter[str] = Counter()
         for phase in phases:
-            one[phase] += next(intervals)  # type: ignore[assignment]
-        for phase, seconds in one.items():
+            per_step[phase] += next(intervals)  # type: ignore[assignment]
+        for phase, seconds in per_step.items():
             spent[phase].append(seconds)
-        quotients.append(sum(one.values()) / next(intervals))
+        quotients.append(sum(per_step.values()) / next(intervals))
     source = f"marked steps, {clock.name}"
-    readings = {f"{phase}_ms": Reading(1e3 * Stats(each).median, "ms", source) for phase, each in spent.items()}
+    readings = {f"{phase}_ms": Reading(1e3 * Stats(times).median, "ms", source) for phase, times in spent.items()}
     quotient = 100 * Stats(quotients).median
     return {**readings, "phases_percent": Reading(quotient, "%", f"{source}, each before one without marks")}

@@ -54,10 +54,10 @@ Watch = Callable[[], State]
 """Returns the machine's state now, or the latest one if asking again would cost too much."""
 
 
-def best_of(states: Iterable[State], known: Best = UNKNOWN) -> Best:
-    """The fastest of each part, `known` included."""
-    seen: list[Best | State] = [known, *states]
-    return Best(min(one.product_s for one in seen), min(one.copy_s for one in seen))
+def best_of(states: Iterable[State], best: Best = UNKNOWN) -> Best:
+    """The fastest of each part, `best` included."""
+    seen: list[Best | State] = [best, *states]
+    return Best(min(state.product_s for state in seen), min(state.copy_s for state in seen))
 
 
 def is_disturbed(before: State, after: State, best: Best) -> bool:

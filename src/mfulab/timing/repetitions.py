@@ -163,12 +163,12 @@ def interleave(
         if watch is not None:
             states.append(watch())
         elapsed = time.perf_counter() - started
-        enough = elapsed > budget.time_s or all(one.settled for one in settling.values())
+        enough = elapsed > budget.time_s or all(trend.settled for trend in settling.values())
         in_turn = finished % len(contestants) == 0
         if elapsed > budget.limit_s or (enough and in_turn and finished >= budget.least_rounds):
             disturbed = disturbed_rounds(states, best_of(states, best))
             quiet = finished - len(disturbed) >= budget.least_rounds
-            precise = all(one.is_precise(budget.precision) for (_, heat), one in settling.items() if heat == "hot")
+            precise = all(trend.is_precise(budget.precision) for (_, heat), trend in settling.items() if heat == "hot")
             if (quiet and precise) or elapsed > min(budget.limit_s, budget.time_s + budget.patience_s):
                 kept = undisturbed(repetitions, disturbed, budget.least_rounds)
                 repeated = len(disturbed) if len(kept) < len(repetitions) else 0
@@ -190,10 +190,10 @@ def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
 
 def undisturbed(repetitions: Sequence[Repetition], disturbed: set[int], least_rounds: int) -> list[Repetition]:
     """Repetitions of undisturbed rounds if there are `least_rounds` of them; otherwise all, marked."""
-    kept = [one for one in repetitions if one.round not in disturbed]
-    if len({one.round for one in kept}) >= least_rounds:
+    kept = [repetition for repetition in repetitions if repetition.round not in disturbed]
+    if len({repetition.round for repetition in kept}) >= least_rounds:
         return kept
-    return [replace(one, disturbed=one.round in disturbed) for one in repetitions]
+    return [replace(repetition, disturbed=repetition.round in disturbed) for repetition in repetitions]
 
 
 def _warm_up(call: Call, timer: HostTimer, warm_up_s: float) -> tuple[int, float]:
@@ -213,11 +213,11 @@ def _repetition(timer: HostTimer, call_s: float) -> int:
 
 def drop_slow_clocks(repetitions: Sequence[Repetition], share: float = 0.75) -> list[Repetition]:
     """Repetitions without those at a clock below a share of its median; all where no clock can be read."""
-    clocks = [one.clock_mhz for one in repetitions if one.clock_mhz]
+    clocks = [repetition.clock_mhz for repetition in repetitions if repetition.clock_mhz]
     if not clocks:
         return list(repetitions)
     least = share * statistics.median(clocks)
-    return [one for one in repetitions if one.clock_mhz is None or one.clock_mhz >= least]
+    return [repetition for repetition in repetitions if repetition.clock_mhz is None or repetition.clock_mhz >= least]
 
 
 @dataclass(frozen=True)

@@ -142,9 +142,9 @@ def observe(
 
     def window() -> WindowTimes:
         nonlocal estimate_s
-        one = measure_window(step, clock, pace.window_s, estimate_s, in_flight)
-        estimate_s = min(estimate_s, agree(one.median_s))  # a disturbed warm-up shortens the first window alone
-        return one
+        window = measure_window(step, clock, pace.window_s, estimate_s, in_flight)
+        estimate_s = min(estimate_s, agree(window.median_s))  # a disturbed warm-up shortens the first window alone
+        return window
 
     if watch is not None:
         watch()  # what its libraries allocate is not the step's
@@ -164,18 +164,18 @@ def collect(
     spent_s = 0.0
     before = watch() if watch else None
     while True:
-        one = window()
+        times = window()
         if watch is not None and before is not None:
             after = watch()
-            one, best, before = replace(one, states=(before, after)), best_of((before, after), best), after
-        made.append(one)
+            times, best, before = replace(times, states=(before, after)), best_of((before, after), best), after
+        made.append(times)
         if len(made) < pace.windows:
             continue
-        spent_s += one.length_s if len(made) > pace.windows else 0.0
-        quiet = [each.median_s for each in made if not each.is_disturbed(best)]
+        spent_s += times.length_s if len(made) > pace.windows else 0.0
+        quiet = [times.median_s for times in made if not times.is_disturbed(best)]
         half_width = relative_half_width(quiet) if pace.precision and len(quiet) >= FEWEST_WINDOWS else None
         precise = pace.precision is None or (half_width is not None and half_width <= pace.precision)
-        if (len(quiet) >= pace.windows and precise) or spent_s + one.length_s > pace.patience_s:
+        if (len(quiet) >= pace.windows and precise) or spent_s + times.length_s > pace.patience_s:
             return made
 
 
@@ -219,8 +219,8 @@ def warm_up(
         clocks.append(frequency_mhz())
         left_s = agree(deadline - time.perf_counter())
         wanted = 3 if left_s > 0 else 2
-        known = [mhz for mhz in clocks[-wanted:] if mhz]  # a device that reports no clock is judged by time alone
-        stands_still = not known or _flat(known, 1, CLOCK_TOLERANCE)
+        read_mhz = [mhz for mhz in clocks[-wanted:] if mhz]  # a device that reports no clock is judged by time alone
+        stands_still = not read_mhz or _flat(read_mhz, 1, CLOCK_TOLERANCE)
         flat = _flat(chunks[-wanted:], wanted, pace.tolerance) and stands_still
         steady = agree(float(not flat)) == 0
     return WarmUp(first_call_s, time.perf_counter() - began, steady, tuple(chunks), first_s, faults)

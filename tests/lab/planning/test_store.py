@@ -8,6 +8,7 @@ import pytest
 from mfulab.core.errors import ConfigurationError
 from mfulab.lab.planning import store
 from mfulab.lab.planning.runs import Run
+from mfulab.lab.tables.details import earlier
 
 
 def a_run(**config):
@@ -49,6 +50,22 @@ def test_a_result_older_than_the_code_does_not_come_back(tmp_path):
     store.write_run(a_run(seed=2), tmp_path)
     store.write_run(a_run(seed=1), tmp_path, lambda run: 2e10)
     assert not (tmp_path / a_run().folder / "row.csv").exists()
+
+
+def test_a_row_whose_code_changed_is_kept_beside_the_new_one(tmp_path):
+    """Once a version, however often its command is given; the page shows them by commit."""
+    run, code_changed = a_run(), lambda run: 2e10
+    for number, value in enumerate(("1.5", "2.5")):
+        store.write_run(run, tmp_path)
+        (tmp_path / run.folder / "row.csv").write_text(
+            f"status,started_at,commit,time_s\nok,2026-01-0{number + 1},c{number},{value}\n"
+        )
+        store.write_run(run, tmp_path)
+        assert [row["time_s"] for row in earlier(tmp_path / run.folder)] == ["1.5"][:number]
+        store.write_run(run, tmp_path, code_changed)
+        store.write_run(run, tmp_path, code_changed)
+    assert [row["commit"] for row in earlier(tmp_path / run.folder)] == ["c0", "c1"]
+    assert "2.5" in row(tmp_path, run), "Snakemake decides what is measured anew"
 
 
 @pytest.mark.parametrize("text", ["", "status,time_s\n", "status,time_s\nok,1.", "status,time_s\nok\n", "status,ti"])

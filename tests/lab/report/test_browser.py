@@ -452,6 +452,58 @@ def test_the_address_holds_filter_order_and_selection(opened):
     assert opened.locator("th[aria-sort=descending]").text_content() == "mfu_percent"
 
 
+def test_rows_by_any_two_columns_follow_the_filter_and_the_address(opened):
+    opened.locator("#filter").fill("resnet18 batch_size=4")
+    opened.locator("#axes > summary").click()
+    marks = opened.locator("#axes-plot circle")
+    places = [(each.get_attribute("cx"), each.get_attribute("cy")) for each in marks.all()]
+    both = zip(cells(opened, "mfu_percent"), cells(opened, "utilization_percent"), strict=True)
+    assert len(places) == sum(all(pair) for pair in both) > 3
+    opened.locator("#axis-x").select_option("batch_size")
+    opened.locator("#axis-y").select_option("time_s")
+    assert places != [(each.get_attribute("cx"), each.get_attribute("cy")) for each in marks.all()]
+    name = marks.first.locator("title").text_content()
+    marks.first.dispatch_event("click")
+    assert opened.locator("#run-title").text_content() == name.partition(": ")[0]
+    opened.keyboard.press("Escape")
+    address = opened.url
+    opened.goto("about:blank")
+    opened.goto(address)
+    opened.wait_for_selector("#axes-plot circle")
+    assert opened.locator("#axis-x").input_value() == "batch_size"
+    assert opened.locator("#axis-y").input_value() == "time_s"
+    opened.locator("#filter").fill("")
+    opened.locator("#table").select_option("matmul")
+    assert opened.locator("#axis-y").input_value() == "time_s", "what another table has too stays"
+    assert marks.count() > 3
+
+
+def test_a_run_shows_its_earlier_results_by_commit(browser, one_figure, tmp_path):
+    """Times of a run's code of before, and MFU by them: the same step's FLOPs and peak."""
+    manifest = report_rows.lay_out(tmp_path)
+    row = next((tmp_path / "results").glob("*/profile_step/model=resnet18*batch_size=4*/row.csv"))
+    [now] = csv.DictReader(row.open())
+    before = now | {"commit": "0123456789abcdef", "started_at": "2026-01-01", "time_s": str(2 * float(now["time_s"]))}
+    earlier = tmp_path / "results/superseded" / row.parent.relative_to(tmp_path / "results") / "1/row.csv"
+    earlier.parent.mkdir(parents=True)
+    with earlier.open("w") as file:
+        writer = csv.DictWriter(file, before)
+        writer.writeheader()
+        writer.writerow(before)
+    main(["tables", "--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)])
+    page = tmp_path / "page.html"
+    main(["page", "--tables", str(tmp_path / "tables"), "--out", str(page)])
+    with without_complaints(browser, page) as tab:
+        tab.locator("#filter").fill(f"run={now['run']}")
+        tab.locator("#grid tbody tr[data-row]").first.click()
+        table = tab.locator("dialog#run table.parts", has=tab.get_by_text("01234567"))
+        (_, _, slow, low), (_, _, fast, high) = [
+            line.locator("td").all_inner_texts() for line in table.locator("tr").all()[1:]
+        ]
+    assert float(slow) == pytest.approx(2 * float(fast), rel=1e-3)
+    assert float(high) == pytest.approx(2 * float(low), rel=1e-3)
+
+
 def test_two_runs_side_by_side_and_linked(opened):
     for words in ("resnet18 inference batch_size=4 fp32", "resnet18 inference batch_size=1 fp32"):
         opened.locator("#filter").fill(words)

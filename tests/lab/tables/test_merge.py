@@ -68,14 +68,14 @@ def test_machines_come_to_lie_side_by_side(tmp_path: Path) -> None:
     make_plan(there, "nvidia-a", "all")
     make(there, "count_flops", "model=linear", forward_flops=8)
     merged = collect([tmp_path / "there"], here)
-    assert (len(merged.copied), merged.known, merged.problems) == (2, [], [])
+    assert (len(merged.copied), merged.present, merged.problems) == (2, [], [])
     assert (here / "nvidia-a/environment/all/trace.json.gz").read_bytes() == b"kept too"
     assert (here / "nvidia-a/plan/quickstart+collected.json").exists()
     assert (here / "count_flops/model=linear/row.csv").read_bytes() == (
         there / "count_flops/model=linear/row.csv"
     ).read_bytes()
     again = collect([tmp_path / "there"], here)
-    assert (again.copied, len(again.known), again.problems) == ([], 2, [])
+    assert (again.copied, len(again.present), again.problems) == ([], 2, [])
 
 
 def test_a_copied_count_is_newer_than_its_config(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_count_of_another_day_is_the_same_count_and_a_different_one_is_not(tmp
     make(here, "count_flops", "model=linear", forward_flops=8, started_at="2026-01-01")
     make(there, "count_flops", "model=linear", forward_flops=8, started_at="2026-01-02", commit="abc")
     make(wrong, "count_flops", "model=linear", forward_flops=9)
-    assert len(collect([there], here).known) == 1
+    assert len(collect([there], here).present) == 1
     assert len(collect([wrong], here).problems) == 1
 
 

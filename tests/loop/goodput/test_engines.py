@@ -210,6 +210,41 @@ def test_any_partition_sums_to_its_total_with_or_without_repeats(series):
         )
 
 
+def look(page):
+    """Two readings of a page: a row a part, or one sentence."""
+    try:
+        before, after = (pages_of(pages.parse(page, "a", at), "a") for at in (0.0, SECONDS))
+    except ConfigurationError as error:
+        assert "\n" not in str(error)
+    else:
+        for first, second in zip(before, after, strict=True):
+            json.dumps(sample_of("a", first, second, None, "bf16", PEAK), allow_nan=False)
+
+
+@st.composite
+def torn(draw):
+    """A real page with characters changed and its end cut, or lines of any text."""
+    page = [*text(draw(st.sampled_from(["vllm_0_32_after", "sglang_0_4", "vllm_v0"])))]
+    characters = st.sampled_from('{}",=\\ \n\t#e-+.NaIf0:\0é\x1b') | st.characters()
+    for place, character in draw(st.lists(st.tuples(st.integers(0, len(page) - 1), characters), max_size=6)):
+        page[place] = character
+    whole = "".join(page[: draw(st.none() | st.integers(0, len(page)))])
+    return draw(st.just(whole) | st.lists(st.text(max_size=40)).map("\n".join))
+
+
+@settings(max_examples=15)
+@given(torn())
+def test_any_page_is_read_or_refused_in_one_sentence(page):
+    look(page)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000)
+@given(torn())
+def test_any_of_two_thousand_pages_is_read_or_refused_in_one_sentence(page):
+    look(page)
+
+
 @pytest.mark.parametrize("part", ["body", "headers"])
 def test_a_page_that_comes_byte_by_byte_ends_and_holds_up_no_other(serve, monkeypatch, part):
     monkeypatch.setattr(pages, "DEADLINE_S", 0.3)

@@ -48,6 +48,28 @@ def test_a_loop_whose_steps_are_alike_rests_and_every_step_has_its_cost(explicit
     assert 0 < window.row["measuring_percent"] < 100
 
 
+@pytest.mark.parametrize("explicit", [True, False])
+def test_measuring_takes_no_more_than_the_steps_that_it_slows_also_in_a_window_used_again(explicit):
+    model = nn.Linear(WIDTH, WIDTH)
+    window = mfulab.measure(model, quiet=True, ceiling_s=0)
+    for _ in range(3):
+        with torch.no_grad(), window:
+            for _ in range(6):
+                model(torch.ones(ROWS, WIDTH))
+                if explicit:
+                    window.step()
+        assert 0 < window.row["measuring_percent"] < 100
+        assert window.row["watched_steps"] == 0
+
+
+def test_steps_that_were_all_counted_say_so_and_measuring_has_no_share_of_them():
+    model = nn.Linear(WIDTH, WIDTH)
+    window = window_of(lambda turn: model(torch.ones(ROWS + turn, WIDTH)), model, steps=4)
+    row = window.row
+    assert (row["only_counted"], row["watched_steps"], row["measuring_percent"]) == (4, 0, None)
+    assert "only_counted" in {flag.key for flag in window.verdict.flags}
+
+
 def test_a_check_that_falls_on_a_count_leaves_the_steps_before_it_their_cost(monkeypatch):
     monkeypatch.setattr(rest, "CHECK_S", 0.0)
     model = nn.Linear(WIDTH, WIDTH)

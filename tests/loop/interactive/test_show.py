@@ -41,7 +41,10 @@ def test_a_quiet_block_begins_with_its_numbers_and_ends_with_what_to_try():
         ({"other_processes": 2.0}, "2 other"),
         ({"throttled_percent": 30.0}, "30 %"),
         ({"steps": 4}, "only 4 steps were timed"),
-        ({"steps": 1, "counted_steps": 1, "only_counted": True}, "the counter slows down"),
+        ({"steps": 1, "counted_steps": 1, "only_counted": 1}, "the only step ran under the counter"),
+        ({"steps": 5, "counted_steps": 5, "only_counted": 5}, "every step ran under the counter"),
+        ({"steps": 5, "measuring_percent": 61.0}, "measure 50 steps or more"),
+        ({"steps": 50, "watched_steps": 9, "measuring_percent": 3.0}, "took 3 % of the step's time"),
         ({"ceiling_other_processes_percent": 80.0}, "MFU reads too high"),
     ],
 )

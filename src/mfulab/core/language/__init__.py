@@ -51,8 +51,8 @@ def catalogue(language: str) -> Mapping[str, Any]:
     """The whole catalogue of a language. Raises ValueError for one that does not exist."""
     if language not in LANGUAGES:
         raise ValueError(f"report.language={language}: choose one of {', '.join(LANGUAGES)}")
-    found: Mapping[str, Any] = data(_CATALOGUES[language])
-    return found
+    content: Mapping[str, Any] = data(_CATALOGUES[language])
+    return content
 
 
 @cache
@@ -67,8 +67,8 @@ def _templates(language: str) -> Sequence[tuple[re.Pattern[str], str]]:
 @cache
 def _said(language: str, text: str) -> str:
     for pattern, template in _templates(language):
-        if found := pattern.fullmatch(text):
-            return template.format(**{name: _said(language, value) for name, value in found.groupdict().items()})
+        if match := pattern.fullmatch(text):
+            return template.format(**{name: _said(language, value) for name, value in match.groupdict().items()})
     if "; " in text:
         return "; ".join(_said(language, part) for part in text.split("; "))
     source, colon, rest = text.partition(": ")
@@ -87,8 +87,8 @@ class _Words(Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if "|" in format_spec:
-            one, many = format_spec.split("|")
-            return one if value == 1 else many
+            single, many = format_spec.split("|")
+            return single if value == 1 else many
         kind, _, rest = format_spec.partition(" ")
         formats: Mapping[str, Callable[[], str]] = {
             "quantity": lambda: quantity(value, rest),

@@ -87,7 +87,7 @@ def operator(name: str, share: float | None, row: Mapping[str, Any], language: s
 
 def _read(cell: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(cell or "{}")
+        content = json.loads(cell or "{}")
     except ValueError:
         return {str(cell): {}}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

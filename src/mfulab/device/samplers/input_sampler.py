@@ -16,10 +16,10 @@ _untimed: list[Callable[[Any], Any]] = []  # torch's own methods, back as soon a
 
 
 def _timed(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def timed(one: Any) -> Any:
+    def timed(batch: Any) -> Any:
         began = time.perf_counter()
         try:
-            return method(one)
+            return method(batch)
         finally:
             waited_s = time.perf_counter() - began
             for counted in _running:

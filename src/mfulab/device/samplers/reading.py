@@ -102,9 +102,9 @@ def energy(joule: float | None, source: str, window_s: float, reason: str = "") 
 
 def largest(readings: Readings, source: str) -> Reading:
     """The largest of shares of one window; empty for the first one's reason where none is known."""
-    known = [reading.value for reading in readings.values() if reading.value is not None]
+    values = [reading.value for reading in readings.values() if reading.value is not None]
     first = next(iter(readings.values()))
-    return Reading(max(known, default=None), "%", source, first.window_s, "" if known else first.reason)
+    return Reading(max(values, default=None), "%", source, first.window_s, "" if values else first.reason)
 
 
 def first_available(candidates: Iterable[Readings]) -> Readings:
@@ -117,8 +117,8 @@ def first_available(candidates: Iterable[Readings]) -> Readings:
 
 
 def _choose(choices: list[Reading]) -> Reading:
-    refused = list(itertools.takewhile(lambda one: one.value is None, choices))
-    reasons = "; ".join(dict.fromkeys(f"{one.source}: {one.reason}" for one in refused))
+    refused = list(itertools.takewhile(lambda choice: choice.value is None, choices))
+    reasons = "; ".join(dict.fromkeys(f"{choice.source}: {choice.reason}" for choice in refused))
     if len(refused) == len(choices):
         return replace(choices[0], reason=reasons) if len(refused) > 1 else choices[0]
     chosen = choices[len(refused)]

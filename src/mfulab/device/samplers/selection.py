@@ -35,18 +35,18 @@ def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
         return [cpu_sampler(cores_filled()), rapl_sampler(), input_sampler(), *series]
     uuid = gpu.uuid_of(device)
     try:
-        found: list[Sampler] = vendors.of(uuid).samplers(uuid, [input_sampler(), *series])
+        samplers: list[Sampler] = vendors.of(uuid).samplers(uuid, [input_sampler(), *series])
     except vendors.RefusedError as refusal:
         return [absent(str(refusal)), input_sampler()]
-    return found
+    return samplers
 
 
 def set_readings(row: Any, readings: Readings, steps: int) -> None:
     """Writes readings into the row's columns of their names; sources and reasons become JSON beside them."""
-    known = per_step(readings, steps)
-    sources = fill(row, known)
+    step_readings = per_step(readings, steps)
+    sources = fill(row, step_readings)
     row.utilization_source, row.memory_source = sources.get("utilization_percent"), sources.get("memory_bytes")
-    row.sources_answered = sources_answered(known)
+    row.sources_answered = sources_answered(step_readings)
 
 
 def fill(row: Any, readings: Readings) -> dict[str, str]:
@@ -74,6 +74,6 @@ def per_step(readings: Readings, steps: int) -> Readings:
 
 def sources_answered(readings: Readings) -> str:
     """Sources that answered, strictest first: the ladder lacks what is missing at the front."""
-    known = {column for column, reading in readings.items() if reading.value is not None}
-    answered = [name for column, name in _LEVELS if column in known]
-    return ", ".join(answered) or ("utilization only" if "utilization_percent" in known else "counted only")
+    columns = {column for column, reading in readings.items() if reading.value is not None}
+    answered = [name for column, name in _LEVELS if column in columns]
+    return ", ".join(answered) or ("utilization only" if "utilization_percent" in columns else "counted only")

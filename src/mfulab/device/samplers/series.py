@@ -77,10 +77,10 @@ class Series:
     def stop(self) -> Readings:
         self._ended_s = time.monotonic()
         lines = read_series(self._path)
-        found = means(lines, [(self._began_s, self._ended_s)], self._device.type)
+        readings = means(lines, [(self._began_s, self._ended_s)], self._device.type)
         # Between windows the device rests, and its clock is another.
         working = means(lines, list(zip(self._inside[::2], self._inside[1::2], strict=False)), self._device.type)
-        return found | {name: one for name, one in working.items() if one.value is not None}
+        return readings | {name: reading for name, reading in working.items() if reading.value is not None}
 
     def close(self) -> None:
         """Ends the poller and writes the series again with the column `in_window`."""

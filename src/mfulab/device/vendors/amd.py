@@ -158,13 +158,13 @@ class Amd(Vendor):
 
     def gpus(self, environment: Mapping[str, str]) -> list[Gpu]:
         # ROCR_VISIBLE_DEVICES hides and numbers anew, then HIP_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES in its place.
-        found = []
+        processes = []
         for place, handle in enumerate(optional("amdsmi_get_processor_handles") or ()):
             number = optional("amdsmi_get_gpu_enumeration_info", handle, cell="hip_id")
             name = optional("amdsmi_get_gpu_asic_info", handle, cell="market_name") or "AMD GPU"
             if address := optional("amdsmi_get_gpu_device_bdf", handle):
-                found.append((place if number is None else number, name, address))
-        seen = [(name, address) for _, name, address in sorted(found)]
+                processes.append((place if number is None else number, name, address))
+        seen = [(name, address) for _, name, address in sorted(processes)]
         seen = [seen[number] for number in _numbers(environment.get("ROCR_VISIBLE_DEVICES"), len(seen))]
         hip = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
         return [Gpu(seen[number][0], f"{self.PREFIX}{number}-{seen[number][1]}") for number in _numbers(hip, len(seen))]
@@ -179,10 +179,9 @@ class Amd(Vendor):
 
         def now() -> dict[str, float | None]:
             memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_used")
-            power = optional(
-                "amdsmi_get_power_info", handle, cell="current_socket_power"
-            )  # of Instinct; others: the mean
-            processes = optional("amdsmi_get_gpu_process_list", handle)
+            power = optional("amdsmi_get_power_info", handle, cell="current_socket_power")  # others than Instinct: mean
+            listed = optional("amdsmi_get_gpu_process_list", handle)
+            pids = None if listed is None else [process["pid"] for process in listed]
             return {
                 "utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="gfx_activity"),
                 "memory_utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="umc_activity"),
@@ -191,7 +190,7 @@ class Amd(Vendor):
                 "power_w": power or optional("amdsmi_get_power_info", handle, cell="average_socket_power"),
                 "temperature_c": optional("amdsmi_get_temp_metric", handle, *hottest),
                 "device_memory_bytes": None if memory is None else memory << 20,
-                "other_processes": None if processes is None else count_others([one["pid"] for one in processes], own),
+                "other_processes": None if pids is None else count_others(pids, own),
             }
 
         return now
@@ -211,20 +210,18 @@ class Amd(Vendor):
             name=name,
             sms=sms or optional("amdsmi_get_gpu_asic_info", handle, cell="num_compute_units"),
             max_sm_clock_mhz=_clock(handle, "GFX", "max_clk"),
-            max_memory_clock_mhz=_clock(
-                handle, "MEM", "max_clk"
-            ),  # without bus: its transfers a clock differ by memory
+            max_memory_clock_mhz=_clock(handle, "MEM", "max_clk"),  # no bus: transfers a clock differ by memory
         )
 
     def describe_all(self) -> list[dict[str, Any]]:
         described: list[dict[str, Any]] = []
         for gpu in self.gpus({}):
-            handle, known = handle_of(gpu.uuid), self.properties(gpu.uuid, gpu.name)
+            handle, about = handle_of(gpu.uuid), self.properties(gpu.uuid, gpu.name)
             cap = optional("amdsmi_get_power_cap_info", handle, cell="power_cap")
             memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_total")
-            clocks = {"max_sm_clock_mhz": known.max_sm_clock_mhz, "max_memory_clock_mhz": known.max_memory_clock_mhz}
+            clocks = {"max_sm_clock_mhz": about.max_sm_clock_mhz, "max_memory_clock_mhz": about.max_memory_clock_mhz}
             held = {"memory_bytes": memory and memory << 20, "power_limit_w": cap and cap / 1e6}
-            described.append({"name": gpu.name, "uuid": gpu.uuid, "sms": known.sms, **clocks, **held})
+            described.append({"name": gpu.name, "uuid": gpu.uuid, "sms": about.sms, **clocks, **held})
         return described
 
     def driver(self) -> str | None:

@@ -58,10 +58,10 @@ def energy_sampler(now: Now = time.perf_counter) -> Watched:
 def _line() -> dict[str, float | None]:
     """Readings of the registry now. Memory is that of all processes; busy time is a mean that the driver keeps."""
     told = accelerator().get("PerformanceStatistics", {})
-    known = {"utilization_percent": "Device Utilization %", "device_memory_bytes": "In use system memory"}
+    names = {"utilization_percent": "Device Utilization %", "device_memory_bytes": "In use system memory"}
     hidden = ("memory_utilization_percent", "clock_mhz", "memory_clock_mhz", "power_w", "temperature_c")
     return {
-        **{column: None if (cell := told.get(name)) is None else float(cell) for column, name in known.items()},
+        **{column: None if (cell := told.get(name)) is None else float(cell) for column, name in names.items()},
         **dict.fromkeys((*hidden, "other_processes")),
     }
 
@@ -72,7 +72,7 @@ def accelerator() -> Mapping[str, Any]:
         told = plistlib.loads(subprocess.run(_ASK, capture_output=True, check=True, timeout=5).stdout)
     except (OSError, subprocess.SubprocessError, ValueError, ExpatError):
         return {}
-    return next((one for one in told if "PerformanceStatistics" in one), {})
+    return next((entry for entry in told if "PerformanceStatistics" in entry), {})
 
 
 class Apple(Vendor):

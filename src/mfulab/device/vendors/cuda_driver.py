@@ -58,7 +58,7 @@ def _asked(*values: str | None) -> tuple[int | None, list[dict[str, Any]]]:
         answer = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True
         )
-        number, found = json.loads(answer.stdout)
+        number, devices = json.loads(answer.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None, []
-    return number, found
+    return number, devices

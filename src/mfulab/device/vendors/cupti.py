@@ -66,7 +66,7 @@ class PmSampler:
             return missing(UNITS, SOURCE, f"only {len(samples)} samples in the window")
         read = missing(UNITS, SOURCE, "this GPU does not count it beside the others in one pass")
         for place, name in enumerate(self._columns):
-            spans = [(each.end_timestamp - each.start_timestamp, each.metric_values[place]) for each in samples]
+            spans = [(sample.end_timestamp - sample.start_timestamp, sample.metric_values[place]) for sample in samples]
             spans = [(span, value) for span, value in spans if math.isfinite(value)]
             total = sum(span for span, _ in spans)
             mean = sum(span * value for span, value in spans) / total if total else None

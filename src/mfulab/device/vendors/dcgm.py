@@ -37,7 +37,7 @@ def page(uuid: str) -> dict[str, float] | None:
     except (OSError, ValueError):
         return None
     lines = _LINE.findall(text)
-    shown = {FIELDS[name]: 100 * float(value) for name, known, value in lines if name in FIELDS and known == uuid}
+    shown = {FIELDS[name]: 100 * float(value) for name, whose, value in lines if name in FIELDS and whose == uuid}
     return shown or None
 
 

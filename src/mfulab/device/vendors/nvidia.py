@@ -43,7 +43,7 @@ def seen(gpus: list[Gpu], instances: list[list[Gpu]], visible: str | None, in_bu
     """CUDA's rules: a list of indices or UUID prefixes, cut off at the first that is not valid."""
     # A GPU in MIG mode is only seen through its instances, and without a list only through the first.
     shown = [own[0] if own else gpu for gpu, own in zip(gpus, instances, strict=True)]
-    entries = list(map(str, range(len(shown)))) if visible is None else [each.strip() for each in visible.split(",")]
+    entries = list(map(str, range(len(shown)))) if visible is None else [entry.strip() for entry in visible.split(",")]
     chosen = []
     for entry in entries:
         if entry.isdigit() and int(entry) < len(shown):
@@ -55,7 +55,7 @@ def seen(gpus: list[Gpu], instances: list[list[Gpu]], visible: str | None, in_bu
             chosen.append(shown[int(entry)])
             continue
         is_uuid = entry.startswith(("GPU-", "MIG-"))
-        matching = [each for each in (*gpus, *itertools.chain(*instances)) if is_uuid and each.uuid.startswith(entry)]
+        matching = [gpu for gpu in (*gpus, *itertools.chain(*instances)) if is_uuid and gpu.uuid.startswith(entry)]
         if len(matching) != 1:
             break
         chosen += matching
@@ -77,8 +77,8 @@ def _asked_of_torch(uuid: str) -> str:
 
 def has_code(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
     """True if one of torch's architectures runs on a GPU: machine code of its generation, or PTX of any before it."""
-    found = (re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", each) for each in architectures)
-    for kind, major, minor, suffix in (match.groups() for match in found if match):
+    matches = (re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name) for name in architectures)
+    for kind, major, minor, suffix in (match.groups() for match in matches if match):
         of, is_ptx = (int(major), int(minor)), kind == "compute" and not suffix
         if of == capability or (of < capability and suffix != "a" and (is_ptx or of[0] == capability[0])):
             return True
@@ -242,7 +242,7 @@ class Nvidia(Vendor):
     def describe_all(self) -> list[dict[str, Any]]:
         told = [_described(handle) for handle in nvml.handles()]
         listed = () if told else cuda_driver.devices()
-        return told or [{**each, "compute_capability": ".".join(map(str, each["capability"]))} for each in listed]
+        return told or [{**entry, "compute_capability": ".".join(map(str, entry["capability"]))} for entry in listed]
 
     def driver(self) -> str | None:
         return nvml.optional(pynvml.nvmlSystemGetDriverVersion)  # type: ignore[no-any-return]

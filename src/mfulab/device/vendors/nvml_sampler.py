@@ -160,8 +160,8 @@ def _asked(call: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
 
 def fields(handle: Any, numbers: list[int]) -> list[Counter]:
     """The values of NVML's fields of these numbers now."""
-    found, refusal = _asked(pynvml.nvmlDeviceGetFieldValues, handle, numbers)
-    return [Counter(None, reason=refusal)] * len(numbers) if found is None else list(map(_counter, found))
+    answers, refusal = _asked(pynvml.nvmlDeviceGetFieldValues, handle, numbers)
+    return [Counter(None, reason=refusal)] * len(numbers) if answers is None else list(map(_counter, answers))
 
 
 def _counter(field: Any) -> Counter:

@@ -47,7 +47,7 @@ def experiment_file(path: Path) -> None:
         raise ConfigurationError(f"{path}: holds a {type(content).__name__}. Give keys, such as steps: [profile_step].")
     if not PACKAGE.search(text):
         raise ConfigurationError(f"{path}: begin it with the line `# @package _global_`, else it sets nothing.")
-    if missing := next((key for key, each in content.items() if each == "???"), None):  # Hydra takes it for nothing
+    if missing := next((key for key, value in content.items() if value == "???"), None):  # Hydra takes it for nothing
         raise ConfigurationError(f"{path}: {missing}=???: missing. Give a value, or leave it out.")
     for key in ("hydra", "hydra.sweeper", "hydra.sweeper.params"):
         if not isinstance(content := content.get(key.rpartition(".")[2]) or {}, dict):
@@ -152,8 +152,8 @@ def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None
 def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
     """Raises ConfigurationError for the first bad value of a composed config; `swept` are values of nested keys."""
     content = dict(base)
-    for key, each in swept.items():
-        put(content, key, each)
+    for key, value in swept.items():
+        put(content, key, value)
     _finite("", content)
     try:
         checked = Experiment.model_validate(content)
@@ -176,12 +176,12 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
 def _finite(place: str, content: object) -> None:
     """Raises ConfigurationError, naming its key, for the first value in a tree that JSON cannot say."""
     inner = content.items() if isinstance(content, Mapping) else enumerate(content) if isinstance(content, list) else ()
-    for key, each in inner:
+    for key, value in inner:
         if not isinstance(key, str) and isinstance(content, Mapping):
             raise ConfigurationError(f"{place}{key}: no key. Keys are words.")
-        if isinstance(each, float) and not math.isfinite(each):
-            raise ConfigurationError(f"{place}{key}={each}: give a finite number.")
-        _finite(f"{place}{key}.", each)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigurationError(f"{place}{key}={value}: give a finite number.")
+        _finite(f"{place}{key}.", value)
 
 
 def check_values(key: str, contents: Iterable[Any]) -> None:

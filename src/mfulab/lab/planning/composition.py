@@ -52,10 +52,10 @@ def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool 
     """Compositions of the experiments that `overrides` name (`experiment=a,b`). Raises ConfigurationError."""
     with _hydra(folder):
         parsed = _parse([_named(override, groups(folder)) for override in complete(overrides)])
-        if several := next((each.input_line for each in parsed if each.is_sweep_override() and not sweeps), None):
+        if several := next((word.input_line for word in parsed if word.is_sweep_override() and not sweeps), None):
             raise ConfigurationError(f"{several}: several values. Add -m to sweep over them.")
-        names = [name for each in parsed if each.key_or_group == "experiment" for name in checks.choices_of(each)]
-        rest = [each for each in parsed if each.key_or_group != "experiment"]
+        names = [name for word in parsed if word.key_or_group == "experiment" for name in checks.choices_of(word)]
+        rest = [word for word in parsed if word.key_or_group != "experiment"]
         for name in names:
             checks.check_choice("experiment", name, folder)
             checks.experiment_file(folder / "experiment" / f"{name}.yaml")
@@ -117,7 +117,7 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
     checks.overrides(overrides, _plain(shipped), folder)
     single = [override for override in overrides if not override.is_sweep_override()]
     own = [str(override.input_line) for override in single]
-    keys = ((each.get_key_element().lstrip("+"), each.get_value_element_as_str()) for each in single)
+    keys = ((word.get_key_element().lstrip("+"), word.get_value_element_as_str()) for word in single)
     fixed = {key: checks.plain(text) for key, text in keys if "." in key}
     composed = compose("config", overrides=[*chosen, *own], return_hydra_config=True) if own else shipped
     choices = {str(key): str(value) for key, value in composed.hydra.runtime.choices.items()}
@@ -135,10 +135,10 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
         elif override.is_sweep_override() or "." not in key or override in sweep:  # a user's own one is in the base
             expanded[key] = [Value(value, checks.plain(value)) for value in checks.values_of(override)]
     no_runs = ("report.", "budget_min")
-    given = [str(each.input_line) for each in overrides if not each.get_key_element().startswith(no_runs)]
+    given = [str(word.input_line) for word in overrides if not word.get_key_element().startswith(no_runs)]
     for key, swept in expanded.items():
         if not any(other.startswith(f"{key}.") for other in expanded):  # a group's swept keys may be what completes it
-            checks.check_values(key, [each.content for each in swept])
+            checks.check_values(key, [value.content for value in swept])
     checks.whole(base, {key: swept[0].content for key, swept in expanded.items() if "." in key})
     checks.runs(base["steps"], expanded)
     return Composition(choices["experiment"], base, choices, expanded, fixed, given)
@@ -149,10 +149,10 @@ def _options(group: str, names: Sequence[str], overrides: Sequence[str], experim
     shared: Any = None  # by the group's choices, where a choice is nothing but that and its own line or file
     lines = derived(folder, group)
     with suppress(Exception):  # of a file that cannot be read: Hydra says why
-        is_touched = any(each.partition("=")[0].lstrip("+~").startswith(f"{group}.") for each in overrides)
+        is_touched = any(word.partition("=")[0].lstrip("+~").startswith(f"{group}.") for word in overrides)
         if not is_touched and group not in _loaded(folder / f"experiment/{experiment}.yaml"):
             shared = OmegaConf.merge(defaults().get(group, {}), _loaded(folder / "config.yaml").get(group) or {})
-    found = []
+    compositions = []
     for name in names:
         checks.check_choice(group, name, folder)
         content: Any = None
@@ -162,8 +162,8 @@ def _options(group: str, names: Sequence[str], overrides: Sequence[str], experim
                 content = OmegaConf.to_container(OmegaConf.merge(shared, lines.get(name) or _loaded(path)))
         if content is None:
             content = _plain(compose("config", overrides=[*overrides, f"{group}='{name}'"]))[group]
-        found.append(Value(name, content))
-    return found
+        compositions.append(Value(name, content))
+    return compositions
 
 
 def _loaded(path: Path) -> Any:
@@ -176,5 +176,5 @@ _read = cache(lambda path, changed_ns: OmegaConf.load(path))
 
 def _plain(config: DictConfig) -> dict[str, Any]:
     keys = [key for key in config if key != "hydra"]  # also such as 1.5, which is none
-    found = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True)  # type: ignore[arg-type]
-    return cast(dict[str, Any], found)
+    content = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True)  # type: ignore[arg-type]
+    return cast(dict[str, Any], content)

@@ -109,7 +109,7 @@ def cost(run: Run, always: bool) -> dict[str, Any]:
     timing = TimingConfig.model_validate(config.get("timing") or {})
     seconds = QUICK_CEILING_S if config.get("search") == "quick" else START_S[device].get(run.step, OTHER_S)
     seconds += next((took for name, took in COMPILE_S.items() if kind.startswith(name)), 0)
-    found: dict[str, Any] = {"group": f"{run.step} {kind}", "always": always, "flops": None}
+    item: dict[str, Any] = {"group": f"{run.step} {kind}", "always": always, "flops": None}
     if run.step == "bench_matmul":
         seconds += 0 if is_short(device, timing) else LONG_MATMUL_S[device]
     if run.step == "profile_step":
@@ -119,10 +119,10 @@ def cost(run: Run, always: bool) -> dict[str, Any]:
         seconds += COMPILE_S["compile"] if config["execution"]["mode"] == "compile" else 0
         mode = config["workload"]["mode"]
         passes = ["forward_flops", "backward_flops"][: 2 if mode == "training" else 1]
-        found |= {"flops": f"results/{run.needs['flops']}/row.csv", "columns": passes, "default_s": STEPS_S}
-        found["steps"] = STEPS.get(mode, OTHER_STEPS)
-        found["ceiling"] = f"results/{run.needs.get('compute', '')}/row.csv"
-    return found | {"s": seconds}
+        item |= {"flops": f"results/{run.needs['flops']}/row.csv", "columns": passes, "default_s": STEPS_S}
+        item["steps"] = STEPS.get(mode, OTHER_STEPS)
+        item["ceiling"] = f"results/{run.needs.get('compute', '')}/row.csv"
+    return item | {"s": seconds}
 
 
 def worker_s(plans: Iterable[Plan]) -> float:
@@ -133,9 +133,9 @@ def worker_s(plans: Iterable[Plan]) -> float:
 def finish_s(plans: Sequence[Plan]) -> float:
     """Seconds that tables, figures and page of these plans will take, with as many processes as draw figures."""
     steps = {run.step for plan in plans for run in plan.runs if run.needs}
-    each = FIGURE_S if (cores := drawing_cores()) == 1 else FIGURE_S / cores + PLACED_S
+    figure_s = FIGURE_S if (cores := drawing_cores()) == 1 else FIGURE_S / cores + PLACED_S
     page_s = max((PAGE_S[kind_of(plan.hardware)] for plan in plans if plan.runs), default=PAGE_S["cpu"])
-    return page_s + each * sum(FIGURES.get(step, OTHER_FIGURES) for step in steps)
+    return page_s + figure_s * sum(FIGURES.get(step, OTHER_FIGURES) for step in steps)
 
 
 def headline(plan: Plan) -> list[str]:

@@ -100,8 +100,8 @@ Experiment = create_model(
     __base__=Asked,
     **{
         name: (field.annotation, field)
-        for each in MEASUREMENTS.values()
-        for name, field in each.config.model_fields.items()
+        for measurement in MEASUREMENTS.values()
+        for name, field in measurement.config.model_fields.items()
         if name not in ("ceiling", "search", "trace")
     },
 )  # type: ignore[call-overload]
@@ -115,14 +115,14 @@ def group_model(annotation: Any) -> type[BaseModel] | None:
 
 def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
     """Keys that have a default, nested as in the config; a key without one comes from a group's choice."""
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         inner = group_model(field.annotation)
         if inner is not None:
-            found[name] = defaults(inner)
+            keys[name] = defaults(inner)
         elif not field.is_required() and name not in SET_BY_PLANNING:
-            found[name] = field.get_default()
-    return found
+            keys[name] = field.get_default()
+    return keys
 
 
 def groups(folder: Path) -> set[str]:
@@ -137,14 +137,14 @@ def choices(folder: Path, group: str) -> list[str]:
 
 def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
     """Content of those choices of a group that have no file of their own."""
-    table, found = folder / f"{group}.yaml", dict[str, dict[str, Any]]()
+    table, contents = folder / f"{group}.yaml", dict[str, dict[str, Any]]()
     if group == "kernel":
-        found = _kernels()
+        contents = _kernels()
     elif group == "device":
-        found = {kind: {"name": kind, "type": kind} for kind in ("auto", "cpu", *kinds())}
+        contents = {kind: {"name": kind, "type": kind} for kind in ("auto", "cpu", *kinds())}
     if table.exists():
-        found = found | _lines(table, table.stat().st_mtime_ns)
-    return {name: content for name, content in found.items() if not (folder / group / f"{name}.yaml").exists()}
+        contents = contents | _lines(table, table.stat().st_mtime_ns)
+    return {name: content for name, content in contents.items() if not (folder / group / f"{name}.yaml").exists()}
 
 
 def content(folder: Path, group: str, name: str) -> dict[str, Any]:
@@ -163,10 +163,10 @@ def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
 @cache
 def _kernels() -> dict[str, dict[str, Any]]:
     """Choices of kernel: modules with a class of their name that says what it `adds`; read, as importing is slow."""
-    found = {}
+    kernels = {}
     for path in KERNELS.glob("[!_]*.py"):
         text = path.read_text(encoding="utf-8")
         for name in re.findall(r"^class (\w+)\(", text, re.MULTILINE):
             if name.lower() == path.stem.replace("_", "") and re.search(r"^    .*\badds\b.* = ", text, re.MULTILINE):
-                found[path.stem] = {"name": path.stem, "_target_": f"mfulab.kernels.{path.stem}.{name}"}
-    return found
+                kernels[path.stem] = {"name": path.stem, "_target_": f"mfulab.kernels.{path.stem}.{name}"}
+    return kernels

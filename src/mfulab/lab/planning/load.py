@@ -50,12 +50,12 @@ def load(config: Mapping[str, Any], folder: Path = CONFIG, results: Path = RESUL
     from mfulab.lab.planning.composition import compose_experiments
 
     plans = []
-    for each in compose_experiments(overrides, folder):
-        if (other := each.base["on_gpu"]) and is_gpu(place(each.base)[1]):
+    for composition in compose_experiments(overrides, folder):
+        if (other := composition.base["on_gpu"]) and is_gpu(place(composition.base)[1]):
             rest = [override for override in overrides if not override.startswith("experiment=")]
-            (each,) = compose_experiments([*rest, f"experiment={other}"], folder)
-        plans.append(plan(each, *place(each.base)))
-    for target in {run.target for each in plans for run in each.runs if run.target}:
+            (composition,) = compose_experiments([*rest, f"experiment={other}"], folder)
+        plans.append(plan(composition, *place(composition.base)))
+    for target in {run.target for planned in plans for run in planned.runs if run.target}:
         locate(target)
     return Planned(plans, memory)
 

@@ -17,7 +17,7 @@ LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
 TUNABLE = ("search", "timing", "profile", "parallel", "device", "seed", "sum_length", "first_calls", "load_time_s")
 # Seconds of the section timing of a process that is one of many: named by one word.
 SHORT_TIMES = [
-    {f"timing.{key}": value for key, value in each.items()} for by_step in SHORT.values() for each in by_step.values()
+    {f"timing.{key}": value for key, value in times.items()} for by_step in SHORT.values() for times in by_step.values()
 ]
 # As it is typed where `make` installed it and nothing was activated.
 OF_MAKE = Path(".venv/bin/snakemake")
@@ -35,7 +35,7 @@ def run_name(config: StepConfig, dotted: Mapping[str, Any]) -> str:
     for key in filter(fields.__contains__, TUNABLE):
         value, default = getattr(config, key), fields[key].get_default()
         if isinstance(value, BaseModel):
-            values |= {f"{key}.{name}": each for name, each in value if each != getattr(default, name)}
+            values |= {f"{key}.{name}": content for name, content in value if content != getattr(default, name)}
         elif value != default:
             values[key] = value
     if short := next((times for times in SHORT_TIMES if times.items() <= values.items()), None):

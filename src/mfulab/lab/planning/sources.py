@@ -54,16 +54,16 @@ def _reached(roots: tuple[Node, ...], without: tuple[str, ...] = ()) -> Sources:
     asked = hashlib.sha256(repr((roots, without)).encode()).hexdigest()
     memory = platformdirs.user_cache_path(PACKAGE.name) / f"sources/{asked[:16]}.json"
     with suppress(FileNotFoundError, UnreadableError, KeyError):
-        return {PACKAGE / file: each for file, each in read_json(memory)[_version()].items()}
+        return {PACKAGE / file: digest for file, digest in read_json(memory)[_version()].items()}
     data, statements = _walk(roots, without)
     read = {file: file.read_bytes() for file in data}
     for module, places in statements.items():
         read[module.path] = "\n".join(map(module.text, sorted(places))).encode()
-    found = {file: hashlib.sha256(read[file]).hexdigest()[:16] for file in sorted(read)}
+    sources = {file: hashlib.sha256(read[file]).hexdigest()[:16] for file in sorted(read)}
     with suppress(ValueError, ConfigurationError):  # of a file outside, which may change; of caches that are read-only
-        kept = {str(file.relative_to(PACKAGE)): each for file, each in found.items()}
+        kept = {str(file.relative_to(PACKAGE)): digest for file, digest in sources.items()}
         write_text(memory, json.dumps({_version(): kept}))
-    return found
+    return sources
 
 
 @cache
@@ -117,7 +117,7 @@ def write_digests(path: Path, files: Sources) -> None:
 
 def changed_at(path: Path, files: Sources) -> float:
     """Time of the last change that counts: of `path` where it holds these digests, else of the newest file."""
-    return max(each.stat().st_mtime for each in ([path] if holds(path, digests(files)) else files))
+    return max(file.stat().st_mtime for file in ([path] if holds(path, digests(files)) else files))
 
 
 class _Module:
@@ -182,12 +182,12 @@ class _Module:
                 inner |= self._imports(node)
             else:
                 if isinstance(node, DEFINITIONS):  # without docstrings
-                    node.body = [each for each in node.body if not _is_text(each)]
+                    node.body = [child for child in node.body if not _is_text(child)]
                 elif isinstance(node, ast.Call) and _parts(node.func)[1][-1] in ("Field", "column"):
-                    node.keywords = [each for each in node.keywords if each.arg != "description"]
+                    node.keywords = [keyword for keyword in node.keywords if keyword.arg != "description"]
                     node.args = node.args if _parts(node.func)[1][-1] == "Field" else []
                 elif isinstance(node, ast.JoinedStr):
-                    texts = (str(each.value) if isinstance(each, ast.Constant) else ALL for each in node.values)
+                    texts = (str(part.value) if isinstance(part, ast.Constant) else ALL for part in node.values)
                     nodes |= _modules_called("".join(texts))
                 waiting += ast.iter_child_nodes(node)
         aliases = self.aliases | inner
@@ -278,11 +278,11 @@ def _modules_called(text: str) -> frozenset[Node]:
     if not text.startswith(f"{PACKAGE.name}.") or not DOTTED.fullmatch(text):
         return frozenset()
     names = re.compile(re.escape(text).replace(r"\*", r"\w+"))
-    found = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")}
-    found = {name.removesuffix(".__init__") for name in found}
+    modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")}
+    modules = {name.removesuffix(".__init__") for name in modules}
     beginning, _, last = text.rpartition(".")
-    return frozenset((name, ALL) for name in found if names.fullmatch(name)) or frozenset(
-        {(beginning, last)} if beginning in found else ()
+    return frozenset((name, ALL) for name in modules if names.fullmatch(name)) or frozenset(
+        {(beginning, last)} if beginning in modules else ()
     )
 
 

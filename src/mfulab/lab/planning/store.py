@@ -1,7 +1,7 @@
 """The results folder: the plan, written only where it changed, results that are never lost, and one sweep at a time.
 
 A finished run whose config changed is moved to results/superseded/, and comes back untouched when its config does. The
-lock of a sweep is dropped by the kernel with its holder, whatever ends it.
+row of one whose code changed is copied there. The lock of a sweep is dropped by the kernel with its holder.
 """
 
 import atexit
@@ -28,8 +28,8 @@ from mfulab.core.rows import NOT_MEASURED
 from mfulab.device import system
 from mfulab.lab.planning.runs import Plan, Run
 from mfulab.lab.runtime import budget, processes
+from mfulab.measurements.registry import SUPERSEDED
 
-SUPERSEDED = "superseded"
 LEFT_OUT = re.compile(rf"{budget.LEFT_OUT}([\d.e+-]+)")
 Newest = Callable[[Run], float]  # time of the last change of a run's sources that counts
 LOCK = ".lock"
@@ -72,6 +72,8 @@ def write_run(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_
     """Writes one run's config where it changed, after its finished results were moved aside or came back."""
     folder, before = results / run.folder, state(run, results, newest, budget_min)
     remove(folder / STANDS_IN)
+    if before is State.KEPT and (folder / "row.csv").exists():
+        _remember(folder / "row.csv", run, results, newest)
     if before is State.CUT:
         remove(folder / "row.csv")  # left by a crash; a row that says something always ends in a line
     if before in (State.KEPT, State.CUT):
@@ -82,6 +84,12 @@ def write_run(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_
         _move(_resting_place(results, run, run.text), folder)
     else:
         write_text(folder / "config.json", run.text)
+
+
+def _remember(row: Path, run: Run, results: Path, newest: Newest) -> None:
+    """Copies a row to results/superseded/ that is measured anew because its code has changed."""
+    if row.stat().st_mtime < newest(run) and is_complete(row):
+        write_text(_resting_place(results, run, text := read_text(row)) / "row.csv", text)
 
 
 def _resting_place(results: Path, run: Run, text: str) -> Path:
@@ -197,8 +205,8 @@ def _locked(path: Path) -> tuple[int, bool]:
 
 def _holder(descriptor: int) -> dict[str, Any]:
     with suppress(ValueError):
-        if isinstance(found := json.loads(os.pread(descriptor, 1 << 16, 0)), dict):
-            return found
+        if isinstance(holder := json.loads(os.pread(descriptor, 1 << 16, 0)), dict):
+            return holder
     return {}
 
 

@@ -43,7 +43,7 @@ FIRST = 100  # added to the priority of what the page's first sentence needs
 
 def imported(configs: Collection[str]) -> list[str]:
     """Names what runs with these configs import beside torch, as `server.modules_for`."""
-    named = (f"transformers:{found[1]}" for found in map(ARCHITECTURE.search, configs) if found)
+    named = (f"transformers:{match[1]}" for match in map(ARCHITECTURE.search, configs) if match)
     return [*(name for name, holds in IMPORTED.items() if any(map(holds.search, configs))), *sorted(set(named))]
 
 
@@ -75,10 +75,8 @@ class Workflow:
         self.gpu = int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))  # held by what nothing runs beside
         self.planned_manifests = [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
         # Those whose finished rows are shown beside ours: other machines' of the same experiments, or all.
-        is_all, same = (
-            self.plans[0].shown == "all" and not recorded,
-            {plan.experiment for plan in self.plans if self._runs},
-        )
+        is_all = self.plans[0].shown == "all" and not recorded
+        same = {plan.experiment for plan in self.plans if self._runs}
         others = {str(path) for path in RESULTS.glob("*/plan/*.json") if is_all or path.stem in same}
         self.other_manifests = sorted(others - set(self.planned_manifests))
         # The option that also shows folders copied from machines without a plan.
@@ -126,11 +124,9 @@ class Workflow:
         if not batches:
             return ""
         longest = max(batches.values(), key=lambda batch: sum(asked["runtime"] for asked in batch))
-        asked = {
-            "time": sum(asked["runtime"] for asked in longest)
-        }  # one after the other: a device takes one at a time
+        asked = {"time": sum(asked["runtime"] for asked in longest)}  # a device takes one at a time
         for option, name in {"gpus": "gpu", "cpus-per-task": "cpus_per_task", "mem": "mem_mb"}.items():
-            asked[option] = max(each.get(name) or 0 for each in longest)
+            asked[option] = max(resources.get(name) or 0 for resources in longest)
         if not asked["mem"]:
             return f"about {duration(self._sweep.estimate_s(list(devices)))} on this machine"
         words = " ".join(f"--{option}={value}" for option, value in asked.items() if value)
@@ -238,10 +234,10 @@ class Workflow:
 
         @cache
         def file(target: str | None, hardware: str) -> list[str]:
-            path, found = _sources(step, target, hardware)
+            path, reached = _sources(step, target, hardware)
             if self._is_read_only:
-                return [self._written(str(path), digests(found))]
-            write_digests(path, found)
+                return [self._written(str(path), digests(reached))]
+            write_digests(path, reached)
             return [str(path)]
 
         @_told_in_one_line()
@@ -279,17 +275,17 @@ class Workflow:
         def files(wildcards: Any) -> list[str]:
             figure = wildcards.get("figure")
             figures = [figure] if figure else [path.stem for path in (PACKAGE / "lab/report/figures").glob("[!_]*.py")]
-            named = (module.replace("*", each) for module in modules for each in (figures if "*" in module else [""]))
-            found, here = closure(*named), Path.cwd()
-            return [str(file.relative_to(here) if file.is_relative_to(here) else file) for file in found]
+            named = (module.replace("*", name) for module in modules for name in (figures if "*" in module else [""]))
+            reached, here = closure(*named), Path.cwd()
+            return [str(file.relative_to(here) if file.is_relative_to(here) else file) for file in reached]
 
         return files
 
     def category(self, wildcards: Any) -> str:
         """The figure's section in Snakemake's report: the page's. Its topic is read, as importing it imports pandas."""
         code = (PACKAGE / f"lab/report/figures/{wildcards.figure}.py").read_text(encoding="utf-8")
-        found = re.search(r'^TOPIC\b.* = "(\w+)"', code, flags=re.MULTILINE)
-        return Texts(self.language, "page")(f"topic_{found[1]}") if found else wildcards.figure
+        match = re.search(r'^TOPIC\b.* = "(\w+)"', code, flags=re.MULTILINE)
+        return Texts(self.language, "page")(f"topic_{match[1]}") if match else wildcards.figure
 
     def labels(self, wildcards: Any) -> dict[str, str]:
         """Labels of the figure in Snakemake's report: its title and its name."""

@@ -72,7 +72,7 @@ class Budget:
         """Geometric mean of what runs took ÷ what was predicted: of all, then the measurement, then the group."""
         ratio = 1.0
         for beginning in ("", group.partition(" ")[0], group):
-            alike = [each for each in self._took.values() if each[0].startswith(beginning) and each[0] != PAGE]
+            alike = [took for took in self._took.values() if took[0].startswith(beginning) and took[0] != PAGE]
             logarithms = [math.log(seconds / predicted) for _, predicted, seconds in alike]
             ratio = math.exp((sum(logarithms) + math.log(ratio)) / (len(alike) + 1))
         return ratio

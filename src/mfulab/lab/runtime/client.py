@@ -71,10 +71,10 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
     try:
         with open(config_path, encoding="utf-8") as file:
             config = json.load(file)
-        known = (config.get("timing") or {}).get("time_limit_s") or environment.get(TIME_LIMIT)
+        limit_s = (config.get("timing") or {}).get("time_limit_s") or environment.get(TIME_LIMIT)
     except (OSError, ValueError, AttributeError) as error:
         raise RuntimeError(f"{config_path}: {error}. Give the command again: it is planned anew.") from error
-    limit = float(known or DEFAULT_TIME_LIMIT_S)
+    limit = float(limit_s or DEFAULT_TIME_LIMIT_S)
     row = os.path.join(os.path.dirname(config_path), "row.csv")
     before, jointly = _stamp(row), config.get("parallel") or {}
     count = jointly.get("processes", 1) // jointly.get("nodes", 1)
@@ -119,8 +119,8 @@ def _killed(command: list[str], environment: dict[str, str]) -> int:
 def _stamp(path: str) -> tuple[int, int] | None:
     """Identity of a file, unlike that of one written later under its name; None without a file."""
     with suppress(OSError):
-        found = os.stat(path)
-        return found.st_ino, found.st_mtime_ns
+        status = os.stat(path)
+        return status.st_ino, status.st_mtime_ns
     return None
 
 

@@ -38,9 +38,9 @@ def claim(device: str | None, config_path: str, environment: Environment, count:
     candidates = ["cpu"] if device == "cpu" else []
     if is_gpu(device):  # those of the hardware that the run's folder, results/<hardware>/…, names
         hardware = os.path.abspath(config_path).split(os.sep)[-4]
-        known = [entry.split(":", 1) for entry in environment.get(GPUS, "").split(",") if entry]
+        pairs = [entry.split(":", 1) for entry in environment.get(GPUS, "").split(",") if entry]
         seen = [entry for entry in environment.get(VISIBLE, "").split(",") if entry]
-        candidates = [uuid for slug, uuid in known if slug == hardware] if known else seen
+        candidates = [uuid for slug, uuid in pairs if slug == hardware] if pairs else seen
     if not candidates:
         yield environment
     is_told, end, count = False, time.monotonic() + LONGEST_WAIT_S, min(count, len(candidates))

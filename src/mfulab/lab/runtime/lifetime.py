@@ -25,12 +25,12 @@ def start(is_local: bool = True, work: str = "both") -> None:
     if not is_local:
         return
     os.environ[WORKFLOW] = str(os.getpid())
-    found = []
+    shown = []
     with suppress(NoDeviceError):  # planning has told the user, unless no run needs a GPU
-        if found := [gpu for kind in vendors.kinds() for gpu in gpus(kind)]:
-            os.environ[GPUS] = ",".join(f"{slug(device.name)}:{device.uuid}" for device in found)
-            os.environ[SHOWN] = json.dumps({device.uuid: visible([device.uuid]) for device in found})
-    for device in [*(each.uuid for each in found), "cpu"]:
+        if shown := [gpu for kind in vendors.kinds() for gpu in gpus(kind)]:
+            os.environ[GPUS] = ",".join(f"{slug(device.name)}:{device.uuid}" for device in shown)
+            os.environ[SHOWN] = json.dumps({device.uuid: visible([device.uuid]) for device in shown})
+    for device in [*(gpu.uuid for gpu in shown), "cpu"]:
         with suppress(RuntimeError):  # which its runs tell
             if told := devices.holder(devices.lock_path(device, os.environ)):
                 print(f"mfulab: {told}", file=sys.stderr)

@@ -47,8 +47,8 @@ def is_alive(process: int) -> bool:
 
 def out_of_memory_kills() -> int:
     """Number of processes that this machine has killed for lack of memory since it started; 0 if unknown."""
-    found = re.search(r"^oom_kill (\d+)", system.text("proc/vmstat") or "", re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(r"^oom_kill (\d+)", system.text("proc/vmstat") or "", re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[int, list[int]]:
@@ -81,8 +81,8 @@ def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[i
         if hasattr(os, "waitid"):  # it stays unreaped, so that no other group takes its number
             if os.waitid(os.P_PID, run, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 break
-        elif (found := os.waitpid(run, os.WNOHANG))[0]:  # macOS
-            status = found[1]
+        elif (reaped := os.waitpid(run, os.WNOHANG))[0]:  # macOS
+            status = reaped[1]
             break
         ready, _, _ = select.select([wake, *lifelines], [], [])
         if wake in ready:

@@ -146,11 +146,11 @@ def check_device(config: StepConfig, folder: Path) -> str:
 
     claimed = folder.parents[1].name
     try:
-        found = hardware_slug(config.device.type)  # type: ignore[attr-defined]
+        here = hardware_slug(config.device.type)  # type: ignore[attr-defined]
     except NoDeviceError as error:
         raise ConfigurationError(f"hardware={claimed}: {error}") from error
-    if found != claimed:
-        raise ConfigurationError(f"hardware={claimed}: this run was planned for it, but here is {found}. Not measured.")
+    if here != claimed:
+        raise ConfigurationError(f"hardware={claimed}: this run was planned for it, but here is {here}. Not measured.")
     return claimed
 
 

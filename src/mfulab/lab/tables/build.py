@@ -56,13 +56,12 @@ def collect(
             if not is_inside(folder, reference):
                 everything.problems.append(f"{folder}: leads out of the recordings and is not read.")
                 continue
-            found = read.from_recorded(folder)
+            machine = read.from_recorded(folder)
             # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
-            if not measured or any(is_gpu(row.get("device")) for row in found.records["environment"]):
-                _extend(everything, found)
-                everything.problems.extend(
-                    read.aged(folder) if not measured else ()
-                )  # told to whom reads recordings alone
+            if not measured or any(is_gpu(row.get("device")) for row in machine.records["environment"]):
+                _extend(everything, machine)
+                if not measured:  # told to whom reads recordings alone
+                    everything.problems.extend(read.aged(folder))
         public = read.from_recorded(reference / PUBLIC)
         if measured:  # public runs fill a page of their own, and beside one's own GPU stands another, not its trace
             own = (row for row in everything.records["environment"] if not row["recorded"])
@@ -80,8 +79,8 @@ def _extend(everything: Collected, more: Collected) -> None:
     everything.excluded.extend(more.excluded)
     everything.series.extend(more.series)
     for table, rows in more.records.items():
-        known = {_double(table, row) for row in everything.records[table]}
-        everything.records[table].extend(row for row in rows if _double(table, row) not in known)
+        present = {_double(table, row) for row in everything.records[table]}
+        everything.records[table].extend(row for row in rows if _double(table, row) not in present)
     everything.folders = {**more.folders, **everything.folders}
 
 
@@ -109,24 +108,29 @@ class _Beside:
         """Gives the ceiling of the format that the matmuls really used; for an emulated one a copy of fp32's."""
         machine, used = _machine(row), row.get("effective_precision")
         name, _, conditions = (row.get("ceiling") or "").partition(",")
-        found = self._by_name.get((machine, name, conditions), {})
-        if used not in (None, found.get("format")):
-            found = self._by_format.get((machine, used, conditions), {})
-        if not found.get("emulated"):
-            return found
+        ceiling = self._by_name.get((machine, name, conditions), {})
+        if used not in (None, ceiling.get("format")):
+            ceiling = self._by_format.get((machine, used, conditions), {})
+        if not ceiling.get("emulated"):
+            return ceiling
         fp32 = self._by_format.get((machine, "fp32", conditions))
-        copied = {**fp32, "emulates": found["format"]} if fp32 else {}
-        return self._instead.setdefault((machine, found["format"], conditions), copied)
+        copied = {**fp32, "emulates": ceiling["format"]} if fp32 else {}
+        return self._instead.setdefault((machine, ceiling["format"], conditions), copied)
 
     def memory(self, row: Record) -> Record:
         return self._by_name.get((_machine(row), "memory", (row.get("ceiling") or "").partition(",")[2]), {})
+
+    def fill(self, rows: Iterable[Record], columns: Callable[[Record, Record, str | None], Record]) -> None:
+        """Joins each row with its ceiling and its device."""
+        _fill(rows, lambda row: columns(row, self.compute(row), self.device(row)))
 
 
 def judged(records: Records) -> Records:
     """Records in which matmuls faster than their machine allows are marked as `incorrect`."""
     beside = _Beside(records)
     for row in records["matmul"]:
-        if impossible := join.faster_than_possible(row, beside.compute(row), beside.memory(row), beside.device(row)):
+        ceilings, device = (beside.compute(row), beside.memory(row)), beside.device(row)
+        if impossible := join.faster_than_possible(row, *ceilings, device):
             row |= {"status": "incorrect", "message": impossible}
     return records
 
@@ -140,7 +144,7 @@ def joined(records: Records) -> Records:
     done = [(row, row.get("flops")) for row in records["matmul"]]
     done += [(row, join.counted_flops(row, flops.get(row["flops_run"], {}))["flops"]) for row in steps]
     # Before anything is divided by a ceiling; fp32's before it stands for that of an emulated format.
-    for row, work in sorted(done, key=lambda each: each[0].get("effective_precision") not in (None, "fp32")):
+    for row, work in sorted(done, key=lambda pair: pair[0].get("effective_precision") not in (None, "fp32")):
         if ceiling := beside.compute(row):
             ceiling |= join.raised_ceiling(ceiling, row, work)
     in_fp32 = {(_machine(row), row["run"]): row.get("time_s") for row in steps if row["status"] == "ok"}
@@ -148,18 +152,19 @@ def joined(records: Records) -> Records:
     def profile_columns(row: Record) -> Record:
         fp32_time_s = in_fp32.get((_machine(row), PRECISION.sub("precision=fp32", row["run"])))
         counted, ceilings = flops.get(row["flops_run"], {}), (beside.compute(row), beside.memory(row))
-        found = join.profile_columns(row, counted, *ceilings, beside.device(row), fp32_time_s)
-        jobs.rank_rows({**row, **found})  # which `write` gives a table of their own
-        return found
+        told = join.profile_columns(row, counted, *ceilings, beside.device(row), fp32_time_s)
+        jobs.rank_rows({**row, **told})  # which `write` gives a table of their own
+        return told
 
     def trace_columns(row: Record) -> Record:
         jobs.collectives(row)  # which `jobs.joined` holds against those of other ranks
         return trace_join.trace_columns(row, bests.get(row.get("device") or ""))
 
     _fill(steps, profile_columns)
-    _fill(records["matmul"], lambda row: join.matmul_columns(row, beside.compute(row), beside.device(row)))
-    _fill(records.get("readings", []), lambda row: join.reading_columns(row, beside.compute(row), beside.device(row)))
-    bests = best_matmuls(records) if traces else {}
+    beside.fill(records["matmul"], join.matmul_columns)
+    beside.fill(records.get("readings", []), join.reading_columns)
+    names = {_machine(row): row.get("device_name") for row in records["environment"]}
+    bests = headroom.best_speeds((names.get(_machine(row)), row) for row in records["matmul"])
     _fill(traces, trace_columns)
     jobs.joined(traces)
     return records
@@ -171,20 +176,6 @@ def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
             row |= columns(row)
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             row |= {"status": "failed", "message": f"cannot be joined: {first_line(error)}. {AGAIN}"[:LONGEST_MESSAGE]}
-
-
-def best_matmuls(records: Records) -> dict[str, dict[Any, float]]:
-    """TFLOP/s of the best joined matmul of each device's name, by format and class of shape."""
-    names = {_machine(row): row.get("device_name") for row in records["environment"]}
-    found: dict[str, dict[Any, float]] = {}
-    for row in records["matmul"]:
-        device, speed = names.get(_machine(row)), row.get("tflop_s")
-        if device and speed and row["status"] == "ok" and row["m"] and row["n"] and row["k"]:
-            shape = headroom.shape_class(row["batch"] or 1, row["m"], row["n"], row["k"])
-            key = row.get("effective_precision") or row["precision"], shape
-            best = found.setdefault(device, {})
-            best[key] = max(speed, best.get(key, 0.0))
-    return found
 
 
 def _machine(row: Mapping[str, Any]) -> tuple[str, bool]:
@@ -199,7 +190,7 @@ def write(collected: Collected, folder: Path) -> None:
     write_csv(folder / "excluded.csv", collected.excluded, ["experiment", "step", "run", "because"])
     states = [{"step": step, "run": run, "state": state} for (step, run), state in collected.progress.items()]
     write_csv(folder / "progress.csv", states, ["step", "run", "state"])
-    write_csv(folder / "columns.csv", [each.model_dump() for each in dictionary()], list(Column.model_fields))
+    write_csv(folder / "columns.csv", [column.model_dump() for column in dictionary()], list(Column.model_fields))
     shown = ((table, row) for table in ("readings", "profile") for row in collected.records[table])
     folders = ((row, collected.folders.get(identity(table, row))) for table, row in shown)
     polled = [*details.series((row, place) for row, place in folders if place), *collected.series]

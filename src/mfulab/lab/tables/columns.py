@@ -62,8 +62,8 @@ def kept(measurement: Measurement) -> dict[str, FieldInfo]:
 
 def computed(measurement: Measurement) -> list[str]:
     """Joined columns that are neither who, nor config, nor links."""
-    known = {*LEADING, *kept(measurement), *measurement.row.model_fields}
-    return [name for name in measurement.joined.model_fields if name not in known]
+    names = {*LEADING, *kept(measurement), *measurement.row.model_fields}
+    return [name for name in measurement.joined.model_fields if name not in names]
 
 
 def kind(field: FieldInfo) -> type:
@@ -92,8 +92,8 @@ def dictionary() -> Iterator[Column]:
             source = f"config {path}" if path else "row" if name in measurement.row.model_fields else "joined"
             yield _column(table, name, TYPES[kind(field)], source, description(measurement, field))
     who = {name: field for name, field in fields("profile").items() if name in LEADING}
-    for table, found in {"ranks": {**who, **Rank.model_fields}, "columns": Column.model_fields}.items():
-        for name, field in found.items():
+    for table, columns_of in {"ranks": {**who, **Rank.model_fields}, "columns": Column.model_fields}.items():
+        for name, field in columns_of.items():
             yield _column(table, name, TYPES[kind(field)], "joined", field.description or "")
     for line in read_csv(Path(__file__).with_name("other_columns.csv")):
         yield _column(line["table"], line["column"], line["type"], "joined", line["description"])

@@ -47,7 +47,7 @@ class Interval:
     time_s: float
     low_s: float
     high_s: float
-    known: bool
+    is_measured: bool
 
 
 COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the file, which also names both folders
@@ -58,9 +58,9 @@ def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tup
 
     `same` where both one-sided tests at 5 % say that it lies within `noticeable`; `ambiguous` where neither is known.
     """
-    if old.known and new.known:
+    if old.is_measured and new.is_measured:
         return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
-    which = " and ".join(name for name, interval in (("old", old), ("new", new)) if not interval.known)
+    which = " and ".join(name for name, interval in (("old", old), ("new", new)) if not interval.is_measured)
     return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
 
 
@@ -96,22 +96,22 @@ def drift_between(before: Rows, after: Rows) -> float | None:
     return replicates.drift(map(replicates.times_of, (*before.values(), *after.values())))
 
 
-def widened(found: Interval, drift: float) -> Interval:
+def widened(measured: Interval, drift: float) -> Interval:
     """The interval with a further spread in it: relative half-widths add as squares."""
-    if not found.known or not drift:
-        return found
+    if not measured.is_measured or not drift:
+        return measured
     further = 1.96 * drift
-    low, high = (math.hypot(math.log(end / found.time_s), further) for end in (found.low_s, found.high_s))
-    return Interval(found.time_s, found.time_s * math.exp(-low), found.time_s * math.exp(high), True)
+    low, high = (math.hypot(math.log(end / measured.time_s), further) for end in (measured.low_s, measured.high_s))
+    return Interval(measured.time_s, measured.time_s * math.exp(-low), measured.time_s * math.exp(high), True)
 
 
-def of_as_few(found: Interval, row: Row, other: Row) -> Interval:
+def of_as_few(measured: Interval, row: Row, other: Row) -> Interval:
     """Widens the interval to what as few processes as the other set has would give, in 95 % of cases."""
     times, count = replicates.times_of(row)[:24], len(replicates.times_of(other))  # 10,626 combinations at most
     if row.get("machine_cost_percent") is None or not 1 < count < min(len(times), FEWEST_FAST):
-        return found
+        return measured
     few = Stats(map(undisturbed, itertools.combinations(times, count))).percentile(95)
-    return replace(found, high_s=found.high_s * max(1.0, few / undisturbed(times)))
+    return replace(measured, high_s=measured.high_s * max(1.0, few / undisturbed(times)))
 
 
 def fast_s(row: Mapping[str, Any]) -> float | None:
@@ -145,7 +145,7 @@ def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: f
         because = f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
         return Compared(*run, "not comparable", because=because)
     ratio = after.time_s / before.time_s
-    if not (before.known and after.known):
+    if not (before.is_measured and after.is_measured):
         says, because = verdict(before, after)
         return Compared(*run, says, before.time_s, after.time_s, ratio, because=because)
     if half := _half_width(old, new, usual):
@@ -208,17 +208,17 @@ def table(compared: Sequence[Compared]) -> Table:
 
 def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> None:
     """Writes the comparison as CSV, with both folders; results/tables/comparison.csv becomes a section of the page."""
-    write_csv(path, ({**asdict(each), "old": old, "new": new} for each in compared), COLUMNS)
+    write_csv(path, ({**asdict(run), "old": old, "new": new} for run in compared), COLUMNS)
 
 
 def read(path: Path) -> pd.DataFrame:
     """The comparison that `write` left, as texts and in the terminal's order; empty without one."""
     try:
-        found = cells(path).map(unquoted)
-        order = found["verdict"].map({says: place for place, says in enumerate(STYLES)})
+        table = cells(path).map(unquoted)
+        order = table["verdict"].map({says: place for place, says in enumerate(STYLES)})
     except (FileNotFoundError, ValueError, KeyError):
         return pd.DataFrame(columns=COLUMNS, dtype=str)
-    return found.loc[order.sort_values(kind="stable").index].reindex(columns=COLUMNS, fill_value="")
+    return table.loc[order.sort_values(kind="stable").index].reindex(columns=COLUMNS, fill_value="")
 
 
 def show(old: Path, new: Path, noticeable: float, gate: float | None, out: Path | None, as_json: bool) -> int:
@@ -228,10 +228,10 @@ def show(old: Path, new: Path, noticeable: float, gate: float | None, out: Path 
     both = merged(old, fast), merged(new, fast)
     drift = drift_between(*both)
     compared = verdicts(*both, noticeable if gate is None else gate, drift or 0.0)
-    known = UNKNOWN_DRIFT if drift is None else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
+    drifts = UNKNOWN_DRIFT if drift is None else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
     if out:
         write(compared, out, old, new)
-    basis = f"{f'{FAST}; ' * fast}intervals are between processes; {known}"
+    basis = f"{f'{FAST}; ' * fast}intervals are between processes; {drifts}"
     return tell(compared, f"{new} against {old}", basis, gate, as_json)
 
 
@@ -240,9 +240,9 @@ def tell(compared: Sequence[Compared], title: str, basis: str, gate: float | Non
 
     That is 1 where a run is slower, 2 where nothing is comparable, and 3 where one may be slower than `gate` allows.
     """
-    verdicts = {each.verdict for each in compared}
+    verdicts = {run.verdict for run in compared}
     if as_json:
-        print("".join(f"{json.dumps(asdict(each), ensure_ascii=False)}\n" for each in compared), end="")
+        print("".join(f"{json.dumps(asdict(run), ensure_ascii=False)}\n" for run in compared), end="")
     else:
         _print(compared, title, basis)
     if verdicts <= {"not comparable"}:
@@ -250,8 +250,8 @@ def tell(compared: Sequence[Compared], title: str, basis: str, gate: float | Non
         return 2
     if "slower" in verdicts or gate is None:
         return int("slower" in verdicts)
-    timed = [each for each in compared if each.ratio is not None]
-    open_ = [each for each in timed if not each.ratio_high or one_sided(each.ratio or 1, each.ratio_high) > 1 + gate]
+    timed = [run for run in compared if run.ratio is not None]
+    open_ = [run for run in timed if not run.ratio_high or one_sided(run.ratio or 1, run.ratio_high) > 1 + gate]
     if open_:
         says = f"{len(open_)} of {len(timed)} runs may be slower by more than {percent(100 * gate)} %"
         print(f"{says}: more processes narrow their intervals (mfulab refine, or mfulab paired)", file=sys.stderr)
@@ -288,26 +288,26 @@ def trust(runs: Sequence[Sequence[float]]) -> Trust:
     """The trust that the processes' times of each run of one machine deserve."""
     several = [list(times) for times in runs if len(times) > 1]
     usual = usual_variance([fast_variance(times) for times in several])
-    known = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
+    basis = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
     split = list(filter(None, map(replicates.measurements, several)))
     if not split:
-        return known
+        return basis
     # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
     turns = itertools.zip_longest(*split)
-    usuals = [usual_variance([fast_variance(each) for each in turn if each]) for turn in turns]
+    usuals = [usual_variance([fast_variance(times) for times in turn if times]) for turn in turns]
     covered, changed = [], []
     for measurements in split:
         intervals = []
         for times, usual in zip(measurements, usuals, strict=False):
             row = {"status": "ok", "time_s": undisturbed(times), **replicates.interval_columns(times, usual)}
-            if found := interval(row):
-                intervals.append(found)
+            if measured := interval(row):
+                intervals.append(measured)
         middle = undisturbed(itertools.chain(*measurements))
-        covered += [each.low_s <= middle <= each.high_s for each in intervals]
+        covered += [measured.low_s <= middle <= measured.high_s for measured in intervals]
         verdicts = (verdict(*pair)[0] for pair in itertools.combinations(intervals, 2))
         changed += [verdict in ("faster", "slower") for verdict in verdicts]
     return replace(
-        known,
+        basis,
         measurements=len(covered),
         size=len(split[0][0]),
         covered_percent=100 * sum(covered) / len(covered),

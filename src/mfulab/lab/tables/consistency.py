@@ -26,23 +26,23 @@ MODEL = ("hfu_percent", "mfu_percent", "useful_mfu_percent")
 def failed(rows: pd.DataFrame) -> dict[str, pd.Series]:
     """For each check that the columns of `rows` allow, by its key in section `trust`, True for a row that fails it."""
     has = set(rows).issuperset
-    found = {}
+    doubts = {}
     if has({"phases_percent"}):
-        found["phases"] = (rows["phases_percent"] - 100).abs() > PHASES
+        doubts["phases"] = (rows["phases_percent"] - 100).abs() > PHASES
     if has({"time_s", "forward_ms", "backward_ms", "optimiser_ms"}):
         whole = rows["median_time_s"].fillna(rows["time_s"]) if has({"median_time_s"}) else rows["time_s"]
         # Parts are as met, too.
-        found["part"] = rows[["forward_ms", "backward_ms", "optimiser_ms"]].max(axis=1) / 1e3 > WHOLE * whole
+        doubts["part"] = rows[["forward_ms", "backward_ms", "optimiser_ms"]].max(axis=1) / 1e3 > WHOLE * whole
     if has({"run", "hardware", "recorded", "optimiser_ms"}):
-        found["update"] = _updates(rows)
+        doubts["update"] = _updates(rows)
     if has({"end_to_end_s", "time_s"}):
-        found["end_to_end"] = rows["end_to_end_s"] * WHOLE < rows["time_s"]
+        doubts["end_to_end"] = rows["end_to_end_s"] * WHOLE < rows["time_s"]
     for rungs in (RUNGS, MODEL):
         for upper, lower in pairwise(rung for rung in rungs if rung in rows):
-            found["rungs"] = found.get("rungs", False) | (rows[lower] > rows[upper] + POINTS)
+            doubts["rungs"] = doubts.get("rungs", False) | (rows[lower] > rows[upper] + POINTS)
     if has({"level", "pattern", "hardware", "recorded", "time_per_access_s"}):
-        found["levels"] = _levels(rows)
-    return {key: mask.fillna(False).astype(bool) for key, mask in found.items()}
+        doubts["levels"] = _levels(rows)
+    return {key: mask.fillna(False).astype(bool) for key, mask in doubts.items()}
 
 
 def any_failed(rows: pd.DataFrame) -> pd.Series:
@@ -59,8 +59,8 @@ def above_peak(rows: pd.DataFrame) -> pd.Series:
 def unfit(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     """Yields what speaks against showing a machine's rows to everyone, a line for each reason and table."""
     text = Texts("en", "trust")
-    for table, found in records.items():
-        rows = pd.DataFrame([row for row in found if row["status"] == "ok"]).dropna(axis=1, how="all")
+    for table, table_rows in records.items():
+        rows = pd.DataFrame([row for row in table_rows if row["status"] == "ok"]).dropna(axis=1, how="all")
         masks = failed(rows)
         if "mfu_percent" in rows:
             masks["above_peak"] = above_peak(rows)

@@ -10,12 +10,15 @@ import pandas as pd
 
 from mfulab.core.files import UnreadableError, opened, read_tail, unquoted
 from mfulab.lab.tables.records import read_config, read_lines
+from mfulab.measurements.registry import SUPERSEDED
 
 MOST_RUNS = 2000  # beyond it a page would grow past what a browser opens at once
 MOST_POINTS = 120
 LOG_LINES = 15
 LOG_CHARACTERS = 2000
 OPERATORS = 12
+MOST_EARLIER = 30  # results of a run before the present one
+EARLIER = ("started_at", "commit", "time_s")
 PARTS = ("samples", "series", "operators")
 SKIPPED = {"window", "sample", "step", "repetition", "round"}
 IDENTITY = ("hardware", "recorded", "run")
@@ -29,9 +32,17 @@ def describe(folder: Path, problems: list[str]) -> dict[str, Any]:
     log = ""
     with suppress(FileNotFoundError, UnreadableError):
         log = "\n".join(read_tail(folder / "log", 4 * LOG_CHARACTERS).splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:]
-    found: dict[str, Any] = {"folder": folder.as_posix(), "config": read_config(folder), "samples": curves(samples)}
-    found |= {"series": curves(polled), "operators": longest(operators), "log": log}
-    return {name: value for name, value in found.items() if value}
+    told: dict[str, Any] = {"folder": folder.as_posix(), "config": read_config(folder), "samples": curves(samples)}
+    told |= {"series": curves(polled), "operators": longest(operators), "log": log, "earlier": earlier(folder)}
+    return {name: value for name, value in told.items() if value}
+
+
+def earlier(folder: Path) -> list[dict[str, str]]:
+    """Start, commit and time of a run's results at rest in results/superseded/, the oldest first."""
+    places = (root / SUPERSEDED / folder.relative_to(root) for root in folder.parents[1:3])
+    rows = [row for place in places for path in place.glob("*/row.csv") for row in read_lines(path, [], "")]
+    told = [{name: row[name] for name in EARLIER} for row in rows if all(map(row.get, EARLIER))]
+    return sorted(told, key=lambda row: row["started_at"])[-MOST_EARLIER:]
 
 
 def curves(lines: Sequence[Mapping[str, str]]) -> dict[str, list[float | None]]:
@@ -39,8 +50,8 @@ def curves(lines: Sequence[Mapping[str, str]]) -> dict[str, list[float | None]]:
     if not lines:
         return {}
     kept = [lines[index] for index in thin(len(lines), MOST_POINTS)]
-    found = {name: [_number(line[name]) for line in kept] for name in lines[0] if name not in SKIPPED}
-    return {name: values for name, values in found.items() if any(value is not None for value in values)}
+    columns = {name: [_number(line[name]) for line in kept] for name in lines[0] if name not in SKIPPED}
+    return {name: values for name, values in columns.items() if any(value is not None for value in values)}
 
 
 def thin(count: int, most: int) -> list[int]:
@@ -57,7 +68,7 @@ def longest(lines: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     return [
         {name: line[name] for name in wanted if line.get(name)}
         | {"time_s": f"{time:.4g}", "share_percent": f"{100 * time / whole:.3g}" if whole else ""}
-        for time, line in sorted(zip(times, lines, strict=True), key=lambda each: -each[0])[:OPERATORS]
+        for time, line in sorted(zip(times, lines, strict=True), key=lambda pair: -pair[0])[:OPERATORS]
     ]
 
 
@@ -71,10 +82,10 @@ def _number(text: str | None) -> float | None:
 
 def series(runs: Iterable[tuple[Mapping[str, Any], Path]]) -> list[dict[str, Any]]:
     """The lines of each run's series.csv with the run's identity, thinned; runs without one are passed over."""
-    found = ((row, polled) for row, folder in runs if (polled := read_lines(folder / "series.csv", [], "")))
+    polled_runs = ((row, polled) for row, folder in runs if (polled := read_lines(folder / "series.csv", [], "")))
     return [
         {**polled[at], **{name: row[name] for name in IDENTITY}}
-        for row, polled in itertools.islice(found, MOST_SERIES)
+        for row, polled in itertools.islice(polled_runs, MOST_SERIES)
         for at in thin(len(polled), SERIES_POINTS)
     ]
 

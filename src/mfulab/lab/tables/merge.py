@@ -51,7 +51,7 @@ class Merged:
     """Outcome for every run and plan that was found."""
 
     copied: list[str] = field(default_factory=list)
-    known: list[str] = field(default_factory=list)
+    present: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -95,14 +95,14 @@ def _merge(folder: Path, participant: str, results: Path, merged: Merged) -> Non
 
 def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
     """Finds what each participant gave, under a folder's name. Raises ConfigurationError for names alike."""
-    found: dict[str, Path] = {}
+    folder_of: dict[str, Path] = {}
     for folder in folders:
         if not folder.is_dir():
             raise ConfigurationError(f"--class {folder}: give a folder of results folders or archives")
         for path in sorted(folder.iterdir()):
             name = slug(path.name.partition(".")[0])[:LONGEST_NAME]
-            if found.setdefault(name, path) is not path:
-                raise ConfigurationError(f"{path} and {found[name]} are both of {name}. Rename one.")
+            if folder_of.setdefault(name, path) is not path:
+                raise ConfigurationError(f"{path} and {folder_of[name]} are both of {name}. Rename one.")
             yield path, name
 
 
@@ -146,7 +146,7 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
         _copy(theirs, ours, ours.parents[1].name if MEASUREMENTS[step].on_device else "")
         merged.copied.append(str(ours))
     elif _says(theirs) == _says(ours):
-        merged.known.append(str(ours))
+        merged.present.append(str(ours))
     else:
         merged.problems.append(f"{theirs}: {ours} holds another result of this run; ours is kept")
 
@@ -220,9 +220,9 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
 
 
 def _plan(path: Path) -> dict[str, Any]:
-    found = manifest.read(path)
-    if found.hardware != path.parents[1].name:
-        raise UnreadableError(f"{path}: is a plan of hardware={found.hardware}")
+    plan = manifest.read(path)
+    if plan.hardware != path.parents[1].name:
+        raise UnreadableError(f"{path}: is a plan of hardware={plan.hardware}")
     return {"excluded": [], **read_json(path)}
 
 
@@ -234,7 +234,7 @@ def run(sources: Sequence[Path], into: Path, in_class: bool, pack: Path | None) 
         merged = collect(sources, into, in_class)
     except OSError as error:  # in the middle: what was copied is whole
         raise files.cannot_be_written(error.filename or into, error) from error
-    print(f"{len(merged.copied)} runs copied, {len(merged.known)} here already, {len(merged.problems)} problems")
+    print(f"{len(merged.copied)} runs copied, {len(merged.present)} here already, {len(merged.problems)} problems")
     for problem in merged.problems:
         print(f"  {printable(problem)}")
     return int(bool(merged.problems))
@@ -336,6 +336,6 @@ def _members(archive: Path, stack: ExitStack) -> Iterator[_Member]:
     opener = OPENERS.get(file.peek(3)[:3], OPENERS.get(file.peek(3)[:2]))
     stream = stack.enter_context(_Stream(opener(file) if opener else file))
     with tarfile.open(fileobj=stream, mode="r:") as tar:
-        for one in tar:
-            yield _Member(one.name, one.size, one.isdir(), one.isreg(), partial(tar.extractfile, one))
+        for header in tar:
+            yield _Member(header.name, header.size, header.isdir(), header.isreg(), partial(tar.extractfile, header))
             tar.members.clear()  # type: ignore[attr-defined]  # of which it keeps every one

@@ -56,9 +56,9 @@ def record(
     replace: bool = False,
 ) -> Path:
     """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, writing nothing, if unfit."""
-    folder, found = folder_of(results, hardware), gather(results, hardware)
-    rows = [row for table in found.records.values() for row in table]
-    if not found.records["environment"] or len(rows) == 1:
+    folder, gathered = folder_of(results, hardware), gather(results, hardware)
+    rows = [row for table in gathered.records.values() for row in table]
+    if not gathered.records["environment"] or len(rows) == 1:
         raise ConfigurationError(f"{results / hardware}/: holds no finished runs. Measure first: snakemake report.")
     for row in rows:
         row |= {"commit": row["commit"] or commit, "recorded": True}
@@ -69,13 +69,13 @@ def record(
     if dirty and not allow_dirty:
         says = f"{len(dirty)} rows were measured by changed code ({dirty[0]}, …)"
         raise ConfigurationError(f"{says}: measure again from a clean tree, or give --allow-dirty.")
-    planned, against = dict[str, Sequence[str]](), [*unfit(found.records)]
+    planned, against = dict[str, Sequence[str]](), [*unfit(gathered.records)]
     for path in _plans(results, hardware):
         with suppress(UnreadableError):  # the tables have named it
             plan = manifest.read(path)
             planned[plan.experiment] = plan.overrides  # the latest
     steps = {path.stem: yaml.safe_load(read_text(path))["steps"] for path in results.parent.glob(EXPERIMENTS)}
-    measures = {name for name, each in steps.items() if any(MEASUREMENTS[step].table in RECORDED for step in each)}
+    measures = {name for name, names in steps.items() if any(MEASUREMENTS[step].table in RECORDED for step in names)}
     if absent := sorted(measures - set(planned) - NOT_WANTED):
         against.append(f"config/experiment/: without rows of {', '.join(absent)}, their figures are empty.")
     if against and not allow_unfit:
@@ -87,8 +87,8 @@ def record(
     for left in (partial, old):
         files.remove(left)
     partial.mkdir(parents=True)
-    provenance = about(found.records, hardware, planned, commit, allow_dirty)
-    _write(found, {**provenance, "unfit": against}, partial)
+    provenance = about(gathered.records, hardware, planned, commit, allow_dirty)
+    _write(gathered, {**provenance, "unfit": against}, partial)
     if folder.exists():
         folder.rename(old)
     partial.rename(folder)
@@ -106,20 +106,20 @@ def folder_of(results: Path, hardware: str) -> Path:
     return folder
 
 
-def _write(found: Collected, provenance: dict[str, Any], folder: Path) -> None:
-    _write_tables(found.records, folder)
+def _write(gathered: Collected, provenance: dict[str, Any], folder: Path) -> None:
+    _write_tables(gathered.records, folder)
     configs, codes, folders = [], set(), {}
-    for table, rows in found.records.items():
+    for table, rows in gathered.records.items():
         for row in rows:
-            place = folders[table, row["run"]] = found.folders[identity(table, {**row, "recorded": False})]
+            place = folders[table, row["run"]] = gathered.folders[identity(table, {**row, "recorded": False})]
             config = read_config(place)
             configs.append({"table": table, "run": row["run"], "config": config})
             measured = config.get("model") or config.get("kernel") or {}
             codes.add(f"{TABLES[table].step},{measured.get('_target_', '')}")
     lines = (f"{json.dumps(line, sort_keys=True, separators=(',', ':'))}\n" for line in configs)
     files.write_text(folder / CONFIGS, "".join(lines))
-    busiest = sorted(found.records["profile"], key=lambda row: -(row.get("utilization_percent") or 0))[:MOST_SERIES]
-    shown = [("readings", row) for row in found.records["readings"]] + [("profile", row) for row in busiest]
+    busiest = sorted(gathered.records["profile"], key=lambda row: -(row.get("utilization_percent") or 0))[:MOST_SERIES]
+    shown = [("readings", row) for row in gathered.records["readings"]] + [("profile", row) for row in busiest]
     polled = details.series((row, folders[table, row["run"]]) for table, row in shown)
     write_csv(folder / SERIES, polled, details.series_columns(polled))
     digests = {name: code(name, provenance["hardware"]) for name in sorted(codes)}
@@ -157,10 +157,10 @@ def about(
 
 def rejoin(folder: Path) -> None:
     """Computes a recording's joined columns anew. Raises ConfigurationError, writing nothing, if it is unreadable."""
-    found = from_recorded(folder)
-    if found.problems:
-        raise ConfigurationError(found.problems[0])
-    _write_tables(build.joined(found.records), folder)
+    recorded = from_recorded(folder)
+    if recorded.problems:
+        raise ConfigurationError(recorded.problems[0])
+    _write_tables(build.joined(recorded.records), folder)
 
 
 def run(hardware: str | None, results: Path, again: bool, **how: Any) -> None:

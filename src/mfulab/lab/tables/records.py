@@ -42,11 +42,11 @@ class Collected:
     def add_run(self, step: str, place: Path, config: Record, links: Mapping[str, Any], **who: str) -> None:
         """Adds the rows of a run's folder, with what the join needs of its config; `who` are further columns."""
         table = MEASUREMENTS[step].table
-        known = from_config(table, config, links) | {"recorded": False, **who}
+        about = from_config(table, config, links) | {"recorded": False, **who}
         for row in read_rows(place, step):
-            self.records[table].append(row | known)
+            self.records[table].append(row | about)
             if row["run"] == place.name:  # a run's own row alone brings its folder: the page shows its samples once
-                self.folders[identity(table, row | known)] = place
+                self.folders[identity(table, row | about)] = place
 
 
 def identity(table: str, record: Mapping[str, Any]) -> str:
@@ -96,11 +96,11 @@ def read_rows(folder: Path, step: str) -> list[Record]:
     if not MEASUREMENTS[step].lines or row["status"] != "ok":
         return [row]
     try:
-        found = [parse(MEASUREMENTS[step].row, cells) for cells in read_csv(path)]
+        rows = [parse(MEASUREMENTS[step].row, cells) for cells in read_csv(path)]
     except (FileNotFoundError, ValueError) as error:
         return [_failed(row, f"unreadable samples: {path}: {first_line(error)}. {AGAIN}")]
     same = {name: row[name] for name in ("commit", "started_at")}
-    return [{**each, **same, "run": f"{folder.name},line={number}"} for number, each in enumerate(found, 1)]
+    return [{**line, **same, "run": f"{folder.name},line={number}"} for number, line in enumerate(rows, 1)]
 
 
 def read_config(folder: Path, problems: list[str] | None = None) -> Record:
@@ -123,7 +123,7 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         return collected
     collected.excluded = [{"experiment": plan.experiment, **dict(run)} for run in plan.excluded]
     seen, planned = set[str](), {run.folder for run in plan.runs}
-    for run in (each for asked in plan.runs for each in (asked, *_smaller(root, asked, planned))):
+    for run in (planned_run for asked in plan.runs for planned_run in (asked, *_smaller(root, asked, planned))):
         if finished and _changed(root / run.folder, run.config_digest):
             continue
         links = {"flops": run.flops_folder, "compute": run.ceilings.get("compute")}
@@ -160,9 +160,9 @@ def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Ite
     while (later := numbered(base_name(folder), replicate_of(folder) + 1)) not in planned:
         if not (root / later / "row.csv").exists():
             return
-        one, two = (read_config(root / each) | {"replicate": 1} for each in (folder, later))
-        began, began_later = (read_row(root / each, step)["started_at"] for each in (folder, later))
-        if one != two or began_later < began:
+        config, later_config = (read_config(root / place) | {"replicate": 1} for place in (folder, later))
+        began, began_later = (read_row(root / place, step)["started_at"] for place in (folder, later))
+        if config != later_config or began_later < began:
             return
         yield later
         folder = later
@@ -170,15 +170,15 @@ def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Ite
 
 def progress(path: Path, root: Path = Path()) -> dict[tuple[str, str], str]:
     """State of each planned run, by measurement and name: the best of its processes, one of PROGRESS."""
-    found: dict[tuple[str, str], str] = {}
+    states: dict[tuple[str, str], str] = {}
     with suppress(FileNotFoundError, UnreadableError):
         for run in manifest.read(path).runs:
             place, state = root / run.folder, "to_come"
             if (place / "row.csv").exists() and not _changed(place, run.config_digest):
                 state = NOT_MEASURED if read_row(place, run.step)["status"] == NOT_MEASURED else "measured"
             key = run.step, base_name(run.run)
-            found[key] = min(found.get(key, state), state, key=PROGRESS.index)
-    return found
+            states[key] = min(states.get(key, state), state, key=PROGRESS.index)
+    return states
 
 
 def _changed(folder: Path, digest: str | None) -> bool:
@@ -290,13 +290,13 @@ def code(name: str, hardware: str) -> str:
 def aged(folder: Path) -> list[str]:
     """A sentence where code has changed since a machine was recorded; none where the recording holds no digests."""
     try:
-        known = read_json(folder / ABOUT).get("code", {})
+        recorded = read_json(folder / ABOUT).get("code", {})
     except FileNotFoundError:
         return []
     except UnreadableError as error:
         return [str(error)]
-    changed = [name for name, digest in known.items() if code(name, folder.name) != digest]
-    what = f"the code of {len(changed)} of {len(known)} measurements and their models has changed since, such as"
+    changed = [name for name, digest in recorded.items() if code(name, folder.name) != digest]
+    what = f"the code of {len(changed)} of {len(recorded)} measurements and their models has changed since, such as"
     return [f"{folder}: {what} {name}. `mfulab record --replace` renews it on such a machine." for name in changed[:1]]
 
 

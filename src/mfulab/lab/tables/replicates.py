@@ -72,8 +72,8 @@ MEASURED = {"profile": (TIME,), "matmul": (TIME,), "ceilings": RATES}  # by tabl
 
 def merge(records: Records) -> Records:
     """Records with one row for each run; rows of recorded machines are one each already."""
-    known = [row for table in MEASURED for row in records.get(table, []) if not row["recorded"]]
-    best = best_probes(known)
+    own = [row for table in MEASURED for row in records.get(table, []) if not row["recorded"]]
+    best = best_probes(own)
     gpus = {row["hardware"] for row in records.get("environment", []) if is_gpu(row.get("device"))}
     for table, quantities in MEASURED.items():
         if table in records:
@@ -117,7 +117,7 @@ def merge_rows(
             if key[1] or row.get("replicates") or (not timed and column is not quantities[-1]):
                 continue
             values = [process[quantity.name] for process in timed]
-            row |= interval_columns(values, usual[key[0]], [slowdown(each, best) for each in timed], quantity)
+            row |= interval_columns(values, usual[key[0]], [slowdown(process, best) for process in timed], quantity)
             row["left_out_replicates"] = len(_timed(groups[key], quantity.name)) - len(timed)
             if not quantity.is_rate and values:
                 row["process_times_s"] = json.dumps([float(f"{value:.6g}") for value in values])
@@ -177,8 +177,8 @@ def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
 
 def ratio_half_width(old: Sequence[float], new: Sequence[float], usual: float | None) -> float:
     """Half the 95 % interval of the logarithm of a ratio of undisturbed times; `usual` as by `jackknife_variance`."""
-    (one, few), (other, more) = map(jackknife_variance, (old, new))
-    variance, count = (one * few + other * more) / (few + more), 1 / (1 / len(old) + 1 / len(new))
+    (before, few), (after, more) = map(jackknife_variance, (old, new))
+    variance, count = (before * few + after * more) / (few + more), 1 / (1 / len(old) + 1 / len(new))
     return interval_half_width(variance, few + more, count, usual=usual, prior=PRIOR_DEGREES)
 
 
@@ -195,8 +195,8 @@ def drift(runs: Iterable[Sequence[float]]) -> float | None:
     """
     excess = []
     for split in filter(None, map(measurements, runs)):
-        seen = statistics.variance([math.log(undisturbed(each)) for each in split])
-        inside = statistics.fmean(fast_variance(each)[0] for each in split)
+        seen = statistics.variance([math.log(undisturbed(times)) for times in split])
+        inside = statistics.fmean(fast_variance(times)[0] for times in split)
         excess.append(seen - QUANTILE_ERROR**2 * inside / len(split[0]))
     # A mean: variances of few measurements are skewed, and their median lies below what they estimate.
     return math.sqrt(max(0.0, statistics.fmean(excess))) if len(excess) >= FEWEST_RUNS else None
@@ -212,15 +212,15 @@ def times_of(row: Mapping[str, Any]) -> list[float]:
 
 def _both_times(group: Sequence[Record], counts: Sequence[Mapping[str, Any]], quantity: Quantity) -> Record:
     """The undisturbed times, of the processes that count; the time as met, of all; and what the machine cost."""
-    found: Record = {}
+    columns: Record = {}
     for name in ("time_s", "reference_time_s"):  # which are compared with one another
         if values := [row[name] for row in _timed(counts, name)]:
-            found[name] = quantity.estimate(values)
+            columns[name] = quantity.estimate(values)
     if met := [row["median_time_s"] for row in _timed(group, "median_time_s")]:
-        found["median_time_s"] = Stats(met).median
-        cost = max(0.0, 100 * (found["median_time_s"] / found["time_s"] - 1))
-        found["machine_cost_percent"] = cost if quantity.is_low else None
-    return found
+        columns["median_time_s"] = Stats(met).median
+        cost = max(0.0, 100 * (columns["median_time_s"] / columns["time_s"] - 1))
+        columns["machine_cost_percent"] = cost if quantity.is_low else None
+    return columns
 
 
 def _timed(group: Iterable[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
@@ -228,8 +228,8 @@ def _timed(group: Iterable[Mapping[str, Any]], name: str) -> list[Mapping[str, A
 
 
 def _one(group: Sequence[Record], counts: Sequence[Record]) -> Record:
-    measured = [each for each in group if each["status"] == "ok"]
-    lost = [each for each in group if each["status"] != "ok"]
+    measured = [row for row in group if row["status"] == "ok"]
+    lost = [row for row in group if row["status"] != "ok"]
     first = (measured or group)[0]
     row = {**first, "run": base_name(first["run"])}
     if not measured or len(group) == 1:
@@ -237,18 +237,18 @@ def _one(group: Sequence[Record], counts: Sequence[Record]) -> Record:
     if lost:
         row["message"] = f"{len(lost)} of {len(group)} replicates ended {lost[0]['status']}: {lost[0]['message']}"
     for name, value in first.items():
-        values = [each[name] for each in measured if _is_number(each.get(name))]
+        values = [row[name] for row in measured if _is_number(row.get(name))]
         if name in ADDED and values:
             row[name] = sum(values)
         elif _is_number(value) and name not in FIRST:
-            median = statistics.median([each[name] for each in counts if _is_number(each.get(name))] or values)
+            median = statistics.median([row[name] for row in counts if _is_number(row.get(name))] or values)
             row[name] = median if isinstance(value, float) else type(value)(round(median))
     if "steady" in first:
         # Of most: what began early only lasted longer, and the undisturbed time is not of that process.
-        warm = [each["steady"] is not False for each in counts if each["status"] == "ok"]
+        warm = [row["steady"] is not False for row in counts if row["status"] == "ok"]
         row["steady"] = 2 * sum(warm) > len(warm)
     if "probes" in first:
-        row["probes"] = joined_probes(each.get("probes") for each in measured)
+        row["probes"] = joined_probes(row.get("probes") for row in measured)
     return row
 
 
@@ -259,39 +259,39 @@ def _is_number(value: object) -> bool:
 def probes(row: Mapping[str, Any]) -> tuple[int, list[State]]:
     """Threads of a row's probes, and the probes; none where they are missing or cannot be read."""
     try:
-        found = json.loads(row.get("probes") or "{}")
-        columns = (found.get("at_s", ()), found.get("product_s", ()), found.get("copy_s", ()))
-        states = [State(float(at), float(one), float(two)) for at, one, two in zip(*columns, strict=True)]
-        return int(found.get("threads", 0)), [state for state in states if min(state.product_s, state.copy_s) > 0]
+        probe = json.loads(row.get("probes") or "{}")
+        columns = (probe.get("at_s", ()), probe.get("product_s", ()), probe.get("copy_s", ()))
+        states = [State(float(at), float(product), float(copy)) for at, product, copy in zip(*columns, strict=True)]
+        return int(probe.get("threads", 0)), [state for state in states if min(state.product_s, state.copy_s) > 0]
     except (ValueError, TypeError, AttributeError):
         return 0, []
 
 
 def best_probes(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Best]:
     """Readings of each machine's probes where nothing disturbs: their fastest twentieth."""
-    found: dict[tuple[str, int], list[State]] = {}
+    states_of: dict[tuple[str, int], list[State]] = {}
     for row in rows:
         threads, states = probes(row)
-        found.setdefault((row["hardware"], threads), []).extend(states)
+        states_of.setdefault((row["hardware"], threads), []).extend(states)
 
     def quick(states: Sequence[State], part: str) -> float:
         return sorted(getattr(state, part) for state in states)[int(QUIET * len(states))]
 
-    return {key: Best(*(quick(states, part) for part in Best._fields)) for key, states in found.items() if states}
+    return {key: Best(*(quick(states, part) for part in Best._fields)) for key, states in states_of.items() if states}
 
 
 def slowdown(row: Mapping[str, Any], bests: Bests) -> float:
     """The median of a row's probes against the machine's best, 1 or more; 1 without probes."""
     threads, states = probes(row)
-    known = bests.get((row["hardware"], threads))
-    return statistics.median(state.slowdown(known) for state in states) if known and states else 1.0
+    best = bests.get((row["hardware"], threads))
+    return statistics.median(state.slowdown(best) for state in states) if best and states else 1.0
 
 
 def joined_probes(texts: Iterable[str | None]) -> str | None:
     """Probes of several processes as one JSON text, in order of time; None without any."""
-    found = [probes({"probes": text}) for text in texts if text]
-    states = sorted((state for _, each in found for state in each), key=lambda state: state.at_s)
+    probed = [probes({"probes": text}) for text in texts if text]
+    states = sorted((state for _, states_of in probed for state in states_of), key=lambda state: state.at_s)
     if not states:
         return None
     columns = {name: [getattr(state, name) for state in states] for name in ("at_s", "product_s", "copy_s")}
-    return json.dumps({"threads": found[0][0], **columns})
+    return json.dumps({"threads": probed[0][0], **columns})

@@ -218,7 +218,7 @@ def _practice() -> Values:
     norms: list[float] = []
     for temperature in (1.0, 4.0):
         student = start.clone().requires_grad_()
-        ours, theirs = (torch.log_softmax(each / temperature, 0) for each in (student, teacher))
+        ours, theirs = (torch.log_softmax(logits / temperature, 0) for logits in (student, teacher))
         nn.functional.kl_div(ours, theirs, reduction="sum", log_target=True).backward()
         norms.append(float(torch.linalg.vector_norm(torch.as_tensor(student.grad))))
     yield "soft_gradient", norms[1] / norms[0]
@@ -230,5 +230,5 @@ def _practice() -> Values:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             use()
-        deprecated += any(issubclass(each.category, FutureWarning | DeprecationWarning) for each in caught)
+        deprecated += any(issubclass(warning.category, FutureWarning | DeprecationWarning) for warning in caught)
     yield "deprecated", deprecated

@@ -44,15 +44,11 @@ class LoopCounter(OperatorCounter):
 
     def _begin(self) -> None:
         self._stance = eager_stance()
-        self._mode = _LoopDispatch(self)
-        self._undo = ExitStack()
-        if hasattr(self._stance, "stance"):
-            self._undo.enter_context(higher_order_operators_compiled(self._stance))
+        self._mode = Dispatch(self)
         _replace_modes(lambda modes: [self._mode, *modes])
 
     def _end(self) -> None:
         _replace_modes(lambda modes: [mode for mode in modes if mode is not self._mode])
-        self._undo.close()
         if self._holds_stance:  # else an older one of the loop has ended meanwhile, and stands
             self._stance.__exit__(None, None, None)
 
@@ -111,35 +107,6 @@ class LoopCounter(OperatorCounter):
         in_place = args[0] if args and str(operator).endswith("_") else None
         self._note_gradients(tree_leaves((out, in_place)))
         return True
-
-
-class _LoopDispatch(Dispatch):
-    """A mode under which torch still compiles: what a higher-order operator needs before it runs."""
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
-
-@contextmanager
-def higher_order_operators_compiled(stance: Any) -> Iterator[None]:
-    """Lets `torch.cond`, `scan` and their like trace their bodies inside it, without which they can't be trained."""
-    from torch._dynamo.eval_frame import _set_stance
-    from torch._higher_order_ops import utils
-
-    prepared = utils.setup_compilation_env
-
-    @contextmanager
-    def allowed() -> Iterator[Any]:
-        _set_stance(stance.prev)
-        try:
-            with prepared() as backend:
-                yield backend
-        finally:
-            _set_stance(stance.stance)
-
-    with patch.object(utils, "setup_compilation_env", allowed):
-        yield
 
 
 def in_compiled_code() -> bool:

@@ -13,6 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import optimizer as of_optimizers
 
 from mfulab.flops.layers import compiled_models_unwarned
+from mfulab.loop.interactive.structure import graphs_compiled, hooks_are_guarded_against
 
 
 class Call(NamedTuple):
@@ -43,6 +44,7 @@ class Hooks:
         self._on_modules, self._elsewhere = ExitStack(), ExitStack()
         self._put: Callable[[ExitStack], None] | None = None
         self._compiler: Any = None
+        self._guards = 0, False
 
     def put_on(
         self,
@@ -59,11 +61,14 @@ class Hooks:
         ends, every = after and self.guarded(after), called and self.guarded(called)
 
         def put(undo: ExitStack) -> None:
+            spared = self._are_guarded_against()
             for model, begins in befores:
+                if spared and type(model).__call__ is not torch.nn.Module.__call__:
+                    continue
                 undo.callback(model.register_forward_pre_hook(begins, with_kwargs=True).remove)
                 if ends:
                     undo.callback(model.register_forward_hook(ends, always_call=True).remove)
-            if every:
+            if every and not spared:
                 if "torch._dynamo" in sys.modules:
                     undo.enter_context(compiled_models_unwarned())
                 undo.callback(register_module_forward_pre_hook(every).remove)
@@ -76,6 +81,11 @@ class Hooks:
         if engine is not None:
             self._elsewhere.enter_context(patch.object(torch.autograd, "_engine_run_backward", engine))
         self._follow_compiler()
+
+    def _are_guarded_against(self) -> bool:
+        if self._guards[0] != (graphs := graphs_compiled()):
+            self._guards = graphs, hooks_are_guarded_against()
+        return self._guards[1]
 
     def take_off(self) -> None:
         """Takes all hooks off; compilations are still followed."""

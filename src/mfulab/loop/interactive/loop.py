@@ -1,7 +1,9 @@
 """A loop as measuring follows it: watched by hooks until its steps are alike, then timed by its own marks alone."""
 
+import statistics
 import threading
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,7 +48,7 @@ class Loop:
         """Begins to watch."""
         self._marks, self.rest, self._woken, self._unproven = [], None, None, None
         self._steadiness, self._explicit = Steadiness(), False
-        self._watched, self._spent_s = 0, 0.0
+        self._spent = array("d")  # host seconds that hooks took of each watched step
         self.named, self._is_named = {}, False
         self._thread = threading.get_ident()
         self.phases.open()
@@ -56,8 +58,8 @@ class Loop:
 
     @property
     def watch_s(self) -> float:
-        """Host seconds that hooks take of a step that is watched."""
-        return self._spent_s / max(1, self._watched)
+        """Host seconds that hooks take of a step that is watched; of the median one, since some end a count."""
+        return statistics.median(self._spent) if self._spent else 0.0
 
     def mark(self, what: What, name: str = "") -> None:
         """Marks a moment."""
@@ -75,7 +77,7 @@ class Loop:
         self.phases.begin()
         self.mark("step")
         if self._judge(of_forwards=False):
-            self._spent_s += time.perf_counter() - began
+            self._spent[-1] += time.perf_counter() - began
 
     def note(self, batch: Any) -> None:
         """Distinguishes a step by the batch that it begins with."""
@@ -142,7 +144,7 @@ class Loop:
         phases.calls = calls[-1:] if of_forwards else []
         cost, counted = phases.cost(inside), any(phase.counted for phase in inside)
         if not counted:
-            self._watched, self._spent_s = self._watched + 1, self._spent_s + phases.hooks.spent_s - spent_s
+            self._spent.append(phases.hooks.spent_s - spent_s)
         if not of_forwards:
             self._publish(None if counted else cost, 1)
         nodes = self._reached[1] - number

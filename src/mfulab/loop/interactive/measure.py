@@ -4,7 +4,6 @@ import functools
 import gc
 import json
 import math
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -188,7 +187,7 @@ class Measurement:
         """Begins to watch anew once nothing is being counted: what the counter slowed is in no reading."""
         if self._settled or self._phases.counting:
             return
-        self._settled, began = True, time.perf_counter()
+        self._settled = True
         gc.collect()  # what counting imported and made would else be collected in a timed step
         self._clock.synchronise()
         if self._phases.done:
@@ -197,7 +196,6 @@ class Measurement:
         if self._trace_path:
             self._trace = BlockTrace(self.device, Path(self._trace_path))
             self._trace.start()
-        self._phases.hooks.spent_s -= time.perf_counter() - began  # once, and not in each step with hooks on
 
     def _publish(self, cost: Cost | None, steps: int) -> None:
         self._published.note_steps(cost, self._dtype, steps)

@@ -157,10 +157,11 @@ def steady(steps: Sequence[Step], watch_s: float) -> Sequence[Step]:
     return whole or [step for step in steps if not step.counted] or steps
 
 
-def measuring_percent(steps: Sequence[Step], watch_s: float, tick_s: float) -> float:
-    """Share of the host's time in these steps that went to measuring: hooks where they were on, else the mark alone."""
-    spent = sum(watch_s if step.watched else tick_s for step in steps)
-    return 100 * spent / (sum(step.seconds for step in steps) or 1.0)
+def measuring_percent(steps: Sequence[Step], watch_s: float, tick_s: float) -> float | None:
+    """Share of the host's time in these steps that went to measuring: hooks where they were on, else the mark alone;
+    None for steps under the counter, which hides it."""
+    spent = sum(min(watch_s, step.seconds) if step.watched else tick_s for step in steps)
+    return None if steps[0].counted else 100 * spent / (sum(step.seconds for step in steps) or 1.0)
 
 
 def left_out(steps: Sequence[Step], chosen: Sequence[Step]) -> dict[str, Any]:
@@ -171,11 +172,11 @@ def left_out(steps: Sequence[Step], chosen: Sequence[Step]) -> dict[str, Any]:
     slow = [place for place, step in enumerate(steps, 1) if id(step) in kept and step.seconds > SLOW * middle]
     return {
         "counted_steps": sum(step.counted for step in steps),
-        "only_counted": all(step.counted for step in steps),
+        "only_counted": len(steps) if all(step.counted for step in steps) else 0,
         "compiled_steps": len(compiled),
         "compiled_places": _places(compiled),
         "slow_places": _places(slow) if abs(mean - middle) > MEAN_APART * middle else None,
-        "watched_steps": len(steps) - len(chosen) - sum(step.counted or step.compiled for step in steps),
+        "watched_steps": sum(not (step.counted or step.compiled or id(step) in kept) for step in steps),
         "mean_of_all_s": sum(step.seconds for step in steps) / len(steps),
     }
 

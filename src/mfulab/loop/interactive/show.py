@@ -21,7 +21,7 @@ MEAN_APART = 0.02
 # A mean of all steps this much beside that of those that are timed is shown too.
 ALL_APART = 0.05
 # Flags that say that something else was measured too.
-DISTURBING = frozenset({"other_processes", "beside", "held_back", "measuring", "stolen"})
+DISTURBING = {"other_processes", "beside", "held_back", "measuring", "measuring_briefly", "only_counted", "stolen"}
 # What MFU is divided by, as the catalogues name it.
 WORDS = ("of_spec", "of_max_clock", "of_actual_clock", "of_measured")
 
@@ -96,8 +96,6 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
     ]
     # What makes a row no measure of its own device: others' load, throttling, too few steps, a slow ceiling.
     disturbed, steps = [sentence for disturbing, sentence in said if disturbing], values.get("steps") or 0
-    if values.get("only_counted"):
-        disturbed.append(text("only_counted"))
     if steps < FEWEST_WINDOWS and not values.get("windows"):
         disturbed.append(text("few_steps", count=steps))
     if values.get("ceiling_other_processes_percent") is not None:

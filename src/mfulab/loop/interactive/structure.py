@@ -5,6 +5,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ CHEAP = frozenset(
 )
 
 
+_GUARD = "not G['__import_torch_dot_nn_dot_modules_dot_module']._global_forward_pre_hooks"
 Spans = Sequence[tuple[int, int]]
 
 
@@ -160,14 +162,23 @@ def nodes_of(outputs: Any) -> Iterator[Any]:
 
 
 def holds_compiled(outputs: Any) -> bool:
-    """True if compiled code made a node of the graph of a backward pass."""
-    return any(node.name().startswith("CompiledFunction") for node in nodes_of(outputs))
+    """True if compiled code, or a higher-order operator, made a node of the graph of a backward pass."""
+    return any(node.name().endswith(("CompiledFunctionBackward", "AutogradOpBackward")) for node in nodes_of(outputs))
 
 
 def graphs_compiled() -> int:
     """Number of graphs that torch.compile has made in this process; looking imports nothing."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else dynamo.counters["stats"].get("unique_graphs", 0)
+
+
+def hooks_are_guarded_against() -> bool:
+    """True if code is compiled anew where all modules have a hook: of `super().__call__`, by torch 2.14 and later."""
+    with suppress(Exception):  # no other torch has what this one keeps of compiled code
+        entries_of = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
+        codes = (code for each in sys.modules["torch._dynamo.convert_frame"].input_codes.seen if (code := each()))
+        return any(_GUARD in str(entry.guard_manager) for code in codes for entry in entries_of(code))
+    return False
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
@@ -198,7 +209,7 @@ class GraphsSeen:
 
     def __init__(self) -> None:
         self._made: dict[tuple[Any, ...], int] = {}
-        self._of_operators: set[Any] = set()
+        self._compiled: dict[Any, bool] = {}
 
     def made(self, entry: Any, inside: Inside, nodes: int, outputs: Any, begin: int, spans: Spans) -> int:
         """Hash of the part of a graph that costs FLOPs and that no model's forward made: looked through once for as
@@ -210,9 +221,6 @@ class GraphsSeen:
 
     def holds_compiled(self, graph: Any, outputs: Any) -> bool:
         """Says whether compiled code made a part of a graph, which `graph` stands for."""
-        if not graphs_compiled() or graph in self._of_operators:
-            return False
-        if holds_compiled(outputs):
-            return True
-        self._of_operators.add(graph)
-        return False
+        if graph not in self._compiled:
+            self._compiled[graph] = holds_compiled(outputs)
+        return self._compiled[graph]

@@ -256,7 +256,7 @@ def _repeated(
     timer = DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
     timed = interleave(contestants, timer, _budget(bench), refresh, instruments.probe, instruments.best)
     row.probes = packed(timed.states, torch.get_num_threads())
-    row.disturbed_windows = len({one.round for one in timed.repetitions if one.disturbed})
+    row.disturbed_windows = len({repetition.round for repetition in timed.repetitions if repetition.disturbed})
     row.repeated_windows = timed.repeated
     return timed.repetitions
 
@@ -274,19 +274,19 @@ def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
 
 def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str) -> None:
     hot, cold = summarise(repetitions, kernel, "hot"), summarise(repetitions, kernel, "cold")
+    own = [repetition for repetition in repetitions if repetition.implementation == kernel]
     on_cpu = row.threads is not None
     row.time_s = hot.low_s if on_cpu else hot.median_s
     row.median_time_s = row.hot_time_s = hot.median_s
     row.hot_iqr_s, row.cold_time_s, row.cold_iqr_s = hot.iqr_s, cold.median_s, cold.iqr_s
     row.repetitions = hot.count
     if not on_cpu:
-        mine = [one for one in repetitions if (one.implementation, one.temperature) == (kernel, "hot")]
-        row.unheld_repetitions = sum(not one.held for one in mine)
+        row.unheld_repetitions = sum(repetition.temperature == "hot" and not repetition.held for repetition in own)
     if row.reference_name is not None:
         beside = summarise(repetitions, _beside(row), "hot")
         row.reference_time_s = beside.low_s if on_cpu else beside.median_s
         row.reference_cold_time_s = summarise(repetitions, _beside(row), "cold").median_s
-    clocks = [one.clock_mhz for one in repetitions if one.implementation == kernel and one.clock_mhz is not None]
+    clocks = [repetition.clock_mhz for repetition in own if repetition.clock_mhz is not None]
     row.clock_mhz = statistics.fmean(clocks) if clocks else None
 
 

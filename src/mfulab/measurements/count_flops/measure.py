@@ -27,7 +27,7 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     formulas.csv, the field's formulas. Raises ModelError, or CountError where a pass fails."""
     counted = count_model(config.model, config.batch_size, config.sequence_length)
     row = _row(config, counted)
-    intensities = {each: _intensities(counted.count.operations, each) for each in ("forward", "backward")}
+    intensities = {name: _intensities(counted.count.operations, name) for name in ("forward", "backward")}
     _add_inference(row, config, intensities)
     with contextlib.suppress(UnsupportedError):  # of a model without blocks to recompute
         again = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True).count
@@ -149,6 +149,6 @@ def _operator_rows(operations: Operations) -> list[dict[str, Any]]:
         total = operations.sum(direction, operator=operator)
         counts = {name: getattr(total, name) for name in COUNTS}
         size = BYTES * (total.elements + total.other_elements)
-        known = {"bytes": size, "counted": operator not in operations.uncounted}
-        rows.append({"operator": operator, "pass": direction, **counts, **known})
+        columns = {"bytes": size, "counted": operator not in operations.uncounted}
+        rows.append({"operator": operator, "pass": direction, **counts, **columns})
     return sorted(rows, key=lambda row: (-row["flops"], -row["other_flops"]))

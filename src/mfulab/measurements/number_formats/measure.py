@@ -27,22 +27,9 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     form = rounding.ROUNDED[name]
     length = min(config.sum_length, int(rounding.largest(form)))
     values = rounding.terms(form, length, config.seed)
-    exact = rounding.exact_sum(values)
-    ascending = values.sort(dim=1).values
     squared, factored = rounding.difference_of_squares(form, config.seed)
     scattered = modes.across_binades(form, SCATTERED, config.seed)
     from_left, from_right = modes.tenths(form)
-    sums = {
-        "naive": rounding.naive_sum(form, values),
-        "ascending": rounding.naive_sum(form, ascending),
-        "descending": rounding.naive_sum(form, ascending.flip(1)),
-        "pairwise": rounding.pairwise_sum(form, values),
-        "kahan": rounding.kahan_sum(form, values),
-        "neumaier": modes.neumaier_sum(form, values),
-        **modes.sums(form, values, modes.MODES[1:]),  # nearest_even is naive
-    }
-    steps = form.round(torch.linspace(-8, 8, 129, dtype=torch.float64))
-    stable = modes.sigmoid(form, steps, stable=True)
     row = NumberFormatsRow.of(
         config,
         bits=form.bits,
@@ -50,13 +37,13 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
         tenths_add_up=form.of(form.of(0.1) + form.of(0.2)) == form.of(0.3),
         last_counted=rounding.last_counted(form),
         sum_length=length,
-        **{f"{name}_sum_error": _error(total, exact) for name, total in sums.items()},
+        **_sum_errors(form, values),
         not_associative_percent=modes.not_associative_percent(form, values),
         tenths_from_left=from_left,
         tenths_from_right=from_right,
         round_trip_digits=modes.round_trip_digits(form, scattered),
         sigmoid_fails_at=modes.sigmoid_fails_at(form),
-        stable_sigmoid_error=float(((stable - torch.sigmoid(steps)).abs() / torch.sigmoid(steps)).max()),
+        stable_sigmoid_error=_stable_sigmoid_error(form),
         **modes.tolerances(form, scattered),
         gradient_difference_error=modes.difference_error(form, form.round(torch.linspace(-4, 4, 9).double())),
         gradcheck_passes=modes.gradcheck_passes(form),
@@ -69,11 +56,32 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     return Measured(row)
 
 
+def _sum_errors(form: rounding.NumberFormat, values: torch.Tensor) -> dict[str, float | None]:
+    exact, ascending = rounding.exact_sum(values), values.sort(dim=1).values
+    sums = {
+        "naive": rounding.naive_sum(form, values),
+        "ascending": rounding.naive_sum(form, ascending),
+        "descending": rounding.naive_sum(form, ascending.flip(1)),
+        "pairwise": rounding.pairwise_sum(form, values),
+        "kahan": rounding.kahan_sum(form, values),
+        "neumaier": modes.neumaier_sum(form, values),
+        **modes.sums(form, values, modes.MODES[1:]),  # nearest_even is naive
+    }
+    return {f"{name}_sum_error": _error(total, exact) for name, total in sums.items()}
+
+
+def _stable_sigmoid_error(form: rounding.NumberFormat) -> float:
+    """Largest relative error of the stable sigmoid between -8 and 8."""
+    steps = form.round(torch.linspace(-8, 8, 129, dtype=torch.float64))
+    exact, stable = torch.sigmoid(steps), modes.sigmoid(form, steps, stable=True)
+    return float(((stable - exact).abs() / exact).max())
+
+
 def _dot_errors(form: rounding.NumberFormat, length: int, seed: int) -> dict[str, float | None]:
     x, y = (rounding.terms(form, length, seed + step) for step in (1, 2))
     exact = rounding.exact_sum(x * y)
     sums = {"own": form, "fp16": rounding.ROUNDED["fp16"], "fp32": rounding.ROUNDED["fp32"]}
-    return {f"dot_error_{name}": _error(rounding.dot(form, each, x, y), exact) for name, each in sums.items()}
+    return {f"dot_error_{name}": _error(rounding.dot(form, kept, x, y), exact) for name, kept in sums.items()}
 
 
 def _error(computed: torch.Tensor, exact: torch.Tensor) -> float | None:

@@ -88,8 +88,8 @@ def not_associative_percent(form: NumberFormat, values: torch.Tensor) -> float:
 
 def tenths(form: NumberFormat) -> tuple[float, float]:
     """(0.1 + 0.2) + 0.3 and 0.1 + (0.2 + 0.3): the same triple, grouped from the left and from the right."""
-    one, two, three = form.of(0.1), form.of(0.2), form.of(0.3)
-    return form.of(form.of(one + two) + three), form.of(one + form.of(two + three))
+    first, second, third = form.of(0.1), form.of(0.2), form.of(0.3)
+    return form.of(form.of(first + second) + third), form.of(first + form.of(second + third))
 
 
 def round_trip_digits(form: NumberFormat, values: torch.Tensor) -> int:
@@ -126,7 +126,7 @@ def special_values(form: NumberFormat) -> dict[str, str]:
     ones, zeros, nothing = "1" * exponent, "0" * exponent, "0" * mantissa
     regular = form.name != "fp8"
     top = f"{'1' * (exponent - 1)}0 {'1' * mantissa}" if regular else f"{ones} {'1' * (mantissa - 1)}0"
-    found = {
+    patterns = {
         "+0": f"0 {zeros} {nothing}",
         "-0": f"1 {zeros} {nothing}",
         "smallest_subnormal": f"0 {zeros} {'0' * (mantissa - 1)}1",
@@ -135,8 +135,8 @@ def special_values(form: NumberFormat) -> dict[str, str]:
         "largest": f"0 {top}",
     }
     if not regular:
-        return found | {"quiet_nan": f"0 {ones} {'1' * mantissa}"}
-    return found | {
+        return patterns | {"quiet_nan": f"0 {ones} {'1' * mantissa}"}
+    return patterns | {
         "+inf": f"0 {ones} {nothing}",
         "-inf": f"1 {ones} {nothing}",
         "quiet_nan": f"0 {ones} 1{'0' * (mantissa - 1)}",
@@ -201,7 +201,7 @@ def gradcheck_passes(form: NumberFormat) -> bool | None:
 def difference_error(form: NumberFormat, x: torch.Tensor) -> float:
     """Median relative error of (σ(x + h) − σ(x − h)) / 2h with gradcheck's h, each operation rounded."""
     step = form.of(DIFFERENCE)
-    high, low = (sigmoid(form, form.round(x + each), stable=True) for each in (step, -step))
+    high, low = (sigmoid(form, form.round(x + shift), stable=True) for shift in (step, -step))
     exact = torch.sigmoid(x) * torch.sigmoid(-x)
     rise = form.round(high - low)
     slope = form.round(rise / form.of(2 * step)) if step else torch.zeros_like(rise)

@@ -37,16 +37,16 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
         walk = (device_walk if is_gpu(device) else host_walk)(config.pattern, size, config.seed)
     if is_gpu(device):  # L1 shares its memory with shared memory
         properties = torch.cuda.get_device_properties(device)
-        found = {"L1": properties.shared_memory_per_multiprocessor, "L2": properties.L2_cache_size}
+        levels = {"L1": properties.shared_memory_per_multiprocessor, "L2": properties.L2_cache_size}
     else:
-        found = caches()
+        levels = caches()
     times, clock = _times(walk, device)
-    level = config.pattern if config.pattern in ("host", *FILES) else level_of(size, found)
+    level = config.pattern if config.pattern in ("host", *FILES) else level_of(size, levels)
     row = MemoryRow.of(
         config,
         working_set_bytes=size,
         level=level,
-        caches=json.dumps(found),
+        caches=json.dumps(levels),
         accesses=walk.accesses,
         clock_mhz=clock,
         repetitions=len(times),
@@ -68,9 +68,9 @@ def rates(walk: Walk, times: list[float], clock_mhz: float | None) -> dict[str, 
     }
 
 
-def level_of(size: int, found: dict[str, int]) -> str:
+def level_of(size: int, levels: dict[str, int]) -> str:
     """The smallest cache that holds `size` bytes, or memory."""
-    fitting = {name: held for name, held in found.items() if size <= held}
+    fitting = {name: held for name, held in levels.items() if size <= held}
     return min(fitting, key=fitting.__getitem__) if fitting else MEMORY
 
 

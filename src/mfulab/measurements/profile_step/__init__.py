@@ -36,9 +36,9 @@ class ProfileStepConfig(ModelStepConfig):
             return
         if not Path(named).is_file():
             yield f"workload.loader_file={named}: no such file"
-        each, found = self.model.sample_bytes(self.sequence_length), Path(named).stat().st_size
-        if found < each:
-            yield f"workload.loader_file={named}: {found} bytes, and one sample takes {each}"
+        sample_bytes, file_bytes = self.model.sample_bytes(self.sequence_length), Path(named).stat().st_size
+        if file_bytes < sample_bytes:
+            yield f"workload.loader_file={named}: {file_bytes} bytes, and one sample takes {sample_bytes}"
 
 
 class ProfileRow(TimedRow):

@@ -15,7 +15,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
 from mfulab.core.groups import PrecisionConfig
-from mfulab.device import allocator, identity, synchronise, vendors
+from mfulab.device import allocator, synchronise
 from mfulab.device.samplers.reading import Readings
 from mfulab.flops.experts import RoutedTokens
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
@@ -254,8 +254,8 @@ def exact_output(run: Run) -> None:
     torch.manual_seed(config.seed)
     model, batch = steps.make_model(config, run.device)
     with torch.no_grad():
-        if callable(known := getattr(model, "exact", None)):
-            exact = known(batch.inputs)
+        if callable(exact_of := getattr(model, "exact", None)):
+            exact = exact_of(batch.inputs)
         else:
             exact = first_tensor(copy.deepcopy(model).eval().double()(batch.inputs.double()))
     weights = [weight for weight in model.parameters() if weight.ndim > 1]
@@ -272,10 +272,6 @@ PASSES = (phases, memory, traffic, no_trace, trace, loss, allocator_states, reco
 
 
 def require(config: ProfileStepConfig) -> None:
-    """Raises UnsupportedError for a pass that this execution or device cannot have, before anything is timed."""
+    """Raises UnsupportedError for a pass that this execution cannot have, before anything is timed."""
     if config.profile.varied_batches and config.execution.mode not in ("eager", "compile"):
         raise UnsupportedError(f"profile.varied_batches: execution={config.execution.name}: neither eager nor compile")
-    kind = identity.resolve(config.device.type)
-    formats = next((vendor.FORMATS for vendor in vendors.of_kind(kind)), ())
-    if formats and "fp64" not in formats and (config.profile.exact or config.profile.losses):
-        raise UnsupportedError(f"profile.exact and profile.losses: torch.{kind} has no float64 to compare with")

@@ -10,7 +10,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
 from mfulab.device import allocator, identity
-from mfulab.device.compute import agreed, is_first_rank, prepare, use_precision
+from mfulab.device.compute import agreed, is_first_rank, prepare, require_float64, use_precision
 from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.selection import set_readings
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
@@ -39,7 +39,7 @@ def measure_step(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Ana
 
 
 def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
-    device, effective = _prepare(config)
+    device, effective, pace = _prepare(config)
     with Instruments(device, folder) as instruments:
         _ = instruments.probe, instruments.memory  # whose memory is not the model's
         began = time.perf_counter()
@@ -47,28 +47,30 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
         ready = time.perf_counter()
         if config.workload.mode == "decoding":
             instruments.memory.forget()  # filling the cache is not the step
-        pace = pace_for(device.type, config.timing)
-        if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
-            pace = replace(pace, patience_s=0.0, precision=None)
         seen = _observe(config, step, pace, instruments)
-    row = _row(config, effective, step, ready - began, seen, instruments)
+    samples, row = _samples(config, seen), _row(config, effective, step, ready - began, seen, instruments)
     row.measured_s = time.perf_counter() - ready
     run = Run(config, instruments, row, step, pace, seen, dict(seen.readings))
-    for each in PASSES:
-        if each.applies(run):
-            each.fill(run)
+    for each_pass in PASSES:
+        if each_pass.applies(run):
+            each_pass.fill(run)
     set_readings(row, run.readings, seen.steps)
-    return Measured(row, _samples(config, seen)), run.analysis
+    return Measured(row, samples), run.analysis
 
 
-def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str]:
-    """Sets the device, its threads and switches; gives it with the number format in which matmuls will compute."""
+def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str, Pace]:
+    """Sets the device, its threads and switches; gives it, the number format in which matmuls compute, and the pace."""
     require(config)
     frameworks.load(config.execution.mode)
     device, _ = prepare(config.device, settled=False)
+    if config.profile.exact or config.profile.losses:
+        require_float64(device, "profile.exact and profile.losses")
     effective = use_precision(config.precision, device)
     torch.manual_seed(config.seed)
-    return device, "int8" if config.execution.multiplies_integers else effective
+    pace = pace_for(device.type, config.timing)
+    if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
+        pace = replace(pace, patience_s=0.0, precision=None)
+    return device, "int8" if config.execution.multiplies_integers else effective, pace
 
 
 def _observe(config: ProfileStepConfig, step: Step, pace: Pace, instruments: Instruments) -> Observation:

@@ -46,11 +46,11 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     else:
         threads = parallel.threads_per_rank(job, wanted)
         devices = job.processes if wanted.threads else job.processes * threads / parallel.usable_cores()
-    each = config.model_copy(update={"device": wanted.model_copy(update={"threads": threads or wanted.threads})})
+    rank_config = config.model_copy(update={"device": wanted.model_copy(update={"threads": threads or wanted.threads})})
     place = folder / "ranks"  # beside the row: the nodes of a cluster share its folder, and no other
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    write_text(place / CONFIG, each.model_dump_json(by_alias=True))
+    write_text(place / CONFIG, rank_config.model_dump_json(by_alias=True))
     try:
         (_over_nodes if job.nodes > 1 else _on_this_machine)(job, place)
         ranks = [read_json(place / str(rank) / REPORT) for rank in range(job.processes)]
@@ -129,8 +129,8 @@ def _communication(analysis: Analysis | None) -> dict[str, Any]:
 
 def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
     """CPU time of others than the job's ranks on one machine, percent of its CPUs; None where it is not known."""
-    known = [(row.system_utilization_percent, row.other_processes_percent) for row in rows]
-    pairs = [(system, others) for system, others in known if system is not None and others is not None]
+    loads = [(row.system_utilization_percent, row.other_processes_percent) for row in rows]
+    pairs = [(system, others) for system, others in loads if system is not None and others is not None]
     if not pairs or len(pairs) < len(rows):
         return None
     own = sum(system - others for system, others in pairs)
@@ -140,7 +140,7 @@ def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
 def energy_of_job(job: ProfileRow, metered: Iterable[ProfileRow]) -> None:
     """Writes sums of energy and power over a job's meters into its row; one that did not answer empties them."""
     meters = list(metered)
-    sources, reasons = (json.loads(each or "{}") for each in (job.sources, job.reasons))
+    sources, reasons = (json.loads(cell or "{}") for cell in (job.sources, job.reasons))
     for name in ("energy_j", "power_w"):
         values = [getattr(row, name) for row in meters]
         if None in values:
@@ -156,7 +156,7 @@ def energy_of_job(job: ProfileRow, metered: Iterable[ProfileRow]) -> None:
 
 def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
     """Rank 0's row, with the time of the slowest rank, the memory of the largest, and what each waited for."""
-    rows = [ProfileRow.model_validate(each["row"]) for each in ranks]
+    rows = [ProfileRow.model_validate(report["row"]) for report in ranks]
     job = rows[0].model_copy()
     slowest = max(rows, key=lambda row: row.time_s or 0)
     for name in ("time_s", "median_time_s", "time_p5_s", "time_p95_s"):
@@ -165,23 +165,23 @@ def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
     if nodes == 1:
         job.other_processes_percent = others_of_job(rows)
     job.memory_bytes = max((row.memory_bytes for row in rows if row.memory_bytes is not None), default=None)
-    energy_of_job(job, {each["meter"]: row for each, row in zip(ranks, rows, strict=True)}.values())
-    waited = waits({rank: each["collectives"] for rank, each in enumerate(ranks)}) if ranks[0]["steps"] else {}
+    energy_of_job(job, {report["meter"]: row for report, row in zip(ranks, rows, strict=True)}.values())
+    waited = waits({rank: report["collectives"] for rank, report in enumerate(ranks)}) if ranks[0]["steps"] else {}
     each_rank = []
-    for rank, (each, row) in enumerate(zip(ranks, rows, strict=True)):
-        one: dict[str, Any] = {"rank": rank, "time_ms": 1e3 * (row.time_s or 0), "memory_bytes": row.memory_bytes}
+    for rank, (report, row) in enumerate(zip(ranks, rows, strict=True)):
+        rank_row: dict[str, Any] = {"rank": rank, "time_ms": 1e3 * (row.time_s or 0), "memory_bytes": row.memory_bytes}
         if waited:
             transfer, waiting = waited[rank]
-            spent = {"communication": each["communication"], "exposed": each["exposed"]}
+            spent = {"communication": report["communication"], "exposed": report["exposed"]}
             spent |= {"transfer": transfer, "waiting": waiting}
-            one |= {f"{name}_ms": ns / 1e6 / each["steps"] for name, ns in spent.items()}
-        each_rank.append(one)
+            rank_row |= {f"{name}_ms": ns / 1e6 / report["steps"] for name, ns in spent.items()}
+        each_rank.append(rank_row)
     job.ranks = json.dumps(each_rank)
     if waited:
         job.slowest_rank = min(waited, key=lambda rank: waited[rank][1])
         last = max(waited, key=lambda rank: waited[rank][1])
         job.transfer_percent, job.waiting_percent = (100 * ns / ranks[last]["length"] for ns in waited[last])
-        job.exposed_communication_ms = max(one["exposed_ms"] for one in each_rank)
+        job.exposed_communication_ms = max(rank_row["exposed_ms"] for rank_row in each_rank)
     return job
 
 

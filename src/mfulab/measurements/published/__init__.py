@@ -28,7 +28,7 @@ class PublishedConfig(StepConfig):
     def _knows_its_file(self) -> "PublishedConfig":
         path = PUBLISHED / f"{self.published}.csv"
         if not path.exists():
-            choices = ", ".join(sorted(each.stem for each in PUBLISHED.glob("*.csv")))
+            choices = ", ".join(sorted(file.stem for file in PUBLISHED.glob("*.csv")))
             raise ValueError(f"published={self.published}: unknown. Choices: {choices or f'none in {PUBLISHED}/'}")
         self.digest = self.digest or hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         return self

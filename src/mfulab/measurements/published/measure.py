@@ -27,8 +27,8 @@ def measure(config: PublishedConfig, folder: Path) -> Measured:
     with (PUBLISHED / f"{config.published}.csv").open(newline="", encoding="utf-8") as file:
         lines = [{key: value or None for key, value in line.items()} for line in csv.DictReader(file)]
     rows = [_row(config.published, line) for line in lines]
-    known = sum(row.mfu_percent is not None for row in rows)
-    summary = PublishedRow(published=config.published, message=f"MFU of {known} of {len(rows)} runs")
+    count = sum(row.mfu_percent is not None for row in rows)
+    summary = PublishedRow(published=config.published, message=f"MFU of {count} of {len(rows)} runs")
     return Measured(summary, [row.model_dump(exclude={"hardware", "run"}) for row in rows])
 
 
@@ -93,7 +93,7 @@ def _add_mfu(row: PublishedRow) -> None:
     rate, device = row.tflop_s_per_device or 0.0, row.accelerator or ""
     peaks = {name: peak(device, name).spec for name in TRAINED_IN}
     peaks["bf16"] = peaks["bf16"] or peak(device, "fp16").spec  # the same on all devices that have both
-    shares = {name: of_peak(TERA * rate, 1.0, found) or 0.0 for name, found in peaks.items() if found}
+    shares = {name: of_peak(TERA * rate, 1.0, peak) or 0.0 for name, peak in peaks.items() if peak}
     row.mfu_bf16_percent, row.mfu_fp8_percent, row.mfu_fp4_percent = (shares.get(name) for name in TRAINED_IN)
     if TRAINED_IN[0] in shares:  # where its peak is not known, nothing can be said of the faster ones
         row.slowest_format = next((name for name, share in shares.items() if share <= 100), None)

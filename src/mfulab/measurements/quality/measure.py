@@ -44,18 +44,13 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
     trained, held_out = digits(device)
     samples, courses = [], []
     for seed in range(config.seed, config.seed + config.trainings):
-        torch.manual_seed(seed)
-        whole = small_digits().to(device)
-        courses.append(train(whole, trained, seed, held_out=held_out))
-        cheaper = make_cheaper(config.compression, whole, trained, seed)
-        seen = Batch(held_out.inputs.to(next(cheaper.parameters()).dtype), held_out.targets)
-        accuracies = {"whole": accuracy_percent(whole, held_out), "cheaper": accuracy_percent(cheaper, seen)}
-        losses = {"whole_loss": courses[-1][-1], "cheaper_loss": validation_loss(cheaper, seen)}
-        samples.append({"training": seed, **{f"{name}_percent": each for name, each in accuracies.items()}, **losses})
+        whole, cheaper, course, sample = _train_both(config.compression, seed, trained, held_out)
+        courses.append(course)
+        samples.append(sample)
     of_whole, of_cheaper = ([sample[f"{name}_percent"] for sample in samples] for name in ("whole", "cheaper"))
     changes = [after - before for before, after in zip(of_whole, of_cheaper, strict=True)]
     torch.set_num_threads(threads)
-    whole_times, times = _times(whole, held_out.inputs[:BATCH_SIZE], cheaper, seen.inputs[:BATCH_SIZE])
+    whole_times, times = _times(whole, cheaper, held_out.inputs[:BATCH_SIZE])
     ratios = [100 * after / before for before, after in zip(whole_times, times, strict=True)]
     low, high = median_interval(ratios) or (None, None)
     row = QualityRow.of(
@@ -83,6 +78,25 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
         measured_s=ROUNDS * 2 * WINDOW_S,
     )
     return Measured(row, samples)
+
+
+def _train_both(
+    way: Compression, seed: int, trained: Batch, held_out: Batch
+) -> tuple[nn.Module, nn.Module, list[float], dict[str, float]]:
+    """The whole model, the cheaper one, the whole one's loss after each epoch, and what both reach in the end."""
+    torch.manual_seed(seed)
+    whole = small_digits().to(trained.inputs.device)
+    course = train(whole, trained, seed, held_out=held_out)
+    cheaper = make_cheaper(way, whole, trained, seed)
+    batch = Batch(held_out.inputs.to(next(cheaper.parameters()).dtype), held_out.targets)
+    sample = {
+        "training": seed,
+        "whole_percent": accuracy_percent(whole, held_out),
+        "cheaper_percent": accuracy_percent(cheaper, batch),
+        "whole_loss": course[-1],
+        "cheaper_loss": validation_loss(cheaper, batch),
+    }
+    return whole, cheaper, course, sample
 
 
 def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) -> nn.Module:
@@ -115,10 +129,11 @@ def _flops(model: nn.Module) -> int:
     return counted.operations.sum("forward").flops
 
 
-def _times(whole: nn.Module, inputs: torch.Tensor, cheaper: nn.Module, seen: torch.Tensor) -> list[list[float]]:
+def _times(whole: nn.Module, cheaper: nn.Module, inputs: torch.Tensor) -> list[list[float]]:
     """Seconds of a pass of both models, round by round in turn, so that what disturbs one disturbs the other."""
     timer = DeviceTimer(inputs.device) if inputs.is_cuda else HostTimer(cpu().last_level_cache_bytes)
-    calls = [lambda: whole(inputs), lambda: cheaper(seen)]
+    converted = inputs.to(next(cheaper.parameters()).dtype)
+    calls = [lambda: whole(inputs), lambda: cheaper(converted)]
     times: list[list[float]] = [[], []]
     with torch.inference_mode():
         counts = [max(1, round(WINDOW_S / min(timer.time(call, 3).time_s for _ in range(3)))) for call in calls]

@@ -19,13 +19,13 @@ PRODUCT_COLUMNS = (
 def measure(config: ReadTraceConfig, folder: Path) -> Measured:
     """The row of one run of consecutive steps; leaves kernels.csv and products.csv in `folder`. Raises TraceError."""
     path = Path(config.trace.path)
-    found = read_file(path, steps=config.trace_steps, peaks=config.trace_peaks, label=config.trace.name)
+    windows = read_file(path, steps=config.trace_steps, peaks=config.trace_peaks, label=config.trace.name)
     wanted = config.trace_range or 0
-    if wanted >= len(found):
-        raise TraceError(f"{path}: trace_range={wanted}: it holds {len(found)} (runs of consecutive steps × devices)")
-    read = found[wanted]
-    if len(found) > 1:
-        others = {"one_of_several": {"count": len(found), "last": len(found) - 1}}
+    if wanted >= len(windows):
+        raise TraceError(f"{path}: trace_range={wanted}: it holds {len(windows)} (runs of consecutive steps × devices)")
+    read = windows[wanted]
+    if len(windows) > 1:
+        others = {"one_of_several": {"count": len(windows), "last": len(windows) - 1}}
         read.row.notes = json.dumps(json.loads(read.row.notes or "{}") | others)
     if read.analysis is not None:
         write_csv(folder / "kernels.csv", read.analysis.kernels, KERNEL_COLUMNS)

@@ -57,7 +57,7 @@ def read_file(
         if captures:  # as many processes, or the first of those
             held = [captures[min(number, len(captures) - 1)] for number in range(len(traces))]
             traces = [graphs.joined(*both) for both in zip(traces, held, strict=True)]
-        return [one for trace in traces for one in _rows(trace, steps, label, peaks)]
+        return [row for trace in traces for row in _rows(trace, steps, label, peaks)]
     except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
         why = f"{type(error).__name__}: {str(error)[:120]}"
         raise TraceError(f"{path}: damaged, or of a kind that is not known here ({why})") from error
@@ -65,7 +65,7 @@ def read_file(
 
 def _rows(trace: Trace, steps: int | None, label: str, peaks: Mapping[str, float] | None) -> list[Read]:
     attribution, spans = attribute(trace), Spans(trace)
-    found = []
+    rows = []
     for window in windows(trace, steps):
         for device in [*sorted(devices(trace, window))] or (None,):
             analysis = analyse(trace, window, attribution, device)
@@ -73,8 +73,8 @@ def _rows(trace: Trace, steps: int | None, label: str, peaks: Mapping[str, float
             row.modules = column_of(by_module(trace, attribution, window, spans, analysis.device))
             if isinstance(analysis.told, DeviceTime):
                 row.timeline = timeline.short(analysis.told)
-            found.append(Read(row, analysis))
-    return found
+            rows.append(Read(row, analysis))
+    return rows
 
 
 def failed(path: Path, error: Exception) -> Read:
@@ -85,15 +85,15 @@ def failed(path: Path, error: Exception) -> Read:
 
 def files(given: Iterable[str]) -> list[Path]:
     """Paths, folders (their traces) and globs as files, each once, in order. Raises TraceError for one of no file."""
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for word in given:
         matches = found_files(word, ENDINGS)
         if not matches:
             raise TraceError(f"{word}: no file is there ({' or '.join(ENDINGS)})")
         if len(matches) > 1:
             matches = [path for path in matches if not _is_copy(path, matches)]
-        found |= dict.fromkeys(matches)
-    return list(found)
+        files |= dict.fromkeys(matches)
+    return list(files)
 
 
 def _is_copy(path: Path, others: Sequence[Path]) -> bool:
@@ -107,14 +107,7 @@ def trace_row(trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[
     """The row of one window. `peaks` are dense peaks by format in TFLOP/s that the user states."""
     window, properties = analysis.window, trace.device_properties(analysis.device)
     major = properties.get("computeMajor")
-    rank, world = trace.distributed("rank"), trace.distributed("world_size")
-    job = None if analysis.device is None else trace.path.name  # of the devices of one process
-    if trace.ranks > 1:
-        job = trace.path.name
-    elif world and world > 1:
-        job = f"{trace.path.parent.name}/{world} ranks"
-    elif rank is None and job is None and (named := _RANK.search(trace.path.name)):
-        rank, job = int(named[1]), f"{trace.path.parent.name}/{_RANK.sub('rank*', trace.path.name, count=1)}"
+    rank, world, job = _place(trace, analysis)
     held = analysis.collectives if job and sum(map(len, analysis.collectives.values())) <= MOST_COLLECTIVES else {}
     row = TraceRow(
         trace=trace.path.name,
@@ -122,7 +115,7 @@ def trace_row(trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[
         device=properties.get("name") or None,
         compute_capability=None if major is None else f"{major}.{properties.get('computeMinor')}",
         units=properties.get("numSms"),
-        rank=analysis.device if rank is None else rank,
+        rank=rank,
         world_size=world,
         device_index=analysis.device,
         mode="training" if analysis.backward else "inference",
@@ -145,7 +138,15 @@ def trace_row(trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[
         products=_products(analysis),
         operators=_operators(analysis),
     )
-    reasons: dict[str, Any] = {name: one.reason for name, one in analysis.readings.items() if one.value is None}
+    _fill(row, analysis)
+    return row
+
+
+def _fill(row: TraceRow, analysis: Analysis) -> None:
+    """Sets what was read and counted in the window, and the reason of each column that stays empty."""
+    reasons: dict[str, Any] = {
+        name: reading.reason for name, reading in analysis.readings.items() if reading.value is None
+    }
     for name in analysis.readings.keys() - reasons.keys():
         setattr(row, name, analysis.readings[name].value)
     if analysis.on_gpu:
@@ -154,15 +155,27 @@ def trace_row(trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[
     if row.device is None:
         reasons["device"] = {"no_device_name" if analysis.on_gpu else "no_cpu_name": {}}
     row.reasons = json.dumps(reasons | {"clock_ms": {"no_clock": {}}}, ensure_ascii=False)
-    return row
+
+
+def _place(trace: Trace, analysis: Analysis) -> tuple[int | None, int | None, str | None]:
+    """Rank of a window, its job's number of ranks, and the job's name, which the rows of its ranks share."""
+    rank, world, name = trace.distributed("rank"), trace.distributed("world_size"), trace.path.name
+    job = None if analysis.device is None else name  # of the devices of one process
+    if trace.ranks > 1:
+        job = name
+    elif world and world > 1:
+        job = f"{trace.path.parent.name}/{world} ranks"
+    elif rank is None and job is None and (named := _RANK.search(name)):
+        rank, job = int(named[1]), f"{trace.path.parent.name}/{_RANK.sub('rank*', name, count=1)}"
+    return analysis.device if rank is None else rank, world, job
 
 
 def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
     steps, uncounted = analysis.window.steps, analysis.uncounted
     lost = sum(time for time, _ in uncounted.values())
-    known = sum(product.time_ns for product in analysis.counted)
+    counted = sum(product.time_ns for product in analysis.counted)
     if lost:
-        row.uncounted_percent = 100 * lost / (lost + known)
+        row.uncounted_percent = 100 * lost / (lost + counted)
         longest, wall = sorted(uncounted.items(), key=lambda item: -item[1][0])[:LISTED], analysis.window.length
         shares = {name: [round(100 * time / wall, 2), {why.key: why.numbers}] for name, (time, why) in longest}
         row.uncounted_operators = json.dumps(shares, ensure_ascii=False)
@@ -188,36 +201,36 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
 
 def _products(analysis: Analysis) -> str | None:
     """JSON: of each shape its format, sides, FLOPs and time of a window, and that time at its fastest call's speed."""
-    shapes, found = defaultdict[Any, list[Product]](list), []
+    shapes, summaries = defaultdict[Any, list[Product]](list), []
     for product in analysis.needed:
         if product.time_ns and product.flops:
             shapes[product.format, product.matmul or (product.name, product.shapes)].append(product)
     for (product_format, _), same in shapes.items():
-        time, flops, calls = (sum(getattr(one, name) for one in same) for name in ("time_ns", "flops", "calls"))
+        time, flops, calls = (sum(getattr(product, name) for product in same) for name in ("time_ns", "flops", "calls"))
         best = min(time, calls * min(product.shortest_ns or product.time_ns for product in same))
-        one = {"format": product_format, "matmul": same[0].matmul, "flops": flops, "time_ns": time, "best_ns": best}
-        found.append(one)
-    longest = sorted(found, key=lambda one: -one["time_ns"])
+        summary = {"format": product_format, "matmul": same[0].matmul, "flops": flops, "time_ns": time, "best_ns": best}
+        summaries.append(summary)
+    longest = sorted(summaries, key=lambda shape: -shape["time_ns"])
     if rest := longest[MOST_SHAPES:]:  # as one, without a shape
-        summed = {name: sum(one[name] for one in rest) for name in ("flops", "time_ns", "best_ns")}
+        summed = {name: sum(shape[name] for shape in rest) for name in ("flops", "time_ns", "best_ns")}
         longest[MOST_SHAPES:] = [{"format": None, "matmul": None, **summed}]
     return json.dumps(longest) if longest else None
 
 
 def _operators(analysis: Analysis) -> str | None:
-    longest = sorted(analysis.operators, key=lambda one: -one.time_ns)
-    found = [{**vars(one), "operator": one.operator[:MOST_LETTERS]} for one in longest[:MOST_SHAPES]]
-    for one in found:
-        one["reason"] = one["reason"] and {one["reason"].key: one["reason"].numbers}
+    longest = sorted(analysis.operators, key=lambda operator: -operator.time_ns)
+    listed = [{**vars(operator), "operator": operator.operator[:MOST_LETTERS]} for operator in longest[:MOST_SHAPES]]
+    for line in listed:
+        line["reason"] = line["reason"] and {line["reason"].key: line["reason"].numbers}
     if rest := longest[MOST_SHAPES:]:
-        found.append({"kind": "rest", "time_ns": sum(one.time_ns for one in rest), "calls": len(rest)})
-    return json.dumps(found, ensure_ascii=False) if found else None
+        listed.append({"kind": "rest", "time_ns": sum(operator.time_ns for operator in rest), "calls": len(rest)})
+    return json.dumps(listed, ensure_ascii=False) if listed else None
 
 
 def _collective_sizes(trace: Trace, analysis: Analysis) -> str | None:
     """JSON: of each kind and size of collective ns of its kernels in the window, in order of their begin."""
-    found = defaultdict[Collective, list[int]](list)
+    nanoseconds = defaultdict[Collective, list[int]](list)
     for begin, end, device, what in sorted(trace.collectives):
         if analysis.window.begin <= begin < analysis.window.end and analysis.device in (None, device):
-            found[what].append(end - begin)
-    return json.dumps([[*what, times] for what, times in found.items()]) if found else None
+            nanoseconds[what].append(end - begin)
+    return json.dumps([[*what, times] for what, times in nanoseconds.items()]) if nanoseconds else None

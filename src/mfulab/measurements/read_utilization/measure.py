@@ -50,8 +50,8 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
     device, _ = prepare(config.device)
     require_cuda(device, f"load={config.load}")
     if effective_precision(config.precision, device) not in PRECISIONS[device.type]:
-        known = ", ".join(PRECISIONS[device.type])
-        raise UnsupportedError(f"precision={config.precision.name}: on {device.type} loads multiply in {known}")
+        choices = ", ".join(PRECISIONS[device.type])
+        raise UnsupportedError(f"precision={config.precision.name}: on {device.type} loads multiply in {choices}")
     allow_tf32(config.precision.tf32)
     units = torch.cuda.get_device_properties(device).multi_processor_count if is_gpu(device) else cores_filled()
     loader = Loader(LOADS[config.load], device, getattr(torch, config.precision.dtype), config.seed)
@@ -93,12 +93,12 @@ def _watched(
     ended = time.monotonic()
     seen = series.polls()
     _wait(lambda: series.polls() >= seen + LEAST_POLLS + 1, 4 * period + 1)
-    known: Readings = {}
-    for each in readings[:-1]:
-        known |= each
+    best: Readings = {}
+    for window in readings[:-1]:
+        best |= window
     absent, unknown = Reading(None, "%", "NVML", reason=NO_GPU), Reading(None, "%", "CPU", reason=NO_CPU)
-    sampled = {column: known.get(name, absent) for column, name in SAMPLED.items()}
-    sampled |= {column: unknown if on_gpu else known[name] for column, name in OF_CPU.items()}
+    sampled = {column: best.get(name, absent) for column, name in SAMPLED.items()}
+    sampled |= {column: unknown if on_gpu else best[name] for column, name in OF_CPU.items()}
     return ran, sampled, began, ended
 
 
@@ -122,11 +122,11 @@ def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
     trace = BlockTrace(device, path)
     trace.start()
     loader.run(TRACED_S)
-    found = trace.stop()
+    analysis = trace.stop()
     path.unlink(missing_ok=True)
     if is_gpu(device):
-        return {"profiler_percent": found["kernel_busy_percent"]}
-    parts = [found[name] for name in ("matmul_percent", "other_operators_percent")]
+        return {"profiler_percent": analysis["kernel_busy_percent"]}
+    parts = [analysis[name] for name in ("matmul_percent", "other_operators_percent")]
     values = [part.value for part in parts if part.value is not None]
     # A trace without any operator is one of a load that calls none: torch.profiler sees nothing of it.
     return {"profiler_percent": Reading(sum(values), "%", "torch.profiler, operators ÷ time", TRACED_S)}
@@ -148,15 +148,15 @@ def polled(lines: Sequence[Line], began: float, ended: float, period: float, tic
     inner: dict[str, float | None] = dict.fromkeys(("during", "polled_mean", "polled_low", "polled_high"))
     if inside:
         values = [value for _, value in inside]
-        inner["during"] = min(inside, key=lambda each: abs(each[0] - (began + ended) / 2))[1]
+        inner["during"] = min(inside, key=lambda sample: abs(sample[0] - (began + ended) / 2))[1]
         inner |= {"polled_mean": statistics.fmean(values), "polled_low": min(values), "polled_high": max(values)}
     why_outer = "no reading fell there"
     why_inner = f"no period of {period:g} s lies inside the loop of {ended - began:.2g} s"
     if period < tick:
         why_outer = why_inner = f"the period of {period:g} s is shorter than the counter's own, {tick:g} s"
     readings = {"polls": Reading(len(inside), "", source)}
-    for found, why in ((outer, why_outer), (inner, why_inner)):
-        for name, value in found.items():
+    for values_by_column, why in ((outer, why_outer), (inner, why_inner)):
+        for name, value in values_by_column.items():
             readings[f"{name}_percent"] = Reading(value, "%", source, reason=why if value is None else "")
     return readings
 

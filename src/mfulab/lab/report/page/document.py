@@ -21,6 +21,7 @@ from mfulab.lab.report import figures, frames, trust
 from mfulab.lab.report.drawing import fonts, style, vector
 from mfulab.lab.report.drawing import runs as marks
 from mfulab.lab.report.figures import headroom as headroom_figure
+from mfulab.lab.report.figures import mfu_versus_utilization
 from mfulab.lab.report.page import payload, why
 from mfulab.lab.runtime.forked import drawing_cores, in_processes
 from mfulab.lab.tables import compare
@@ -29,7 +30,7 @@ from mfulab.measurements.registry import TABLES
 from mfulab.mfu import headroom, ladder
 
 FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
-SCRIPTS = ("report.js", "figures.js", "table.js", "run.js")  # one script of the page, in this order
+SCRIPTS = ("report.js", "figures.js", "axes.js", "table.js", "run.js")  # one script of the page, in this order
 MISSING = 12  # runs still to come that are named
 COMPARED = 200  # lines of a comparison; the file has all
 SAID = ("window_source", "notes")  # keys and numbers of traces, beside the verdict's
@@ -50,7 +51,7 @@ WORDS = (
 )
 # Words of the tables of a trace's operators and modules, and of its time.
 ROOFLINE = (
-    *("operators", "operator", "shapes", "bound", "ms", "best", "headroom"),
+    *("operators", "operator", "shapes", "bound", "ms", "best", "headroom", "over_commits", "measured_at", "commit"),
     *("modules", "module", "calls", "share", "gflop", "mfu"),
     *("uncounted", "graph", "communication", "copies", "input_wait", "idle"),
     *("compute", "memory", "launch", "doubtful", "synchronisation", "starved", "queued", "unlinked"),
@@ -77,6 +78,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     sections = _sections(tables, drawn, text, problems, glyphs)
     shown = [figure for section in sections for figure in section["figures"]]
     names = {figure["name"] for figure in shown}
+    charted = mfu_versus_utilization.rows(tables)
+    lowest = None if charted.empty else mfu_versus_utilization.lowest(charted)
     doubts, doubt_lines, again = trust.summary(tables, language)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"unbroken": _unbroken, "marked": _marked}
@@ -106,9 +109,9 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
         glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
-        lanes=why.lanes(tables, language),
-        first=why.first(tables, names, language),
-        why=why.section(tables, names, language),
+        lanes=why.lanes(charted, language),
+        first=why.first(lowest, names, language),
+        why=why.section(tables, lowest, names, language),
         doubts={"says": doubts, "lines": doubt_lines, "again": again},
         has_rows=any(len(tables[name]) for name in TABLES),
         environment=_environment(tables, text),

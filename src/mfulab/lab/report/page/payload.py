@@ -6,6 +6,8 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +86,13 @@ def settings(table: pd.DataFrame, told: Collection[str]) -> pd.Series:
     """Parts of runs' names, `key=value`, in which rows differ and that no column in `told` shows."""
     modes = table.get("mode", pd.Series("", table.index))
     shown = (*(f"{key}=" for key in told), "timing")
-    parts = {run: [part for part in run.split(",") if "=" in part] for run in table["run"].unique()}
-    parts = {run: [part for part in own if not part.startswith(shown)] for run, own in parts.items()}
-    counts = Counter(part for run in table["run"] for part in parts[run])
-    differing = {part for part, count in counts.items() if count < len(table)}
+    is_told = cache(lambda part: "=" not in part or part.startswith(shown))
+    rows = [[part for part in run.split(",") if not is_told(part)] for run in table["run"]]
+    counts = Counter(chain.from_iterable(rows))
+    alike = {part for part, count in counts.items() if count == len(table)}
     cells = [
-        " ".join(part for part in parts[run] if part in differing and part != f"workload={mode}")
-        for run, mode in zip(table["run"], modes, strict=True)
+        " ".join(part for part in parts if part not in alike and part != mode)
+        for parts, mode in zip(rows, ("workload=" + modes).tolist(), strict=True)
     ]
     return pd.Series(cells, table.index, dtype="str")
 

@@ -113,15 +113,15 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
     return pairs.assign(worth=worth, emulated=frames.emulated(pairs))
 
 
-def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
-    """The section's cases and answers; `figures` are those that the page shows. Empty without a profiled step."""
+def section(tables: frames.Tables, lowest: pd.Series | None, figures: set[str], language: str) -> dict[str, Any]:
+    """The section's cases, `lowest` first, and answers; `figures` are on the page. Empty without a profiled step."""
     text = Texts(language, "why")
     rows = frames.own(frames.with_machine(tables, frames.with_traces(tables)))
     rows = frames.in_words(rows, text)
     measured = frames.ok(rows, "time_s")
     if measured.empty:
         return {}
-    shown, lowest = chosen(measured), _lowest(tables)
+    shown = chosen(measured)
     if lowest is not None and lowest.name in measured.index:  # the run that the page's first sentences are about
         shown = pd.concat([measured.loc[[lowest.name]], shown.drop(index=lowest.name, errors="ignore")])
     cases = [_case(row, figures, text) for row in shown.to_dict("records")]
@@ -131,10 +131,9 @@ def section(tables: frames.Tables, figures: set[str], language: str) -> dict[str
     return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
 
 
-def first(tables: frames.Tables, figures: set[str], language: str) -> dict[str, Any]:
+def first(lowest: pd.Series | None, figures: set[str], language: str) -> dict[str, Any]:
     """Case of the lowest run of the page's first figure, with its sentence `because`; empty where it draws nothing."""
     text = Texts(language, "mfu_versus_utilization")
-    lowest = _lowest(tables)
     if lowest is None:
         return {}
     row = frames.in_words(lowest.to_frame().T, text).iloc[0]
@@ -156,10 +155,9 @@ def of_traces(tables: frames.Tables, text: Texts) -> str | None:
     return text("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), **said)
 
 
-def lanes(tables: frames.Tables, language: str) -> dict[str, list[dict[str, Any]]]:
+def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[dict[str, Any]]]:
     """The lines of the page's first figure by machine, for a screen that is too narrow for a drawing."""
     text = Texts(language, "mfu_versus_utilization")
-    rows = mfu_versus_utilization.rows(tables)
     found: dict[str, list[dict[str, Any]]] = {}
     if rows.empty:
         return found
@@ -170,11 +168,6 @@ def lanes(tables: frames.Tables, language: str) -> dict[str, list[dict[str, Any]
         place = {"left": f"{ends[0]:.2f}", "width": f"{ends[1] - ends[0]:.2f}", "dot": f"{min(100.0, mfu):.2f}"}
         found.setdefault(row["machine"], []).append({"name": row["name"], "color": row["color"]} | said | place)
     return found
-
-
-def _lowest(tables: frames.Tables) -> pd.Series | None:
-    rows = mfu_versus_utilization.rows(tables)
-    return None if rows.empty else mfu_versus_utilization.lowest(rows)
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:

@@ -16,6 +16,14 @@ function shown(value, column = "") {
   return `${digits((value * times) / factor)} ${prefix}${unit ?? ""}`.trim();
 }
 
+// A run's MFU over its commits: the same step on the same device, whose FLOPs and peak are those of today.
+function over_commits(record, earlier = []) {
+  const all = [...earlier, record].filter((each) => each.time_s > 0);
+  if (!earlier.length || !(record.time_s > 0)) return [];
+  const mfu = (each) => (record.mfu_percent * record.time_s) / Number(each.time_s);
+  return lined("over_commits", ["measured_at", "commit", "ms", "mfu"], all.map((each) => [each.started_at, (each.commit ?? "").slice(0, 8), shown(1e3 * each.time_s), record.mfu_percent ? shown(mfu(each)) : ""]), 2);
+}
+
 function describe(detail) {
   const parts = detail.folder ? [element("p", { className: "provenance", textContent: `${words.folder} ${detail.folder}` })] : [];
   if (detail.ranks) parts.push(element("h3", { textContent: words.ranks }), ranks(detail.ranks));

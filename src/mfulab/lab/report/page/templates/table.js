@@ -60,6 +60,7 @@ class Grid {
       event.preventDefault(); // or the same key press would close the dialog again
       this.open(event.target.closest("tr[data-row]"));
     });
+    this.axes = new Axes(this);
     addEventListener("beforeprint", () => this.paint(Math.min(this.order.length, 500)));
     addEventListener("afterprint", () => this.paint());
     this.restore(new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : ""));
@@ -77,6 +78,8 @@ class Grid {
     if (index >= 0) this.sorted = { name: sorted, index, ascending: !down };
     const ids = (view.get("select") ?? "").split(",").filter((id) => /^[0-9a-f]{8}$/.test(id));
     for (const id of ids) chosen.add(id);
+    if (view.has("axes")) this.axes.wanted = view.get("axes").split(",");
+    byId("axes").open = view.has("axes");
     this.choose(name);
     this.ready = true;
     if (ids.length) choose([], true, ids[0]);
@@ -87,7 +90,7 @@ class Grid {
     if (!this.ready) return;
     const sort = this.sorted && `${this.sorted.ascending ? "" : "-"}${this.sorted.name}`;
     const first = Object.keys(this.tables)[0];
-    const view = { table: this.name === first ? "" : this.name, filter: byId("filter").value, sort, only: byId("only").checked && "1", select: [...chosen].join(","), ...more };
+    const view = { table: this.name === first ? "" : this.name, filter: byId("filter").value, sort, only: byId("only").checked && "1", select: [...chosen].join(","), axes: byId("axes").open && this.axes.choices.map(({ value }) => value).join(","), ...more };
     const said = new URLSearchParams(Object.entries(view).filter(([, value]) => value)).toString();
     history.replaceState(null, "", said ? `#${said}` : location.hash.includes("=") ? location.pathname + location.search : location.hash || location.pathname);
   }
@@ -135,6 +138,7 @@ class Grid {
     this.head.replaceChildren(element("tr", {}, ...this.shown.map((column) => this.heading(column))));
     if (this.sorted) this.head.rows[0].cells[this.shown.findIndex((column) => column.name === this.sorted.name)].setAttribute("aria-sort", this.sorted.ascending ? "ascending" : "descending");
     this.select();
+    this.axes.offer();
   }
 
   chooser(column, wanted) {
@@ -187,6 +191,7 @@ class Grid {
     byId("wrong").textContent = wrong.join(" ");
     this.scroll.scrollTop = 0;
     this.paint();
+    this.axes.draw();
     this.keep();
   }
 
@@ -293,7 +298,7 @@ class Grid {
     const record = this.record(row);
     const detail = this.details[`${record.recorded ? "recorded/" : ""}${record.hardware}/${this.name}/${record.run}`];
     byId("run-title").replaceChildren(...broken(record.run));
-    byId("run-body").replaceChildren(...(record.verdict ? [element("p", {}, element("strong", { textContent: record.verdict }), `: ${record.verdict_reason}`)] : []), ...icicle(record, detail), ...(detail ? describe(detail) : []), element("h3", { textContent: words.row }), facts(record));
+    byId("run-body").replaceChildren(...(record.verdict ? [element("p", {}, element("strong", { textContent: record.verdict }), `: ${record.verdict_reason}`)] : []), ...icicle(record, detail), ...over_commits(record, detail?.earlier), ...(detail ? describe(detail) : []), element("h3", { textContent: words.row }), facts(record));
     byId("run").showModal();
   }
 }
