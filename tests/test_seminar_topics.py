@@ -26,6 +26,15 @@ OWN |= {"traces", "repeat"}
 MEASURED = ("profile", "matmul", "readings", "memory", "counters", "formats", "quality", "flops", "traces", "published")
 
 
+RUNS = ("experiment", "kernel", "model", "workload", "execution")  # columns whose values an item may name
+CHOICES = {
+    "experiment": EXPERIMENTS,
+    "kernel": KERNELS,
+    "model": MODELS,
+    **{group: set(keys.choices(ROOT / "config", group)) for group in RUNS[3:]},
+}
+
+
 def known() -> set[str]:
     names = EXPERIMENTS | set(figures.modules()) | set(TABLES) | {"seminar", "failed", "no_grad", "profile_step"}
     names |= {column for table in TABLES for column in columns(table)}
@@ -49,16 +58,16 @@ def named(item: dict[str, str]) -> set[str]:
 
 
 def without_rows(item: dict[str, str], tables: frames.Tables) -> set[str]:
-    """Experiments, kernels, models, tables and figures that an item names and of which no recording has a row."""
+    """What an item names (experiments to executions, columns, tables, figures) of which no recording has a row."""
     measured = [frames.ok(tables[name]) for name in MEASURED]
-    held = {
-        column: {name for rows in measured if column in rows for name in rows[column].dropna()}
-        for column in ("experiment", "kernel", "model")
-    }
     names, missing = named(item), set()
-    missing |= (names & EXPERIMENTS) - held["experiment"]
-    missing |= (names & KERNELS) - held["kernel"]
-    missing |= (names & MODELS) - held["model"]
+    for column, choices in CHOICES.items():
+        held = {name for rows in measured if column in rows for name in rows[column].dropna()}
+        missing |= (names & choices) - held
+    asked = re.findall(r"columns? ((?:`\w+`(?:, )?)+)", item["where"])
+    for column in re.findall(r"\w+", " ".join(asked)):
+        filled = (tables[name][column].replace("", None).notna().any() for name in TABLES if column in tables[name])
+        missing |= set() if any(filled) else {column}
     missing |= {name for name in names & {*TABLES} if tables[name].empty}
     return missing | {name for name in names & {*figures.modules()} if figures.modules()[name].rows(tables).empty}
 
@@ -99,6 +108,19 @@ def test_what_waits_for_a_gpu_has_no_row_of_one(recorded):
             assert kernels <= without_rows(item, recorded), item
 
 
-@pytest.mark.parametrize("name", ["transfers", "cuda_naive", "equal_devices"])
+@pytest.mark.parametrize("name", ["transfers", "cuda_naive", "equal_devices", "compile_max_autotune"])
 def test_a_name_without_rows_is_found(recorded, name):
     assert without_rows({"where": f"`{name}`"}, recorded) == {name}
+
+
+def test_a_column_without_a_value_is_found(recorded):
+    where = {"where": "columns `host_to_device_pinned_s`, `time_s`; model `gpt2`"}
+    emptied = recorded | {"matmul": recorded["matmul"].assign(host_to_device_pinned_s=float("nan"))}
+    assert without_rows(where, emptied) == {"host_to_device_pinned_s"}
+
+
+def test_each_number_that_a_text_prints_is_an_item():
+    lines = yaml.safe_load((ROOT / "src/mfulab/lab/tables/seminar.yaml").read_text(encoding="utf-8"))
+    cases = {line["case"] for line in lines if line["source"] != "ours"}
+    assert len(cases) > 50
+    assert {case for case in cases if f"| {case} | table `seminar`: " not in LISTED} == set()

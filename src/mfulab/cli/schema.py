@@ -21,6 +21,7 @@ README = CONFIG / "README.md"
 KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"  # in config.yaml, up to its end
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}"}
 TOPICS, SEMINAR = Path("docs/seminar.yaml"), Path("docs/seminar.md")
+PRINTED = Path("src/mfulab/lab/tables/seminar.yaml")
 STATES = {"works": "works", "gpu": "†", "partly": "partly", "missing": "missing"}  # of a topic, each with its sign
 EXPERIMENTS = "## Experiments, by question\n"  # in config/README.md, up to the next heading: tables of experiments
 
@@ -73,8 +74,12 @@ def generated() -> dict[Path, str]:
 
 
 def _topics() -> str:
-    """Tables of the seminar's topics, a row an item of docs/seminar.yaml, below the count of each state."""
-    texts = yaml.safe_load(TOPICS.read_text(encoding="utf-8"))
+    """Tables of the seminar's topics, a row an item or a printed number, below the count of each state."""
+    texts = yaml.safe_load(TOPICS.read_text(encoding="utf-8")) | {"Several texts": []}
+    for line in yaml.safe_load(PRINTED.read_text(encoding="utf-8")):
+        if line["source"] != "ours":  # each number and statement that a text prints
+            items = texts.get(line["source"].capitalize(), texts["Several texts"])
+            items.append({"topic": line["case"], "where": f"table `seminar`: {line['printed']}", "state": "works"})
     states = [item["state"].partition(":")[0] for items in texts.values() for item in items]
     counts = ", ".join(f"{sign} {states.count(state)}" for state, sign in STATES.items())
     lines = [f"\nOf {len(states)} items: {counts}."]

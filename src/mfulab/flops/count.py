@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mfulab.flops.certainty import Certainty, LayerCount, certainty
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.fused import fused_operators
+from mfulab.flops.graph import Node, chain
 from mfulab.flops.layers import LayerTracker, outermost
 from mfulab.flops.tensors import Held, LstmsOnCpu, SavedTensors
 from mfulab.flops.useful import RealTokens, real_tokens, useful_flops
@@ -31,6 +32,7 @@ class Count:
     real: RealTokens | None = None  # documents, from the first layer's call that shows them; None if none does
     saved_in_part: bool = False  # whether torch.func's gradients saved tensors, which no hook sees and `saved` lacks
     unused: tuple[str, ...] = ()  # modules with weights that did not run, and so cost nothing
+    graph: tuple[tuple[Node, int, int], ...] = ()  # a short chain of nodes, each with its FLOPs of both passes
     more_on_cpu: Held = field(default_factory=Held)  # what LSTMs save beyond `saved` on a CPU, from the meta device
 
     @property
@@ -57,14 +59,19 @@ def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True
         with second, told, counter, fused_operators() if fused else nullcontext():
             with saved, lstms:
                 loss = step()
+            nodes = []
             if backward and isinstance(loss, torch.Tensor) and loss.requires_grad:
+                nodes = chain(loss, model, saved)
                 loss.backward()
     except Exception as error:
         where = f"layer {layers.failed}" if layers.failed else "its own forward"
         raise CountError(f"{type(model).__name__} failed in {where}: {error}") from error
     unused = tuple(outermost(layers.unused or ()))
-    held = saved.total, counter.live.peak
-    return Count(counter.operations, *held, second.flops, told.found, saved.interrupted, unused, lstms.more)
+    made, held = counter.by_node, (saved.total, counter.live.peak)
+    graph = tuple((node, made[node.number, "forward"], made[node.number, "backward"]) for node in nodes)
+    all_flops = counter.operations.sum("forward").flops, counter.operations.sum("backward").flops
+    graph = graph if tuple(map(sum, [*zip(*graph, strict=True)][1:])) == all_flops else ()
+    return Count(counter.operations, *held, second.flops, told.found, saved.interrupted, unused, graph, lstms.more)
 
 
 class _RealTokens(ExitStack):

@@ -136,6 +136,7 @@ class OperatorCounter(Opened):
     def __init__(self, layers: LayerTracker, memory: bool = True) -> None:
         super().__init__()
         self.operations, self.live, self._written = Operations(), LiveTensors(), WrittenAttention()
+        self.by_node: Counter[tuple[int, Pass]] = Counter()  # FLOPs by autograd's number of a node, and pass
         self._zeros: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._layers, self._memory, self._experts = layers, memory, expert_numbers(layers.model)
 
@@ -201,6 +202,7 @@ class OperatorCounter(Opened):
                 cost = self._written.cost(module, cost, *args[-2:] if name == "aten::bmm" else args[1:3])
                 if direction != "backward":
                     self._written.made(key, module, cost, out)
+            self.by_node[self._layers.node(read), direction] += cost.flops
             call = Totals.of(cost)
             call.elements = elements(read + written)
             if FORMULAS.get(name) is grouped_matmul and args[1].ndim == 3:

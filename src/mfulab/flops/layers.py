@@ -115,6 +115,13 @@ class LayerTracker(Opened):
                 direction = "backward"
         return layer, direction
 
+    def node(self, read: Iterable[torch.Tensor]) -> int:
+        """Number of autograd's node that runs now, or that the operator reading these tensors made; -1 for none."""
+        if (node := torch._C._current_autograd_node()) is not None:
+            return node._sequence_nr()
+        makes_node = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in read)
+        return torch._C._autograd._get_sequence_nr() - 1 if makes_node else -1
+
     @property
     def is_idle(self) -> bool:
         """True if neither a layer nor an optimiser nor autograd is running."""

@@ -73,6 +73,9 @@ class SavedTensors(Opened):
         self.total = Held()
         self.interrupted = False
         self.seen = _Storages((*model.parameters(), *model.buffers()))
+        self.of_nodes: dict[int, list[tuple[str, list[int]]]] = {}  # by autograd's number: parameter's name, and shape
+        strided = ((name, each) for name, each in model.named_parameters() if each.layout == torch.strided)
+        self._names = {each.untyped_storage()._cdata: name for name, each in strided}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
@@ -97,6 +100,10 @@ class SavedTensors(Opened):
         return disabled
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
+        name = self._names.get(tensor.untyped_storage()._cdata, "") if tensor.layout == torch.strided else ""
+        if not tensor.is_nested:
+            number = torch._C._autograd._get_sequence_nr() - 1
+            self.of_nodes.setdefault(number, []).append((name, [*tensor.shape]))
         if self.seen.add(tensor):
             self.total += Held.of(tensor)
         return tensor

@@ -7,7 +7,7 @@ import pytest
 from support.drawn import overlaps, tables
 
 from mfulab.lab.report import figures, frames
-from mfulab.lab.report.figures import crossover, flops_by_layer, latency_pyramid
+from mfulab.lab.report.figures import computational_graph, crossover, flops_by_layer, latency_pyramid
 
 MACHINES = [
     {"hardware": name, "recorded": "False", "device": kind, "device_name": f"Invented {name}"}
@@ -145,3 +145,37 @@ def test_extreme_equal_and_single_layers(tmp_path):
     wide = {str(place): 1000 + place for place in range(60)}
     assert "the 12 largest do less than half" in said(flops_by_layer, counted(tmp_path, wide=wide))
     assert flops_by_layer.rows(counted(tmp_path, none={"a": 0})).empty
+
+
+def graphs(folder, **models: list):
+    """Tables of models, each with autograd's nodes: name, forward and backward FLOPs."""
+    common = {"status": "ok", "hardware": "", "recorded": "False", "batch_size": 2, "activation_bytes": 4096}
+    lines = [
+        common
+        | {"run": f"model={model}", "model": model, "forward_flops": 1, "backward_flops": 1}
+        | {
+            "graph": json.dumps(
+                [[name, [2, 3], [["", [2, 3]], ["weight", []]], ["weight"], *flops] for name, *flops in nodes]
+            )
+        }
+        for model, nodes in models.items()
+    ]
+    return tables(folder, flops=lines, environment=MACHINES)
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_the_graph_with_two_kinds_of_layers_is_drawn_and_its_passes_compared(tmp_path, language):
+    net = [("ConvolutionBackward0", 100, 100), ("ReluBackward0", 0, 0), ("AddmmBackward0", 100, 200)]
+    read = graphs(tmp_path, net=net, alike=[("MmBackward0", 1, 1)] * 2, deep=[*net, ("ViewBackward0", 0, 0)])
+    words = said(computational_graph, read, language)
+    assert "net" in words
+    assert "1.50" in words
+    assert "ConvolutionBackward0" in words
+    assert list(computational_graph.rows(read)["forward_flops"]) == [100, 0, 100]
+
+
+def test_a_graph_of_one_layer_is_not_drawn_and_equal_layers_are(tmp_path):
+    assert computational_graph.rows(graphs(tmp_path, one=[("MmBackward0", 1, 1)])).empty
+    assert computational_graph.rows(graphs(tmp_path)).empty
+    longest = [(f"SlowConvTranspose{place}Backward0", 10**12, 2 * 10**12) for place in range(12)]
+    assert "2.00× the FLOPs" in said(computational_graph, graphs(tmp_path, longest=longest))

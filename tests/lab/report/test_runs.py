@@ -21,6 +21,7 @@ REFERENCE = Path(__file__).parents[3] / "results/reference"
 CAN_BE_DOUBTED = {"profile", "matmul"}  # their rows hold intervals and flags
 NO_DOUBTS = {
     "ceilings",
+    "computational_graph",
     "counter_deviation",
     "flops_by_layer",
     "known_truth",

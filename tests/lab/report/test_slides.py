@@ -45,7 +45,7 @@ def test_a_folder_of_slides_and_what_is_missing(tmp_path, invented):
     )
     drawn = [f"{name}.{kind}" for name in ("01_roofline", "02_ceilings") for kind in ("pdf", "png")]
     assert sorted(path.name for path in out.iterdir()) == [*drawn, slides.MISSING]
-    assert (out / slides.MISSING).read_text() == "pruning: no rows (works)\n"
+    assert (out / slides.MISSING).read_text() == "pruning: no rows (another recording has them)\n"
     for path in out.glob("*.png"):
         assert Image.open(path).size == (1920, 1080)
     for path in out.glob("*.pdf"):

@@ -309,8 +309,10 @@ def test_recorded_tables_are_joined_anew_and_marked(planned):
 def test_one_recording_of_several_can_be_read_alone():
     reference = Path(__file__).parents[3] / "results/reference"
     for recorded, expected in (("amd-epyc-2c", {"amd-epyc-2c"}), ("", {"amd-epyc-2c", "nvidia-h100-80gb-hbm3"})):
-        rows = build.collect(reference=reference, recorded=recorded).records["matmul"]
-        assert {row["hardware"] for row in rows} == expected
+        records = build.collect(reference=reference, recorded=recorded).records
+        assert {row["hardware"] for row in records["matmul"]} == expected
+        assert any("MI300X" in (row["device"] or "") for row in records["traces"]) is not bool(recorded)
+        assert records["published"]
 
 
 def test_a_broken_line_of_a_recorded_table_is_left_out_and_named(tmp_path):

@@ -36,7 +36,7 @@ def save(which: str, topics: Path, tables: Path, out: Path, language: str) -> No
     missing = []
     for name, state in names.items():
         if (made := figures.render(name, read, language)) is None:
-            missing.append(f"{name}: no rows ({state})\n")
+            missing.append(f"{name}: no rows ({state.partition(': ')[2] or 'another recording has them'})\n")
             continue
         drawn += 1
         write(made, out / f"{drawn:02}_{name}")
@@ -49,12 +49,12 @@ def write(drawn: figures.Drawn, path: Path) -> None:
     figure, (width, height) = drawn.figure, drawn.figure.get_size_inches()
     words = style.wrapped(drawn.finding, LETTERS)
     below = LINE * (2 + words.count("\n")) + 0.15
+    high = max(height + below, width / RATIO)
     with style.theme():
         figure.text(0.015, -0.05 / height, words, ha="left", va="top", fontsize=11, parse_math=False)
     footer = next(text for text in figure.texts if text.get_gid() == "provenance")
-    footer.set_y((0.07 - below) / height)
-    high = max(height + below, width / RATIO)
-    page = Bbox.from_bounds((width - high * RATIO) / 2, (height - below - high) / 2, high * RATIO, high)
+    footer.set_y(1 + (0.07 - high) / height)
+    page = Bbox.from_bounds((width - high * RATIO) / 2, height - high, high * RATIO, high)
     with style.theme():
         figure.savefig(path.with_suffix(".png"), bbox_inches=page, dpi=PIXELS / page.width, metadata={"Software": None})
         figure.savefig(path.with_suffix(".pdf"), bbox_inches=page, metadata={"CreationDate": None})

@@ -67,6 +67,8 @@ def collect(
             own = (row for row in everything.records["environment"] if not row["recorded"])
             has_gpu = any(is_gpu(row.get("device")) for row in own)
             public.records |= {table: [] for table in public.records if TABLES[table].lines or has_gpu}
+        elif recorded:  # a step of another device is no part of what one machine showed
+            public.records["traces"] = []
         _extend(everything, public)
     joined(replicates.merge(everything.records))
     return everything

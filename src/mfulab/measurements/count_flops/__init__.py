@@ -69,6 +69,7 @@ class FlopsRow(Row):
     decoding_flops: int | None = column("FLOPs of each sequence's last token, others cached; causal transformers only.")
     decoding_bytes: int | None = column("Bytes that decoding's counted operators read and write, 4 an element.")
     layers: str | None = column("JSON: [layer, forward FLOPs] of the 60 largest, in the model's order.")
+    graph: str | None = column("JSON: autograd's nodes if a short chain: name, shapes, parameters, FLOPs both ways.")
     intensities: str | None = column("JSON: pass → [executed FLOPs, bytes of 4 an element], alike intensities summed.")
 
 

@@ -45,6 +45,8 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
         rows = compare_formulas(counted.model, counted.count, size, length)
         write_csv(folder / "formulas.csv", rows)
     row.intensities, row.layers = json.dumps(intensities), json.dumps(_layers(counted.count.operations))
+    nodes = [(node.name, node.shape, node.saved, node.parameters, *flops) for node, *flops in counted.count.graph]
+    row.graph = json.dumps(nodes) if nodes else None
     return Measured(row, _operator_rows(counted.count.operations))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
-from mfulab.lab.report.frames import Tables, ok, own
+from mfulab.lab.report.frames import Tables, ok, own, preferred
 
 TOPIC, ORDER = "flops", 1
 PANELS, BARS = 3, 12  # models, and layers of each
@@ -18,6 +18,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     """A row a layer of the models with the fewest FLOPs, in their order, and one of what is not among the largest."""
     counted = ok(tables["flops"], "forward_flops")
     counted = own(counted[(counted["layers"] != "") & (counted["forward_flops"] > 0)])
+    counted = preferred(counted, counted["layers"].str.count(r"\[") > 2)  # one layer is no comparison
     counted = counted.assign(a_sample=counted["forward_flops"] / counted["batch_size"]).sort_values("a_sample")
     lines = [
         {**row, "layer": layer, "part": flops / row["forward_flops"], "place": place}

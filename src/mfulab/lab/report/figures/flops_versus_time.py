@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from mfulab.lab.report.drawing import Figure, Texts, points, runs, style, ticks
-from mfulab.lab.report.frames import Tables, alone, ok, with_machine
+from mfulab.lab.report.frames import Tables, alone, comparable, ok, with_machine
 
 TOPIC, ORDER = "flops", 2
 PLACE = ("flops_per_sample", "time_per_sample")
@@ -27,7 +27,10 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """The two runs, alike in all but the model, whose FLOPs promise most about their times and mislead most."""
+    """The two comparable runs, alike in all but the model, whose FLOPs mislead most about their times."""
+    sound = rows[comparable(rows)]  # not what spins by design
+    sound = sound[sound.groupby(ALIKE)["model"].transform("nunique") > 1]
+    rows = rows if sound.empty else sound
     groups = rows.groupby(ALIKE)["speed"]
     widest = (groups.transform("max") / groups.transform("min")).idxmax()
     alike = rows[(rows[ALIKE] == rows.loc[widest, ALIKE]).all(axis=1)]

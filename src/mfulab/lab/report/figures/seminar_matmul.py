@@ -70,17 +70,16 @@ def _parts(timed: pd.DataFrame, worst: pd.Series, text: Texts) -> list[str]:
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
-    """A row a size; left three times of each kernel, right its greatest error; a wrong result has no time."""
-    sizes = sorted(rows["n"].unique())
+    """Two panels a size: three times of each kernel, and its greatest error; a wrong result has no time."""
+    sizes, kernels = sorted(rows["n"].unique()), list(dict.fromkeys(rows["kernel"]))[::-1]
     rows = rows.assign(as_written=rows["kernel"].str.contains("seminar"))
-    grid = style.panels(figure, [f"{n:g}³" for n in sizes], ["times", "errors"], sharey="row", sharex="col")
-    lines = int(rows.groupby("n")["kernel"].nunique().max())
-    style.resize(figure, 2.4 + 0.36 * len(sizes) * max(lines, 4))
+    grid = style.panels(figure, [""], [title for n in sizes for title in (f"{n:g}³", "")], sharey=True)
+    style.resize(figure, 2.4 + 0.36 * max(len(kernels), 4))
     colors, markers = (dict(zip(TIMES, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
     authors = {True: style.PALETTE[3], False: style.PALETTE[7]}
-    for n, (times, errors) in zip(sizes, grid, strict=True):
-        here = rows[rows["n"] == n].drop_duplicates("kernel").iloc[::-1]
-        here = here.assign(place=range(len(here)))
+    for n, times, errors in zip(sizes, grid[0, ::2], grid[0, 1::2], strict=True):
+        here = rows[rows["n"] == n].drop_duplicates("kernel")
+        here = here.assign(place=kinds.lanes(times, here, "kernel", kernels))
         times.hlines(here["place"], here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
         each = here.melt([*here.columns.drop([*TIMES])], [*TIMES], "time", "seconds")
         look: style.Look = {"hue": "time", "palette": colors, "style": "time", "markers": markers, "alpha": 0.9}
@@ -89,16 +88,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
         look = {"hue": "as_written", "palette": authors, "marker": "D"}
         kinds.points(errors, here, "max_absolute_error", "place", "max_absolute_error", **look)
-        times.set_yticks(here["place"], here["kernel"])
-        for axes in (times, errors):
-            axes.margins(x=0.08, y=0.12)
+        for axes, label in ((times, "times"), (errors, "errors_axis")):
+            axes.margins(x=0.08)
             axes.grid(axis="y", visible=False)
+            axes.set_xlabel(text(label), fontsize=10)
             if axes.dataLim.x1 > 0:
-                ticks.decades(axes.xaxis, 5)
-        times.set_title(f"{n:g}³")
-        errors.set_title("")
-    times.set_xlabel(text("times"))
-    errors.set_xlabel(text("errors_axis"))
+                axes.set_xlim(axes.dataLim.x0 / 20, 20 * axes.dataLim.x1)  # so wide that whole decades are enough
+                ticks.decades(axes.xaxis, 3)
     entries = [style.dot(colors[name], text(name), markers[name]) for name in TIMES]
     entries += [style.dot(authors[True], text("as_written"), "D"), style.dot(authors[False], text("others"), "D")]
     style.legend(figure, entries + runs.key(rows, text))

@@ -1,0 +1,49 @@
+"""The graph that autograd made of a step: what each node's operator returned, saved and costs in both passes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mfulab.flops.tensors import SavedTensors
+
+MOST = 12  # nodes beyond which a graph is no picture
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of autograd's graph, without views of parameters, which belong to the node that reads them."""
+
+    name: str  # torch's, such as AddmmBackward0
+    number: int  # in the order in which nodes were made
+    shape: list[int]  # of the operator's output, and of the gradient that the node is given
+    saved: list[tuple[str, list[int]]]  # tensors kept for the backward pass: name of a parameter, and shape
+    parameters: list[str]  # that get a gradient from it
+
+
+def chain(loss: torch.Tensor, model: torch.nn.Module, saved: SavedTensors) -> list[Node]:
+    """Nodes from the first operator to the loss; none if they branch or are more than MOST. Call it before backward.
+
+    Saved tensors are those that were noted: to ask a node for them makes a checkpoint recompute."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    nodes: list[Node] = []
+    node: Any = loss.grad_fn
+    while node is not None:
+        before = [each for each, _ in node.next_functions if each is not None]
+        leaves = [_leaf(each, saved) for each in before]
+        others = [each for each, leaf in zip(before, leaves, strict=True) if leaf is None]
+        if len(others) > 1 or len(nodes) == MOST or not getattr(node, "_input_metadata", None):
+            return []
+        number, parameters = node._sequence_nr(), [names.get(id(leaf), "") for leaf in leaves if leaf is not None]
+        kept = saved.of_nodes.get(number, [])
+        nodes.append(Node(node.name(), number, [*node._input_metadata[0].shape], kept, parameters))
+        node = others[0] if others else None
+    return nodes[::-1]
+
+
+def _leaf(node: Any, saved: SavedTensors) -> torch.Tensor | None:
+    """The parameter of which a node accumulates the gradient, or that of which it is a view."""
+    while not hasattr(node, "variable") and len(node.next_functions) == 1 and node._sequence_nr() not in saved.of_nodes:
+        if (node := node.next_functions[0][0]) is None:
+            return None
+    return getattr(node, "variable", None)
