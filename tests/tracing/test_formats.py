@@ -397,7 +397,7 @@ def test_an_nsight_report_gets_the_command_that_exports_it(tmp_path):
         ("a.pickle", pickle.dumps({"segments": [{"device": 0}], "device_traces": [[]]}), "a snapshot of CUDA's memory"),
         ("a.pickle", pickle.dumps(["segment"]), "a pickle, which is not opened"),
         ("a.pftrace", b"\n\x05packet", "Perfetto: make Chrome's JSON of it, `traceconv json"),
-        ("a.perfetto-trace.gz", gzip.compress(b"\n\x05packet"), "rocprofv3 record by --output-format json"),
+        ("a.perfetto-trace.gz", gzip.compress(b"\n\x05packet", mtime=0), "rocprofv3 record by --output-format json"),
         ("memory.json", b'[["cuda:0", 1], ["cuda:0", 2]]', "export_memory_timeline writes such lists"),
     ],
 )
