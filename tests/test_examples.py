@@ -4,6 +4,10 @@
 
 import ctypes
 import importlib.util
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -84,3 +88,26 @@ def test_a_model_gives_the_same_in_each_form(capsys):
     assert [*found] == [line.split("  ")[0].strip() for line in capsys.readouterr().out.splitlines()]
     assert {"eager", "torch.compile", "torch.export", "AOTInductor"} <= found.keys()
     assert all(seconds > 0 and difference < 1e-5 for seconds, difference in found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_layers_on_two_ranks_are_counted_by_hand():
+    """Rank 0 of a pipeline: its input needs no gradient; of tensor parallelism: half of every matrix."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, "examples/layers_on_two_ranks.py", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    flops = 2 * 1024 * 768 * 768 * (4 + 4 + 3)
+    assert [(row["micro_batches"], row["flops"], row["formula"]) for row in found["pipeline"]] == [
+        (count, flops, pytest.approx(1 / (count + 1))) for count in (1, 2, 4, 8)
+    ]
+    assert all(row["bubble"] < 1 for row in found["pipeline"])
+    assert found["tensor_parallel"]["share"] == 0.5
