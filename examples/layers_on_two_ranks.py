@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 examples/layers_on_two_ranks.py
 
-A pipeline of p stages and m micro-batches idles (p - 1) / (m + p - 1) of a step (Huang et al., GPipe, arXiv:1811.06965).
+A pipeline of p stages and m micro-batches idles (p - 1) / (m + p - 1) of a step (Huang et al., arXiv:1811.06965).
 Measured is the share of a step in which a stage does not compute: its micro-batches alone are timed too. In tensor
 parallelism each rank holds half of every matrix (Shoeybi et al., Megatron-LM, arXiv:1909.08053) and computes half.
 """
