@@ -145,7 +145,7 @@ def covered(sweeps: Sequence[Sweep]) -> list[bool]:
     for sweep in sweeps:
         for key, row in compare.merged(sweep.folder).items():
             found = compare.interval(row)
-            if found is not None and found.known:
+            if found is not None and found.is_measured:
                 intervals.setdefault(key, []).append(found)
     return [
         each.low_s <= statistics.median(other.time_s for other in several) <= each.high_s

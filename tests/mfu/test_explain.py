@@ -203,7 +203,7 @@ def by_layer(counted):
     "changed", [{"attention_bias": True}, {"hidden_size": None}, {"attention": "eager"}, {"new": 3}]
 )
 def test_a_decoder_that_is_more_than_its_known_dimensions_is_not_computed(changed):
-    with pytest.raises(ConfigurationError, match=r'counting it needs torch: pip install "mfulab\[torch\]"'):
+    with pytest.raises(ConfigurationError, match=r'counting it needs torch: pip install "\.\[torch\]"'):
         computed(ModelConfig(**{**SMALL, "arguments": {**SMALL["arguments"], **changed}}))
 
 

@@ -158,6 +158,7 @@ def ceilings(hardware: str) -> list[CeilingRow]:
 
 def flops(model: str, batch_size: int) -> FlopsRow:
     forward, parameters, tokens = MODELS.get(model, MODELS["resnet18"])
+    wide, half = [batch_size, 64, 112, 112], forward * batch_size // 2
     return FlopsRow(
         **common("", f"model={model},batch_size={batch_size}"),
         model=model,
@@ -170,6 +171,13 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         forward_macs=forward * batch_size // 2,
         layers=json.dumps(
             [(f"encoder.stages.{n}.layers.{n}.convolution", forward * batch_size // 20) for n in range(20)]
+        ),
+        graph=json.dumps(
+            [
+                ("ConvolutionBackward0", wide, [("", [batch_size, 3, 224, 224])], ["stem.weight"], half, half),
+                ("ReluBackward0", wide, [("", wide)], [], 0, 0),
+                ("AddmmBackward0", [batch_size, 1000], [("", [batch_size, 512])], ["head.bias"], half, 2 * half),
+            ]
         ),
         forward_causal_flops=int(0.97 * forward) * batch_size,
         backward_causal_flops=2 * int(0.97 * forward) * batch_size,

@@ -413,7 +413,7 @@ def test_without_protobuf_the_extra_is_named(tmp_path, monkeypatch):
     from mfulab.tracing import xplane
 
     xplane._classes.cache_clear()
-    with pytest.raises(TraceError, match=r'pip install "mfulab\[jax-traces\]"'):
+    with pytest.raises(TraceError, match=r'pip install "\.\[jax-traces\]"'):
         read(path)
     monkeypatch.undo()
     xplane._classes.cache_clear()

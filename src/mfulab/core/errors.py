@@ -14,7 +14,6 @@ EXTRAS = {
     "pandas": "pipeline",
     "seaborn": "pipeline",
     "hydra": "pipeline",
-    "cuda.core": "cuda",
 }
 
 

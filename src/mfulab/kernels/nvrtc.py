@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mfulab.core.errors import UnsupportedError, lacks
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Resources
 
 SOURCES = Path(__file__).parent / "cuda"
@@ -28,7 +28,8 @@ def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = 
     try:
         from cuda.core import Program, ProgramOptions
     except ImportError:
-        raise UnsupportedError(lacks("CUDA C through NVRTC", "cuda.core")) from None
+        wanted = "CUDA C needs NVRTC through cuda-core 0.5 or later"
+        raise UnsupportedError(f'{wanted}: pip install ".[cuda]" in the checkout') from None
     options = ProgramOptions(
         name=name,
         arch=arch,

@@ -67,9 +67,9 @@ def best_speeds(matmuls: Iterable[tuple[str | None, Mapping[str, Any]]]) -> dict
     for device, row in matmuls:
         if device and (speed := row.get("tflop_s")) and row["status"] == "ok" and row["m"] and row["n"] and row["k"]:
             shape = shape_class(row["batch"] or 1, row["m"], row["n"], row["k"])
-            key = row.get("effective_precision") or row["precision"], shape
+            matmul = row.get("effective_precision") or row["precision"], shape
             best = bests.setdefault(device, {})
-            best[key] = max(speed, best.get(key, 0.0))
+            best[matmul] = max(speed, best.get(matmul, 0.0))
     return bests
 
 

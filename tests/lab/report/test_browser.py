@@ -619,7 +619,7 @@ def test_the_first_screen_has_sentence_figure_because_and_advice(opened):
 
 def test_paper_shows_the_rows_without_controls(drawn):
     drawn.emulate_media(media="print")
-    assert not drawn.locator(".controls").is_visible()
+    assert not drawn.locator("#rows > .controls").is_visible()
     assert drawn.locator("#grid").is_visible()
     drawn.set_viewport_size({"width": 718, "height": 1047})  # A4 at 96 dpi less its margins
     assert drawn.evaluate("document.documentElement.scrollWidth") <= 718

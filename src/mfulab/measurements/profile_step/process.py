@@ -61,9 +61,9 @@ def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str, Pace]:
     """Sets the device, its threads and switches; gives it, the number format in which matmuls compute, and the pace."""
     require(config)
     frameworks.load(config.execution.mode)
-    device, _ = prepare(config.device, settled=False)
     if config.profile.exact or config.profile.losses:
-        require_float64(device, "profile.exact and profile.losses")
+        require_float64(torch.device(identity.resolve(config.device.type)), "profile.exact and profile.losses")
+    device, _ = prepare(config.device, settled=False)
     effective = use_precision(config.precision, device)
     torch.manual_seed(config.seed)
     pace = pace_for(device.type, config.timing)

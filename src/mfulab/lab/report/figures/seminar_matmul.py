@@ -93,7 +93,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.grid(axis="y", visible=False)
             axes.set_xlabel(text(label), fontsize=10)
             if axes.dataLim.x1 > 0:
-                axes.set_xlim(axes.dataLim.x0 / 20, 20 * axes.dataLim.x1)  # so wide that whole decades are enough
+                axes.set_xlim(axes.dataLim.x0 / 30, 30 * axes.dataLim.x1)  # so wide that whole decades are enough
                 ticks.decades(axes.xaxis, 3)
     entries = [style.dot(colors[name], text(name), markers[name]) for name in TIMES]
     entries += [style.dot(authors[True], text("as_written"), "D"), style.dot(authors[False], text("others"), "D")]

@@ -25,15 +25,15 @@ class Axes {
 
   // Columns of numbers of this table; those that were wanted before stay.
   offer() {
-    const columns = this.grid.table.columns.filter(({ number }) => number);
+    const { columns: all, values } = this.grid.table;
+    const columns = all.filter(({ number }, index) => number && values[index].some((value) => typeof value === "number"));
     const names = columns.map(({ name }) => name);
-    const usual = ["utilization_percent", "mfu_percent", "size", "time_s", ...names];
+    const usual = ["utilization_percent", "mfu_percent", "m", "tflop_s", "time_s", ...names];
     for (const [place, choice] of this.choices.entries()) {
       choice.replaceChildren(...columns.map(({ name, title }) => new Option(title, name)));
       const wanted = [this.wanted?.[place], ...usual].find((name) => names.includes(name) && name !== (place ? this.choices[0].value : this.wanted?.[1]));
       choice.value = wanted ?? "";
     }
-    this.draw();
   }
 
   draw() {

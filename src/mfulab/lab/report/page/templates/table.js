@@ -137,8 +137,8 @@ class Grid {
     if (!this.shown.some((column) => this.sorted && column.name === this.sorted.name)) this.sorted = null;
     this.head.replaceChildren(element("tr", {}, ...this.shown.map((column) => this.heading(column))));
     if (this.sorted) this.head.rows[0].cells[this.shown.findIndex((column) => column.name === this.sorted.name)].setAttribute("aria-sort", this.sorted.ascending ? "ascending" : "descending");
-    this.select();
     this.axes.offer();
+    this.select();
   }
 
   chooser(column, wanted) {
