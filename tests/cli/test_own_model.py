@@ -84,6 +84,7 @@ def test_the_readmes_command_measures_the_model_alone(project):
     assert len(re.findall(r"model=(?!my_module.build,)", would)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.workflow
 def test_snakemake_leaves_a_name_of_digits_as_it_is_typed(project):
     would = project.snakemake("rows", "-n", "--config", "experiment=miniature", "device=cpu", "model=123_456").stdout

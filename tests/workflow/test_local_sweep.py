@@ -47,6 +47,7 @@ def test_four_gpus_measure_four_runs_at_a_time_each_its_own(tree: Path, monkeypa
     assert len({measurement.worker for measurement in made}) == 1  # all were forked by the one worker
 
 
+@pytest.mark.slow
 def test_no_rate_is_kept_that_no_one_asked_for(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The workflow has called `keep_no_default_rate` on its scheduler before its first run."""
     monkeypatch.setenv(GPUS, f"{pretend.HARDWARE}:GPU-f")
