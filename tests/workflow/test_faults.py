@@ -182,7 +182,7 @@ def test_a_sweep_that_was_ended_goes_on_with_the_same_command(tree: Path, who: s
 
 def test_an_interrupted_sweep_leaves_a_page_and_says_how_to_go_on(tree: Path) -> None:
     """By the terminal: everything but what has a session of its own gets the signal."""
-    sweep = start(tree, "--cores=1", target="report")
+    sweep = start(tree, "--cores=1", target="report", budget_min="null", overrides="report.rows=all")
     until(lambda: len(rows(tree)) >= 2 or sweep.poll() is not None, 60)
     os.killpg(sweep.pid, signal.SIGINT)
     assert sweep.wait(120) == 1
@@ -190,7 +190,8 @@ def test_an_interrupted_sweep_leaves_a_page_and_says_how_to_go_on(tree: Path) ->
     assert not any(word in said for word in ("Traceback", "Error", "Failed:")), said
     last = said.splitlines()[-1]
     assert " rows are kept · page: " in last
-    assert last.endswith("to go on: snakemake --cores 1 report --config experiment=faults device=cpu")
+    words = "experiment=faults device=cpu budget_min=null overrides=report.rows=all"
+    assert last.endswith(f"to go on: snakemake --cores 1 report --config {words}")
     page = (tree / "reports/report.html").read_text()
     kept = {name: row_of(tree, name).stat().st_mtime_ns for name in rows(tree)}
     assert f"{len(kept) + 1} runs measured, {RUNS - len(kept)} still to come." in page  # and the environment

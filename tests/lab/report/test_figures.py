@@ -39,6 +39,7 @@ from mfulab.lab.report.figures import (
     time_by_batch_size,
     utilization_ladder,
 )
+from mfulab.lab.report.page import why
 from mfulab.lab.runtime import forked
 
 TWENTY = tuple(
@@ -284,8 +285,29 @@ def test_the_headline_says_because(few):
     rows.loc[busy["mfu_percent"].idxmin(), "verdict"] = "memory_bound"
     row = mfu_versus_utilization.lowest(rows)
     assert row.name == busy["mfu_percent"].idxmin()
-    said = mfu_versus_utilization.because(row, Texts("en", "mfu_versus_utilization"))
+    said = mfu_versus_utilization.because(row, rows, Texts("en", "mfu_versus_utilization"))
     assert Texts("en", "because")("memory_bound") in said
+
+
+@pytest.mark.parametrize(("language", "trusted"), [("en", "trusted "), ("ko", "믿을 만하고 ")])
+@pytest.mark.parametrize("mfu", [0.2, 40.0])
+def test_the_cause_is_of_trusted_runs_only_where_others_are_doubtful(few, language, trusted, mfu):
+    text, rows = Texts(language, "mfu_versus_utilization"), mfu_versus_utilization.rows(few)
+    row = rows.iloc[0].copy()
+    row["verdict"], row["mfu_percent"] = "memory_bound", mfu
+    for doubtful in (False, True):
+        said = mfu_versus_utilization.because(row, rows.assign(doubtful=[False] + [doubtful] * (len(rows) - 1)), text)
+        assert (trusted in said) == doubtful
+    assert trusted not in mfu_versus_utilization.because(row, rows.assign(doubtful=True), text)
+
+
+def test_the_list_of_a_phone_tells_the_doubtful_runs_that_the_figure_draws_hollow(few):
+    rows = mfu_versus_utilization.rows(few)
+    for doubtful in ([False] * len(rows), [True] + [False] * (len(rows) - 1), [True] * len(rows)):
+        judged = rows.assign(doubtful=doubtful)
+        drawn = mfu_versus_utilization.shown(judged, Texts("en", "mfu_versus_utilization"))
+        lines = [line["doubtful"] for lines in why.lanes(judged, "en").values() for line in lines]
+        assert sorted(lines) == sorted(drawn["doubtful"])
 
 
 @pytest.fixture(scope="module")

@@ -109,6 +109,8 @@ def test_precision_and_what_the_machine_cost_are_told():
         ([4.0, 150.0], {"77%", "95%", "2.5"}),
         ([808.0, 16458.0], {"95%", "87"}),
         ([300.0], {"95%", "4.0"}),
+        ([2.1e15], {"95%", "100"}),
+        ([4.0, 2.1e15, 8.0], {"8.0%", "95%", "100"}),
     ],
 )
 def test_intervals_that_span_factors_are_told_as_factors(reached, numbers):

@@ -132,6 +132,12 @@ def test_a_budget_is_no_part_of_a_run():
     assert quickstart("budget_min=2").overrides == ["device=cpu"]
 
 
+def test_the_command_that_goes_on_gives_every_nested_key_to_overrides():
+    sweep = costs.Sweep([quickstart("kernel.block=[16,16]")], 0)
+    words = "device=cpu budget_min=null 'overrides=kernel.block=[16,16] report.language=ko'"
+    assert sweep.command("report.language=ko", "budget_min=null").endswith(f"--config experiment=quickstart {words}")
+
+
 def test_plans_of_one_command_share_the_largest_budget_and_none_is_no_end():
     with_2, with_5, without = (quickstart(f"budget_min={each}") for each in ("2", "5", "null"))
     assert costs.Sweep([with_2, with_5], 0).budget_min == 5

@@ -54,6 +54,15 @@ def test_what_disturbed_a_block_is_its_first_line(change, said):
     assert said in first
 
 
+@pytest.mark.parametrize(("mfu", "said"), [(0.014, "0.014 %"), (0.94, "0.94 %"), (0.97, "1.0 %"), (25.0, "25.0 %")])
+def test_a_rung_near_nothing_is_told_from_nothing(mfu, said):
+    small = {"hfu_percent": mfu, "mfu_percent": mfu, "tflop_s": 3.84e-5, "memory_bytes": 2.1e5}
+    lines = printed({**QUIET, **small}, width=300).splitlines()
+    assert next(line for line in lines if line.startswith("MFU  ")).split("MFU")[1].strip().startswith(said)
+    assert "38.4 MFLOP/s in fp32" in lines[0]
+    assert "210 kB at most" in lines[0]
+
+
 def test_more_than_the_peak_is_never_shown_without_a_word():
     assert "MFU of 287 %" in printed({**QUIET, "mfu_percent": 287.0, "mfu_measured_percent": 287.0})
 

@@ -23,6 +23,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests
 from mfulab.lab.planning import checks
 from mfulab.lab.planning.keys import OPEN, defaults, derived, groups
+from mfulab.lab.planning.naming import NO_RUNS
 
 DIGITS = re.compile(r"(?<![^,(\[\s])\d[\d_]*(?![^,)\]\s])")  # a word of them
 BY_HYDRA = re.compile(r"@package|\$\{|^defaults:", re.MULTILINE)  # in a file that only Hydra can compose
@@ -134,8 +135,7 @@ def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: P
             expanded[key] = _options(key, checks.choices_of(override), [*chosen, *own], choices["experiment"], folder)
         elif override.is_sweep_override() or "." not in key or override in sweep:  # a user's own one is in the base
             expanded[key] = [Value(value, checks.plain(value)) for value in checks.values_of(override)]
-    no_runs = ("report.", "budget_min")
-    given = [str(word.input_line) for word in overrides if not word.get_key_element().startswith(no_runs)]
+    given = [str(word.input_line) for word in overrides if not word.get_key_element().startswith(NO_RUNS)]
     for key, swept in expanded.items():
         if not any(other.startswith(f"{key}.") for other in expanded):  # a group's swept keys may be what completes it
             checks.check_values(key, [value.content for value in swept])

@@ -71,9 +71,10 @@ class Sweep:
     def command(self, *more: str) -> str:
         """The command that goes on, with `more` overrides."""
         experiments = ",".join(dict.fromkeys(plan.experiment for plan in self._plans))
-        given = [word for word in self._plans[0].overrides if "." not in word.partition("=")[0]]
-        dotted = [word for word in self._plans[0].overrides if word not in given]
-        words = [f"experiment={experiments}", *given, *([f"overrides={' '.join(dotted)}"] if dotted else []), *more]
+        overrides = [*self._plans[0].overrides, *more]
+        given = [word for word in overrides if "." not in word.partition("=")[0]]
+        dotted = [word for word in overrides if word not in given]
+        words = [f"experiment={experiments}", *given, *([f"overrides={' '.join(dotted)}"] if dotted else [])]
         return shlex.join(["snakemake", "--cores", "1", "report", "--config", *words])
 
     def write(self, due: int) -> None:

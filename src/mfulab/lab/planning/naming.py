@@ -23,6 +23,7 @@ SHORT_TIMES = [
 OF_MAKE = Path(".venv/bin/snakemake")
 SNAKEMAKE = str(OF_MAKE) if OF_MAKE.exists() and not shutil.which("snakemake") else "snakemake"
 MEASURE = f"{SNAKEMAKE} --cores 1 report"
+NO_RUNS = ("report.", "budget_min")  # how the keys begin that no run reads
 UNNAMED = ("device.name", "device.type", "device.peak_tflop_s", "model._target_", "model.name", "kernel._target_")
 
 

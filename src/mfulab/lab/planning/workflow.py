@@ -23,7 +23,8 @@ from mfulab.core.replicates import previous, replicate_of, turn
 from mfulab.device import identity, is_gpu, kind_of
 from mfulab.lab.planning import store
 from mfulab.lab.planning.costs import Sweep
-from mfulab.lab.planning.load import RESULTS, load
+from mfulab.lab.planning.load import RESULTS, from_snakemake, load
+from mfulab.lab.planning.naming import NO_RUNS
 from mfulab.lab.planning.runs import Plan, Run
 from mfulab.lab.planning.sources import PACKAGE, Sources, changed_at, closure, digests, run_sources, write_digests
 from mfulab.lab.runtime import client, devices, lifetime
@@ -63,6 +64,7 @@ class Workflow:
                 raise ConfigurationError(f"{here}: Snakemake allows no braces in a path. Move or rename this folder.")
             self._planned = load(config)
             self._sweep = Sweep(self._planned.plans, began)
+            self._beside_runs = [word for word in from_snakemake(config) if word.lstrip("+~").startswith(NO_RUNS)]
         self.plans: Sequence[Plan] = self._planned.plans
         self._is_read_only = is_main  # a cluster's job finds all that the main process wrote
         self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
@@ -145,7 +147,7 @@ class Workflow:
         def say_how_to_go_on() -> None:
             words = [f"{len(self.complete_rows)} of {len(self._runs)} rows are kept"]
             words += [f"page: {PAGE.resolve()}"] if PAGE.exists() and PAGE.stat().st_mtime >= began else []
-            print("\n" + " · ".join([*words, f"to go on: {self._sweep.command()}"]), file=sys.stderr)
+            print("\n" + " · ".join([*words, f"to go on: {self._sweep.command(*self._beside_runs)}"]), file=sys.stderr)
 
         atexit.register(say_how_to_go_on)
         if not self.complete_rows or not any(job.rule.name == "page" for job in jobs):

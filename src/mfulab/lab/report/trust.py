@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
+from mfulab.core.language.quantities import percent, significant
 from mfulab.lab.planning.naming import MEASURE, short
 from mfulab.lab.report import frames
 from mfulab.lab.tables import consistency
@@ -16,6 +16,7 @@ from mfulab.measurements.registry import TABLES
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
 FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
 PAUSE_S = 60.0  # a longer gap between two runs is the user's pause, not a cost of the sweep
+VAGUEST = 100  # a factor beyond which no number is told: a time is unknown then
 CLOCK_S = 1.0  # starts are told in whole seconds
 STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 
@@ -143,7 +144,9 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     if known:  # from ±100 % on a factor, as percent would mislead
         vague, wide = known["half"] >= 100, known["worst"] >= 100
         key = "precision_none" if vague else "precision_wide" if wide else "precision"
-        words.insert(0, text(key, **known, factor=1 + known["half" if vague else "worst"] / 100))
+        factor = 1 + known["half" if vague else "worst"] / 100
+        beyond = f"{VAGUEST}" if vague else f"> {VAGUEST}"
+        words.insert(0, text(key, **known, factor=significant(factor, 2) if factor < VAGUEST else beyond))
     return " ".join(words)
 
 

@@ -32,6 +32,10 @@ def bar(percent: float) -> str:
     return "█" * filled + "░" * (BAR - filled) + ("▶" if percent > 100 else "")
 
 
+def _share(value: float) -> str:
+    return f"{value:.1f}" if value >= 0.95 or not value else percent(value)
+
+
 def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], language: str = "en") -> Table:
     """The measured rungs of the ladder, those beside its order dimmed; why the first is missing in place of a bar."""
     table, names = Table(box=None, pad_edge=False, show_header=False), Texts(language, "rungs")
@@ -41,7 +45,7 @@ def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], lan
         table.add_row(names(first), "—", Text(names.said(readings[first].reason), style="dim"))
     for rung in measured:
         style = "dim" if not rung.falls else "yellow" if drop and rung.column == drop.below.column else "green"
-        table.add_row(names(rung.column), f"{rung.percent:6.1f} %", Text(bar(rung.percent), style=style))
+        table.add_row(names(rung.column), f"{_share(rung.percent):>6} %", Text(bar(rung.percent), style=style))
     return table
 
 
@@ -58,10 +62,10 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
             parts.append(text("mean_of_all", ms=f"{1e3 * of_all:.3f}"))
     rest: dict[str, Callable[[float], str]] = {
         "samples_per_s": lambda rate: text("samples", rate=f"{rate:.1f}"),
-        "tflop_s": lambda rate: text("rate", tflops=f"{rate:.3g}", precision=values.get("effective_precision")),
+        "tflop_s": lambda rate: text("rate", tflop_s=rate, precision=values.get("effective_precision")),
         "power_w": lambda watts: text("power", watts=watts),
         "energy_j": lambda joules: text("energy", joules=f"{joules:.3g}"),
-        "memory_bytes": lambda size: text("memory", gigabytes=f"{size / 1e9:.2f}"),
+        "memory_bytes": lambda size: text("memory", bytes=size),
     }
     parts += [shown(value) for name, shown in rest.items() if (value := values.get(name)) is not None]
     for key in ("counted", "compiled", "watched"):

@@ -70,15 +70,17 @@ def _sound(rows: pd.DataFrame) -> pd.DataFrame:
     return preferred(rows, ~trust.doubtful(rows))
 
 
-def because(row: pd.Series, text: Texts) -> str:
-    """Sentence on why the lowest run is that low, and what it costs; empty where nothing measured explains it."""
+def because(row: pd.Series, rows: pd.DataFrame, text: Texts) -> str:
+    """Sentence on why the lowest of the rows is that low, and what it costs; empty where nothing explains it."""
     clauses = text.within("because")
     if not clauses.has(row["verdict"]):
         return ""
     clause, cost = clauses(row["verdict"]), remedies.cost(row.to_dict(), row["verdict"])
     said = clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
     run = text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
-    return text("because_useful" if row["mfu_percent"] >= USELESS else "because", run=run, because=said)
+    trusted = text("trusted") if 0 < trust.doubtful(rows).sum() < len(rows) else ""
+    key = "because_useful" if row["mfu_percent"] >= USELESS else "because"
+    return text(key, run=run, because=said, trusted=trusted)
 
 
 def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:

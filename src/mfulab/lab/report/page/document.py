@@ -110,7 +110,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         sections=sections,
         glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
         lanes=why.lanes(charted, language),
-        first=why.first(lowest, names, language),
+        first=why.first(lowest, charted, names, language),
         why=why.section(tables, lowest, names, language),
         doubts={"says": doubts, "lines": doubt_lines, "again": again},
         has_rows=any(len(tables[name]) for name in TABLES),

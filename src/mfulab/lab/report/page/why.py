@@ -10,7 +10,7 @@ import pandas as pd
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.lab.planning.naming import MEASURE
-from mfulab.lab.report import frames, remedies
+from mfulab.lab.report import frames, remedies, trust
 from mfulab.lab.report.drawing import curves, relative
 from mfulab.lab.report.figures import headroom, mfu_versus_utilization
 from mfulab.lab.report.figures import input as input_figure
@@ -131,13 +131,14 @@ def section(tables: frames.Tables, lowest: pd.Series | None, figures: set[str], 
     return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
 
 
-def first(lowest: pd.Series | None, figures: set[str], language: str) -> dict[str, Any]:
+def first(lowest: pd.Series | None, rows: pd.DataFrame, figures: set[str], language: str) -> dict[str, Any]:
     """Case of the lowest run of the page's first figure, with its sentence `because`; empty where it draws nothing."""
     text = Texts(language, "mfu_versus_utilization")
     if lowest is None:
         return {}
     row = frames.in_words(lowest.to_frame().T, text).iloc[0]
-    return _case(row.to_dict(), figures, text.within("why")) | {"because": mfu_versus_utilization.because(row, text)}
+    because = mfu_versus_utilization.because(row, rows, text)
+    return _case(row.to_dict(), figures, text.within("why")) | {"because": because}
 
 
 def of_traces(tables: frames.Tables, text: Texts) -> str | None:
@@ -161,12 +162,14 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     if rows.empty:
         return found
+    rows = rows.assign(doubtful=trust.doubtful)
     for row in mfu_versus_utilization.shown(frames.in_words(rows, text), text).to_dict("records"):
         mfu, busy = row["mfu_percent"], row["utilization_percent"]
         ends = sorted(min(100.0, end) for end in (mfu, busy))
         said = {"mfu": mfu_versus_utilization.share(mfu, text), "busy": text("share_of", share=busy)}
         place = {"left": f"{ends[0]:.2f}", "width": f"{ends[1] - ends[0]:.2f}", "dot": f"{min(100.0, mfu):.2f}"}
-        found.setdefault(row["machine"], []).append({"name": row["name"], "color": row["color"]} | said | place)
+        looks = {key: row[key] for key in ("name", "color", "doubtful")}
+        found.setdefault(row["machine"], []).append(looks | said | place)
     return found
 
 
