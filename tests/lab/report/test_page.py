@@ -64,7 +64,6 @@ def test_sections_come_in_the_readers_order(content):
 
 def test_sections_without_data_are_absent(content):
     assert "energy" not in Sections(content).ids  # the invented CPU tells no energy
-    assert "execution" not in Sections(content).ids
 
 
 def test_the_finding_comes_first_with_its_numbers(content, measured):
