@@ -8,6 +8,7 @@ from torch import nn
 
 import mfulab
 from mfulab.loop.interactive import rest
+from mfulab.loop.interactive.phases import HOOK_S
 from mfulab.loop.interactive.rest import ENOUGH, ENOUGH_FORWARDS
 
 ROWS, WIDTH, STEPS = 4, 16, 120
@@ -46,6 +47,8 @@ def test_a_loop_whose_steps_are_alike_rests_and_every_step_has_its_cost(explicit
     assert resting > STEPS - 3 * (ENOUGH if explicit else ENOUGH_FORWARDS)
     assert window.row["steps"] + window.row["counted_steps"] + window.row["watched_steps"] == len(steps)
     assert 0 < window.row["measuring_percent"] < 100
+    spent_s = window.row["measuring_percent"] / 100 * window.row["window_s"] / window.row["steps"]
+    assert explicit or spent_s > 0.9 * HOOK_S, "without step() a hook stays on the model"
 
 
 @pytest.mark.parametrize("explicit", [True, False])

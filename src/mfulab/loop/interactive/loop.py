@@ -13,7 +13,7 @@ from mfulab.loop.interactive import row, structure
 from mfulab.loop.interactive.costs import Cost, Kind, describe
 from mfulab.loop.interactive.counting import in_compiled_code
 from mfulab.loop.interactive.hooks import Call
-from mfulab.loop.interactive.phases import Phase, Phases
+from mfulab.loop.interactive.phases import HOOK_S, Phase, Phases
 from mfulab.loop.interactive.rest import CALL_S, LOOK, MARK_RARELY, TICKS, Rest, Steadiness
 from mfulab.loop.interactive.row import Mark, Step, What
 from mfulab.timing.clocks import Clock, EventClock, clock_for
@@ -166,7 +166,7 @@ class Loop:
         if not self.phases.rest(look):
             return
         if not self.tick_s:
-            self.tick_s = self._cost_of_tick(group)
+            self.tick_s = self._cost_of_tick(group) + (HOOK_S if of_forwards else 0.0)
         expected = (calls[-1:] if of_forwards else calls) if looks else None
         samples = row.samples_of(inside)
         self._entries = [phase.entry for phase in inside]
