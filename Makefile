@@ -64,7 +64,7 @@ bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL
 machines: $(VENV)/installed ## The miniature as other machines would measure it (ONLY=avx2,one-core EXPERIMENT=quickstart)
 	$(BIN)/python benchmarks/machines.py --markdown $(if $(ONLY),--only $(ONLY)) $(if $(EXPERIMENT),--experiment $(EXPERIMENT))
 
-faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: ten minutes (docs/reliability.md)
+faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: some 40 CPU minutes (docs/reliability.md)
 	MFULAB_FAULTS=5 MFULAB_EXAMPLES=2000 $(BIN)/pytest -n auto tests/workflow/test_faults.py tests/lab/planning/test_checks.py \
 	    tests/lab/report/test_hostile.py tests/lab/tables/test_merge.py tests/loop/goodput tests/tracing/test_damaged.py
 

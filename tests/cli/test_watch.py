@@ -305,18 +305,18 @@ def test_jobs_of_a_cluster_that_read_full_and_use_little_come_first(prometheus, 
 
     prometheus.answers = {
         "users": [({"slurmjobid": "101", "user": "alice"}, 1), ({"slurmjobid": "102", "user": "bob"}, 1)],
-        "gpus": column(2, 1, 1, 1, 1),
+        "gpus": column(2, 1, None, 1, 1),
         "gpu_hours": column(3.0, 1.5, 0.5, 0.5, 1.5),
-        "utilization_percent": column(100, 98, 90, 50, 0),
+        "utilization_percent": column(100, 98, 90, "NaN", 0),
         "active_mhz": column(0.03 * 1830, 0.5 * 1830, None, 0.2 * 1410, 0),
     }
     url = f"127.0.0.1:{prometheus.server_port}"
     assert main(["watch", "--jobs", url, "--hours", "1.5", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["jobs"]
     assert [(row["user"], row["job"], row["gpus"], row["gpu_hours"]) for row in found] == [
-        *[("alice", "101", 2, 3.0), ("bob", "102", 1, 1.5), ("carol", "train-0", 1, 0.5), ("", "104", 1, 0.5)],
+        *[("alice", "101", 2, 3.0), ("bob", "102", 1, 1.5), ("", "104", 1, 0.5), ("carol", "train-0", None, 0.5)],
     ]
-    assert found[0]["utilization_percent"] == 100
+    assert [row["utilization_percent"] for row in found] == [100, 98, None, 90]
     assert [row["ofu_percent"] for row in found] == [pytest.approx(3), pytest.approx(50), None, None]
     assert main(["watch", "--jobs", url, "--hours", "1.5"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "alice" in line)

@@ -1,9 +1,10 @@
 """`mfulab watch --jobs URL`: utilization beside OFU by user and job, from a Prometheus server that scrapes DCGM."""
 
 import json
+import math
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich import box
@@ -37,14 +38,14 @@ def frames(url: str, hours: float, interval_s: float) -> Iterator[tuple[dict[str
         jobs = jobs_of(url, hours)
         table = Table(*COLUMNS[:3], *(Column(name, justify="right") for name in COLUMNS[3:]), box=box.SIMPLE_HEAD)
         for job in jobs:
-            numbers = ("—" if job[name] is None else f"{job[name]:.1f}" for name in COLUMNS[4:])
-            table.add_row(*(f"{job[name]}" for name in COLUMNS[:4]), *numbers)
+            texts = (f"{job[name]:.1f}" if isinstance(job[name], float) else str(job[name]) for name in COLUMNS)
+            table.add_row(*("—" if text == "None" else text for text in texts))
         yield {"unix_s": time.time(), "jobs": jobs}, Group(table, Text(NOTE, style="dim"))
         time.sleep(interval_s)
 
 
 def jobs_of(url: str, hours: float) -> list[dict[str, Any]]:
-    """A row a job and device, the one with most GPU hours between utilization and OFU first."""
+    """A row a job and device, the one with most GPU hours between utilization and OFU first, unknown ones last."""
     users = {labels.get("slurmjobid", ""): labels.get("user", "") for labels, _ in _asked(url, OWNERS, hours)}
     rows = dict[tuple[str, str, str], dict[str, Any]]()
     for column, query in QUERIES.items():
@@ -57,18 +58,23 @@ def jobs_of(url: str, hours: float) -> list[dict[str, Any]]:
         raise ConfigurationError(f"--jobs {url}: {BUSY} of {hours:g} h has no label of {', '.join(JOB)}.")
     for row in rows.values():
         active, clock = row.pop("active_mhz", None), peak(row["device"], "fp16").spec_clock_mhz
-        row["gpus"] = int(row["gpus"] or 0)
+        row["gpus"] = None if row["gpus"] is None else int(row["gpus"])
         row["ofu_percent"] = 100 * active / clock if active is not None and clock else None
-    unused = {key: (row["utilization_percent"] or 0) - (row["ofu_percent"] or 0) for key, row in rows.items()}
-    return [rows[key] for key in sorted(rows, key=lambda key: -unused[key] * (rows[key]["gpu_hours"] or 0))]
+    return sorted(rows.values(), key=_unused_hours, reverse=True)
+
+
+def _unused_hours(job: Mapping[str, Any]) -> float:
+    known = [job[name] for name in COLUMNS[4:]]
+    return -math.inf if None in known else job["gpu_hours"] * (job["utilization_percent"] - job["ofu_percent"])
 
 
 def _asked(url: str, query: str, hours: float) -> list[tuple[dict[str, str], float]]:
-    """Labels and value of each series that a query gives now."""
+    """Labels and value of each series that a query gives now, without those that are no number."""
     asked = urllib.parse.urlencode({"query": query.replace("RANGE", f"{max(1, round(60 * hours))}m")})
     where = (url if "://" in url else f"http://{url}").rstrip("/")
     text = loaded(f"{where}/api/v1/query?{asked}", f"--jobs {url}")
     try:
-        return [(one["metric"], float(one["value"][1])) for one in json.loads(text)["data"]["result"]]
+        found = [(one["metric"], float(one["value"][1])) for one in json.loads(text)["data"]["result"]]
+        return [(labels, value) for labels, value in found if math.isfinite(value)]
     except (ValueError, TypeError, LookupError) as error:
         raise ConfigurationError(f"--jobs {url}: answers as no Prometheus does ({str(error)[:80]})") from error

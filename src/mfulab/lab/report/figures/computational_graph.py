@@ -22,12 +22,9 @@ def rows(tables: Tables) -> pd.DataFrame:
     multiplying = counted["nodes"].map(lambda nodes: [name for name, *_, flops in nodes if flops])
     counted = counted.assign(kinds=multiplying.map(lambda names: len({*names})), length=counted["nodes"].map(len))
     counted = counted[multiplying.map(len) > 1]
-    first = counted.sort_values(["kinds", "length", "model", "batch_size"], ascending=[False, True, True, False]).head(
-        1
-    )
-    nodes = [
-        {**row, **dict(zip(KNOWN, node, strict=True))} for row in first.to_dict("records") for node in row["nodes"]
-    ]
+    order = counted.sort_values(["kinds", "length", "model", "batch_size"], ascending=[False, True, True, False])
+    first = order[:1].to_dict("records")
+    nodes = [{**row, **dict(zip(KNOWN, node, strict=True))} for row in first for node in row["nodes"]]
     return pd.DataFrame(nodes, columns=[*counted, *KNOWN[:4]])
 
 
