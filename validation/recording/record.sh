@@ -8,14 +8,16 @@
 # in $OUT, in few files: its log, what later commands are to know, the page, and the results packed in parts of at most 15 MB.
 #
 #   OUT     where results go; DEVICE  cuda, or cpu for a rehearsal; LIMIT_S  seconds the whole command may take
+#   ITEMS   which, and in what order, each with its seconds: ITEMS="ladder:100 vit:40"
 #   ROWS    more overrides for every row, such as timing.windows=2, and PATIENCE, by which limits are multiplied: a rehearsal's
 #   REPLICATES  processes that measure each run; with 2 and the results of 1 carried along, the second is added
 set -u
 # Each item and the seconds that it takes. One that does not fit is left to the next command, and a shorter one has its turn.
-ITEMS="main:240 preflight:30 versions:60 rungs:90 facts:120 headline:400 ladder:150 ladder_fp32:100 validity:200 executed:90
-second_clock:60 large:120 sanitizer:80 believed:70 kernels:60 timer:60 ladder_tests:150 others:120 miniature:60 ladder_rest:300
-tuned:300"
-RESUMED=" headline ladder ladder_rest " # rows that are there stay: worth beginning with a minute left
+ITEMS=${ITEMS:-"main:240 loops:70 ladder_fp32:40 seminar:240 timer:60 ladder_tests:60 ladder:60 eight_bits:60 vit:40 alignment:40
+decoding:60 preflight:30 versions:60 rungs:90 facts:120 headline:400 validity:200 executed:90 second_clock:60 large:120 sanitizer:80
+believed:70 kernels:60 others:120 miniature:60 ladder_rest:300 tuned:300"}
+RESUMED=" headline seminar ladder ladder_rest " # rows that are there stay: worth beginning with a minute left
+SHORT="short_processes=true ceiling_replicates=1" # the main command's pace: three seconds a step, two a ceiling
 TRIES=3 # of an item that was cut off
 NAME=record
 . "$(dirname "$0")/common.sh"
@@ -62,13 +64,20 @@ facts() { # no GPM, NVML or trace: the reason stands beside the empty value, and
     part facts 120 python3 validation/gpu_facts.py --out "$OUT/facts.json"
     grep -hs '"reason"' "$OUT/facts.json" | sort -u
 }
+loops() { part loops 90 python3 validation/plain_loops.py --device "$DEVICE" --out "$OUT/loops.json" ${SMALL:+--small}; }
+seminar() { rows seminar 270 experiment=seminar_gpu; }
+eight_bits() { rows eight_bits 90 $SHORT experiment=matmul_precision precision=fp8,int8 \
+    "kernel=$(best torch cublas cublaslt torch_scaled cuda_wmma cuda_hopper_fp8 triton_plain)"; }
+vit() { rows vit 60 $SHORT experiment=gpu_record model=vit_b_16 workload=inference batch_size=64; }
+alignment() { rows alignment 90 $SHORT experiment=alignment precision=bf16 size=8192x50257x768,8192x50304x768,4096,4097,4104; }
+decoding() { rows decoding 90 $SHORT experiment=decoding model=gpt2,llama_3_2_1b precision=bf16 batch_size=1,64; }
 headline() { rows headline 540 experiment=gpu_record; }
 # Our own rungs first: torch's product is their reference. Packages that are not there would be rows without a time.
 ladder() {
-    rows ladder 150 experiment=kernels "kernel=torch,$(best cuda_hopper_hilbert cuda_hopper_stores cuda_hopper cuda_hopper_cluster \
-        cuda_wmma triton_plain triton_persistent)" precision=bf16
+    rows ladder 150 $SHORT experiment=kernels "kernel=torch,$(best cuda_hopper_hilbert cuda_hopper_stores cuda_hopper cuda_hopper_cluster \
+        cuda_wmma numba_cuda_tensor_core triton_plain triton_persistent)" precision=bf16,tf32
 }
-ladder_fp32() { rows ladder_fp32 100 experiment=kernels "kernel=torch,$(best cuda_wide cuda_grouped cuda_warp_tile numba_cuda_unrolled triton_plain)" precision=fp32; }
+ladder_fp32() { rows ladder_fp32 100 $SHORT experiment=kernels "kernel=torch,$(best cuda_wide cuda_grouped cuda_warp_tile numba_cuda_unrolled triton_plain)" precision=fp32; }
 large() {
     local libraries=() name
     for name in cublas:nvmath cublaslt:nvmath triton_autotuned:triton cutile:cuda.tile; do
