@@ -63,13 +63,21 @@ end_running() {
     RUNNING=
 }
 
-# rows NAME SECONDS WORD …: an experiment's rows, each ended after 90 s.
+# rows NAME SECONDS WORD …: an experiment's rows, each ended after 90 s. Its plan is kept under the item's name, too: of two plans of
+# one experiment the later would be all that is recorded.
 rows() {
-    local name=$1 limit=$2
+    local name=$1 limit=$2 status word plan
     shift 2
     rm -rf .snakemake/locks
     part "$name" "$limit" snakemake --cores 1 --keep-going rows --config "$@" device="$DEVICE" replicates="$REPLICATES" \
         overrides="timing.time_limit_s=90 $ROWS"
+    status=$?
+    for word in "$@"; do
+        for plan in results/*/plan/"${word#experiment=}.json"; do
+            [ -e "$plan" ] && cp "$plan" "${plan%.json}-$name.json"
+        done
+    done
+    return $status
 }
 
 # turn NAME SECONDS [--list]: an item's function, unless it is done, was cut off too often, or does not fit into the time.
