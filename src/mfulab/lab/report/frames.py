@@ -59,8 +59,8 @@ def those(rows: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
     arrays = [rows[name].to_numpy() for name in rows]  # kept together, so that no two that differ have one address
     places = [array.ctypes.data for array in arrays]
     names = dict(zip(places, rows, strict=True))
-    kept = rows[[*names.values()]][chosen]
-    return pd.DataFrame({name: kept[names[place]] for name, place in zip(rows, places, strict=True)}, copy=False)
+    chosen_rows = rows[[*names.values()]][chosen]
+    return pd.DataFrame({name: chosen_rows[names[place]] for name, place in zip(rows, places, strict=True)}, copy=False)
 
 
 def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
@@ -92,8 +92,8 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     devices = [f"{short_name(device)}{READ}" for device in traces["device"].replace("", UNNAMED)]
     read = traces.assign(hardware=devices)
     wanted = kinds("profile") | dict.fromkeys((name for name in JUDGED if name in profile), bool)
-    kept = {name: read.get(name, pd.Series(ABSENT[kind], read.index, kind)) for name, kind in wanted.items()}
-    return pd.concat([profile, pd.DataFrame(kept)], ignore_index=True)
+    cells = {name: read.get(name, pd.Series(ABSENT[kind], read.index, kind)) for name, kind in wanted.items()}
+    return pd.concat([profile, pd.DataFrame(cells)], ignore_index=True)
 
 
 def unused(tables: Tables) -> list[str]:
@@ -140,15 +140,16 @@ def against(rows: pd.DataFrame, base: pd.DataFrame, keys: Sequence[str], suffix:
 
 def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `machine`, their device's name, of a recorded one marked, and `device`, cpu or cuda or empty."""
-    known = tables["environment"].drop_duplicates(["hardware", "recorded"], keep="last")
-    known = known.assign(name=known["device_name"].map(short_name)).set_index(["hardware", "recorded"], drop=False)
-    shared = known.groupby("name")["hardware"].transform("nunique") > 1
-    names, devices = (known["name"] + (" " + known["hardware"]).where(shared, "")).to_dict(), known["device"].to_dict()
-    machines = rows.groupby(["hardware", "recorded"], sort=False, dropna=False)
-    keys = [*rows[["hardware", "recorded"]].drop_duplicates().itertuples(index=False, name=None)]  # few
+    on = ["hardware", "recorded"]
+    machines = tables["environment"].drop_duplicates(on, keep="last")
+    machines = machines.assign(name=machines["device_name"].map(short_name)).set_index(on, drop=False)
+    shared = machines.groupby("name")["hardware"].transform("nunique") > 1
+    names = (machines["name"] + (" " + machines["hardware"]).where(shared, "")).to_dict()
+    devices = machines["device"].to_dict()
+    keys = [*rows[on].drop_duplicates().itertuples(index=False, name=None)]  # few
     shown = [(names.get(key) or key[0]) + (RECORDED if key[1] else "") for key in keys]
     columns = {"machine": shown, "device": [devices.get(key, "") for key in keys]}
-    which = machines.ngroup()
+    which = rows.groupby(on, sort=False, dropna=False).ngroup()
     return rows.assign(**{name: which.map(dict(enumerate(cells))).astype(str) for name, cells in columns.items()})
 
 
@@ -191,8 +192,8 @@ def short_name(device: str) -> str:
 
 def kinds(table: str) -> dict[str, type]:
     """Each column with its type: str, bool or float (integers too: a missing one has no integer)."""
-    found = {name: columns.kind(field) for name, field in columns.fields(table).items()}
-    return {name: float if kind is int else kind for name, kind in found.items()}
+    types = {name: columns.kind(field) for name, field in columns.fields(table).items()}
+    return {name: float if kind is int else kind for name, kind in types.items()}
 
 
 def _read(path: Path, table: str, problems: list[str]) -> pd.DataFrame:

@@ -57,8 +57,7 @@ class Cost(NamedTuple):
 def budget(row: Mapping[str, object]) -> dict[str, Cost]:
     """Parts of a step's headroom that take time, in its order; empty without a headroom."""
     time = number(row.get("time_s"))
-    found = {part: number(row.get(f"{part}_ms")) for part in PARTS}
-    return {part: Cost(ms, ms / time / 10) for part, ms in found.items() if ms and time}
+    return {part: Cost(ms, ms / time / 10) for part in PARTS if time and (ms := number(row.get(f"{part}_ms")))}
 
 
 def cost(row: Mapping[str, object], cause: str) -> Cost | None:
@@ -68,5 +67,5 @@ def cost(row: Mapping[str, object], cause: str) -> Cost | None:
     mfu, useful, lost = number(row.get("mfu_percent")), number(row.get("useful_mfu_percent")), 1.0
     if cause == "padded":  # the share of the useful part that serves padding
         lost = 1 - useful / mfu if mfu and useful is not None else 0.0
-    ms, points = lost * sum(each.ms for each in wanted), lost * sum(each.points for each in wanted)
+    ms, points = lost * sum(cost.ms for cost in wanted), lost * sum(cost.points for cost in wanted)
     return Cost(ms, points) if points > 0 else None

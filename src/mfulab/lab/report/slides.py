@@ -22,10 +22,10 @@ def chosen(topics: Path, which: str) -> dict[str, str]:
     if which not in texts:
         raise ConfigurationError(f"text={which}: unknown. Choices: {', '.join(texts)}.")
     named = [(name, item["state"]) for item in texts[which] for name in re.findall(r"`(\w+)`", item["where"])]
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
     for name, state in named:
-        found.setdefault(name, state)
-    return {name: state for name, state in found.items() if name in figures.modules()}
+        states.setdefault(name, state)
+    return {name: state for name, state in states.items() if name in figures.modules()}
 
 
 def save(which: str, topics: Path, tables: Path, out: Path, language: str) -> None:

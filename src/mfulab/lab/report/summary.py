@@ -70,15 +70,15 @@ def show(tables: Path, page: Path, as_json: bool = False) -> int:
     if not tables.is_dir():
         console.print(f"{tables}: nothing was measured here. To measure: {MEASURE}", soft_wrap=True)
         return 1
-    found, problems = frames.read(tables)
+    read, problems = frames.read(tables)
     if as_json:
-        for rows in (found["profile"], found["matmul"]):
+        for rows in (read["profile"], read["matmul"]):
             for row in rows[~rows["recorded"]].to_dict("records"):
                 print(json.dumps({name: value for name, value in row.items() if pd.notna(value) and value != ""}))
         return 0
-    measured = table(found["profile"], found["matmul"], console.width)
-    says, lines, again = trust.summary(found)
-    for line in frames.unused(found):
+    measured = table(read["profile"], read["matmul"], console.width)
+    says, lines, again = trust.summary(read)
+    for line in frames.unused(read):
         console.print(Text(wrapped(f"The CPU was measured, not the GPU. {line}", console.width), style="bold yellow"))
     for line in filter(None, [says, *lines]):
         console.print(Text(wrapped(line, console.width), style="yellow"), soft_wrap=True)
@@ -86,8 +86,8 @@ def show(tables: Path, page: Path, as_json: bool = False) -> int:
         console.print(Text(f"Quiet the machine and measure again: {again}\n", style="yellow"), soft_wrap=True)
     if measured.row_count:
         console.print(measured)
-        console.print(Text(trust.precision(found)), soft_wrap=True)
-    for problem in (each for each in problems if not each.startswith(frames.OF_RECORDINGS)):
+        console.print(Text(trust.precision(read)), soft_wrap=True)
+    for problem in (problem for problem in problems if not problem.startswith(frames.OF_RECORDINGS)):
         console.print(Text(problem, style="yellow"))
     if page.exists():  # after one figure alone there may be none
         console.print(Text(f"\n{page.resolve()}"), soft_wrap=True)

@@ -83,13 +83,13 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
 
 def doubts(tables: frames.Tables) -> list[Doubt]:
     """Reasons to doubt what was measured here, the most frequent first; impossible ceilings before all."""
-    found = []
+    of_steps = []
     for table in STEPS:
         rows = frames.own(_judged(tables[table]))
         for place, key in enumerate(WORDS):
             if runs := tuple(rows.loc[(rows["doubts"] & 2**place) > 0, "run"]):
-                found.append(Doubt(key, table, runs))
-    found.sort(key=lambda doubt: -len(doubt.runs))
+                of_steps.append(Doubt(key, table, runs))
+    of_steps.sort(key=lambda doubt: -len(doubt.runs))
     # Formats in which a run of the sweep was faster than all that their ceiling's own runs reached.
     # A quick search is made to be passed.
     rows = frames.ok(frames.own(tables["ceilings"]), "swept_tflop_s")
@@ -97,7 +97,7 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
     rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["swept_tflop_s"])
     rows = rows.assign(machine=rows["hardware"] if rows["hardware"].nunique() > 1 else "")
     low = rows[rows["share"] > ABOVE].itertuples()
-    return [*(Doubt(row.ceiling, "ceilings", (row.raised_by,), row.share, row.machine) for row in low), *found]
+    return [*(Doubt(row.ceiling, "ceilings", (row.raised_by,), row.share, row.machine) for row in low), *of_steps]
 
 
 def falling(rows: pd.DataFrame) -> pd.Series:
@@ -113,16 +113,16 @@ def falling(rows: pd.DataFrame) -> pd.Series:
 def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
     """(headline, a line a reason, command that measures again); empty texts where nothing is doubtful."""
     tables = judged(tables)
-    text, found, broken = Texts(language, "trust"), doubts(tables), failed(tables, language)
-    if not found and not broken:
+    text, reasons, broken = Texts(language, "trust"), doubts(tables), failed(tables, language)
+    if not reasons and not broken:
         return "", [], ""
     timed = pd.concat([doubtful(frames.own(frames.ok(tables[table], "time_s"))) for table in STEPS])
     together: dict[str, list[Doubt]] = {}  # steps and matmuls that are doubtful for one reason are one line
-    for doubt in found:
+    for doubt in reasons:
         alike = doubt.key if doubt.table in STEPS else f"ceiling {doubt.key} {doubt.machine}"
         together.setdefault(alike, []).append(doubt)
     lines = [*filter(None, [broken]), *(_line(doubts, text) for doubts in together.values())]
-    again = [STEPS.get(doubt.table, "ceilings") for doubt in found]
+    again = [STEPS.get(doubt.table, "ceilings") for doubt in reasons]
     again += [STEPS[table] for table in STEPS if broken and len(_failed(tables[table]))]
     steps = dict.fromkeys(again)
     rows = pd.concat([tables[table][["experiment", "recorded"]] for table in STEPS])
@@ -130,7 +130,7 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     chosen = f" --config experiment={experiments}" if experiments else ""
     command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
     says = text("headline", count=int(timed.sum()), total=len(timed)) if timed.any() else ""
-    return says or (text("ceilings_only") if found else lines.pop(0)), lines, command
+    return says or (text("ceilings_only") if reasons else lines.pop(0)), lines, command
 
 
 def precision(tables: frames.Tables, language: str = "en") -> str:
@@ -138,25 +138,25 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     text = Texts(language, "trust")
     columns = ["precision_percent", "machine_cost_percent"]
     timed = [frames.own(frames.ok(tables[table], "time_s")) for table in STEPS]
-    rows = pd.concat([each.reindex(columns=["run", *columns]) for each in timed])  # not of all columns, which are many
-    known, cost = (_typical(rows, column) for column in columns)
+    rows = pd.concat([steps.reindex(columns=["run", *columns]) for steps in timed])  # few of many columns
+    interval, cost = (_typical(rows, column) for column in columns)
     words = [text("machine_cost", **cost)] if cost else []
-    if known:  # from ±100 % on a factor, as percent would mislead
-        vague, wide = known["half"] >= 100, known["worst"] >= 100
+    if interval:  # from ±100 % on a factor, as percent would mislead
+        vague, wide = interval["half"] >= 100, interval["worst"] >= 100
         key = "precision_none" if vague else "precision_wide" if wide else "precision"
-        factor = 1 + known["half" if vague else "worst"] / 100
+        factor = 1 + interval["half" if vague else "worst"] / 100
         beyond = f"{VAGUEST}" if vague else f"> {VAGUEST}"
-        words.insert(0, text(key, **known, factor=significant(factor, 2) if factor < VAGUEST else beyond))
+        words.insert(0, text(key, **interval, factor=significant(factor, 2) if factor < VAGUEST else beyond))
     return " ".join(words)
 
 
 def _typical(rows: pd.DataFrame, column: str) -> dict[str, Any]:
     """The median of a column, its largest value and that run's name; empty without a value."""
-    found = rows.dropna(subset=[column])
-    if found.empty:
+    rows = rows.dropna(subset=[column])
+    if rows.empty:
         return {}
-    worst = found.loc[found[column] == found[column].max()].iloc[0]
-    return {"half": found[column].median(), "worst": worst[column], "run": short(worst["run"])}
+    worst = rows.loc[rows[column] == rows[column].max()].iloc[0]
+    return {"half": rows[column].median(), "worst": worst[column], "run": short(worst["run"])}
 
 
 def failed(tables: frames.Tables, language: str = "en") -> str:

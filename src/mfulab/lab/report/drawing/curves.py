@@ -28,14 +28,14 @@ def ends(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def named(row: pd.Series, text: Texts) -> str:
     """A series in words: model, mode and precision; workload and execution where they are not the plain ones."""
-    known = [text.name("mode", row["mode"]), text.name("precision", row["precision"]), *variant(row, text)]
-    return f"{row['model']} ({', '.join(known)})"
+    words = [text.name("mode", row["mode"]), text.name("precision", row["precision"]), *variant(row, text)]
+    return f"{row['model']} ({', '.join(words)})"
 
 
 def variant(row: Mapping[str, Any] | pd.Series, text: Texts) -> list[str]:
     """Workload and execution of a run, each where it is not the plain one."""
-    known = [row["workload"]] if row["workload"] not in ("", row["mode"]) else []
-    return known + ([text.name("execution", row["execution"])] if row["execution"] not in ("", "eager") else [])
+    words = [row["workload"]] if row["workload"] not in ("", row["mode"]) else []
+    return words + ([text.name("execution", row["execution"])] if row["execution"] not in ("", "eager") else [])
 
 
 def apart(rows: pd.DataFrame, text: Texts) -> list[str]:

@@ -17,18 +17,18 @@ FILES = {400: "NanumGothic.ttf", 700: "NanumGothicBold.ttf"}
 
 def paths() -> dict[int, Path]:
     """The font's files by weight; none where the package is not installed."""
-    found = find_spec("koreanize_matplotlib")
-    folder = Path(found.origin).parent / "fonts" if found and found.origin else Path()
-    return {weight: folder / file for weight, file in FILES.items() if found and (folder / file).exists()}
+    package = find_spec("koreanize_matplotlib")
+    folder = Path(package.origin).parent / "fonts" if package and package.origin else Path()
+    return {weight: folder / file for weight, file in FILES.items() if package and (folder / file).exists()}
 
 
 def families() -> list[str]:
     """The fonts of all figures, in the order in which a glyph is looked for; registers the Hangul one."""
-    known = font_manager.fontManager.ttflist
+    fonts = font_manager.fontManager.ttflist
     for weight, path in paths().items():
-        if not any(font.fname == str(path) and font.weight == weight for font in known):
+        if not any(font.fname == str(path) and font.weight == weight for font in fonts):
             # Not addfont: the bold file calls itself semibold, which no search for bold finds.
-            known.append(font_manager.FontEntry(fname=str(path), name=HANGUL, weight=weight))
+            fonts.append(font_manager.FontEntry(fname=str(path), name=HANGUL, weight=weight))
     return ["DejaVu Sans", HANGUL] if paths() else ["DejaVu Sans"]
 
 

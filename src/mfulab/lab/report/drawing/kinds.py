@@ -89,9 +89,9 @@ def bars(
     """
     own = order is None and "hue" not in look
     names = list(rows[name] if own else order or dict.fromkeys(rows[name]))
-    each = [str(place) for place in range(len(rows))] if own else names
-    lanes = rows.assign(lane=each if own else rows[name]).dropna(subset=[value])
-    lanes = lanes.sort_values("lane", key=lambda lane: lane.map(each.index), kind="stable")
+    lane_order = [str(place) for place in range(len(rows))] if own else names
+    lanes = rows.assign(lane=lane_order if own else rows[name]).dropna(subset=[value])
+    lanes = lanes.sort_values("lane", key=lambda lane: lane.map(lane_order.index), kind="stable")
     if "hue" in look:
         look["hue_order"] = [*look["palette"]]
         lanes = lanes.sort_values(look["hue"], key=lambda hue: hue.map(look["hue_order"].index), kind="stable")
@@ -100,7 +100,7 @@ def bars(
         usual = {"color": style.PALETTE[0], "linewidth": 0, "width": 0.7, "orient": "x" if upright else "y"} | look
         usual |= {"bottom" if upright else "left": lanes[start].to_numpy()} if start else {}
         with _unlabelled(axes):
-            sns.barplot(lanes, **place, order=each, errorbar=None, saturation=1, legend=False, ax=axes, **usual)
+            sns.barplot(lanes, **place, order=lane_order, errorbar=None, saturation=1, legend=False, ax=axes, **usual)
     drawn = axes.patches[before:]
     runs.mark(drawn, lanes, *(told or (value,)))
     for bar, differs in zip(drawn, lanes[pale] if pale else (), strict=False):
@@ -151,6 +151,6 @@ def lanes(axes: Axes, rows: pd.DataFrame, name: str, order: Sequence[Any], hue: 
     """The heights of rows whose names are lines of the y axis, the first below; hues stand `apart`, the first above."""
     axes.set_yticks(range(len(order)), list(order), **look)
     axes.set_ylim(-0.6, len(order) - 0.4)
-    heights = rows[name].map({each: place for place, each in enumerate(order)}).astype(float)
-    shift = {each: apart * ((len(hues) - 1) / 2 - place) for place, each in enumerate(hues)}
+    heights = rows[name].map({value: place for place, value in enumerate(order)}).astype(float)
+    shift = {value: apart * ((len(hues) - 1) / 2 - place) for place, value in enumerate(hues)}
     return heights + (rows[hue].map(shift).astype(float) if hue else 0.0)

@@ -17,9 +17,9 @@ def cube(rows: pd.DataFrame) -> pd.Series:
 
 def fastest(rows: pd.DataFrame) -> pd.DataFrame:
     """Fastest row of each machine, implementation, size and precision, with the implementation's `family`."""
-    kept = rows.sort_values("time_s").drop_duplicates(["machine", "kernel", "size", "precision"])
-    families = kept["family"].where(kept["family"] != "", kept["kernel"].str.split("_").str[0])
-    return kept.assign(family=families.mask(kept["kernel"] == "numpy", "library"))
+    rows = rows.sort_values("time_s").drop_duplicates(["machine", "kernel", "size", "precision"])
+    families = rows["family"].where(rows["family"] != "", rows["kernel"].str.split("_").str[0])
+    return rows.assign(family=families.mask(rows["kernel"] == "numpy", "library"))
 
 
 def most_shared(rows: pd.DataFrame) -> pd.DataFrame:

@@ -31,8 +31,8 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
     paired = paired[paired["batch_size"] == largest]
     paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])
-    each = paired[["speedup", *(f"{name}_base" for name in frames.INTERVAL), *frames.INTERVAL]].itertuples(index=False)
-    own = [quotient_interval(speedup, [measured[:3]], [measured[3:]]) for speedup, *measured in each]
+    pairs = paired[["speedup", *(f"{name}_base" for name in frames.INTERVAL), *frames.INTERVAL]].itertuples(index=False)
+    own = [quotient_interval(speedup, [measured[:3]], [measured[3:]]) for speedup, *measured in pairs]
     ends = ["speedup_low", "speedup_high"]
     paired[ends] = pd.DataFrame(own, paired.index, ends, dtype=float)
     # A format saves time by faster arithmetic or by fewer bytes: beyond both it cannot be faster.
@@ -67,8 +67,8 @@ def times(speedup: float, text: Texts) -> str:
 
 def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
     """A run in words, with its machine if there are several."""
-    known = [text.name("mode", row["mode"]), text.name(axis, row[axis])]
-    return f"{row['model']} ({', '.join([*known, *([row['machine']] if rows['machine'].nunique() > 1 else [])])})"
+    words = [text.name("mode", row["mode"]), text.name(axis, row[axis])]
+    return f"{row['model']} ({', '.join([*words, *([row['machine']] if rows['machine'].nunique() > 1 else [])])})"
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:

@@ -73,14 +73,14 @@ def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: s
 
 
 def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
-    found = []
+    titles = []
     rows = rows if set(NAMED) <= set(rows) else rows.assign(recorded=False, hardware="")  # of no machine
     for recorded, hardware, run, *measured in rows[[*NAMED, *values]].itertuples(index=False, name=None):
-        known = [(name, value) for name, value in zip(values, measured, strict=True) if pd.notna(value)]
-        said, whose = ", ".join(f"{name} {significant(value)}" for name, value in known), "recorded/" * bool(recorded)
+        numbers = [(name, value) for name, value in zip(values, measured, strict=True) if pd.notna(value)]
+        said, whose = ", ".join(f"{name} {significant(value)}" for name, value in numbers), "recorded/" * bool(recorded)
         checksum = zlib.crc32(f"{whose}{hardware}/{run}".encode(errors="replace"))  # that the page links it by
-        found.append(f"{MARK}{checksum:08x}:{short(run)}: {said}")
-    return found
+        titles.append(f"{MARK}{checksum:08x}:{short(run)}: {said}")
+    return titles
 
 
 def svg(figure: Figure) -> str:

@@ -59,8 +59,8 @@ def theme() -> rc_context:
 
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
     """The machines that get a panel: those measured here before recorded ones, then by name."""
-    each = rows[["recorded", "machine"]].drop_duplicates()
-    return list(dict.fromkeys(each.sort_values(["recorded", "machine"])["machine"]))[:most]
+    distinct = rows[["recorded", "machine"]].drop_duplicates()
+    return list(dict.fromkeys(distinct.sort_values(["recorded", "machine"])["machine"]))[:most]
 
 
 def one_machine(rows: pd.DataFrame) -> pd.DataFrame:
@@ -71,8 +71,8 @@ def one_machine(rows: pd.DataFrame) -> pd.DataFrame:
 def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
     """The modes that there are, each with its word, in one order for the panels and legends of all figures."""
     usual = dict.fromkeys(get_args(WorkloadConfig.model_fields["mode"].annotation))
-    found = rows["mode"].unique()
-    return {mode: text.name("mode", mode) for mode in usual | dict.fromkeys(sorted(found)) if mode in found}
+    present = rows["mode"].unique()
+    return {mode: text.name("mode", mode) for mode in usual | dict.fromkeys(sorted(present)) if mode in present}
 
 
 def keep_words(axes: Axes) -> None:
@@ -150,8 +150,8 @@ def facets(
     """A panel for each machine, if any, and each of `cases`, values of the column `case` with titles, with its rows."""
     rows = rows if "machine" in rows else rows.assign(machine="")
     names = machines(rows)
-    each = zip(panels(figure, names, list(cases.values()), **shared).flat, product(names, cases), strict=True)
-    return [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in each]
+    grid = zip(panels(figure, names, list(cases.values()), **shared).flat, product(names, cases), strict=True)
+    return [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in grid]
 
 
 def in_rows(figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared: Any) -> list[tuple[Any, Any]]:
@@ -228,8 +228,8 @@ def provenance(rows: pd.DataFrame) -> str:
     span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
     commit = ", ".join(commit[:7] + "-dirty" * commit.endswith("-dirty") for commit in commits[:2])
     code = f"mfulab {commit}{'…' * (len(commits) > 2)}" if commits else ""
-    rest = " · ".join(filter(None, [span, code]))
-    names, room = ", ".join(machines(rows) if "machine" in rows else []), LETTERS - letters(rest)
+    dates_and_code = " · ".join(filter(None, [span, code]))
+    names, room = ", ".join(machines(rows) if "machine" in rows else []), LETTERS - letters(dates_and_code)
     if letters(names) > room:
         names = f"{names[: room * len(names) // letters(names) - 2]} …"
-    return " · ".join(filter(None, [names, rest]))
+    return " · ".join(filter(None, [names, dates_and_code]))

@@ -40,8 +40,8 @@ class _Fitting(Locator):
         values = [value for value in self._values if vmin <= value <= vmax]
         powers = [value for value in values if math.log2(value).is_integer()]
         thinned = powers if len(powers) > 1 else values
-        one = thinned.index(1) if 1 in thinned else 0  # the start of batch sizes, the baseline of ratios
-        choices = [values, *(thinned[one % step :: step] for step in range(1, len(thinned) + 1))]
+        start = thinned.index(1) if 1 in thinned else 0  # the start of batch sizes, the baseline of ratios
+        choices = [values, *(thinned[start % step :: step] for step in range(1, len(thinned) + 1))]
         size = self._points * self.axis.axes.figure.dpi / 72
         for choice in choices:
             widths = size * DIGIT * np.array([len(_named(value, self._unit)) for value in choice])
@@ -63,11 +63,11 @@ def decades(axis: Axis, most: int = 8) -> None:
 
 def zero_at_left(axes: Axes, values: Iterable[float]) -> float:
     """Makes the x axis logarithmic, its left edge standing for zero where a value is zero; returns the edge."""
-    known = {*values}
-    positive = [value for value in known if value > 0] or [1e-16]
+    distinct = {*values}
+    positive = [value for value in distinct if value > 0] or [1e-16]
     edge = 10.0 ** (math.floor(math.log10(min(positive))) - 1)
     axes.set_xscale("log")
-    if 0 in known:
+    if 0 in distinct:
         axes.set_xlim(edge, 3 * max(positive))
         decades(axes.xaxis)
         shown = axes.xaxis.get_major_formatter()

@@ -36,17 +36,17 @@ def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
     body = re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", body))
     names = {}  # of the drawing's letters in the page
     for glyph, outline in GLYPH.findall(body):
-        names[glyph] = next((known for known, drawn in glyphs.items() if drawn == outline), f"L{len(glyphs)}")
+        names[glyph] = next((letter for letter, drawn in glyphs.items() if drawn == outline), f"L{len(glyphs)}")
         glyphs[names[glyph]] = outline
     body = GLYPH.sub("", body).replace("<defs></defs>", "")
-    body = LETTER.sub(lambda found: f'<use href="#{names[found[1]]}" x="{found[2] or 0}"/>', body)
-    body = CIRCLE.sub(lambda found: _circle(*map(float, found.groups())), body)
+    body = LETTER.sub(lambda match: f'<use href="#{names[match[1]]}" x="{match[2] or 0}"/>', body)
+    body = CIRCLE.sub(lambda match: _circle(*map(float, match.groups())), body)
     classes = r' id="(axis|heading|leader|legend|panel|provenance|text|title|value)(?:_\d+)?"'
     body = re.sub(classes, r' class="\1"', body.replace("matplotlib.", ""))
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body)) - set(glyphs)
-    body = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body)
+    body = re.sub(r' id="([^"]+)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", body)
     names |= {letter: letter for letter in glyphs}  # in a power, letters are raised: those uses keep their drawing's id
-    body = REFERENCE.sub(lambda found: found[1] + names.get(found[2], f"{name}-{found[2]}"), body)
+    body = REFERENCE.sub(lambda match: match[1] + names.get(match[2], f"{name}-{match[2]}"), body)
     body = body.replace('xlink:href="#L', 'href="#L')  # by which the page's script finds letters, raised ones too
     # Coordinates need no more than a hundredth of a point; factors below one, such as a glyph's scale, keep theirs.
     body = re.sub(r"(?<![\d.])[1-9]\d*\.\d{3,}", lambda number: f"{float(number.group()):.2f}", body)

@@ -63,9 +63,9 @@ class Drawn:
 @cache
 def modules() -> dict[str, ModuleType]:
     """Every figure's module by name, in the page's order: by topic, then by its ORDER within it, then by name."""
-    found = {info.name: import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)}
-    ranked = sorted(found, key=lambda name: (TOPICS.index(found[name].TOPIC), getattr(found[name], "ORDER", 9), name))
-    return {name: found[name] for name in ranked}
+    loaded = {info.name: import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)}
+    order = sorted(loaded, key=lambda name: (TOPICS.index(loaded[name].TOPIC), getattr(loaded[name], "ORDER", 9), name))
+    return {name: loaded[name] for name in order}
 
 
 def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.DataFrame | None = None) -> Drawn | None:
@@ -84,7 +84,7 @@ def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.Data
             if axes.get_axes_locator() is None:
                 axes.set_position(Bbox(axes.get_position().get_points().round(6)))
             axes.set_gid("panel")
-            for words in (each for each in axes.get_children() if isinstance(each, Text)):
+            for words in (child for child in axes.get_children() if isinstance(child, Text)):
                 beside = "value" if VALUE.match(words.get_text()) else "text"
                 words.set_gid(beside if words in axes.texts else "heading")
     return Drawn(name, text("title"), finding(module, rows, text), figure)
@@ -149,13 +149,13 @@ def draw(
     if not listed and not due:
         return 0
     gc.freeze()  # drawing makes much that is collected, which need not look through all imports each time
-    found, problems = frames.read(tables)
-    judged = trust.judged(found)
+    read, problems = frames.read(tables)
+    judged = trust.judged(read)
     if listed:  # and drawn, for jobs that would draw them one after the other
         draws = ahead if drawing_cores() >= FEW_CORES else None
 
         def is_shown(name: str) -> bool:
-            return has_data(name, found) and (draws is None or _draw(name, judged, draws, formats, language) or True)
+            return has_data(name, read) and (draws is None or _draw(name, judged, draws, formats, language) or True)
 
         names = [name for name, shown in zip(modules(), in_processes(is_shown, [*modules()]), strict=True) if shown]
         write_text(listed, "".join(f"{name}\n" for name in names))

@@ -85,7 +85,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     environment.filters |= {"unbroken": _unbroken, "marked": _marked}
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the ladder and the budget keep their order
     template = environment.from_string(_file("report.html"))
-    drawn_rows = {each["name"]: each.pop("rows") for each in shown}
+    drawn_rows = {figure["name"]: figure.pop("rows") for figure in shown}
     data, letters = payload.packed(payload.read(told, folder, drawn_rows, text))
     duty = trust.duty_cycle(runs[~runs["recorded"]])
     inks = {f"{part}_ms": color for part, color in headroom_figure.COLORS.items()}
@@ -151,18 +151,18 @@ def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
             rows = [verdicts.columns(row, counts.get(row.get("flops_run")), language) for row in distinct]
             columns = list(verdicts.columns(dict.fromkeys(table)))
             words = pd.DataFrame(rows, columns=columns, dtype=object).take(alike).set_axis(table.index)
-            told = {column: _each(table[column], flags) for column in SAID if column in table}
+            told = {column: _mapped(table[column], flags) for column in SAID if column in table}
             shown[name] = table.assign(**words, **told).drop(columns="verdict_numbers")
         elif "verdict_flags" in table:
-            shown[name] = table.assign(verdict_flags=_each(table["verdict_flags"], flags))
-        said = {column: _each(table[column], Texts(language).said) for column in SENTENCES if column in table}
+            shown[name] = table.assign(verdict_flags=_mapped(table["verdict_flags"], flags))
+        said = {column: _mapped(table[column], Texts(language).said) for column in SENTENCES if column in table}
         if "reasons" in table:
-            said["reasons"] = _each(table["reasons"], lambda cell: verdicts.reasons(cell, language))
+            said["reasons"] = _mapped(table["reasons"], lambda cell: verdicts.reasons(cell, language))
         shown[name] = shown[name].assign(**said)
     return shown
 
 
-def _each(column: pd.Series, say: Callable[[str], str]) -> pd.Series:
+def _mapped(column: pd.Series, say: Callable[[str], str]) -> pd.Series:
     return column.map({cell: say(cell) for cell in column.unique()})
 
 
@@ -188,16 +188,16 @@ def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
 
 def _progress(folder: Path, text: Texts) -> dict[str, Any]:
     """Counts of a sweep before its end, their sentence, and the first runs that are missing; empty at its end."""
-    found = frames.texts(folder / "progress.csv")
-    missing = found[found["state"] != PROGRESS[0]]
+    planned = frames.texts(folder / "progress.csv")
+    missing = planned[planned["state"] != PROGRESS[0]]
     if missing.empty:
         return {}
-    counts = {state: int((found["state"] == state).sum()) for state in PROGRESS}
+    counts = {state: int((planned["state"] == state).sum()) for state in PROGRESS}
     parts = [text(f"progress_{state}", count=count) for state, count in counts.items() if count or state == PROGRESS[0]]
     listed = [f"{row['step']} {short(row['run'])}" for _, row in missing.head(MISSING).iterrows()]
     listed += [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
     says = f"{', '.join(parts)}."
-    return {"measured": counts[PROGRESS[0]], "total": len(found), "says": says, "missing": listed}
+    return {"measured": counts[PROGRESS[0]], "total": len(planned), "says": says, "missing": listed}
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
@@ -234,7 +234,7 @@ def _sections(
     sections: dict[str, list[dict[str, Any]]] = {}
     names = list(figures.modules())
     # What is drawn already costs less than a process that has no core to itself.
-    made = in_processes if drawn is None or drawing_cores() >= figures.FEW_CORES else map
+    map_all = in_processes if drawn is None or drawing_cores() >= figures.FEW_CORES else map
 
     def make(name: str) -> dict[str, Any] | str:
         try:
@@ -242,8 +242,7 @@ def _sections(
         except Exception as error:  # one figure never costs the page
             return figures.unmade(name, error, text.language)
 
-    found = made(make, names)
-    for name, shown in zip(names, found, strict=True):
+    for name, shown in zip(names, map_all(make, names), strict=True):
         if isinstance(shown, str):
             problems.append(shown)
         elif shown:
@@ -271,8 +270,8 @@ def _figure(
         return {}
     svg, finding = vector.saved(drawn, name), None
     if svg is None:
-        found = figures.render(name, tables, text.language, rows)
-        svg, finding = (marks.svg(found.figure), found.finding) if found else ("", None)
+        rendered = figures.render(name, tables, text.language, rows)
+        svg, finding = (marks.svg(rendered.figure), rendered.finding) if rendered else ("", None)
     rows = frames.in_words(rows, text)
     return {
         "name": name,
@@ -296,7 +295,7 @@ def _unbroken(words: str) -> str:
     """The words with each unit bound to its number, a Korean particle to the sign before it, 1e-05 as 1 × 10⁻⁵."""
     words = PARTICLE.sub("\N{WORD JOINER}", UNIT.sub("\N{NO-BREAK SPACE}", words))
     return POWER.sub(
-        lambda found: f"{found[1]}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{str(int(found[2])).translate(RAISED)}", words
+        lambda match: f"{match[1]}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{str(int(match[2])).translate(RAISED)}", words
     )
 
 
@@ -305,12 +304,12 @@ def _marked(words: str) -> Markup:
 
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
-    found = compare.read(folder / "comparison.csv")
-    if found.empty:
+    rows = compare.read(folder / "comparison.csv")
+    if rows.empty:
         return {}
     numbers = ["old_s", "new_s", "ratio", "ratio_low", "ratio_high"]
-    found[numbers] = found[numbers].apply(pd.to_numeric, errors="coerce")
-    counts = found["verdict"].value_counts().items()
+    rows[numbers] = rows[numbers].apply(pd.to_numeric, errors="coerce")
+    counts = rows["verdict"].value_counts().items()
     words = ", ".join(f"{text.name('compared', str(says))} {count}" for says, count in counts)
     lines = [
         {
@@ -323,12 +322,12 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
             "bounds": " … ".join(compare.change(row[name]) for name in ("ratio_low", "ratio_high") if row[name] > 0),
             **{name: quantity(row[f"{name}_s"], "s") for name in ("old", "new")},
         }
-        for _, row in found[found["ratio"] > 0].head(COMPARED).iterrows()
+        for _, row in rows[rows["ratio"] > 0].head(COMPARED).iterrows()
     ]
-    others = found.loc[found["ratio"].isna(), "because"].value_counts()
+    others = rows.loc[rows["ratio"].isna(), "because"].value_counts()
     without = [text("incomparable", count=n, because=text.name("because", str(why))) for why, n in others.items()]
-    folders = list(filter(None, found[["old", "new"]].iloc[0]))
-    says = text("compared", count=len(found), counts=words)
+    folders = list(filter(None, rows[["old", "new"]].iloc[0]))
+    says = text("compared", count=len(rows), counts=words)
     return {"says": says, "folders": folders, "lines": lines, "others": without}
 
 
@@ -354,11 +353,11 @@ def _fact(name: str, value: Any) -> str:
 
 def _lines(value: str) -> str:
     try:
-        found = json.loads(value)
+        data = json.loads(value)
     except ValueError:
         return value
-    if isinstance(found, dict):
-        return "\n".join(f"{name} {each}" for name, each in found.items())
-    if isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
-        return "\n\n".join(_lines(json.dumps(each, ensure_ascii=False)) for each in found)
+    if isinstance(data, dict):
+        return "\n".join(f"{name} {entry}" for name, entry in data.items())
+    if isinstance(data, list) and data and all(isinstance(entry, dict) for entry in data):
+        return "\n\n".join(_lines(json.dumps(entry, ensure_ascii=False)) for entry in data)
     return value

@@ -25,7 +25,7 @@ KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", 
 SETTINGS = "settings"  # the column of what else sets a run apart
 # Columns that tables do not show at first, without those that name a run and its time's interval.
 BEHIND = {name for table in TABLES for name in fields(table)} - KEPT
-BEHIND -= {name for each in TABLES.values() for name in each.shown.split()}
+BEHIND -= {name for measurement in TABLES.values() for name in measurement.shown.split()}
 
 
 def read(tables: frames.Tables, folder: Path, figures: Mapping[str, Any], text: Texts) -> Iterator[str]:
@@ -48,12 +48,12 @@ def as_json(data: object) -> str:
 
 def packed(pieces: Iterable[str]) -> tuple[str, str]:
     """Base64 of the gzipped text, what no page can mistake for its own; and its distinct letters beyond ASCII."""
-    found: list[bytes] = []
+    chunks: list[bytes] = []
     compressor, letters = zlib.compressobj(6, wbits=31), set[str]()
     for piece in pieces:
-        found.append(compressor.compress(piece.encode("utf-8", errors="replace")))
+        chunks.append(compressor.compress(piece.encode("utf-8", errors="replace")))
         letters.update("" if piece.isascii() else piece)
-    return base64.b64encode(b"".join([*found, compressor.flush()])).decode(), "".join(sorted(letters))
+    return base64.b64encode(b"".join([*chunks, compressor.flush()])).decode(), "".join(sorted(letters))
 
 
 def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
@@ -100,10 +100,10 @@ def settings(table: pd.DataFrame, told: Collection[str]) -> pd.Series:
 def drawn(rows: pd.DataFrame) -> dict[str, Any]:
     """The rows of a figure for its CSV, at most DRAWN of `all`, with columns of a table's first view and its own."""
     hidden = BEHIND | {"impossible", "doubts"}
-    known = rows.head(DRAWN).drop(columns=[name for name in rows if name in hidden]).dropna(axis=1, how="all")
-    known = known[[name for name in known if not (known[name].astype(str) == "").all()]]
-    cells = [[plain(value) for value in row] for row in known.astype(object).to_numpy()]
-    return {"columns": list(known), "rows": cells, "all": len(rows)}
+    shown = rows.head(DRAWN).drop(columns=[name for name in rows if name in hidden]).dropna(axis=1, how="all")
+    shown = shown[[name for name in shown if not (shown[name].astype(str) == "").all()]]
+    cells = [[plain(value) for value in row] for row in shown.astype(object).to_numpy()]
+    return {"columns": list(shown), "rows": cells, "all": len(rows)}
 
 
 def plain(value: object) -> object:

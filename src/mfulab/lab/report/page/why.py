@@ -56,17 +56,17 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
     rows = rows[["status", *curves.KEYS, "batch_size", "samples_per_s", "predicted_memory_bytes"]]
     failed = rows[rows["status"] == OUT_OF_MEMORY]
     lost = failed["batch_size"].groupby([failed[name].map(str) for name in curves.KEYS]).agg(list).to_dict()
-    known = frames.ok(rows, "samples_per_s", "batch_size")
-    known = frames.one_each(known, [*curves.KEYS, "batch_size"]) if len(known) else known
-    cases, number = known[curves.KEYS].to_dict("records"), known.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
-    sizes, speeds, memory = known[["batch_size", "samples_per_s", "predicted_memory_bytes"]].to_numpy(dtype=float).T
-    order, found = np.lexsort((sizes, number)), []
+    timed = frames.ok(rows, "samples_per_s", "batch_size")
+    timed = frames.one_each(timed, [*curves.KEYS, "batch_size"]) if len(timed) else timed
+    cases, number = timed[curves.KEYS].to_dict("records"), timed.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
+    sizes, speeds, memory = timed[["batch_size", "samples_per_s", "predicted_memory_bytes"]].to_numpy(dtype=float).T
+    order, recommended = np.lexsort((sizes, number)), []
     for rising in np.split(order, np.flatnonzero(np.diff(number.iloc[order])) + 1) if len(order) else ():
         best, last = speeds[rising].max(), rising[-1]
         knee = rising[speeds[rising] >= KNEE * best][0]
         beyond = [size for size in lost.get(tuple(map(str, cases[last].values())), ()) if size > sizes[last]]
         predicted = [(sizes[place], memory[place]) for place in rising if memory[place] == memory[place]]
-        found.append(
+        recommended.append(
             Batch(
                 case=cases[last],
                 batch_size=int(sizes[knee]) if len(rising) > 1 else None,
@@ -78,7 +78,7 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
                 at_least=not bytes_a_sample(predicted),
             )
         )
-    return found
+    return recommended
 
 
 def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float) -> int | None:
@@ -88,10 +88,10 @@ def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float
     """
     if not predicted:
         return None
-    room, (batch_size, memory), each = USABLE * gigabytes * 1e9, predicted[-1], bytes_a_sample(predicted)
-    if not each:
+    room, (batch_size, memory), slope = USABLE * gigabytes * 1e9, predicted[-1], bytes_a_sample(predicted)
+    if not slope:
         return int(batch_size) if memory <= room else None
-    return max(0, int(batch_size + (room - memory) // each))
+    return max(0, int(batch_size + (room - memory) // slope))
 
 
 def bytes_a_sample(predicted: Sequence[tuple[float, float]]) -> float | None:
@@ -159,9 +159,9 @@ def of_traces(tables: frames.Tables, text: Texts) -> str | None:
 def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[dict[str, Any]]]:
     """The lines of the page's first figure by machine, for a screen that is too narrow for a drawing."""
     text = Texts(language, "mfu_versus_utilization")
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_machine: dict[str, list[dict[str, Any]]] = {}
     if rows.empty:
-        return found
+        return by_machine
     rows = rows.assign(doubtful=trust.doubtful)
     for row in mfu_versus_utilization.shown(frames.in_words(rows, text), text).to_dict("records"):
         mfu, busy = row["mfu_percent"], row["utilization_percent"]
@@ -169,8 +169,8 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[dict[str, Any]]]:
         said = {"mfu": mfu_versus_utilization.share(mfu, text), "busy": text("share_of", share=busy)}
         place = {"left": f"{ends[0]:.2f}", "width": f"{ends[1] - ends[0]:.2f}", "dot": f"{min(100.0, mfu):.2f}"}
         looks = {key: row[key] for key in ("name", "color", "doubtful")}
-        found.setdefault(row["machine"], []).append(looks | said | place)
-    return found
+        by_machine.setdefault(row["machine"], []).append(looks | said | place)
+    return by_machine
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
@@ -184,19 +184,19 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
     cause, words = row[CAUSE], verdicts.columns(row, language=text.language)
     budget, parts, lost = remedies.budget(row), text.within("trace"), remedies.cost(row, cause)
     step = significant(1e3 * row["time_s"])
-    cost = {"ms": significant(lost.ms), "step": step, "points": percent(lost.points)} if lost else {}
+    values = {"ms": significant(lost.ms), "step": step, "points": percent(lost.points)} if lost else {}
     remedy = remedies.REMEDIES.get(cause)
-    named = [f"{parts(part)} {percent(each.points)} %" for part, each in budget.items() if each.points >= NAMED]
+    named = [f"{parts(part)} {percent(cost.points)} %" for part, cost in budget.items() if cost.points >= NAMED]
     drawn = []
-    for part, each in budget.items():
-        says = f"{parts(part)}: {significant(each.ms)} ms, {percent(each.points)} %"
-        drawn.append({"width": f"{max(0.0, each.points):.2f}", "color": headroom.COLORS[part], "says": says})
+    for part, cost in budget.items():
+        says = f"{parts(part)}: {significant(cost.ms)} ms, {percent(cost.points)} %"
+        drawn.append({"width": f"{max(0.0, cost.points):.2f}", "color": headroom.COLORS[part], "says": says})
     return {
         "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
         "verdict": words["verdict"],
         "reason": words["verdict_reason"],
-        "cost": text("cost", **cost) if cost else "",
+        "cost": text("cost", **values) if values else "",
         "named": " · ".join(named),
         "parts": drawn,
         "phases": _phases(row, text),
@@ -221,38 +221,37 @@ def _of_run(config: str, row: Mapping[str, Any]) -> str:
 def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
     """The setting of a run as far as it is known, its step time and its MFU."""
     batch, share = row["batch_size"], row["mfu_percent"]
-    known = [] if batch != batch else [text("batch", batch_size=int(batch))]
-    known += [text.name("precision", row["precision"])] if row["precision"] else []
-    known += [*curves.variant(row, text), text("step", time=quantity(row["time_s"], "s"))]
-    return [*known, text("mfu", share=percent(share)) if share == share else text("no_mfu"), row["machine"]]
+    setting = [] if batch != batch else [text("batch", batch_size=int(batch))]
+    setting += [text.name("precision", row["precision"])] if row["precision"] else []
+    setting += [*curves.variant(row, text), text("step", time=quantity(row["time_s"], "s"))]
+    return [*setting, text("mfu", share=percent(share)) if share == share else text("no_mfu"), row["machine"]]
 
 
 def _phases(row: Mapping[str, Any], text: Texts) -> str:
     """The step's split into forward, backward and optimiser, where it was measured."""
-    times = {name: row.get(f"{name}_ms") for name in PHASES}
-    known = {name: time for name, time in times.items() if time is not None and time == time}
-    whole = sum(known.values())
-    if len(known) < 2 or not whole:
+    times = {name: time for name in PHASES if (time := row.get(f"{name}_ms")) is not None and time == time}
+    whole = sum(times.values())
+    if len(times) < 2 or not whole:
         return ""
-    parts = ", ".join(f"{text(name)} {percent(100 * time / whole)} %" for name, time in known.items())
+    parts = ", ".join(f"{text(name)} {percent(100 * time / whole)} %" for name, time in times.items())
     return text("phases", parts=parts)
 
 
 def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
     """The step's time in the allocator's default state, and with memory kept, where either makes a difference."""
     names, said = ("default_state_time_s", "kept_memory_time_s", "default_state_page_faults"), []
-    before, kept, faults = (number(row.get(name)) for name in names)
+    before, kept_s, faults = (number(row.get(name)) for name in names)
     if before and faults and before >= SLOWER * row["time_s"]:
         said.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
-    if kept and row["time_s"] >= SLOWER * kept:
-        said.append(text("kept_memory", time=quantity(kept, "s")))
+    if kept_s and row["time_s"] >= SLOWER * kept_s:
+        said.append(text("kept_memory", time=quantity(kept_s, "s")))
     return said
 
 
 def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
     recommended = batches(rows)
-    cases, fed = pd.DataFrame([each.case for each in recommended]), frames.ok(rows, "input_wait_percent")
-    lines = [_line(each, cases, text) for each in recommended[:LISTED]]
+    cases, fed = pd.DataFrame([batch.case for batch in recommended]), frames.ok(rows, "input_wait_percent")
+    lines = [_line(batch, cases, text) for batch in recommended[:LISTED]]
     head = [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in CARDS_GB)]
     code = "" if len(fed) else f"{MEASURE} --config {remedies.REMEDIES['input_bound'].config}"
     return [
@@ -263,49 +262,50 @@ def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[dict
     ]
 
 
-def _line(each: Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
-    size = "–" if each.batch_size is None else f"{each.batch_size}{' ↑' if each.rising else ''}"
-    if each.too_large is not None:
-        size += f" ({each.too_large}: {text.name('status', OUT_OF_MEMORY)})"
+def _line(batch: Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
+    size = "–" if batch.batch_size is None else f"{batch.batch_size}{' ↑' if batch.rising else ''}"
+    if batch.too_large is not None:
+        size += f" ({batch.too_large}: {text.name('status', OUT_OF_MEMORY)})"
     fits = []
-    for batch in each.fits:
-        known = f"{'≥ ' * each.at_least}{quantity(batch) if (batch or 0) >= 10_000 else f'{batch:,}'}" if batch else ""
-        fits.append("–" if batch is None else known or text("none_fits"))  # no more digits than a prediction has
-    speed, case = [significant(each.samples_per_s), f"{percent(each.share_percent)} %"], each.case
+    for fit in batch.fits:
+        shown = f"{'≥ ' * batch.at_least}{quantity(fit) if (fit or 0) >= 10_000 else f'{fit:,}'}" if fit else ""
+        fits.append("–" if fit is None else shown or text("none_fits"))  # no more digits than a prediction has
+    speed, case = [significant(batch.samples_per_s), f"{percent(batch.share_percent)} %"], batch.case
     named = [_with(case["model"], _apart(case, cases, text)), *(text.name(key, case[key]) for key in TOLD)]
     return [*named, size, *speed, *fits]
 
 
 def _apart(row: Mapping[str, Any], rows: pd.DataFrame, text: Texts) -> list[str]:
     """Workload and execution that are not plain, and the length and machine where `rows` have several."""
-    known, length = curves.variant(row, text), row["sequence_length"]
+    setting, length = curves.variant(row, text), row["sequence_length"]
     if length > 0 and rows.loc[rows["model"] == row["model"], "sequence_length"].nunique() > 1:
-        known.append(text("tokens", length=int(length)))
-    return [*known, row["machine"]] if rows["machine"].nunique() > 1 else known
+        setting.append(text("tokens", length=int(length)))
+    return [*setting, row["machine"]] if rows["machine"].nunique() > 1 else setting
 
 
-def _with(name: str, known: list[str]) -> str:
-    return f"{name} ({', '.join(known)})" if known else name
+def _with(name: str, setting: list[str]) -> str:
+    return f"{name} ({', '.join(setting)})" if setting else name
 
 
 def _batch_says(recommended: list[Batch], text: Texts) -> str:
-    known = [each for each in recommended if each.batch_size is not None]
-    if not known:
+    swept = [batch for batch in recommended if batch.batch_size is not None]
+    if not swept:
         return text("batch_single")
-    counts = {"batch_rising": sum(each.rising for each in known)}
-    counts |= {"batch_lost": sum(each.too_large is not None for each in known)}
-    more = [text(key, count=count, total=len(known)) for key, count in counts.items() if count]
+    counts = {"batch_rising": sum(batch.rising for batch in swept)}
+    counts |= {"batch_lost": sum(batch.too_large is not None for batch in swept)}
+    more = [text(key, count=count, total=len(swept)) for key, count in counts.items() if count]
     return " ".join([text("batch_says", share=percent(100 * KNEE)), *more])
 
 
 def _fits_says(recommended: list[Batch], text: Texts) -> str:
     """The card from which each case fits with a single sample, and the one that needs most."""
-    known = [each for each in recommended if any(batch is not None for batch in each.fits)]
-    if not known:
+    with_fits = [batch for batch in recommended if any(fit is not None for fit in batch.fits)]
+    if not with_fits:
         return text("fits_unknown")
-    small, never = sum(bool(each.fits[0]) for each in known), [each.case for each in known if not any(each.fits)]
+    small = sum(bool(batch.fits[0]) for batch in with_fits)
+    never = [batch.case for batch in with_fits if not any(batch.fits)]
     card = {"gigabytes": CARDS_GB[0], "usable": percent(100 * USABLE)}
-    says = [text("fits_says", count=small, total=len(known), **card)]
+    says = [text("fits_says", count=small, total=len(with_fits), **card)]
     for case in never[:1]:
         says.append(text("fits_never", model=case["model"], mode=text.name("mode", case["mode"]), count=len(never)))
     return " ".join(says)
@@ -331,8 +331,8 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
         here = pairs[pairs["worth"] == worth].sort_values("speedup", ascending=False)
         runs = []
         for row in here.head(4).to_dict("records"):
-            known = [] if row["precision"] == "bf16" else [text.name("precision", row["precision"])]
-            run = _with(f"{row['model']} {text.name('mode', row['mode'])}", [*known, *_apart(row, pairs, text)])
+            setting = [] if row["precision"] == "bf16" else [text.name("precision", row["precision"])]
+            run = _with(f"{row['model']} {text.name('mode', row['mode'])}", [*setting, *_apart(row, pairs, text)])
             values = {"batch_size": int(row["batch_size"]), "speedup": significant(row["speedup"])}
             runs.append(text("bf16_run", run=run, **values))
         more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
