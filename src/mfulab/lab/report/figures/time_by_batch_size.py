@@ -58,7 +58,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             ends = ends.iloc[np.linspace(0, len(ends) - 1, min(len(ends), MOST_NAMED)).round().astype(int)]
         precisions = ends["precision"].map(lambda name: f" {text.name('precision', name)}" if len(colors) > 1 else "")
         names = [*map("".join, zip(ends["model"], precisions, strict=True))]  # none of a panel without lines
-        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["time_s"], names, ends["precision"].map(colors))
+        shades = ends["precision"].map(colors)
+        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["time_s"], names, shades)
     style.label(figure, text("batch_size"), text("time"))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     style.legend(figure, [*entries, *runs.key(rows, text)])
