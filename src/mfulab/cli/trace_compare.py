@@ -50,7 +50,8 @@ def compare(paths: Sequence[Path], gate: float | None, as_json: bool, language: 
 def _show(console: Terminal, text: Texts, compared: Difference, gate: float | None) -> None:
     before, after = (f"{float(span) / 1e6:,.3f}" for span in (compared.before, compared.after))
     noise = text("no_noise") if compared.noise is None else text("noise", share=percent(100 * compared.noise))
-    console.print(Text(text("compared", before=before, after=after, change=f"{100 * compared.change:+.2f}"), style="bold"))
+    heading = text("compared", before=before, after=after, change=f"{100 * compared.change:+.2f}")
+    console.print(Text(heading, style="bold"))
     console.print(f"{text(compared.verdict)}; {noise}")
     if gate is not None:
         console.print(text("gate", share=percent(100 * gate)))

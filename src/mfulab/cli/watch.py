@@ -73,7 +73,8 @@ def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], n
     values["expected_mfu_percent"] = expected_mfu(Facts(values | facts))
     processes = [process_of(rate, GPU if uuid else "cpu") for rate in rates if rate.device == (uuid or "cpu")]
     on_tensor_cores = processes and all(process["precision"] in TENSOR_PRECISIONS for process in processes)
-    values["counted_mfu_percent"] = total(*(process["mfu_spec_percent"] for process in processes)) if on_tensor_cores else None
+    counted = total(*(process["mfu_spec_percent"] for process in processes)) if on_tensor_cores else None
+    values["counted_mfu_percent"] = counted
     return {"unix_s": now, "name": name, "uuid": uuid or None, **values, "processes": processes}
 
 
