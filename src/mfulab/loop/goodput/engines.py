@@ -113,9 +113,8 @@ def sample_of(
     columns |= {name: now[name] for name in METRICS["gauges"] if name in COLUMNS and name in now}
     row = {name: columns.get(name) for name in COLUMNS}
     whose = {"page": url, "engine": after.engine, "model": after.model, "precision": precision}
-    replica = after.replica or None
     missing = _missing(row, now, peak, anew) if after.engine != "mfulab" else []
-    return {**whose, "replica": replica, **row, "verdict": _verdict(row), "missing": missing}
+    return {**whose, "replica": after.replica or None, **row, "verdict": _verdict(row), "missing": missing}
 
 
 def _attainable(flops: float | None, prefill: float | None, moved: float | None, peak: Peak) -> float | None:

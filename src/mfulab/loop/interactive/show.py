@@ -60,14 +60,14 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
         of_all = values.get("mean_of_all_s") or mean
         if abs(of_all - mean) > ALL_APART * mean:
             parts.append(text("mean_of_all", ms=f"{1e3 * of_all:.3f}"))
-    rest: dict[str, Callable[[float], str]] = {
+    sentences: dict[str, Callable[[float], str]] = {
         "samples_per_s": lambda rate: text("samples", rate=f"{rate:.1f}"),
         "tflop_s": lambda rate: text("rate", tflop_s=rate, precision=values.get("effective_precision")),
         "power_w": lambda watts: text("power", watts=watts),
         "energy_j": lambda joules: text("energy", joules=f"{joules:.3g}"),
         "memory_bytes": lambda size: text("memory", bytes=size),
     }
-    parts += [shown(value) for name, shown in rest.items() if (value := values.get(name)) is not None]
+    parts += [sentence(value) for name, sentence in sentences.items() if (value := values.get(name)) is not None]
     for key in ("counted", "compiled", "watched"):
         if (count := values.get(f"{key}_steps")) and not (key == "counted" and values.get("only_counted")):
             parts.append(text(key, count=count, places=values.get(f"{key}_places")))

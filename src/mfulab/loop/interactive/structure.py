@@ -60,9 +60,9 @@ class Structure:
         if not self._noted:
             return _NOTHING
         shapes, elements = hash(tuple(self._given)) if self._given else 0, sum(map(math.prod, self._given))
-        found = Inside(_hash(self._noted), shapes, elements, self._leading)
+        inside = Inside(_hash(self._noted), shapes, elements, self._leading)
         self._noted, self._given, self._leading = [], [], ()
-        return found
+        return inside
 
     def note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         """Notes a call."""
@@ -120,8 +120,8 @@ def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
 def vmapped() -> tuple[int, ...]:
     """Sizes that `torch.vmap` hides from the shapes inside it."""
     stack = torch._C._functorch.get_interpreter_stack() or ()
-    of_vmap = (each for each in stack if each.key() == torch._C._functorch.TransformType.Vmap)
-    return tuple(torch._C._functorch.CVmapInterpreterPtr(each).batchSize() for each in of_vmap)
+    of_vmap = (interpreter for interpreter in stack if interpreter.key() == torch._C._functorch.TransformType.Vmap)
+    return tuple(torch._C._functorch.CVmapInterpreterPtr(interpreter).batchSize() for interpreter in of_vmap)
 
 
 def real_tokens_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> RealTokens | None:
@@ -144,7 +144,7 @@ def number(outputs: Any) -> int:
 
 
 def _starts(outputs: Any) -> list[Any]:
-    nodes = (getattr(each, "grad_fn", None) for each in (outputs if isinstance(outputs, Sequence) else [outputs]))
+    nodes = (getattr(output, "grad_fn", None) for output in (outputs if isinstance(outputs, Sequence) else [outputs]))
     return [node for node in nodes if node is not None]
 
 
@@ -176,7 +176,7 @@ def hooks_are_guarded_against() -> bool:
     """True if code is compiled anew where all modules have a hook: of `super().__call__`, by torch 2.14 and later."""
     with suppress(Exception):  # no other torch has what this one keeps of compiled code
         entries_of = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
-        codes = (code for each in sys.modules["torch._dynamo.convert_frame"].input_codes.seen if (code := each()))
+        codes = (code for weakref in sys.modules["torch._dynamo.convert_frame"].input_codes.seen if (code := weakref()))
         return any(_GUARD in str(entry.guard_manager) for code in codes for entry in entries_of(code))
     return False
 
@@ -200,7 +200,7 @@ def graph_hash(outputs: Any, begin: int, spans: Spans) -> int:
         if name.rstrip("0123456789").removesuffix("Backward") not in CHEAP:
             leaves = (getattr(other, "variable", None) for other, _ in node.next_functions)
             weights = tuple(tuple(leaf.shape) for leaf in leaves if leaf is not None)
-            code = hash((code, name, weights, *(tuple(each.shape) for each in node._input_metadata)))
+            code = hash((code, name, weights, *(tuple(result.shape) for result in node._input_metadata)))
     return code
 
 
