@@ -58,10 +58,8 @@ def _values(page: Metrics, engine: str | None) -> dict[str, float]:
     values = {}
     for kind, metrics in METRICS.items():
         for name, aliases in metrics.items():
-            parts = next((parts for metric in aliases if (parts := page.of(metric, engine))), [])
-            if parts:
-                mean = kind == "of_one_gpu" or name in MEANS
-                values[name] = sum(parts) / (len(parts) if mean else 1)
+            if parts := next(filter(None, (page.of(metric, engine) for metric in aliases)), None):
+                values[name] = sum(parts) / (len(parts) if kind == "of_one_gpu" or name in MEANS else 1)
     return values
 
 

@@ -96,13 +96,12 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
     parts = [(key, totals) for key, totals in operations.totals.items() if key.direction in ("forward", "backward")]
     moved = sum(key.dtype.itemsize * totals.elements for key, totals in parts if key.dtype is not None)
     needed, executed = operations.by_format(), operations.by_format(executed=True)
-    names = frozenset(operations.uncounted)
     products = Counter[Product]()
     for key, totals in parts:
         if key.dtype is not None and totals.calls > 0:
             size = round(key.dtype.itemsize * totals.elements / totals.calls)
             products[(key.dtype, "conv" in key.operator), round(totals.flops / totals.calls), size] += totals.calls
-    return Cost(needed, executed, moved, names, useful_flops(operations, real), products)
+    return Cost(needed, executed, moved, frozenset(operations.uncounted), useful_flops(operations, real), products)
 
 
 def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:

@@ -331,9 +331,8 @@ class Measurement:
         named = self._loop.named.items()
         self.phases = {name: row.named_row(stretches, self._steps, self._phases, shares) for name, stretches in named}
         self.readings |= reasons
-        if self._trace and self._trace.analysis:
+        if self._trace and (analysis := self._trace.analysis):
             mean = sum(step.seconds for step in chosen) / len(chosen)
-            analysis = self._trace.analysis
             self.row["misaligned"] = analysis.misaligned()
             told = {**self.row, **analysis.ratios(), "spent": json.dumps(analysis.spent), "time_s": mean}
             self.row |= headroom.of_step(told) | headroom.rungs(told)
