@@ -140,5 +140,5 @@ def render(rows: list[dict[str, object]], depth: int = 3) -> Tree:
 def _label(row: dict[str, object], title: str) -> Text:
     share = row["share_percent"]
     forward, backward = (quantity(float(str(row[name])), "FLOP") for name in ("forward_flops", "backward_flops"))
-    said = (f"  {share:.1f} %" if isinstance(share, float) else "", "cyan")
-    return Text.assemble((title, "bold"), said, (f"  forward {forward}  backward {backward}", "dim"))
+    label = (f"  {share:.1f} %" if isinstance(share, float) else "", "cyan")
+    return Text.assemble((title, "bold"), label, (f"  forward {forward}  backward {backward}", "dim"))

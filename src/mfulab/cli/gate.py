@@ -134,8 +134,8 @@ def _run(command: str, folder: Path, limit_s: float, of_cpu: bool) -> tuple[floa
         raise ConfigurationError(f"`{command}`: was still running after {limit_s:g} s, and was ended.")
     if status:
         ended = f"ended with exit status {status}" if status > 0 else f"was ended by signal {-status}"
-        said = (printed.strip() or "it said nothing").splitlines()[-1]
-        raise ConfigurationError(f"`{command}`: {ended}: {said[:LONGEST_SAID]}")
+        last_line = (printed.strip() or "it said nothing").splitlines()[-1]
+        raise ConfigurationError(f"`{command}`: {ended}: {last_line[:LONGEST_SAID]}")
     return seconds, printed
 
 
@@ -165,8 +165,8 @@ def worktree(commit: str) -> Iterator[Path]:
         try:
             done = _git("worktree", "add", "--detach", str(folder), commit)
             if done.returncode:
-                said = (done.stderr.strip() or "nothing").splitlines()[-1]
-                raise ConfigurationError(f"--base={commit}: no folder of a checkout, and git says: {said}.")
+                last_line = (done.stderr.strip() or "nothing").splitlines()[-1]
+                raise ConfigurationError(f"--base={commit}: no folder of a checkout, and git says: {last_line}.")
             yield folder
         finally:
             _git("worktree", "remove", "--force", str(folder))

@@ -100,7 +100,7 @@ def loaded(where: str, option: str) -> str:
 
 def parse(text: str, url: str, seconds: float) -> Metrics:
     """A page's metrics. Raises ConfigurationError for a text that is none."""
-    held: dict[str, dict[Labels, list[tuple[list[tuple[int, str]], float]]]] = {}
+    metrics: dict[str, dict[Labels, list[tuple[list[tuple[int, str]], float]]]] = {}
     names, of_ranks, model = dict[str, None](), dict[tuple[str, ...], set[str]](), ""
     try:
         for family in text_string_to_metric_families(text):
@@ -114,11 +114,11 @@ def parse(text: str, url: str, seconds: float) -> Metrics:
                 model = model or labels.get("model_name", "")
                 ranks = tuple(labels.pop(rank, "") for rank in REPEATS)
                 of_ranks.setdefault(ranks, set()).add(labels.get("dp_rank", ""))
-                numbered = [(len(rank), rank) for rank in ranks]
-                held.setdefault(match[1], {}).setdefault(frozenset(labels.items()), []).append((numbered, sample.value))
+                order = [(len(rank), rank) for rank in ranks]
+                metrics.setdefault(match[1], {}).setdefault(frozenset(labels.items()), []).append((order, sample.value))
     except (ValueError, KeyError, IndexError) as error:
         raise ConfigurationError(f"--engine {url}: answers with no page for Prometheus ({str(error)[:80]})") from error
-    series = {name: {labels: min(repeats)[1] for labels, repeats in of.items()} for name, of in held.items()}
+    series = {name: {labels: min(repeats)[1] for labels, repeats in of.items()} for name, of in metrics.items()}
     engines = _engines(series)
     # Under DP attention each dp rank is another tp rank: they share the devices of one engine.
     shared = len(of_ranks) > 1 and all(len(ranks) == 1 for ranks in of_ranks.values())

@@ -68,7 +68,7 @@ def _modules(arguments: Any) -> list[torch.nn.Module]:
     modules: list[torch.nn.Module] = []
     for leaf in tree_leaves(arguments):
         is_holder = not isinstance(leaf, torch.nn.Module | torch.Tensor | torch.optim.Optimizer)
-        held = vars(leaf).values() if is_holder and hasattr(leaf, "__dict__") else [leaf]
-        modules += [value for value in held if isinstance(value, torch.nn.Module)]
+        values = vars(leaf).values() if is_holder and hasattr(leaf, "__dict__") else [leaf]
+        modules += [value for value in values if isinstance(value, torch.nn.Module)]
     inner = {id(child) for module in modules for child in module.modules() if child is not module}
     return list({id(module): module for module in modules if id(module) not in inner}.values())

@@ -334,8 +334,8 @@ class Measurement:
         if self._trace and (analysis := self._trace.analysis):
             mean = sum(step.seconds for step in chosen) / len(chosen)
             self.row["misaligned"] = analysis.misaligned()
-            told = {**self.row, **analysis.ratios(), "spent": json.dumps(analysis.spent), "time_s": mean}
-            self.row |= headroom.of_step(told) | headroom.rungs(told)
+            facts = {**self.row, **analysis.ratios(), "spent": json.dumps(analysis.spent), "time_s": mean}
+            self.row |= headroom.of_step(facts) | headroom.rungs(facts)
         self.verdict = judge(self.row)
         self.row["expected_mfu_percent"] = expected = self.verdict.expected_mfu_percent
         self.row["ofu_percent"] = corrected_ofu(Facts(self.row), expected)

@@ -73,11 +73,11 @@ class Script:
         if (place in self._inside and place not in self._roots) or not self._is_own():
             return
         if place not in self._roots:
-            held = {id(child) for child in module.modules()}
-            self._inside |= held
+            members = {id(child) for child in module.modules()}
+            self._inside |= members
             if next(module.parameters(), None) is None:
                 return
-            self._roots = {key: root for key, root in self._roots.items() if key not in held} | {place: module}
+            self._roots = {key: root for key, root in self._roots.items() if key not in members} | {place: module}
         self._forwards[place] = passes = self._forwards[place] + 1
         is_due = passes > self._wanted.warm_up and (passes & (passes - 1) == 0 or passes == self._wanted.warm_up + 1)
         none_steps = passes >= LONG or (is_due and not self._optimizers and not _has_optimizer())
@@ -186,9 +186,9 @@ class Script:
         if self._is_over or os.getpid() != self._own[0]:
             return
         try:
-            steps, held = self._steps, self._window
-            if held is not None and error is None and (held.row or steps > 1):
-                if not held.row:
+            steps, window = self._steps, self._window
+            if window is not None and error is None and (window.row or steps > 1):
+                if not window.row:
                     self._close()
                 self._tell()
                 return
@@ -222,8 +222,8 @@ class Script:
             self._split.close()
         self._roots.clear()
         if self._boundary is not None and hasattr(self, "_handle"):
-            held = self._handle.hooks_dict_ref() or {}
-            if isinstance(self._boundary, torch.nn.Module) or [*held][-1:] == [self._handle.id]:
+            hooks = self._handle.hooks_dict_ref() or {}
+            if isinstance(self._boundary, torch.nn.Module) or [*hooks][-1:] == [self._handle.id]:
                 self._handle.remove()
         self._hooks.close()
         self._boundary = self._window = self._split = None

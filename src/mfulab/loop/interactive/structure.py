@@ -66,12 +66,12 @@ class Structure:
 
     def note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         """Notes a call."""
-        held, noted = module.__dict__, self._noted
-        if "_graph" in held or "_parameters" not in held:
+        fields, noted = module.__dict__, self._noted
+        if "_graph" in fields or "_parameters" not in fields:
             return  # a traced one: torch runs such under its own operators too, in whatever order
         if len(noted) > MOST_NOTED:
             noted[:] = [_hash(noted)]
-        if not (own := held["_parameters"]):
+        if not (own := fields["_parameters"]):
             noted.append(type(module))
             return
         kind = type(module)
@@ -80,8 +80,8 @@ class Structure:
                 if weight is not None:
                     break
             form: Any = len(own)
-            if "stride" in held:
-                form = form, held["stride"], held.get("padding"), held.get("dilation")
+            if "stride" in fields:
+                form = form, fields["stride"], fields.get("padding"), fields.get("dilation")
             self._noted += (kind, form) if weight is None else (kind, form, weight.shape, weight.dtype)
             given = arguments[0] if arguments else None
             if type(given) is PackedSequence:
@@ -89,7 +89,7 @@ class Structure:
             if isinstance(given, torch.Tensor):
                 size = sizes_of(given)
                 self._given.append(size)
-                if len(size) == 3 and not given.is_nested and not self._leading and held.get("batch_first") is False:
+                if len(size) == 3 and not given.is_nested and not self._leading and fields.get("batch_first") is False:
                     self._leading = tuple(size[:2])
         except Exception:  # weights that are made in this very call
             self._noted += (kind, "unknown")
