@@ -70,10 +70,10 @@ def _checked(device: str, baseline: Path | None) -> Line:
         raise ConfigurationError(f"--baseline={baseline}: holds {len(before)} checks; give the file of one.")
     if before and before[0]["device"] != name:
         raise ConfigurationError(f"--baseline={baseline}: of {before[0]['device']}, and this is {name}.")
-    readings = readings_of(where).items()
-    values = {key: {"value": each.value, "unit": each.unit, "reason": each.reason} for key, each in readings}
+    pairs = readings_of(where).items()
+    values = {key: {"value": reading.value, "unit": reading.unit, "reason": reading.reason} for key, reading in pairs}
     if before:
-        references = {key: (held["value"], "baseline") for key, held in before[0]["values"].items()}
+        references = {key: (reading["value"], "baseline") for key, reading in before[0]["values"].items()}
     else:
         references = _by_datasheet(name, values) if is_gpu(where) else {}
         references |= recorded(RECORDINGS / identity.hardware_slug(device))
@@ -85,18 +85,18 @@ def judged(line: Line, references: References) -> Line:
 
     `healthy` where at least one is known and none is low; `unknown` where nothing is known of the device.
     """
-    for name, held in line["values"].items():
-        value, (reference, source) = held["value"], references.get(name) or (None, "")
-        held |= {"reference": reference, "source": source, "share": None, "state": "unknown"}
+    for name, reading in line["values"].items():
+        value, (reference, source) = reading["value"], references.get(name) or (None, "")
+        reading |= {"reference": reference, "source": source, "share": None, "state": "unknown"}
         if value is not None and name.endswith("_percent"):
             if name not in SHOWN:
-                held |= {"state": "low" if value > MOST_HELD_BACK else "healthy", "source": "driver's counters"}
+                reading |= {"state": "low" if value > MOST_HELD_BACK else "healthy", "source": "driver's counters"}
         elif value is not None and reference:
             unit = next(unit for unit in FLOORS if name.endswith(unit))
             floor = FLOORS[unit] if source == "datasheet" else TOLERATED[line["kind"]]
-            held |= {"share": value / reference, "state": "low" if value < floor * reference else "healthy"}
-    states = {held["state"] for held in line["values"].values()}
-    compared = any(held["share"] is not None for held in line["values"].values())
+            reading |= {"share": value / reference, "state": "low" if value < floor * reference else "healthy"}
+    states = {reading["state"] for reading in line["values"].values()}
+    compared = any(reading["share"] is not None for reading in line["values"].values())
     return line | {"state": "low" if "low" in states else "healthy" if compared else "unknown"}
 
 
@@ -131,8 +131,8 @@ def recorded(folder: Path) -> dict[str, tuple[float | None, str]]:
 def _by_datasheet(name: str, values: Iterable[str]) -> dict[str, tuple[float | None, str]]:
     whole = peak(name, "fp16")
     printed = {"memory_gb_s": whole.memory_gb_s, "clock_mhz": whole.spec_clock_mhz}
-    formats = [key.removesuffix("_tflop_s") for key in values if key.endswith("_tflop_s")]
-    printed |= {f"{each}_tflop_s": peak(name, each).spec for each in formats}
+    precisions = [key.removesuffix("_tflop_s") for key in values if key.endswith("_tflop_s")]
+    printed |= {f"{precision}_tflop_s": peak(name, precision).spec for precision in precisions}
     return {key: (value, "datasheet") for key, value in printed.items()}
 
 
@@ -153,25 +153,26 @@ def _lines(file: str, texts: Iterable[str]) -> list[Line]:
 
 def _among(lines: Sequence[Line]) -> list[Line]:
     """Judges, by the median of all nodes with the same device, those of whose device nothing else is known."""
-    told = list[Line]()
+    judged_lines = list[Line]()
     for line in lines:
         alike = [other["values"] for other in lines if other["device"] == line["device"]]
         if line["state"] == "unknown" and len(alike) >= FEWEST_NODES:
             columns = {name: [values.get(name, {}).get("value") for values in alike] for name in line["values"]}
-            known = {name: [value for value in column if value is not None] for name, column in columns.items()}
-            line = judged(line, {name: (median(each), "median of the nodes") for name, each in known.items() if each})
-        told.append(line)
-    return told
+            measured = {name: [value for value in column if value is not None] for name, column in columns.items()}
+            medians = {name: median(column) for name, column in measured.items() if column}
+            line = judged(line, {name: (value, "median of the nodes") for name, value in medians.items()})
+        judged_lines.append(line)
+    return judged_lines
 
 
 def low(line: Line) -> str:
     """Names what is low, and by how much: `bf16_tflop_s −38 % (recording)`."""
-    said = []
-    for name, held in line["values"].items():
-        if held["state"] == "low":
-            by = f"−{100 * (1 - held['share']):.0f} %" if held["share"] is not None else f"{held['value']:.0f} %"
-            said.append(f"{name} {by} ({held['source']})")
-    return ", ".join(said)
+    parts = []
+    for name, reading in line["values"].items():
+        if reading["state"] == "low":
+            by = f"{reading['value']:.0f} %" if (share := reading["share"]) is None else f"−{100 * (1 - share):.0f} %"
+            parts.append(f"{name} {by} ({reading['source']})")
+    return ", ".join(parts)
 
 
 def _show(line: Line) -> None:
@@ -182,11 +183,11 @@ def _show(line: Line) -> None:
     says = {"low": f"low: {low(line)}", "healthy": "healthy", "unknown": nothing}[line["state"]]
     console.print(f"{line['node']}, {line['device']}: {says}", style="bold")
     shown = Table("check", *map(_number, ("value", "reference", "share, %")), "of", "", box=box.SIMPLE_HEAD)
-    for name, held in line["values"].items():
-        numbers = [_text(held[which], held["unit"]) for which in ("value", "reference")]
-        share = "" if held["share"] is None else f"{100 * held['share']:.0f}"
-        state = held["reason"] if held["value"] is None else held["state"].replace("unknown", "")
-        shown.add_row(name, *numbers, share, held["source"], state)
+    for name, reading in line["values"].items():
+        numbers = [_text(reading[which], reading["unit"]) for which in ("value", "reference")]
+        share = "" if reading["share"] is None else f"{100 * reading['share']:.0f}"
+        state = reading["reason"] if reading["value"] is None else reading["state"].replace("unknown", "")
+        shown.add_row(name, *numbers, share, reading["source"], state)
     console.print(shown)
 
 
@@ -215,8 +216,8 @@ def prometheus(line: Line) -> Iterator[str]:
     where = f"node={node},device={device}"
     for metric in ("value", "share"):
         yield f"# TYPE mfulab_check_{metric} gauge"
-        known = {name: held[metric] for name, held in line["values"].items() if held[metric] is not None}
-        yield from (f'mfulab_check_{metric}{{{where},check="{name}"}} {value:.6g}' for name, value in known.items())
+        numbers = {name: reading[metric] for name, reading in line["values"].items() if reading[metric] is not None}
+        yield from (f'mfulab_check_{metric}{{{where},check="{name}"}} {value:.6g}' for name, value in numbers.items())
     if line["state"] != "unknown":
         yield "# TYPE mfulab_check_healthy gauge"
         yield f"mfulab_check_healthy{{{where}}} {int(line['state'] == 'healthy')}"

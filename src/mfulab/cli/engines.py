@@ -22,7 +22,7 @@ def frames(
     urls: Sequence[str], interval_s: float, model: str | None, precision: str, gpu: str | None, devices: int
 ) -> Iterator[tuple[dict[str, Any], Group]]:
     """Samples of engines over each interval, for ever. Raises ConfigurationError if no page can be read at first."""
-    one = peak(gpu, precision) if gpu else local_peak(precision)
+    device_peak = peak(gpu, precision) if gpu else local_peak(precision)
     config = config_of(model, {}, None) if model else None
     reader, pages = Reader(urls), dict[str, list[Page]]()
 
@@ -41,19 +41,19 @@ def frames(
         raise next(iter(gone.values()))
     while True:
         time.sleep(interval_s)
-        known, gone, engines = dict(pages), read(), list[dict[str, Any]]()
+        earlier, gone, engines = dict(pages), read(), list[dict[str, Any]]()
         for url in dict.fromkeys(urls):
-            before = {page.replica: page for page in known.get(url, ())}
+            before = {page.replica: page for page in earlier.get(url, ())}
             if url in gone:
                 whole = before.get("", Page(0.0, "", "", {}))
                 engines.append({"page": url, "engine": whole.engine, "model": whole.model, "gone": str(gone[url])})
                 continue
-            both = [(before[after.replica], after) for after in pages[url] if after.replica in before]
-            engines += [sample_of(url, *pair, config, precision, one, devices) for pair in both]
-        yield {"unix_s": time.time(), "engines": engines}, picture(engines, pages, one)
+            pairs = [(before[after.replica], after) for after in pages[url] if after.replica in before]
+            engines += [sample_of(url, *pair, config, precision, device_peak, devices) for pair in pairs]
+        yield {"unix_s": time.time(), "engines": engines}, picture(engines, pages, device_peak)
 
 
-def picture(engines: Sequence[dict[str, Any]], pages: dict[str, list[Page]], one: Peak) -> Group:
+def picture(engines: Sequence[dict[str, Any]], pages: dict[str, list[Page]], device_peak: Peak) -> Group:
     """A column an engine, a row each number that one of them has; below it verdicts, and why what is missing is."""
     text = Texts("en", "engine")
     heads = (f"{engine.get('replica') or engine['page']}\n{engine['engine']} {engine['model']}" for engine in engines)
@@ -70,6 +70,6 @@ def picture(engines: Sequence[dict[str, Any]], pages: dict[str, list[Page]], one
             lines.append(Text(text("gone", reason=engine["gone"], ago=ago) if last else engine["gone"]))
         elif engine["engine"] != "mfulab" and not engine["replica"]:
             lines.append(Text(f"{engine['page']}: {text(engine['verdict'])}", style="yellow"))
-            of = one.device or local_name()
-            lines += [Text(text(key, of=of, why=one.reason), style="dim") for key in engine["missing"]]
+            of = device_peak.device or local_name()
+            lines += [Text(text(key, of=of, why=device_peak.reason), style="dim") for key in engine["missing"]]
     return Group(*lines)

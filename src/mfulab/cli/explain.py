@@ -50,9 +50,9 @@ def _show_expected(console: Terminal, config: ModelConfig, asked: dict[str, Any]
         raise ConfigurationError(f"{', '.join(useless)}: needs a speed; give one of {', '.join(sorted(SPEEDS))}")
     modes = (asked.pop("mode"),) if "mode" in asked else None
     device, precision = asked.pop("device"), asked.pop("precision", "bf16")
-    found = expect(config, device, precision, modes=modes, **asked)
+    expectations = expect(config, device, precision, modes=modes, **asked)
     if as_json:
-        print(json.dumps([asdict(each) for each in found], ensure_ascii=False))
+        print(json.dumps([asdict(expectation) for expectation in expectations], ensure_ascii=False))
         return 0
     unit, devices = "tokens" if config.vocabulary_size else "samples", asked.get("devices", 1)
     where = f"one {device}" if devices == 1 else f"each of {devices:,} {device}"
@@ -60,25 +60,25 @@ def _show_expected(console: Terminal, config: ModelConfig, asked: dict[str, Any]
     title = f"{config.name} on {where} in {precision}, at best, {samples}"
     names = "time, ms", f"{unit}/s", "MFU, %", "nothing fused, %", "bound by compute, %", "memory, GB", "fits"
     table = Table("a step of", *(Column(name, justify="right") for name in names), box=box.SIMPLE_HEAD, title=title)
-    for each in found:
+    for expectation in expectations:
         table.add_row(
-            "prefill" if config.vocabulary_size and each.mode == "inference" else each.mode,
-            f"{1e3 * each.products_s:.4g}",
-            f"{each.tokens_per_s:,.0f}",
-            f"{each.mfu_percent:.1f}",
-            "" if each.unfused_mfu_percent is None else f"{each.unfused_mfu_percent:.1f}",
-            f"{each.compute_bound_percent:.0f}",
-            "" if each.memory_bytes is None else f"{each.memory_bytes / 1e9:.4g}",
-            {True: "yes", False: "no", None: "?"}[each.fits],
+            "prefill" if config.vocabulary_size and expectation.mode == "inference" else expectation.mode,
+            f"{1e3 * expectation.products_s:.4g}",
+            f"{expectation.tokens_per_s:,.0f}",
+            f"{expectation.mfu_percent:.1f}",
+            "" if expectation.unfused_mfu_percent is None else f"{expectation.unfused_mfu_percent:.1f}",
+            f"{expectation.compute_bound_percent:.0f}",
+            "" if expectation.memory_bytes is None else f"{expectation.memory_bytes / 1e9:.4g}",
+            {True: "yes", False: "no", None: "?"}[expectation.fits],
         )
     console.print(table)
-    if any(each.others_s is None for each in found):
+    if any(expectation.others_s is None for expectation in expectations):
         console.print(lacks("What is not fused, and the memory of training,", "torch"), markup=False)
-    for said in dict.fromkeys(each.assumes for each in found if each.assumes):
-        console.print(said)
+    for assumption in dict.fromkeys(expectation.assumes for expectation in expectations if expectation.assumes):
+        console.print(assumption)
     if devices > 1:
         console.print(f"Memory: {SHARDED}; activations and cache of each one's batch. No time for communication.")
-    elif any(each.fits is False for each in found):
+    elif any(expectation.fits is False for expectation in expectations):
         console.print(f"Give devices=N for the memory of each of N: {SHARDED}.")
     return 0
 
@@ -129,10 +129,10 @@ def _print(console: Terminal, explanation: Explanation) -> None:
             )
     rows = [*explanation.conventions, *explanation.denominators]
     points = {step: [row.steps[step] for row in rows] for step in (*ORDER, "peak")}
-    used = {step: column for step, column in points.items() if any(abs(each) >= SEEN for each in column)}
+    used = {step: column for step, column in points.items() if any(abs(point) >= SEEN for point in column)}
     numbers = [Column(name.replace("_", " "), justify="right") for name in ("MFU, %", *used)]
     table = Table("convention", "peak", *numbers, box=box.SIMPLE_HEAD)
     for row, *added in zip(rows, *used.values(), strict=True):
-        cells = (f"{each:+.2f}" if abs(each) >= SEEN else "" for each in added)
+        cells = (f"{point:+.2f}" if abs(point) >= SEEN else "" for point in added)
         table.add_row(row.convention, row.denominator, f"{row.mfu_percent:.1f}", *cells)
     console.print(table)

@@ -27,7 +27,7 @@ class Latest(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         gauges: dict[str, GaugeMetricFamily] = {}
-        parts = [(what, each) for what in LABELS for each in (self.sample.get(what, ()) if what else [self.sample])]
+        parts = [(what, sample) for what in LABELS for sample in (self.sample.get(what, ()) if what else [self.sample])]
         for what, sample in parts:
             prefix, names = LABELS[what]
             labels = {name: str(sample[name]) for name in names if sample.get(name) is not None}

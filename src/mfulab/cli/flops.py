@@ -62,28 +62,28 @@ def _counted(config: ModelConfig, batch_size: int, sequence_length: int | None) 
         raise ConfigurationError(str(error)) from error
     operations = counted.count.operations
     forward, backward = operations.sum("forward"), operations.sum("backward")
-    parameters = sum(each.numel() for each in counted.model.parameters()), active_parameters(counted.model)
+    parameters = sum(parameter.numel() for parameter in counted.model.parameters()), active_parameters(counted.model)
     flops = forward.flops, backward.flops, forward.causal_flops + backward.causal_flops
     tokens = batch_size * (sequence_length or config.sequence_length or 0)
-    told = _totals(*parameters, *flops, tokens, f"certainty: {counted.count.certainty}", counted.message)
-    return layer_rows(counted.model, operations), told
+    lines = _totals(*parameters, *flops, tokens, f"certainty: {counted.count.certainty}", counted.message)
+    return layer_rows(counted.model, operations), lines
 
 
 def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None) -> Told:
     """The tree's rows and the lines below it, of a decoder's dimensions, without torch; alike blocks are a row, `*`."""
     step = computed(config, sequence_length, batch_size)
     layers = {"": [0.0, 0.0]}
-    for each in step.operations:
-        parts = each.layer.split(".")
-        for length in range(len(parts) + 1):
-            layers.setdefault(".".join(parts[:length]), [0.0, 0.0])[each.direction == "backward"] += each.flops
+    for operation in step.operations:
+        parts = operation.layer.split(".")
+        for depth in range(len(parts) + 1):
+            layers.setdefault(".".join(parts[:depth]), [0.0, 0.0])[operation.direction == "backward"] += operation.flops
     names = "forward_flops", "backward_flops", "share_percent"
     forward, backward = layers[""]
     rows = list[dict[str, object]]()
     for name, flops in layers.items():
         numbers: dict[str, object] = dict(zip(names, (*flops, 100 * sum(flops) / (forward + backward)), strict=True))
         rows.append({"layer": name, "module": "" if name else config.name} | numbers)
-    causal = sum(each.causal_flops for each in step.operations)
+    causal = sum(operation.causal_flops for operation in step.operations)
     parameters = step.parameters, step.parameters - step.inactive
     return rows, _totals(*parameters, forward, backward, causal, step.tokens, step.message)
 
@@ -139,6 +139,6 @@ def render(rows: list[dict[str, object]], depth: int = 3) -> Tree:
 
 def _label(row: dict[str, object], title: str) -> Text:
     share = row["share_percent"]
-    forward, backward = (quantity(float(str(row[f"{each}_flops"])), "FLOP") for each in ("forward", "backward"))
-    said = (f"  {share:.1f} %" if isinstance(share, float) else "", "cyan")
-    return Text.assemble((title, "bold"), said, (f"  forward {forward}  backward {backward}", "dim"))
+    forward, backward = (quantity(float(str(row[name])), "FLOP") for name in ("forward_flops", "backward_flops"))
+    label = (f"  {share:.1f} %" if isinstance(share, float) else "", "cyan")
+    return Text.assemble((title, "bold"), label, (f"  forward {forward}  backward {backward}", "dim"))

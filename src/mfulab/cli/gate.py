@@ -134,8 +134,8 @@ def _run(command: str, folder: Path, limit_s: float, of_cpu: bool) -> tuple[floa
         raise ConfigurationError(f"`{command}`: was still running after {limit_s:g} s, and was ended.")
     if status:
         ended = f"ended with exit status {status}" if status > 0 else f"was ended by signal {-status}"
-        said = (printed.strip() or "it said nothing").splitlines()[-1]
-        raise ConfigurationError(f"`{command}`: {ended}: {said[:LONGEST_SAID]}")
+        last_line = (printed.strip() or "it said nothing").splitlines()[-1]
+        raise ConfigurationError(f"`{command}`: {ended}: {last_line[:LONGEST_SAID]}")
     return seconds, printed
 
 
@@ -165,8 +165,8 @@ def worktree(commit: str) -> Iterator[Path]:
         try:
             done = _git("worktree", "add", "--detach", str(folder), commit)
             if done.returncode:
-                said = (done.stderr.strip() or "nothing").splitlines()[-1]
-                raise ConfigurationError(f"--base={commit}: no folder of a checkout, and git says: {said}.")
+                last_line = (done.stderr.strip() or "nothing").splitlines()[-1]
+                raise ConfigurationError(f"--base={commit}: no folder of a checkout, and git says: {last_line}.")
             yield folder
         finally:
             _git("worktree", "remove", "--force", str(folder))
@@ -182,17 +182,17 @@ def _tell(
     compared: Compared, pairs: int, seconds: float, unit: str, is_rate: bool, noticeable: float, as_json: bool
 ) -> None:
     """Prints the verdict in a sentence, or as JSON; a rate as it was printed, JSON's ratio as of times."""
-    told = asdict(compared)
-    old, new = (1 / each if is_rate else each for each in (told.pop("old_s"), told.pop("new_s")))
+    row = asdict(compared)
+    old, new = (1 / value if is_rate else value for value in (row.pop("old_s"), row.pop("new_s")))
     if as_json:
-        del told["step"], told["run"]
-        print(json.dumps({**told, "old": old, "new": new, "unit": unit, "pairs": pairs, "seconds": round(seconds, 2)}))
+        del row["step"], row["run"]
+        print(json.dumps({**row, "old": old, "new": new, "unit": unit, "pairs": pairs, "seconds": round(seconds, 2)}))
         return
     within = f" within {100 * noticeable:g} %" if compared.verdict == "same" else ""
     shown = (lambda ratio: change(1 / ratio)) if is_rate else change
-    print(f"{compared.verdict}{within}: {quantity(old, unit)} → {quantity(new, unit)}, {shown(told['ratio'])}")
+    print(f"{compared.verdict}{within}: {quantity(old, unit)} → {quantity(new, unit)}, {shown(row['ratio'])}")
     if compared.detects_percent:
-        bounds = [shown(told[end]) for end in ("ratio_low", "ratio_high")][:: -1 if is_rate else 1]
+        bounds = [shown(row[end]) for end in ("ratio_low", "ratio_high")][:: -1 if is_rate else 1]
         least = change(1 + compared.detects_percent / 100).removeprefix("+")
         print(f"95 % interval {' … '.join(bounds)}; a slowdown from {least} on would have been found")
     print(f"{pairs} pairs in {duration(seconds)}" + f"; {compared.because}" * bool(compared.because))

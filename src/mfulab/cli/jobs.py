@@ -50,7 +50,7 @@ def jobs_of(url: str, hours: float) -> list[dict[str, Any]]:
     rows = dict[tuple[str, str, str], dict[str, Any]]()
     for column, query in QUERIES.items():
         for labels, value in _asked(url, query, hours):
-            job, user = (next((labels[name] for name in known if labels.get(name)), "") for known in (JOB, USER))
+            job, user = (next((labels[name] for name in aliases if labels.get(name)), "") for aliases in (JOB, USER))
             if job:
                 names = users.get(job, user), job, labels.get("modelName", "")
                 rows.setdefault(names, dict.fromkeys(COLUMNS) | dict(zip(COLUMNS, names, strict=False)))[column] = value
@@ -64,8 +64,8 @@ def jobs_of(url: str, hours: float) -> list[dict[str, Any]]:
 
 
 def _unused_hours(job: Mapping[str, Any]) -> float:
-    known = [job[name] for name in COLUMNS[4:]]
-    return -math.inf if None in known else job["gpu_hours"] * (job["utilization_percent"] - job["ofu_percent"])
+    numbers = [job[name] for name in COLUMNS[4:]]
+    return -math.inf if None in numbers else job["gpu_hours"] * (job["utilization_percent"] - job["ofu_percent"])
 
 
 def _asked(url: str, query: str, hours: float) -> list[tuple[dict[str, str], float]]:
@@ -74,7 +74,7 @@ def _asked(url: str, query: str, hours: float) -> list[tuple[dict[str, str], flo
     where = (url if "://" in url else f"http://{url}").rstrip("/")
     text = loaded(f"{where}/api/v1/query?{asked}", f"--jobs {url}")
     try:
-        found = [(one["metric"], float(one["value"][1])) for one in json.loads(text)["data"]["result"]]
-        return [(labels, value) for labels, value in found if math.isfinite(value)]
+        series = [(result["metric"], float(result["value"][1])) for result in json.loads(text)["data"]["result"]]
+        return [(labels, value) for labels, value in series if math.isfinite(value)]
     except (ValueError, TypeError, LookupError) as error:
         raise ConfigurationError(f"--jobs {url}: answers as no Prometheus does ({str(error)[:80]})") from error

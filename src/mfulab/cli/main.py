@@ -30,8 +30,8 @@ class Name(click.ParamType):
         self._is_open = is_open  # to what its command knows beside them: a path, a driver's name of a device
 
     def _choices(self) -> Iterable[str]:
-        found = getattr(import_module(self._module), self._attribute)
-        return found() if callable(found) else found
+        names = getattr(import_module(self._module), self._attribute)
+        return names() if callable(names) else names
 
     def convert(self, value: str, param: Any, ctx: Any) -> str:
         from mfulab.core.errors import unknown
@@ -74,7 +74,7 @@ class Overrides(click.ParamType):
         key, equals, _ = incomplete.rpartition("=")
         words, choices = [word for word in ctx.params.get("words") or () if word != "="], self._choices()
         asked = key or (words[-1] if words and words[-1] in choices else "")
-        offered = (f"{key}{equals}{each}" for each in choices.get(asked, ())) if asked else (f"{n}=" for n in choices)
+        offered = (f"{key}{equals}{value}" for value in choices.get(asked, ())) if asked else (f"{n}=" for n in choices)
         return [CompletionItem(word) for word in sorted(offered) if word.lower().startswith(incomplete.lower())]
 
 
@@ -109,14 +109,14 @@ TYPES: Mapping[str, Any] = {
 
 
 class Readers(click.Group):
-    """The command itself, whose help lists the subcommands by who needs them, each sentence whole."""
+    """The command itself, whose help lists the subcommands by who needs them, maintainers last, each sentence whole."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        readers = dict.fromkeys(getattr(each, "reader", "") for each in self.commands.values())
-        for reader in sorted(readers, key=lambda name: name.startswith("For ")):  # maintainers come last
+        readers = {name: getattr(command, "reader", "") for name, command in self.commands.items()}
+        for reader in sorted(dict.fromkeys(readers.values()), key=lambda reader: reader.startswith("For ")):
             with formatter.section(reader):
-                own = {name: each for name, each in self.commands.items() if getattr(each, "reader", "") == reader}
-                formatter.write_dl([(name, (each.help or "").partition("\n\n")[0]) for name, each in own.items()])
+                own = [(name, command.help or "") for name, command in self.commands.items() if readers[name] == reader]
+                formatter.write_dl([(name, text.partition("\n\n")[0]) for name, text in own])
 
 
 class Several(click.Option):
@@ -129,11 +129,11 @@ class Command(click.Command):
     reader = ""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        lacks_all = not args and any(each.required for each in self.params)
+        lacks_all = not args and any(param.required for param in self.params)
         if not ctx.resilient_parsing and (lacks_all or args[:1] == HELP[-1:]):  # later ones are Hydra's
             click.echo(ctx.get_help())
             ctx.exit()
-        several = {name for each in self.params if isinstance(each, Several) for name in each.opts}
+        several = {name for param in self.params if isinstance(param, Several) for name in param.opts}
         words, option = list[str](), ""
         for word in args:
             option = option if not word.startswith("-") else word if word in several else ""
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit status, 2 after a mistake in the arguments."""
     from mfulab.core.errors import ConfigurationError, UnsupportedError, lacks
 
-    kept = [(stream, stream.errors) for stream in (sys.stdout, sys.stderr) if hasattr(stream, "errors")]
+    streams = [(stream, stream.errors) for stream in (sys.stdout, sys.stderr) if hasattr(stream, "errors")]
     for stream in (sys.stdout, sys.stderr):  # one that lacks a letter shows `?`
         with suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments) or HELP[:1]
     declared = data(Path(__file__).with_name("commands.yaml"))
     tree = Readers(
-        commands={name: _command(each) for name, each in declared.items()},
+        commands={name: _command(settings) for name, settings in declared.items()},
         help="Model FLOPs utilization beside device utilization.",
         context_settings={"help_option_names": HELP, "show_default": True},
     )
@@ -211,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     if not callable(status):
         return status
-    for stream, errors in kept:  # a script of the user's: its streams and its errors are its own
+    for stream, errors in streams:  # a script of the user's: its streams and its errors are its own
         with suppress(AttributeError, ValueError):
             stream.reconfigure(errors=errors)  # type: ignore[union-attr]
     return status()

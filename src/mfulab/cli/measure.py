@@ -31,14 +31,14 @@ def run(words: Sequence[str], is_module: bool, out: Path | None, **wanted: Any) 
 
 
 def _measured(script: str, arguments: Sequence[str], is_module: bool, wanted: dict[str, Any]) -> int:
-    pid, made = os.getpid(), list[Any]()
+    pid, followers = os.getpid(), list[Any]()
 
     def begin() -> None:
         from mfulab.loop.interactive.script import Script
 
-        made.append(Script(script, **wanted))
+        followers.append(Script(script, **wanted))
 
-    waits = _Imports({"torch": begin, "torch._dynamo": lambda: [each.follow_compiler() for each in made]})
+    waits = _Imports({"torch": begin, "torch._dynamo": lambda: [follower.follow_compiler() for follower in followers]})
     sys.meta_path.insert(0, waits)
     if "torch" in sys.modules:
         begin()
@@ -50,8 +50,8 @@ def _measured(script: str, arguments: Sequence[str], is_module: bool, wanted: di
         raise
     finally:
         waits.end()
-        if made:
-            made[0].end(error)
+        if followers:
+            followers[0].end(error)
         elif os.getpid() == pid and "torch" not in sys.modules:
             why = f"ended by {type(error).__name__} before torch was imported" if error else "it imports no torch"
             print(f"mfulab measure {script}: nothing is measured: {why}", file=sys.stderr)

@@ -31,7 +31,7 @@ from pathlib import Path
 from mfulab.lab.planning import store
 from mfulab.lab.planning.load import load
 
-for plan in load(dict(each.split("=", 1) for each in sys.argv[2:])).plans:
+for plan in load(dict(word.split("=", 1) for word in sys.argv[2:])).plans:
     store.write(plan, Path(sys.argv[1]))
 """
 
@@ -47,8 +47,8 @@ class Side:
     @property
     def environment(self) -> dict[str, str]:
         """Environment with this checkout first on PYTHONPATH."""
-        known = {**os.environ, "PYTHONPATH": str(self.code / "src")}
-        return known | ({client.SOCKET: self.socket} if self.socket else {})
+        variables = {**os.environ, "PYTHONPATH": str(self.code / "src")}
+        return variables | ({client.SOCKET: self.socket} if self.socket else {})
 
 
 def run(
@@ -68,9 +68,9 @@ def run(
     with contextlib.ExitStack() as stack:
         old = Side(stack.enter_context(checkout(base)), PLACE / "old")
         new = Side(Path.cwd(), PLACE / "new")
-        both = [planned(side, config) for side in (old, new)]
-        runs = [run for run in both[1] if run in both[0]]
-        alone = [run for each, other in (both, both[::-1]) for run in each if run not in other]
+        plans = [planned(side, config) for side in (old, new)]
+        runs = [run for run in plans[1] if run in plans[0]]
+        alone = [run for own, other in (plans, plans[::-1]) for run in own if run not in other]
         if not runs:
             raise ConfigurationError(f"--config {' '.join(config)}: {base} and this checkout plan no run alike.")
         sides = [stack.enter_context(warm(side)) for side in (old, new)]
@@ -111,8 +111,8 @@ def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
     done = subprocess.run(command, cwd=side.code, env=side.environment, capture_output=True, text=True)
     if done.returncode:
         raise ConfigurationError(f"{side.code}: {(done.stderr.strip() or 'cannot be planned').splitlines()[-1]}")
-    found = [path.parent for step in compare.STEPS for path in sorted(side.runs.glob(f"*/{step}/*/config.json"))]
-    return list(dict.fromkeys((folder.parent.name, base_name(folder.name)) for folder in found))
+    folders = [path.parent for step in compare.STEPS for path in sorted(side.runs.glob(f"*/{step}/*/config.json"))]
+    return list(dict.fromkeys((folder.parent.name, base_name(folder.name)) for folder in folders))
 
 
 @contextlib.contextmanager
@@ -129,15 +129,15 @@ def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
     """The time of one process of a run, the second where one is planned: it traces nothing. None with the reason."""
     names = (numbered(run[1], 2), run[1])
     config, *_ = [path for name in names for path in side.runs.glob(f"*/{run[0]}/{name}/config.json")]
-    row = config.with_name("row.csv")
-    remove(row)
+    file = config.with_name("row.csv")
+    remove(file)
     command = [sys.executable, client.__file__, "scripts/run.py", run[0], "--config", str(config)]
     with config.with_name("log").open("ab") as log:
         subprocess.run(command, cwd=side.code, env=side.environment, stdout=log, stderr=log)
     try:
-        (found,) = read_csv(row)
+        (row,) = read_csv(file)
     except (OSError, UnreadableError, ValueError):
         return None, "without a row"
-    if found.get("status") != "ok" or not found.get("time_s"):
-        return None, f"{found.get('status')}: {found.get('message')}"
-    return compare.fast_s(found), ""
+    if row.get("status") != "ok" or not row.get("time_s"):
+        return None, f"{row.get('status')}: {row.get('message')}"
+    return compare.fast_s(row), ""

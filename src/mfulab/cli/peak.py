@@ -19,25 +19,25 @@ def show(device: str | None, precision: str | None, as_json: bool) -> int:
     if device is not None:
         find(device)
     precisions = (precision,) if precision else tuple(UNITS)
-    found = {name: local_peak(name) if device is None else peak(device, name) for name in precisions}
-    status = int(all(one.spec is None for one in found.values()))
+    peaks = {name: local_peak(name) if device is None else peak(device, name) for name in precisions}
+    status = int(all(device_peak.spec is None for device_peak in peaks.values()))
     if as_json:
-        print(json.dumps({"device": device or local_name()} | {name: asdict(one) for name, one in found.items()}))
+        print(json.dumps({"device": device or local_name()} | {name: asdict(peaks[name]) for name in peaks}))
         return status
     numbers = [Column(name, justify="right") for name in ("dense TFLOP/s", "clock, MHz", "datasheet")]
     titled = {"box": box.SIMPLE_HEAD, "title": device or local_name(), "title_justify": "left"}
     table = Table("format", *numbers, "computed from", **titled)  # type: ignore[arg-type]
-    for name, one in found.items():
-        peak_rate = "unknown" if one.spec is None else f"{one.spec:,.4g}{' TOP/s' * (name == 'int8')}"
-        rest = ("" if value is None else f"{value:g}" for value in (one.spec_clock_mhz, one.datasheet))
-        table.add_row(name, peak_rate, *rest, one.formula or one.reason)
+    for name, device_peak in peaks.items():
+        peak_rate = "unknown" if device_peak.spec is None else f"{device_peak.spec:,.4g}{' TOP/s' * (name == 'int8')}"
+        cells = ("" if value is None else f"{value:g}" for value in (device_peak.spec_clock_mhz, device_peak.datasheet))
+        table.add_row(name, peak_rate, *cells, device_peak.formula or device_peak.reason)
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(table)
-    known = [one for one in found.values() if one.spec is not None]
-    lines = [f"memory: {one.memory_gb_s:g} GB/s" for one in known if one.memory_gb_s][:1]
-    lines += [f"source: {one.source}" for one in known]
-    lines += [one.checked for one in known if one.checked]
-    lines += [f"note: {one.note}" for one in known if one.note]
+    published = [device_peak for device_peak in peaks.values() if device_peak.spec is not None]
+    lines = [f"memory: {device_peak.memory_gb_s:g} GB/s" for device_peak in published if device_peak.memory_gb_s][:1]
+    lines += [f"source: {device_peak.source}" for device_peak in published]
+    lines += [device_peak.checked for device_peak in published if device_peak.checked]
+    lines += [f"note: {device_peak.note}" for device_peak in published if device_peak.note]
     for line in dict.fromkeys(lines):
         console.print(line, style="dim")
     return status

@@ -23,7 +23,7 @@ from mfulab.lab.tables.recording import gather
 from mfulab.lab.tables.records import read_row
 from mfulab.measurements.registry import MEASUREMENTS
 
-TIMED = {each.table: step for step, each in MEASUREMENTS.items() if issubclass(each.row, TimedRow)}
+TIMED = {measurement.table: step for step, measurement in MEASUREMENTS.items() if issubclass(measurement.row, TimedRow)}
 LONGER = 10.0  # a process ÷ the usual one of its run: then it hangs, and is ended
 SHORTEST_S = 120.0  # that a process may always take
 UNDECIDED = 3  # the exit status where minutes ended first
@@ -51,12 +51,12 @@ def run(hardware: str | None, results: Path, widest: float, minutes: float, most
     if starts := client.SOCKET not in os.environ:
         lifetime.start(work="rows")
     try:
-        while found := [each for each in _least_known(results, hardware, 100 * widest, most, sweep) if fits(each[1])]:
-            for step, row in found[: (len(found) + 1) // 2]:
+        while runs := [run for run in _least_known(results, hardware, 100 * widest, most, sweep) if fits(run[1])]:
+            for step, row in runs[: (len(runs) + 1) // 2]:
                 if not fits(row):
                     continue
                 folder = _next(results / hardware / step / row["run"])
-                print(f"{len(found)} left  ±{row['precision_percent']:.3g} %  {step}  {folder.name}", flush=True)
+                print(f"{len(runs)} left  ±{row['precision_percent']:.3g} %  {step}  {folder.name}", flush=True)
                 if not _measured(results, step, folder, max(SHORTEST_S, LONGER * _process_s(row))):
                     lost.add(row["run"])
     finally:
@@ -76,7 +76,7 @@ def _least_known(
     results: Path, hardware: str, widest: float, most: int, sweep: budget.Budget | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Measurement and row of each run that lacks processes, most precision to gain a second first."""
-    found = []
+    runs = []
     for table, rows in gather(results, hardware).records.items():
         if table not in TIMED or not rows:
             continue
@@ -88,8 +88,8 @@ def _least_known(
         wanted |= frame.get("steady", pd.Series(True, frame.index)).eq(False)  # of most processes: two may be one each
         processes = frame["replicates"] + frame["left_out_replicates"].fillna(0)
         wanted &= (frame["status"] == "ok") & (processes < most) & frame["precision_percent"].notna()
-        found += [(TIMED[table], row) for row in frame[wanted].to_dict("records")]
-    yield from sorted(found, key=lambda each: -each[1]["precision_percent"] / each[1]["process_s"])
+        runs += [(TIMED[table], row) for row in frame[wanted].to_dict("records")]
+    yield from sorted(runs, key=lambda run: -run[1]["precision_percent"] / run[1]["process_s"])
 
 
 def _process_s(row: dict[str, Any]) -> float:

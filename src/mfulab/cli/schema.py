@@ -36,7 +36,7 @@ def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
     measurement = MEASUREMENTS[step]
     schema = (measurement.row if row else measurement.config).model_json_schema()
     if row:  # beside what a run writes, all columns of the table that it ends in
-        schema["table"] = [each.model_dump() for each in dictionary() if each.table == measurement.table]
+        schema["table"] = [column.model_dump() for column in dictionary() if column.table == measurement.table]
     click.echo(json.dumps(schema, indent=2))
     return 0
 
@@ -45,17 +45,17 @@ def check(fix: bool) -> int:
     """Prints how the generated files differ from the models and experiments, and returns 1; writes them with `fix`."""
     if not (CONFIG / "config.yaml").exists() or not README.exists():
         raise click.UsageError("No config/config.yaml and config/README.md here: work in the project's folder.")
-    found = list[str]()
+    differences = list[str]()
     for path, text in generated().items():
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         lines = list(difflib.unified_diff(old.splitlines(), text.splitlines(), str(path), f"{path}, generated", n=0))
-        found += [line.rstrip("\n") for line in lines]
+        differences += [line.rstrip("\n") for line in lines]
         if lines and fix:
             write_text(path, text)
-    click.echo("\n".join(found), nl=bool(found))
-    if found and not fix:
+    click.echo("\n".join(differences), nl=bool(differences))
+    if differences and not fix:
         click.echo("mfulab: these files are out of date; `mfulab schema --fix` writes them.", err=True)
-    return int(bool(found) and not fix)
+    return int(bool(differences) and not fix)
 
 
 def generated() -> dict[Path, str]:
@@ -93,10 +93,10 @@ def _topics() -> str:
 
 def _put(text: str, after: str, before: str, made: str) -> str:
     """`text` with `made` between the first `after` and the next `before`, or the end where that is empty."""
-    head, begin, rest = text.partition(after)
-    if not begin or before not in rest:
+    head, begin, tail = text.partition(after)
+    if not begin or before not in tail:
         raise click.UsageError(f"{after.strip()!r}: not found, or not followed by {before.strip()!r}.")
-    return head + begin + made + (rest[rest.index(before) :] if before else "")
+    return head + begin + made + (tail[tail.index(before) :] if before else "")
 
 
 def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -> Iterator[str]:
@@ -126,12 +126,12 @@ def table_of_keys() -> str:
 
 def _table() -> list[tuple[str, str, str, list[str]]]:
     """(key, values, meaning, what reads it) of every key."""
-    found: dict[str, tuple[str, str, str, list[str]]] = {}
-    models: dict[str, type[BaseModel]] = {step: each.config for step, each in MEASUREMENTS.items()}
+    keys: dict[str, tuple[str, str, str, list[str]]] = {}
+    models: dict[str, type[BaseModel]] = {step: measurement.config for step, measurement in MEASUREMENTS.items()}
     for reader, model in (models | {"planning": Asked}).items():
         for name, values, meaning in _fields(model):
-            found.setdefault(name, (name, values, meaning, []))[3].append(reader)
-    return list(found.values())
+            keys.setdefault(name, (name, values, meaning, []))[3].append(reader)
+    return list(keys.values())
 
 
 def _fields(config: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
@@ -143,7 +143,7 @@ def _fields(config: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, st
             yield from _fields(nested, f"{name}.")
         elif name not in SET_BY_PLANNING:
             options = schema[name].get("anyOf", [schema[name]])
-            first = next(each for each in options if each.get("type") != "null")
+            first = next(option for option in options if option.get("type") != "null")
             bounds = [form.format(first[key]) for key, form in BOUNDS.items() if key in first]
             values = ", ".join(f"`{value}`" for value in first.get("enum", ()))
             values = values or " ".join([first.get("type", "text"), *bounds])
@@ -153,8 +153,8 @@ def _fields(config: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, st
 def _of_experiments() -> dict[str, object]:
     """JSON Schema of an experiment's file, by which editors complete and check it: any key, none of them required."""
     schema = Experiment.model_json_schema()
-    for each in (schema, *schema["$defs"].values()):
-        each.pop("required", None)
+    for definition in (schema, *schema["$defs"].values()):
+        definition.pop("required", None)
     for name in SET_BY_PLANNING & set(schema["properties"]):
         del schema["properties"][name]
     schema["properties"] |= {"hydra": {"type": "object"}, "defaults": {"type": "array"}}

@@ -46,8 +46,8 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
         return print(click.get_current_context().get_help(), help_of(step), sep="\n\n")
     compositions = compose_experiments(words, CONFIG, sweeps=multirun)
     if cfg:
-        bases = (yaml.safe_dump(dict(each.base), sort_keys=False, allow_unicode=True) for each in compositions)
-        return print(*bases, sep="", end="")
+        bases = (dict(composition.base) for composition in compositions)
+        return print(*(yaml.safe_dump(base, sort_keys=False, allow_unicode=True) for base in bases), sep="", end="")
     say = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
     alone: dict[str, Any] = {"steps": [step], "replicates": 1, "ceiling_replicates": 1}
     alone |= {} if multirun else {"exclude": []}  # of a sweep's combinations; this one was asked for
@@ -59,19 +59,19 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
             print(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
         for excluded in plan.excluded:
             say(f"left out: {excluded['run']}: {excluded['because']}")
-        wanted = [each for each in plan.runs if each.folder not in done]
-        wanted = [each for each in wanted if each.step == step or not (RESULTS / each.folder / "row.csv").exists()]
+        wanted = [run for run in plan.runs if run.folder not in done]
+        wanted = [run for run in wanted if run.step == step or not (RESULTS / run.folder / "row.csv").exists()]
         if len(wanted) > 1 and client.SOCKET not in os.environ:
             _start_worker(wanted)
-        for number, each in enumerate(wanted, start=1):
-            done.add(each.folder)
-            _measure(each, f"{number}/{len(wanted)} " if len(wanted) > 1 else "", say)
-            found = _joined(plan, each) if each.step == step else []
-            rows += found
-            for row in found if as_json else ():
+        for number, run in enumerate(wanted, start=1):
+            done.add(run.folder)
+            _measure(run, f"{number}/{len(wanted)} " if len(wanted) > 1 else "", say)
+            joined = _joined(plan, run) if run.step == step else []
+            rows += joined
+            for row in joined if as_json else ():
                 print(json.dumps(row, ensure_ascii=False, default=str))
-            if len(found) == 1 and not (as_json or multirun):
-                _show(each, found[0], whole)
+            if len(joined) == 1 and not (as_json or multirun):
+                _show(run, joined[0], whole)
     if (multirun or len(rows) > 1) and rows and not as_json:
         console = Terminal()
         console.print(table_of(step, rows, console.width))
@@ -81,7 +81,7 @@ def _start_worker(wanted: Sequence[Run]) -> None:
     """Starts a worker that has imported what these runs need, and that ends with this process."""
     from mfulab.lab.planning.workflow import imported
 
-    lifetime.start(work=" ".join(["rows", *imported([each.text for each in wanted])]))
+    lifetime.start(work=" ".join(["rows", *imported([run.text for run in wanted])]))
     atexit.register(lifetime.stop)
 
 
@@ -128,7 +128,7 @@ def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
     """A run's row, joined with its counts and ceilings; of a collection a row for each of its lines."""
     from mfulab.lab.tables import build
 
-    alone = replace(plan, runs=[each for each in plan.runs if each is run or each.step != run.step])
+    alone = replace(plan, runs=[other for other in plan.runs if other is run or other.step != run.step])
     with scratch() as folder:
         manifest = folder / "plan.json"
         write_text(manifest, alone.manifest)
@@ -144,7 +144,7 @@ def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
         from mfulab.cli.flops import render
 
         rows = read_csv(layers)
-        console.print(render([{**each, "share_percent": float(each["share_percent"] or 0)} for each in rows]))
+        console.print(render([{**layer, "share_percent": float(layer["share_percent"] or 0)} for layer in rows]))
     whole = whole or row["status"] != "ok"
     if run.step == "profile_step" and not whole:
         from mfulab.loop.interactive import show
@@ -181,15 +181,15 @@ def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
     """A line a run with the first columns that fit `width` letters; what all runs have alike stands below."""
     wanted = [name for name in MEASUREMENTS[step].shown.split() if name not in ("hardware", "verdict")]
     cells = {name: ["" if row.get(name) is None else with_unit(name, row[name]) for row in rows] for name in wanted}
-    known = {name: column for name, column in cells.items() if any(column)}
-    alike = {name: column[0] for name, column in known.items() if len(rows) > 1 and len(set(column)) == 1}
-    columns = [name for name in known if name not in alike]
-    ends = itertools.accumulate(max(map(len, [name, *known[name]])) + 2 for name in columns)
+    filled = {name: column for name, column in cells.items() if any(column)}
+    alike = {name: column[0] for name, column in filled.items() if len(rows) > 1 and len(set(column)) == 1}
+    columns = [name for name in filled if name not in alike]
+    ends = itertools.accumulate(max(map(len, [name, *filled[name]])) + 2 for name in columns)
     drawn = columns[: max(1, sum(end - 2 <= width for end in ends))]
     shown = Table(*(Column(name, no_wrap=True) for name in drawn), box=None, header_style="bold", pad_edge=False)
-    for line in zip(*(known[name] for name in drawn), strict=True):
+    for line in zip(*(filled[name] for name in drawn), strict=True):
         shown.add_row(*map(Text, line))
     notes = [", ".join(f"{name} {value}" for name, value in alike.items())]
-    if rest := columns[len(drawn) :]:
-        notes.append(f"in row.csv of each run: {', '.join(rest)}")
+    if hidden := columns[len(drawn) :]:
+        notes.append(f"in row.csv of each run: {', '.join(hidden)}")
     return Group(shown, *(Text(note, style="dim") for note in notes if note))

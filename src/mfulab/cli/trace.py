@@ -57,35 +57,36 @@ def run(
     if perfetto and len(paths) != 1:
         raise ConfigurationError(f"--perfetto {perfetto}: tracks are added to one trace, and {len(paths)} are given")
     counted = None if model is None else counted_model(model, **of_model)  # gives a row the model's FLOPs
-    found: list[Read] = []
+    reads: list[Read] = []
     for path in paths:
         try:
-            found += read_file(path, steps=steps, peaks=stated, capture=capture)
+            reads += read_file(path, steps=steps, peaks=stated, capture=capture)
         except TraceError as error:
             print(f"mfulab trace: {error}", file=sys.stderr)
-            found.append(failed(path, error))
-    rows = [{**one.row.model_dump(), "recorded": False} for one in found]
+            reads.append(failed(path, error))
+    rows = [{**read.row.model_dump(), "recorded": False} for read in reads]
     for row in rows:
         if counted and row["status"] == "ok" and row["flops"] is None:
             row |= counted(row)
         row |= trace_columns(row)
     jobs.joined(rows)
+    pairs = list(zip(reads, rows, strict=True))
     if perfetto:
-        _write_tracks(found, rows, perfetto, language)
+        _write_tracks(pairs, perfetto, language)
     if html:
         _write_page(rows, html, language)
     if as_json:
         for row in rows:
             words = verdicts.columns(row)
-            kept = {name: value for name, value in row.items() if name not in _LEFT_OUT}
-            nested = {name: cell for name, cell in kept.items() if isinstance(cell, str) and cell[:1] in ("{", "[")}
-            kept |= {name: json.loads(cell) for name, cell in nested.items()}
-            kept |= {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
-            print(json.dumps({**kept, "mfu_sentence": words["mfu_reason"] or None}, ensure_ascii=False))
+            columns = {name: value for name, value in row.items() if name not in _LEFT_OUT}
+            nested = {name: cell for name, cell in columns.items() if isinstance(cell, str) and cell[:1] in ("{", "[")}
+            columns |= {name: json.loads(cell) for name, cell in nested.items()}
+            columns |= {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
+            print(json.dumps({**columns, "mfu_sentence": words["mfu_reason"] or None}, ensure_ascii=False))
     else:
         from mfulab.cli.trace_text import show
 
-        show(list(zip(found, rows, strict=True)), language)
+        show(pairs, language)
     return int(any(row["status"] != "ok" for row in rows))
 
 
@@ -130,24 +131,24 @@ def counted_model(
     return fill
 
 
-def _write_tracks(found: Sequence[Read], rows: Sequence[dict[str, Any]], out: Path, language: str) -> None:
+def _write_tracks(pairs: Sequence[tuple[Read, dict[str, Any]]], out: Path, language: str) -> None:
     from mfulab.cli.trace_text import KINDS
     from mfulab.tracing import timeline
     from mfulab.tracing.device_time import DeviceTime
 
     text, added = Texts(language, "trace"), list[str]()
     names = {kind: text(KINDS.get(kind, kind)) for kind in (*timeline.SPENT, *timeline.CAUSES)}
-    analyses = [(one.analysis, row) for one, row in zip(found, rows, strict=True) if one.analysis]
-    told = [(one.told, one.call_flops, row) for one, row in analyses if isinstance(one.told, DeviceTime)]
-    if not told:
+    times = [(read.analysis.told, read.analysis.call_flops, row) for read, row in pairs if read.analysis]
+    drawn = [(time, flops, row) for time, flops, row in times if isinstance(time, DeviceTime)]
+    if not drawn:
         raise ConfigurationError(f"--perfetto {out}: the trace holds no device's time to draw")
-    for number, (time, flops, row) in enumerate(told):
+    for number, (time, flops, row) in enumerate(drawn):
         peak, mfu = row["peak_tflop_s"], row["mfu_percent"]
         words = verdicts.columns(row, language=language)
         verdict = f"{words['verdict']}: {words['verdict_reason']}"
-        said = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
-        added += timeline.tracks(number, time, flops, peak and 1e12 * peak, said, names)
-    timeline.write(out, list({id(time.trace): time.trace for time, *_ in told}.values()), added)
+        sentence = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
+        added += timeline.tracks(number, time, flops, peak and 1e12 * peak, sentence, names)
+    timeline.write(out, list({id(time.trace): time.trace for time, *_ in drawn}.values()), added)
     print(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
 
 

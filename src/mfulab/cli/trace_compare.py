@@ -38,27 +38,27 @@ def compare(paths: Sequence[Path], gate: float | None, as_json: bool, language: 
     if len(paths) != 2:
         raise ConfigurationError(f"--compare: give two traces, the old one and the new one; here are {len(paths)}")
     analyses = [read_file(path, **options)[0].analysis for path in paths]
-    found = difference(*(one for one in analyses if one is not None))
-    failed = gate is not None and found.verdict == "slower" and found.change > gate
+    compared = difference(*(analysis for analysis in analyses if analysis is not None))
+    failed = gate is not None and compared.verdict == "slower" and compared.change > gate
     if as_json:
-        print(json.dumps(_plain(found, failed), ensure_ascii=False))
+        print(json.dumps(_plain(compared, failed), ensure_ascii=False))
     else:
-        _show(Terminal(highlight=False), Texts(language, "trace"), found, gate)
+        _show(Terminal(highlight=False), Texts(language, "trace"), compared, gate)
     return int(failed)
 
 
-def _show(console: Terminal, text: Texts, found: Difference, gate: float | None) -> None:
-    before, after = (f"{float(span) / 1e6:,.3f}" for span in (found.before, found.after))
-    noise = text("no_noise") if found.noise is None else text("noise", share=percent(100 * found.noise))
-    said = text("compared", before=before, after=after, change=f"{100 * found.change:+.2f}")
-    console.print(Text(said, style="bold"))
-    console.print(f"{text(found.verdict)}; {noise}")
+def _show(console: Terminal, text: Texts, compared: Difference, gate: float | None) -> None:
+    before, after = (f"{float(span) / 1e6:,.3f}" for span in (compared.before, compared.after))
+    noise = text("no_noise") if compared.noise is None else text("noise", share=percent(100 * compared.noise))
+    heading = text("compared", before=before, after=after, change=f"{100 * compared.change:+.2f}")
+    console.print(Text(heading, style="bold"))
+    console.print(f"{text(compared.verdict)}; {noise}")
     if gate is not None:
         console.print(text("gate", share=percent(100 * gate)))
-    whole = Part("step", "", "", found.before, found.after)
-    kinds = [(kind, *numbers) for kind, _, _, *numbers in (_cells(text, one) for one in (*found.kinds(), whole))]
+    whole = Part("step", "", "", compared.before, compared.after)
+    kinds = [(kind, *numbers) for kind, _, _, *numbers in (_cells(text, part) for part in (*compared.kinds(), whole))]
     table(console, text, "budget", ("kind", *COMPARED[2:]), kinds)
-    rows = [_cells(text, one)[1:] for one in found.parts[:LONGEST] if one.difference]
+    rows = [_cells(text, part)[1:] for part in compared.parts[:LONGEST] if part.difference]
     table(console, text, "differences", COMPARED, rows)
 
 
@@ -72,13 +72,13 @@ def _cells(text: Texts, part: Part) -> tuple[str, ...]:
     return kind, short(operator, NAME), short(part.shapes, 40), *spans, change
 
 
-def _plain(found: Difference, failed: bool) -> dict[str, Any]:
+def _plain(compared: Difference, failed: bool) -> dict[str, Any]:
     rows = [
         {name: getattr(part, name) for name in ("kind", "operator", "shapes")}
         | {f"{name}_ms": float(getattr(part, name)) / 1e6 for name in ("before", "after", "difference")}
-        for part in found.parts
+        for part in compared.parts
     ]
-    noise = None if found.noise is None else 100 * found.noise
-    numbers: dict[str, Any] = {f"{name}_ms": float(getattr(found, name)) / 1e6 for name in ("before", "after")}
-    numbers |= {"change_percent": 100 * found.change, "noise_percent": noise}
-    return numbers | {"verdict": found.verdict, "gate_failed": failed, "parts": rows}
+    noise = None if compared.noise is None else 100 * compared.noise
+    numbers: dict[str, Any] = {f"{name}_ms": float(getattr(compared, name)) / 1e6 for name in ("before", "after")}
+    numbers |= {"change_percent": 100 * compared.change, "noise_percent": noise}
+    return numbers | {"verdict": compared.verdict, "gate_failed": failed, "parts": rows}

@@ -37,29 +37,30 @@ NAME = 64  # characters of a kernel's name
 TITLED: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "title_justify": "left", "title_style": "bold"}
 
 
-def show(found: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
+def show(pairs: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
     """Prints every file that was read; of several, then a line each, and the jobs that their ranks make."""
     console, text = Terminal(highlight=False), Texts(language, "trace")
-    for read, row in found:
+    for read, row in pairs:
         if read.analysis is not None:
             _file(console, text, read.analysis, row, language)
-    rows = [row for _, row in found if row["status"] == "ok"]
+    rows = [row for _, row in pairs if row["status"] == "ok"]
     if len(rows) > 1:
-        of_each = []
+        overview = []
         for row in rows:
             shares = (_share(row[name]) for name in ("kernel_busy_percent", "mfu_percent"))
             verdict = verdicts.columns(row, language=language)["verdict"]
-            of_each.append((row["model"], row["device"] or "—", quantity(row["time_s"], "s"), *shares, verdict))
-        table(console, text, "overview", OVERVIEW, of_each)
+            overview.append((row["model"], row["device"] or "—", quantity(row["time_s"], "s"), *shares, verdict))
+        table(console, text, "overview", OVERVIEW, overview)
     for row in {row["job"] if row.get("job_ranks") else id(row): row for row in rows}.values():
         # Of a job the time of the rank that waits least, of one rank its own.
         kinds = [
             (
-                *(one["kind"], f"{one['calls']}", quantity(one["bytes"], "B"), f"{one['processes']}", _ms(one["ms"])),
-                *("—" if one[name] is None else significant(one[name], 3) for name in ("algorithm_gb_s", "bus_gb_s")),
-                _ms(one["wait_ms"]),
+                *(kind["kind"], f"{kind['calls']}", quantity(kind["bytes"], "B"), f"{kind['processes']}"),
+                _ms(kind["ms"]),
+                *("—" if kind[name] is None else significant(kind[name], 3) for name in ("algorithm_gb_s", "bus_gb_s")),
+                _ms(kind["wait_ms"]),
             )
-            for one in json.loads(row.get("collective_bandwidth") or "[]")
+            for kind in json.loads(row.get("collective_bandwidth") or "[]")
         ]
         table(console, text, "collectives", COLLECTIVES, kinds)
     for job in {row["job"]: row for row in rows if row.get("job_ranks")}.values():
@@ -101,8 +102,8 @@ def _file(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, Any
     elif row["mfu_percent"] is not None:
         console.print(Text(text("no_attainable"), style="dim"))
     console.print(_budget(text, row))
-    if told := verdicts.misaligned(row, language):
-        console.print(Text(told, style="yellow"))
+    if sentence := verdicts.misaligned(row, language):
+        console.print(Text(sentence, style="yellow"))
     if row["useful_ms"] is not None:
         reasons = json.loads(row["reasons"] or "{}")
         notes = [text(f"best_{row['best_basis']}")] if row["best_basis"] else []
@@ -141,8 +142,8 @@ def _budget(text: Texts, row: dict[str, Any]) -> Table:
         style = "green" if part == "useful" else ""
         table.add_row(text(part), _ms(value), f"{100 * value / step:.2f}", style=style)
         causes = json.loads(row["idle_causes"] or "{}") if part == "idle" else {}
-        for cause, each in ((cause, time / 1e6 / row["steps"]) for cause, time in causes.items() if time):
-            table.add_row(f"  {text(cause)}", _ms(each), f"({100 * each / step:.2f})", style="dim")
+        for cause, ms in ((cause, time / 1e6 / row["steps"]) for cause, time in causes.items() if time):
+            table.add_row(f"  {text(cause)}", _ms(ms), f"({100 * ms / step:.2f})", style="dim")
     table.add_row(text("step"), _ms(step), "100", style="bold")
     return table
 
@@ -151,8 +152,8 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, 
     wall, products = analysis.window.length, []
     for product in analysis.products[:LONGEST]:
         name = short(product.name.removeprefix("aten::").removeprefix("xla::matmul ").lstrip("_"), 24)
-        kept = [shape for shape in json.loads(product.shapes or "[]") if len(shape) > 1][:3]
-        shapes = " · ".join("×".join(map(str, shape)) for shape in kept)  # 16×559×1024 · 2816×1024
+        operands = [shape for shape in json.loads(product.shapes or "[]") if len(shape) > 1][:3]
+        shapes = " · ".join("×".join(map(str, shape)) for shape in operands)  # 16×559×1024 · 2816×1024
         speed = 1e9 * product.flops / product.time_ns if product.flops and product.time_ns else None
         products.append(
             (
@@ -166,31 +167,31 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, 
         )
     shown = len(PRODUCTS) - all(not product[-1] for product in products)  # no rates where all are full
     table(console, text, "products", PRODUCTS[:shown], [product[:shown] for product in products])
-    roofs = [one for one in json.loads(row.get("operator_roofline") or "[]") if one["kind"] in OF_KERNELS]
+    roofs = [roof for roof in json.loads(row.get("operator_roofline") or "[]") if roof["kind"] in OF_KERNELS]
     lines = [
         (
-            short(one["operator"].removeprefix("aten::"), 30),
-            short(one["shapes"] or "", 34),
-            text(one["bound"]) + text("doubtful") * one["doubtful"] if one["bound"] else "—",
-            *(_ms(one[name]) for name in ("time_ms", "best_ms", "headroom_ms")),
+            short(roof["operator"].removeprefix("aten::"), 30),
+            short(roof["shapes"] or "", 34),
+            text(roof["bound"]) + text("doubtful") * roof["doubtful"] if roof["bound"] else "—",
+            *(_ms(roof[name]) for name in ("time_ms", "best_ms", "headroom_ms")),
         )
-        for one in roofs[: 2 * LONGEST]
+        for roof in roofs[: 2 * LONGEST]
     ]
     table(console, text, "operators", OPERATORS, lines)
     without = Counter[str]()
-    for one in roofs:
-        for key, numbers in (one["reason"] or {}).items():
-            without[verdicts.sentence(key, numbers, language)] += one["time_ms"]
+    for roof in roofs:
+        for key, numbers in (roof["reason"] or {}).items():
+            without[verdicts.sentence(key, numbers, language)] += roof["time_ms"]
     for why, time in without.most_common(LONGEST):
         console.print(Text(text("no_best", time=_ms(time), reason=why), style="dim"))
     table(console, text, "modules", MODULES, _modules(row))
     lines = [
-        (short(str(one["kernel"]), NAME), f"{one['calls']}", percent(1e11 * float(str(one["time_s"])) / wall))
-        for one in analysis.kernels[:LONGEST]
+        (short(str(kernel["kernel"]), NAME), f"{kernel['calls']}", percent(1e11 * float(str(kernel["time_s"])) / wall))
+        for kernel in analysis.kernels[:LONGEST]
     ]
     table(console, text, "kernels", KERNELS, lines)
-    held = [(short(name, NAME), text(cause), _ms(time / 1e6)) for cause, time, name in analysis.gaps if time]
-    table(console, text, "gaps", GAPS, held)
+    gaps = [(short(name, NAME), text(cause), _ms(time / 1e6)) for cause, time, name in analysis.gaps if time]
+    table(console, text, "gaps", GAPS, gaps)
     for name, (time, reason) in sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])[:LONGEST]:
         share = percent(100 * time / wall)
         why = verdicts.sentence(reason.key, reason.numbers, language)
@@ -201,19 +202,19 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, 
 
 def _modules(row: dict[str, Any]) -> list[tuple[str, ...]]:
     """Modules and ranges as a tree: ms of a step, the share of the step, FLOPs, and MFU of that time."""
-    found = json.loads(row.get("module_times") or "[]")
-    least = LEAST_PERCENT / 100 * max((one["ms"] for one in found), default=0.0)
+    modules = json.loads(row.get("module_times") or "[]")
+    least = LEAST_PERCENT / 100 * max((module["ms"] for module in modules), default=0.0)
     return [
         (
-            "  " * (one["depth"] - 1) + short(one["name"], 44),
-            f"{one['calls']}",
-            _ms(one["ms"]),
-            percent(one["ms"] / 10 / row["time_s"]),
-            quantity(one["flops"], "FLOP") if one["flops"] else "",
-            percent(one["mfu_percent"]) if "mfu_percent" in one else "",
+            "  " * (module["depth"] - 1) + short(module["name"], 44),
+            f"{module['calls']}",
+            _ms(module["ms"]),
+            percent(module["ms"] / 10 / row["time_s"]),
+            quantity(module["flops"], "FLOP") if module["flops"] else "",
+            percent(module["mfu_percent"]) if "mfu_percent" in module else "",
         )
-        for one in found
-        if 0 < one["depth"] <= DEEPEST and one["ms"] > least
+        for module in modules
+        if 0 < module["depth"] <= DEEPEST and module["ms"] > least
     ]
 
 

@@ -49,8 +49,8 @@ def frames(
             readings, line = counters.stop(), probe()
             for name in ("utilization_percent", *GPU_FACTS):
                 readings[name] = Reading(line[name], "", vendor.SOURCE, reason="refused by the driver")
-            known = ((unit, form, line[name]) for name, (unit, form) in GPU_FACTS.items())
-            yield readings, " · ".join(form.format(value / unit) for unit, form, value in known if value is not None)
+            numbers = ((unit, form, line[name]) for name, (unit, form) in GPU_FACTS.items())
+            yield readings, " · ".join(form.format(value / unit) for unit, form, value in numbers if value is not None)
     cores = cpu.usable_cores()
     probe, switches = cpu_probe(psutil.Process().pid, cores), psutil.cpu_stats().ctx_switches
     while True:
@@ -69,11 +69,11 @@ def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], n
     """Current readings as one mapping: the device's columns, MFU by hardware counters, and its processes."""
     values: dict[str, Any] = {key: reading.value for key, reading in readings.items()}
     # Which format the tensor pipe worked in it does not report; all of them have one clock.
-    known = {"effective_precision": "bf16", "peak_clock_mhz": local_peak("fp16").spec_clock_mhz if uuid else None}
-    values["expected_mfu_percent"] = expected_mfu(Facts(values | known))
+    facts = {"effective_precision": "bf16", "peak_clock_mhz": local_peak("fp16").spec_clock_mhz if uuid else None}
+    values["expected_mfu_percent"] = expected_mfu(Facts(values | facts))
     processes = [process_of(rate, GPU if uuid else "cpu") for rate in rates if rate.device == (uuid or "cpu")]
-    on_tensor_cores = processes and all(each["precision"] in TENSOR_PRECISIONS for each in processes)
-    counted = total(*(each["mfu_spec_percent"] for each in processes)) if on_tensor_cores else None
+    on_tensor_cores = processes and all(process["precision"] in TENSOR_PRECISIONS for process in processes)
+    counted = total(*(process["mfu_spec_percent"] for process in processes)) if on_tensor_cores else None
     values["counted_mfu_percent"] = counted
     return {"unix_s": now, "name": name, "uuid": uuid or None, **values, "processes": processes}
 
@@ -84,8 +84,8 @@ def process_of(rate: Rate, device: str) -> dict[str, Any]:
     peaks = {name: local_peak("fp32" if name in instead else name).spec or 0.0 for name in rate.formats}
     peak = {"computed_tflop_s": weighted_peak_flop_s(rate.formats, peaks)}
     shares = utilization(1.0, device=device, flops=sum(rate.formats.values()), compute=peak, memory={})
-    found = {"pid": rate.pid, "name": rate.name, "precision": max(rate.formats, key=rate.formats.__getitem__)}
-    return found | {name: shares[name] for name in ("tflop_s", "mfu_spec_percent")} | {"step_s": rate.step_s}
+    process = {"pid": rate.pid, "name": rate.name, "precision": max(rate.formats, key=rate.formats.__getitem__)}
+    return process | {name: shares[name] for name in ("tflop_s", "mfu_spec_percent")} | {"step_s": rate.step_s}
 
 
 def parted(sample: Mapping[str, Any]) -> str | None:
@@ -93,7 +93,7 @@ def parted(sample: Mapping[str, Any]) -> str | None:
     ofu, counted = sample["expected_mfu_percent"], sample.get("counted_mfu_percent")
     if ofu is None or counted is None or max(ofu, counted) < LEAST_CHECKED:
         return None
-    most = max(sample["processes"], key=lambda each: each["mfu_spec_percent"])
+    most = max(sample["processes"], key=lambda process: process["mfu_spec_percent"])
     whose, both = f"{most['name']} ({most['pid']})", f"tensor pipe × clock {ofu:.1f} %, counted {counted:.1f} %"
     if counted > PARTED * ofu:
         return f"{both}: more is counted than ran. FLOPs or number format of {whose} are wrong, or it paused"
@@ -115,8 +115,8 @@ def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
         share = "no MFU: its peak is unknown" if mfu is None else f"MFU {mfu:.1f} % of the spec peak {bar(mfu)}"
         step = f"{1e3 * process['step_s']:.1f} ms a step"
         lines.append(Text(f"{process['name']} ({process['pid']}): {rate}, {step}, {share}", style="green"))
-    if said := parted(sample):
-        lines.append(Text(said, style="yellow"))
+    if sentence := parted(sample):
+        lines.append(Text(sentence, style="yellow"))
     if unsafe := why_unsafe(folder()):
         lines.append(Text(f"no measured processes: {unsafe}", style="yellow"))
     if not sample["processes"] and sample["expected_mfu_percent"] is None:

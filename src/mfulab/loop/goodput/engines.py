@@ -42,26 +42,24 @@ class Page:
 def pages_of(page: Metrics, url: str) -> list[Page]:
     """The page as a whole, then each engine of several on it. Raises ConfigurationError for one of no known metric."""
     engines = ("vllm", "sglang", "mfulab")
-    engine = next((one for one in engines if any(name.startswith(one) for name in page.series)), "")
-    found = [Page(page.seconds, engine, page.model, _values(page, None), owners=page.owners)]
-    if not found[0].values:
+    engine = next((prefix for prefix in engines if any(name.startswith(prefix) for name in page.series)), "")
+    pages = [Page(page.seconds, engine, page.model, _values(page, None), owners=page.owners)]
+    if not pages[0].values:
         some = ", ".join(sorted(page.names)[:3]) or "nothing"
         why = f"has no metric of vLLM, SGLang or mfulab that is known here, but {some}"
         raise ConfigurationError(f"--engine {url}: {why}")
     for name, labels in page.engines.items():
         model = dict(labels).get("model_name", page.model)
-        found.append(Page(page.seconds, engine, model, _values(page, name), name))
-    return found
+        pages.append(Page(page.seconds, engine, model, _values(page, name), name))
+    return pages
 
 
 def _values(page: Metrics, engine: str | None) -> dict[str, float]:
     values = {}
     for kind, metrics in METRICS.items():
-        for name, known in metrics.items():
-            parts = next((parts for metric in known if (parts := page.of(metric, engine))), [])
-            if parts:
-                mean = kind == "of_one_gpu" or name in MEANS
-                values[name] = sum(parts) / (len(parts) if mean else 1)
+        for name, aliases in metrics.items():
+            if parts := next(filter(None, (page.of(metric, engine) for metric in aliases)), None):
+                values[name] = sum(parts) / (len(parts) if kind == "of_one_gpu" or name in MEANS else 1)
     return values
 
 
@@ -73,7 +71,7 @@ def sample_of(
     of the `devices` that share an engine's model. `precision` is that of matmuls and weights. The halves of MFU are of
     the whole time, so that they sum to it."""
     passed, now, devices = after.seconds - before.seconds, after.values, devices * after.owners
-    anew = any(now[each] < before.values.get(each, 0) for each in METRICS["counters"] if each in now)
+    anew = any(now[name] < before.values.get(name, 0) for name in METRICS["counters"] if name in now)
 
     def grown(name: str) -> float | None:
         # Without --enable-mfu-metrics an engine may export FLOPs and bytes that stay 0.
@@ -87,14 +85,14 @@ def sample_of(
         decoded = max(0.0, generated - (first or 0))
         if first is not None and given is not None:
             made = given - (grown("cached_tokens") or 0.0)
-            prefill, decode = (ratio(each, devices) for each in _work(config, lengths, made, first, decoded))
+            prefill, decode = (ratio(half, devices) for half in _work(config, lengths, made, first, decoded))
         if moved is None and steps is not None:
             moved = ratio(_bytes(config, lengths[1], precision, steps, decoded), devices)
     counted, exported = total(prefill, decode), grown("flops")
     flops = counted if exported is None else exported
     moved_gb_s = ratio(ratio(moved, passed), 1e9)
     share = partial(of_peak, seconds=passed, peak_tflop_s=peak.spec)
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "cache_percent": product(100, now.get("cache")),
         "requests_per_s": ratio(grown("requests"), passed),
         "prompt_tokens_per_s": ratio(given, passed),
@@ -110,12 +108,11 @@ def sample_of(
         "mfu_percent": share(flops),
         "attainable_mfu_percent": _attainable(flops, prefill, moved, peak),
     }
-    found |= {name: now[name] for name in METRICS["gauges"] if name in COLUMNS and name in now}
-    row = {name: found.get(name) for name in COLUMNS}
+    columns |= {name: now[name] for name in METRICS["gauges"] if name in COLUMNS and name in now}
+    row = {name: columns.get(name) for name in COLUMNS}
     whose = {"page": url, "engine": after.engine, "model": after.model, "precision": precision}
-    replica = after.replica or None
     missing = _missing(row, now, peak, anew) if after.engine != "mfulab" else []
-    return {**whose, "replica": replica, **row, "verdict": _verdict(row), "missing": missing}
+    return {**whose, "replica": after.replica or None, **row, "verdict": _verdict(row), "missing": missing}
 
 
 def _attainable(flops: float | None, prefill: float | None, moved: float | None, peak: Peak) -> float | None:
@@ -125,7 +122,7 @@ def _attainable(flops: float | None, prefill: float | None, moved: float | None,
     """
     if flops is None or moved is None or peak.spec is None or peak.memory_gb_s is None:
         return None
-    compute_s, first_s = (each / peak.spec / 1e12 for each in (flops, min(prefill or 0.0, flops)))
+    compute_s, first_s = (part / peak.spec / 1e12 for part in (flops, min(prefill or 0.0, flops)))
     return of_peak(flops, first_s + max(compute_s - first_s, moved / peak.memory_gb_s / 1e9), peak.spec)
 
 
@@ -181,9 +178,9 @@ def _lengths(now: Reading) -> Pair | None:
 
 def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> Pair:
     """FLOPs of a token, which grow with the length along a line, and of its output layer."""
-    short, long = (_counted(config.model_dump_json(by_alias=True), each, mode) for each in LENGTHS)
-    low, high = (each.forward_flops / each.tokens for each in (short, long))
-    heads = (each.flops for each in long.operations if each.layer.endswith(("lm_head", "embed_out")))
+    short, long = (_counted(config.model_dump_json(by_alias=True), tokens, mode) for tokens in LENGTHS)
+    low, high = (work.forward_flops / work.tokens for work in (short, long))
+    heads = (operation.flops for operation in long.operations if operation.layer.endswith(("lm_head", "embed_out")))
     return low + (high - low) * (length - LENGTHS[0]) / (LENGTHS[1] - LENGTHS[0]), sum(heads) / long.tokens
 
 

@@ -55,8 +55,8 @@ class Journal:
     def __init__(self, folder: str | Path, rank: int | None = None, world: int | None = None) -> None:
         self.folder = Path(folder)
         if rank is None:
-            named = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
-            rank = next((int(each) for each in named if each), 0)
+            ranks = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+            rank = next((int(value) for value in ranks if value), 0)
         world = world or int(os.environ.get("WORLD_SIZE") or 1)
         now, self._pid = now_ns(), os.getpid()
         self._began = self._last = self._written = now - _age_ns()
@@ -142,7 +142,7 @@ def journal_of(job: "str | Path | Journal | None") -> Journal | None:
     if job is None or isinstance(job, Journal):
         return job
     path = Path(job).resolve()
-    found = _open.get(path)
-    if found is None or found._file < 0 or found._pid != os.getpid():
-        found = _open[path] = Journal(path)
-    return found
+    journal = _open.get(path)
+    if journal is None or journal._file < 0 or journal._pid != os.getpid():
+        journal = _open[path] = Journal(path)
+    return journal

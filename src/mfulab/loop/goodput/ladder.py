@@ -108,10 +108,10 @@ class Job:
     @property
     def spans(self) -> Counter[str]:
         """Nanoseconds of all ranks together by what they went to."""
-        found: Counter[str] = Counter()
+        spans: Counter[str] = Counter()
         for stretch in self.stretches:
-            found.update(stretch.spans)
-        return found
+            spans.update(stretch.spans)
+        return spans
 
     def row(self) -> dict[str, Any]:
         """Gives what is known as columns: seconds and steps are means over the ranks, percents shares as in RUNGS."""
@@ -140,15 +140,15 @@ def job_of(folder: Path) -> Job:
     attempts, unread = [], list[str]()
     for file in sorted(folder.glob("*.jsonl")):
         try:
-            attempts += [found] if (found := read(file)) else []
+            attempts += [attempt] if (attempt := read(file)) else []
         except (FileNotFoundError, UnreadableError) as error:
             unread.append(str(error))
     if not attempts:
         why = f" ({unread[0]})" if unread else ""
         raise ConfigurationError(f"{folder}: holds no journal{why}; give mfulab.measure or a callback job={folder}")
     _one_clock(attempts)
-    attempts.sort(key=lambda each: each.began)
-    ranks = {rank: [each for each in attempts if each.rank == rank] for rank in sorted({e.rank for e in attempts})}
+    attempts.sort(key=lambda attempt: (attempt.rank, attempt.began))
+    ranks = {rank: list(own) for rank, own in itertools.groupby(attempts, lambda attempt: attempt.rank)}
     job = Job(folder.name, 0, max(map(len, ranks.values())), {rank: [0, 0] for rank in ranks})
     for rank, own in ranks.items():
         for before, after in itertools.pairwise(own):
@@ -160,69 +160,70 @@ def job_of(folder: Path) -> Job:
                     )
                 job.notes.append(("clock", {"rank": rank, "seconds": (before.ended - after.began) / 1e9}))
                 after.began = before.ended
-    began, ended = min(each.began for each in attempts), max(each.ended for each in attempts)
+    began, ended = min(attempt.began for attempt in attempts), max(attempt.ended for attempt in attempts)
     job.wall = ended - began
     for own in ranks.values():
         _account(job, own, began, ended)
     job.mfu = _mfu(job, ranks)
     job.notes += [("unread", {"reason": reason}) for reason in unread]
-    if torn := sum(each.torn for each in attempts):
+    if torn := sum(attempt.torn for attempt in attempts):
         job.notes.append(("torn", {"count": torn}))
-    if (world := max(each.world for each in attempts)) > len(ranks):
+    if (world := max(attempt.world for attempt in attempts)) > len(ranks):
         job.notes.append(("ranks", {"count": len(ranks), "world": world}))
     return job
 
 
 def read(file: Path) -> Attempt | None:
     """A process's journal; None if its first line cannot be read. Raises FileNotFoundError and UnreadableError."""
-    first, *rest = read_bytes(file, follow=True).split(b"\n")
+    first, *texts = read_bytes(file, follow=True).split(b"\n")
     try:
         head = Head.model_validate_json(first)
     except ValidationError:
         return None
     clock = f"{head.host} {head.boot}"
     boot_ns = head.boot_ns if head.boot else None
-    found = Attempt(file.name, head.rank, head.world, clock, head.unix_ns, boot_ns, [Line(ns=0, step=0)])
-    for text in filter(None, rest):
-        last = found.lines[-1]
+    attempt = Attempt(file.name, head.rank, head.world, clock, head.unix_ns, boot_ns, [Line(ns=0, step=0)])
+    for text in filter(None, texts):
+        last = attempt.lines[-1]
         try:
             line = Line.model_validate_json(text)
         except ValidationError:
-            found.torn += 1
+            attempt.torn += 1
             continue
         if line.beside:  # another thread's: no end of a span
             line.ns, line.spans = last.ns, {}
         if line.ns - last.ns < sum(line.spans.values()):
-            found.torn += 1
+            attempt.torn += 1
             continue
         line.step = last.step if line.step is None else line.step
-        found.rank = found.rank if line.rank is None else line.rank
-        found.world = line.world or found.world
-        found.lines.append(line)
-    return found
+        attempt.rank = attempt.rank if line.rank is None else line.rank
+        attempt.world = line.world or attempt.world
+        attempt.lines.append(line)
+    return attempt
 
 
 def _one_clock(attempts: Sequence[Attempt]) -> None:
     """Sets all attempts to one clock: the boot's where there is one, machines together by the steps that they share.
     Ranks end a step together: the least median difference of steps' ends is a clock's."""
-    ordered = sorted(attempts, key=lambda each: (each.rank, each.boot_ns or 0))
-    clocks = [[each for each in ordered if each.clock == clock] for clock in dict.fromkeys(e.clock for e in ordered)]
-    reference, *others = clocks
-    for own in clocks:
+    clocks = dict[str, list[Attempt]]()
+    for attempt in sorted(attempts, key=lambda attempt: (attempt.rank, attempt.boot_ns or 0)):
+        clocks.setdefault(attempt.clock, []).append(attempt)
+    reference, *others = clocks.values()
+    for own in clocks.values():
         anchor, start = own[0].boot_ns, own[0].began
-        for each in own:
-            if each.boot_ns is not None and anchor is not None:
-                each.began = start + each.boot_ns - anchor
+        for attempt in own:
+            if attempt.boot_ns is not None and anchor is not None:
+                attempt.began = start + attempt.boot_ns - anchor
     for own in others:
-        apart = (_apart(one, other) for one in own for other in reference if one.rank != other.rank)
+        apart = (_apart(attempt, other) for attempt in own for other in reference if attempt.rank != other.rank)
         ahead = min((gap for gap in apart if gap is not None), key=abs, default=0)
-        for each in own:
-            each.began -= ahead
+        for attempt in own:
+            attempt.began -= ahead
 
 
-def _apart(one: Attempt, other: Attempt) -> int | None:
-    """Nanoseconds by which the clock of `one` is ahead, by steps that both noted, as the first always is; else None."""
-    ends, others = ({line.step: each.began + line.ns for line in each.lines if line.trains} for each in (one, other))
+def _apart(attempt: Attempt, other: Attempt) -> int | None:
+    """Nanoseconds that the clock of `attempt` is ahead, by steps that both noted, as the first always is; else None."""
+    ends, others = ({line.step: own.began + line.ns for line in own.lines if line.trains} for own in (attempt, other))
     gaps = [ends[step] - others[step] for step in ends.keys() & others.keys()]
     return round(statistics.median(gaps)) if gaps else None
 
@@ -233,7 +234,7 @@ def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> N
     for place, attempt in enumerate(attempts):
         job.stretches.append(Stretch(rank, now, {"down": attempt.began - now}))
         # A step that a later attempt began again is lost, whoever ran it.
-        limit = min((each.first for each in attempts[place + 1 :] if each.first is not None), default=None)
+        limit = min((later.first for later in attempts[place + 1 :] if later.first is not None), default=None)
         for before, line in itertools.pairwise(attempt.lines):
             spans = Counter(line.spans)
             spans["unknown"] = line.ns - before.ns - sum(spans.values())
@@ -255,12 +256,12 @@ def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> N
 
 def _mfu(job: Job, ranks: Mapping[int, Sequence[Attempt]]) -> dict[str, float | None]:
     """MFU of the steps that were kept, over all ranks, and the share of useful tokens; None if a rank's is unknown."""
-    known: list[list[float | None]] = []  # of each rank: FLOPs, those that its peak offers in TFLOP, the useful share
+    rows: list[list[float | None]] = []  # of each rank: FLOPs, those that its peak offers in TFLOP, the useful share
     for rank, own in ranks.items():
-        facts = [line for each in own for line in each.lines if line.flops]
+        facts = [line for attempt in own for line in attempt.lines if line.flops]
         steps, timed = sum(line.steps for line in facts), job.timed[rank]
-        factors = {"flops": timed[0], "peak_tflop_s": timed[1] / 1e9, "useful": 1 / len(ranks)}
-        sums = (total(*(product(getattr(line, name), line.steps) for line in facts)) for name in factors)
-        known.append([product(ratio(each, steps), by) for each, by in zip(sums, factors.values(), strict=True)])
-    needed, offered, useful = (total(*each) for each in zip(*known, strict=True))
+        scales = {"flops": timed[0], "peak_tflop_s": timed[1] / 1e9, "useful": 1 / len(ranks)}
+        sums = (total(*(product(getattr(line, name), line.steps) for line in facts)) for name in scales)
+        rows.append([product(ratio(amount, steps), scale) for amount, scale in zip(sums, scales.values(), strict=True)])
+    needed, offered, useful = (total(*column) for column in zip(*rows, strict=True))
     return {"steps": percent(needed, product(offered, 1e12)), "useful": useful}

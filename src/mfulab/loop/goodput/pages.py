@@ -19,7 +19,7 @@ from mfulab.core.data import data
 from mfulab.core.errors import ConfigurationError
 
 METRICS: Mapping[str, Mapping[str, list[str]]] = data(Path(__file__).with_name("engines.yaml"))
-NAMES = frozenset(name for metrics in METRICS.values() for known in metrics.values() for name in known)
+NAMES = frozenset(name for metrics in METRICS.values() for aliases in metrics.values() for name in aliases)
 REPEATS = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "cp_rank", "attn_tp_rank")
 ENGINES: tuple[str, ...] = ("model_name", "engine", "engine_id", "dp_rank", "WorkerId", "ReplicaId")
 ENGINES += ("replica", "worker_id", "instance", "pod")
@@ -46,8 +46,8 @@ class Metrics:
     def of(self, metric: str, engine: str | None = None) -> list[float]:
         """Values of a metric's parts, of one engine or of all; of a total and its parts the total."""
         labels = self.engines[engine] if engine else Labels()
-        own = {each: value for each, value in self.series.get(metric, {}).items() if labels <= each}
-        return [value for each, value in own.items() if not any(other < each for other in own)]
+        own = {part: value for part, value in self.series.get(metric, {}).items() if labels <= part}
+        return [value for part, value in own.items() if not any(other < part for other in own)]
 
 
 class Reader:
@@ -58,23 +58,23 @@ class Reader:
 
     def read(self) -> dict[str, Metrics | ConfigurationError]:
         """A page of each address, or in one sentence why there is none."""
-        found: dict[str, Metrics | ConfigurationError] = {}
+        pages: dict[str, Metrics | ConfigurationError] = {}
 
-        def one(url: str) -> None:
+        def read_page(url: str) -> None:
             try:
-                found[url] = read(url)
+                pages[url] = read(url)
             except ConfigurationError as error:
-                found[url] = error
+                pages[url] = error
 
         until = time.monotonic() + DEADLINE_S
         fresh = [url for url, thread in self._threads.items() if not (thread and thread.is_alive())]
-        started = {url: threading.Thread(target=one, args=(url,), daemon=True) for url in fresh}
+        started = {url: threading.Thread(target=read_page, args=(url,), daemon=True) for url in fresh}
         self._threads |= started
         for thread in started.values():
             thread.start()
         for thread in started.values():
             thread.join(max(0.0, until - time.monotonic()))
-        return {url: found.get(url) or ConfigurationError(f"--engine {url}: {LATE}") for url in self._threads}
+        return {url: pages.get(url) or ConfigurationError(f"--engine {url}: {LATE}") for url in self._threads}
 
 
 def read(url: str) -> Metrics:
@@ -100,35 +100,35 @@ def loaded(where: str, option: str) -> str:
 
 def parse(text: str, url: str, seconds: float) -> Metrics:
     """A page's metrics. Raises ConfigurationError for a text that is none."""
-    held: dict[str, dict[Labels, list[tuple[list[tuple[int, str]], float]]]] = {}
+    metrics: dict[str, dict[Labels, list[tuple[list[tuple[int, str]], float]]]] = {}
     names, of_ranks, model = dict[str, None](), dict[tuple[str, ...], set[str]](), ""
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 name = sample.name.replace(":", "_")
                 names[name] = None
-                known = KNOWN.search(name)
-                if known is None or known[1] not in NAMES or not math.isfinite(sample.value):
+                match = KNOWN.search(name)
+                if match is None or match[1] not in NAMES or not math.isfinite(sample.value):
                     continue
                 labels = {label: value for label, value in sample.labels.items() if value.lower() not in WHOLE}
                 model = model or labels.get("model_name", "")
                 ranks = tuple(labels.pop(rank, "") for rank in REPEATS)
                 of_ranks.setdefault(ranks, set()).add(labels.get("dp_rank", ""))
-                numbered = [(len(rank), rank) for rank in ranks]
-                held.setdefault(known[1], {}).setdefault(frozenset(labels.items()), []).append((numbered, sample.value))
+                order = [(len(rank), rank) for rank in ranks]
+                metrics.setdefault(match[1], {}).setdefault(frozenset(labels.items()), []).append((order, sample.value))
     except (ValueError, KeyError, IndexError) as error:
         raise ConfigurationError(f"--engine {url}: answers with no page for Prometheus ({str(error)[:80]})") from error
-    series = {name: {labels: min(repeats)[1] for labels, repeats in of.items()} for name, of in held.items()}
+    series = {name: {labels: min(repeats)[1] for labels, repeats in of.items()} for name, of in metrics.items()}
     engines = _engines(series)
     # Under DP attention each dp rank is another tp rank: they share the devices of one engine.
     shared = len(of_ranks) > 1 and all(len(ranks) == 1 for ranks in of_ranks.values())
-    owners = {frozenset(one for one in labels if not shared or one[0] != "dp_rank") for labels in engines.values()}
+    owners = {frozenset(pair for pair in labels if not shared or pair[0] != "dp_rank") for labels in engines.values()}
     return Metrics(seconds, model, series, [*names], engines, max(1, len(owners)))
 
 
 def _engines(series: Mapping[str, Series]) -> dict[str, Labels]:
     """The engines of a page by what tells them apart; none where it is of one."""
-    keys = {frozenset(one for one in labels if one[0] in ENGINES) for of in series.values() for labels in of}
+    keys = {frozenset(pair for pair in labels if pair[0] in ENGINES) for of in series.values() for labels in of}
     keys = {key for key in keys if not any(key < other for other in keys)}
     if len(keys) < 2:
         return {}

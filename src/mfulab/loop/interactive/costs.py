@@ -96,13 +96,12 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
     parts = [(key, totals) for key, totals in operations.totals.items() if key.direction in ("forward", "backward")]
     moved = sum(key.dtype.itemsize * totals.elements for key, totals in parts if key.dtype is not None)
     needed, executed = operations.by_format(), operations.by_format(executed=True)
-    names = frozenset(operations.uncounted)
     products = Counter[Product]()
     for key, totals in parts:
         if key.dtype is not None and totals.calls > 0:
             size = round(key.dtype.itemsize * totals.elements / totals.calls)
             products[(key.dtype, "conv" in key.operator), round(totals.flops / totals.calls), size] += totals.calls
-    return Cost(needed, executed, moved, names, useful_flops(operations, real), products)
+    return Cost(needed, executed, moved, frozenset(operations.uncounted), useful_flops(operations, real), products)
 
 
 def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
@@ -132,8 +131,8 @@ def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[tuple[int,
         words.append((type(value), len(value)))
         if type(value) is PackedSequence and not batch:
             batch.append((int(value.batch_sizes[0]),))
-        for each in value:
-            _walk(each, words, sizes, batch)
+        for item in value:
+            _walk(item, words, sizes, batch)
     elif isinstance(value, Mapping) or hasattr(value, "keys"):  # a tokenizer's batch is no mapping
         names = tuple(value.keys())
         words.append((dict, names))
@@ -151,13 +150,13 @@ def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[tuple[int,
 
 def _mapped(tensor: torch.Tensor) -> int:
     """Number of tensors that `torch.vmap` shows as this one; 0 outside it."""
-    functorch, found = torch._C._functorch, 0
+    functorch, count = torch._C._functorch, 0
     while functorch.is_functorch_wrapped_tensor(tensor):
         inner = functorch.get_unwrapped(tensor)
         if functorch.is_batchedtensor(tensor):
-            found = max(1, found) * inner.shape[functorch.maybe_get_bdim(tensor)]
+            count = max(1, count) * inner.shape[functorch.maybe_get_bdim(tensor)]
         tensor = inner
-    return found
+    return count
 
 
 class Filling:
@@ -186,7 +185,7 @@ class Filling:
         if len(places) == 1:
             return self.useful[places[0]]
         after = min(max(bisect.bisect_left(places, place), 1), len(places) - 1)
-        (first, low), (last, high) = ((each, self.useful[each]) for each in places[after - 1 : after + 1])
+        (first, low), (last, high) = ((counted, self.useful[counted]) for counted in places[after - 1 : after + 1])
         return low + (high - low) * (place - first) / (last - first)
 
 
@@ -261,11 +260,11 @@ class KnownCosts:
     def note(self, entry: Kind, kind: Kind, operations: Operations, real: RealTokens | None) -> None:
         """Notes a count."""
         cost = cost_of(operations, real)
-        for known, key in ((self._costs, kind), (self._entries, entry)):
-            if key not in known:
-                self._of_sizes[id(known), key.words, key.sizes].append(key)
-            if not cost.same_flops(known.setdefault(key, cost)):
-                known[key] = None
+        for costs, key in ((self._costs, kind), (self._entries, entry)):
+            if key not in costs:
+                self._of_sizes[id(costs), key.words, key.sizes].append(key)
+            if not cost.same_flops(costs.setdefault(key, cost)):
+                costs[key] = None
                 if key is kind:
                     self.differing = f"two equal {kind.words[0]} phases cost differently: their FLOPs depend on data"
         if real is None and cost.useful is not None and entry == self._forward:
@@ -277,8 +276,8 @@ class KnownCosts:
         if missing := {other for other in missing if self._tries[other] < MOST_TRIES}:
             self._missing[entry] = missing
 
-    def _alike(self, known: Mapping[Kind, Cost | None], kind: Kind) -> Cost | None:
+    def _alike(self, costs: Mapping[Kind, Cost | None], kind: Kind) -> Cost | None:
         """Cost of kinds with other shapes inside (experts' shares of the tokens), if all of several cost the same."""
-        costs = [known[other] for other in self._of_sizes.get((id(known), kind.words, kind.sizes), ())]
-        first = costs[0] if len(costs) >= ENOUGH_ALIKE else None
-        return first if first is not None and all(map(first.same_flops, costs)) else None
+        alike = [costs[other] for other in self._of_sizes.get((id(costs), kind.words, kind.sizes), ())]
+        first = alike[0] if len(alike) >= ENOUGH_ALIKE else None
+        return first if first is not None and all(map(first.same_flops, alike)) else None

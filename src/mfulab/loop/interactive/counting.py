@@ -88,13 +88,14 @@ class LoopCounter(OperatorCounter):
 
     def follow(self, gradients: Iterable[Any], weights: Iterable[torch.Tensor]) -> None:
         """Counts nothing that follows from `gradients` outside modules and autograd, unless written into `weights`."""
-        self._gradients, self._weights = {}, {kept.cdata for kept in map(_storage, weights) if kept is not None}
+        self._gradients = {}
+        self._weights = {storage.cdata for storage in map(_storage, weights) if storage is not None}
         self._note_gradients(gradients)
 
     def _note_gradients(self, tensors: Iterable[Any]) -> None:
         # Kept, since an address that is free can be another tensor's next.
-        kept = {each.cdata: each for each in map(_storage, tensors) if each is not None}
-        self._gradients |= {place: each for place, each in kept.items() if place not in self._weights}
+        storages = {storage.cdata: storage for storage in map(_storage, tensors) if storage is not None}
+        self._gradients |= {place: storage for place, storage in storages.items() if place not in self._weights}
 
     def _optimises(self, operator: Any, out: Any, args: Any) -> bool:
         node = torch._C._current_autograd_node()
@@ -102,7 +103,7 @@ class LoopCounter(OperatorCounter):
             return True  # a hook on a gradient that is complete: the model's own part of it is a sum
         if not self._gradients or torch.is_grad_enabled() or not self.layers.is_idle:
             return False
-        if all(kept is None or kept.cdata not in self._gradients for kept in map(_storage, tree_leaves(args))):
+        if all(storage is None or storage.cdata not in self._gradients for storage in map(_storage, tree_leaves(args))):
             return False
         in_place = args[0] if args and str(operator).endswith("_") else None
         self._note_gradients(tree_leaves((out, in_place)))
@@ -148,11 +149,11 @@ def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatc
 def states_kept_apart(counter: LoopCounter) -> Iterator[None]:
     """Pauses a counter inside it while a context begins or ends that keeps, or brings back, what the counter changes:
     the dispatch state of `torch.inference_mode`, or the stance of `torch.compiler.set_stance`."""
-    kept: list[tuple[type, str]] = [(torch.inference_mode, "__enter__"), (torch.inference_mode, "__exit__")]
+    methods: list[tuple[type, str]] = [(torch.inference_mode, "__enter__"), (torch.inference_mode, "__exit__")]
     if "torch._dynamo" in sys.modules:
         from torch._dynamo.decorators import set_stance
 
-        kept += [(set_stance, name) for name in ("__init__", "__call__", "__enter__", "__exit__")]
+        methods += [(set_stance, name) for name in ("__init__", "__call__", "__enter__", "__exit__")]
 
     def apart(change: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(change)
@@ -163,6 +164,6 @@ def states_kept_apart(counter: LoopCounter) -> Iterator[None]:
         return changed
 
     with ExitStack() as undo:
-        for kind, name in kept:
+        for kind, name in methods:
             undo.enter_context(patch.object(kind, name, apart(getattr(kind, name))))
         yield

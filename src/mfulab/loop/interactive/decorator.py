@@ -43,32 +43,32 @@ def measured(
         nonlocal calls
         calls += 1
         if calls == warm_up + 1:
-            found.window = Measurement(_modules((args, kwargs)) if model is None else model, **options).__enter__()
-            atexit.register(found.window.__exit__, None, None, None)
+            wrapper.window = Measurement(_modules((args, kwargs)) if model is None else model, **options).__enter__()
+            atexit.register(wrapper.window.__exit__, None, None, None)
         if not warm_up < calls <= last:
             return function(*args, **kwargs)
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
-            found.window.__exit__(type(error), error, error.__traceback__)
+            wrapper.window.__exit__(type(error), error, error.__traceback__)
             raise
-        found.window.step()
+        wrapper.window.step()
         if calls == last:
-            found.window.__exit__(None, None, None)
-            atexit.unregister(found.window.__exit__)
+            wrapper.window.__exit__(None, None, None)
+            atexit.unregister(wrapper.window.__exit__)
         return result
 
-    found: Any = step
-    found.window = None
-    return found
+    wrapper: Any = step
+    wrapper.window = None
+    return wrapper
 
 
 def _modules(arguments: Any) -> list[torch.nn.Module]:
     """The modules among arguments and in the attributes of objects among them, none inside another."""
-    found: list[torch.nn.Module] = []
+    modules: list[torch.nn.Module] = []
     for leaf in tree_leaves(arguments):
         is_holder = not isinstance(leaf, torch.nn.Module | torch.Tensor | torch.optim.Optimizer)
-        held = vars(leaf).values() if is_holder and hasattr(leaf, "__dict__") else [leaf]
-        found += [value for value in held if isinstance(value, torch.nn.Module)]
-    inner = {id(child) for module in found for child in module.modules() if child is not module}
-    return list({id(module): module for module in found if id(module) not in inner}.values())
+        values = vars(leaf).values() if is_holder and hasattr(leaf, "__dict__") else [leaf]
+        modules += [value for value in values if isinstance(value, torch.nn.Module)]
+    inner = {id(child) for module in modules for child in module.modules() if child is not module}
+    return list({id(module): module for module in modules if id(module) not in inner}.values())

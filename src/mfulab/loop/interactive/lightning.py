@@ -42,18 +42,18 @@ class LightningCallback(TrainingWindow, Callback):
             self.window.note(batch)  # `training_step` is called past the module's hooks
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._step(lambda: pl_module, lambda found: _log(trainer, found), trainer.global_step)
+        self._step(lambda: pl_module, lambda metrics: _log(trainer, metrics), trainer.global_step)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         self._skip("evaluation")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._close(log=lambda found: _log(trainer, found))
+        self._close(log=lambda metrics: _log(trainer, metrics))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._close(exception)
 
 
-def _log(trainer: Any, found: dict[str, float]) -> None:
+def _log(trainer: Any, metrics: dict[str, float]) -> None:
     for logger in trainer.loggers:
-        logger.log_metrics(found, step=trainer.global_step)
+        logger.log_metrics(metrics, step=trainer.global_step)

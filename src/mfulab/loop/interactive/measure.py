@@ -126,8 +126,8 @@ class Measurement:
         if not 0 <= ceiling_s < math.inf:
             raise ValueError(f"ceiling_s={ceiling_s}: give seconds, 0 for none")
         self.models = _listed(model)
-        parameters = [parameter for each in self.models for parameter in each.parameters()]
-        self._devices = list(dict.fromkeys(each.device for each in parameters))
+        parameters = [parameter for module in self.models for parameter in module.parameters()]
+        self._devices = list(dict.fromkeys(parameter.device for parameter in parameters))
         self.device = torch.device(device) if device is not None else (*self._devices, torch.device("cpu"))[0]
         self._batch, self._given_flops, self._ceiling_s, self._quiet = batch, flops_per_step, ceiling_s, quiet
         self._language = language
@@ -275,8 +275,8 @@ class Measurement:
 
     def metrics(self) -> dict[str, float]:
         """The measured values under the names that `lap` gives them."""
-        found = {key: value for key, name in _METRICS.items() if isinstance(value := self.row.get(name), float | int)}
-        return found | ({f"verdict/{self.verdict.cause}": 1.0} if self.verdict else {})
+        metrics = {key: value for key, name in _METRICS.items() if isinstance(value := self.row.get(name), float | int)}
+        return metrics | ({f"verdict/{self.verdict.cause}": 1.0} if self.verdict else {})
 
     def job(self) -> dict[str, Any]:
         """The job's values over all ranks of torch.distributed, after the block, None for what a rank does not know;
@@ -329,14 +329,13 @@ class Measurement:
         columns, reasons = shares(self._work(chosen))
         self.row |= columns
         named = self._loop.named.items()
-        self.phases = {name: row.named_row(each, self._steps, self._phases, shares) for name, each in named}
+        self.phases = {name: row.named_row(stretches, self._steps, self._phases, shares) for name, stretches in named}
         self.readings |= reasons
-        if self._trace and self._trace.analysis:
+        if self._trace and (analysis := self._trace.analysis):
             mean = sum(step.seconds for step in chosen) / len(chosen)
-            analysis = self._trace.analysis
             self.row["misaligned"] = analysis.misaligned()
-            told = {**self.row, **analysis.ratios(), "spent": json.dumps(analysis.spent), "time_s": mean}
-            self.row |= headroom.of_step(told) | headroom.rungs(told)
+            facts = {**self.row, **analysis.ratios(), "spent": json.dumps(analysis.spent), "time_s": mean}
+            self.row |= headroom.of_step(facts) | headroom.rungs(facts)
         self.verdict = judge(self.row)
         self.row["expected_mfu_percent"] = expected = self.verdict.expected_mfu_percent
         self.row["ofu_percent"] = corrected_ofu(Facts(self.row), expected)
@@ -358,17 +357,17 @@ def facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Gives what the journal keeps of a lap: a step's FLOPs, the peak under MFU, the share of useful tokens."""
     mfu, useful = row.get("mfu_percent"), row.get("useful_mfu_percent")
     peak = ratio(product(100, row.get("tflop_s")), mfu)
-    found = {"flops": row.get("flops"), "peak_tflop_s": peak, "useful": ratio(useful, mfu), "steps": row.get("steps")}
-    return {name: value for name, value in found.items() if value is not None}
+    facts = {"flops": row.get("flops"), "peak_tflop_s": peak, "useful": ratio(useful, mfu), "steps": row.get("steps")}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _listed(model: Models | None) -> list[torch.nn.Module]:
     if isinstance(model, torch.nn.Module):
         return [model]
     models = list(model.values() if isinstance(model, Mapping) else model or ())
-    for each in models:
-        if not isinstance(each, torch.nn.Module):
-            raise TypeError(f"model={type(each).__name__}: give a torch.nn.Module, or a list or dictionary of them")
+    for module in models:
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(f"model={type(module).__name__}: give a torch.nn.Module, or a list or dictionary of them")
     return models
 
 

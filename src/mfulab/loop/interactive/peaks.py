@@ -58,10 +58,10 @@ def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s
         before = _known.get(key)
         if before is not None and not (anew and before.disturbed):
             break
-        found = _measure(device, precision, limit_s)
-        if before is None or not found.disturbed or (found.tflop_s or 0) > (before.tflop_s or 0):
-            _known[key] = found
-        if found.tflop_s is None:
+        ceiling = _measure(device, precision, limit_s)
+        if before is None or not ceiling.disturbed or (ceiling.tflop_s or 0) > (before.tflop_s or 0):
+            _known[key] = ceiling
+        if ceiling.tflop_s is None:
             break
     return _known[key]
 
@@ -105,14 +105,14 @@ def peaks_of(
     under = {  # the format whose peak stands under each: fp32 where the device emulates it and no peak is given
         name: "fp32" if name not in given.peak_tflop_s and emulated(name, device) else name for name in (*needed, *done)
     }
-    divided, divided_done = (_added((under[name], flops) for name, flops in each.items()) for each in (needed, done))
+    divided, divided_done = (_added((under[name], flops) for name, flops in sums.items()) for sums in (needed, done))
     names = dict.fromkeys(under.values())
     threads, each_s = torch.get_num_threads(), ceiling_s / len(names)
     computed = {name: peak_of(device, threads, name, given) for name in names}
     ceilings = {name: measured_ceiling(device, name, threads, each_s, anew) for name in names} if ceiling_s else {}
     row, whole, main = _row(divided, computed, ceilings), sum(needed.values()), max(needed, key=needed.__getitem__)
     weights = {name: round(flops / whole, 4) for name, flops in needed.items()} if whole else {}
-    disturbed = [one.other_processes_percent or 0.0 for one in ceilings.values() if one.disturbed]
+    disturbed = [ceiling.other_processes_percent or 0.0 for ceiling in ceilings.values() if ceiling.disturbed]
     columns = {
         "effective_precision": main,
         "peak_precision": under[main],
@@ -123,7 +123,7 @@ def peaks_of(
         "ceiling_other_processes_percent": max(disturbed, default=None),
     }
     reasons = dict.fromkeys(peak.reason for name, peak in computed.items() if divided.get(name) and peak.reason)
-    rates = {name: (ceilings[one].tflop_s if ceilings else None) or computed[one].spec for name, one in under.items()}
+    rates = {name: (ceilings[base].tflop_s if ceilings else 0) or computed[base].spec for name, base in under.items()}
     memory = bandwidth(device, bool(ceiling_s))
     return WeightedPeaks(row, _row(divided_done, computed, ceilings), columns, "; ".join(reasons), rates, memory)
 
@@ -168,10 +168,10 @@ def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[st
 
 
 def _added(flops: Iterable[tuple[str, int]]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    sums: Counter[str] = Counter()
     for name, count in flops:
-        found[name] += count
-    return found
+        sums[name] += count
+    return sums
 
 
 def _row(flops: Mapping[str, int], peaks: Mapping[str, Peak], ceilings: Mapping[str, Ceiling]) -> dict[str, Any]:

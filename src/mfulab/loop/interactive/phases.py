@@ -147,15 +147,15 @@ class Phases:
         if key not in self._sums:
             if len(self._sums) > MOST_PENDING:
                 self._sums.clear()
-            known = [cost for cost in costs if cost is not None]
-            self._sums[key] = costs, cost_of_all([(cost, 1) for cost in known]) if len(known) == len(costs) else None
+            counts = [(cost, 1) for cost in costs if cost is not None]
+            self._sums[key] = costs, cost_of_all(counts) if len(counts) == len(costs) else None
         return self._sums[key][1]
 
     def describe(self, call: Call) -> tuple[Kind, tuple[int, ...]]:
         """Gives what a forward pass begins as, and its batch."""
         given, batch = describe((call.arguments, call.keywords))
         weights = self._trainable[call.place]
-        device = next((each.device.type for each in weights), "cpu")
+        device = next((weight.device.type for weight in weights), "cpu")
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         words = ("forward", call.place, call.module.training, autocast, sum(map(_IS_TRAINED, weights)), *given.words)
         return Kind(words, (*given.sizes, *structure.vmapped())), batch
@@ -221,20 +221,20 @@ class Phases:
         run = torch.autograd._engine_run_backward
         begins, ended = self.hooks.guarded(self._backward), self.hooks.guarded(self._after_backward)
 
-        def noted(outputs: Any, *rest: Any, **options: Any) -> Any:
+        def noted(outputs: Any, *arguments: Any, **options: Any) -> Any:
             if not self._own_thread() or self._running or self._depth:  # not the outermost
-                return run(outputs, *rest, **options)
-            before, found = self._counter, None
+                return run(outputs, *arguments, **options)
+            before, returned = self._counter, None
             begins(outputs)
             # A counter that begins here has put its own on top, which ends here again.
             engine = run if self._counter in (None, before) else torch.autograd._engine_run_backward
             self._running = True
             try:
-                found = engine(outputs, *rest, **options)
-                return found
+                returned = engine(outputs, *arguments, **options)
+                return returned
             finally:
                 self._running = False
-                ended(found)
+                ended(returned)
 
         skip_frame(noted)
         return noted
@@ -271,7 +271,7 @@ class Phases:
             leaves = (getattr(node, "variable", None) for node in structure.nodes_of(outputs))
             self._leaves = [weakref.ref(leaf) for leaf in leaves if leaf is not None]
 
-    def _after_backward(self, found: Any) -> None:
+    def _after_backward(self, returned: Any) -> None:
         # What follows may be the next forward pass, of which no model tells.
         self._runs = min(self._runs + 1, MOST_RUNS)
         # Without forward passes it went through a phase like this one: a name would be of names without end.
@@ -279,7 +279,7 @@ class Phases:
         self.begin(Kind(("after backward", self._runs, self._name(through)), ()))
         if self._counter is not None:
             leaves = [leaf for reference in self._leaves if (leaf := reference()) is not None]
-            gradients = [*(leaf.grad for leaf in leaves), *(found if isinstance(found, tuple) else ())]
+            gradients = [*(leaf.grad for leaf in leaves), *(returned if isinstance(returned, tuple) else ())]
             self._counter.follow(gradients, leaves)
 
     def _of_compiled_code(self, passed: Sequence[Phase], nodes: int, outputs: Any) -> bool:

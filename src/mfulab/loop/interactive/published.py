@@ -67,14 +67,14 @@ def rates(now: Callable[[], float] = time.time) -> list[Rate]:
     """Rates that living processes have published lately; files of ended ones are removed."""
     import psutil
 
-    found: list[Rate] = []
+    recent: list[Rate] = []
     for file in [] if why_unsafe(folder()) else sorted(folder().glob("*.json")):
         with suppress(OSError, ValueError):
             if not psutil.pid_exists(int(file.stem)):
                 file.unlink()
             elif now() - (rate := _read(file)).unix_s <= STALE_S:
-                found.append(rate)
-    return found
+                recent.append(rate)
+    return recent
 
 
 def _read(file: Path) -> Rate:
@@ -103,7 +103,7 @@ class Published:
 
     def _begin(self) -> None:
         self._flops: Counter[Format] = Counter()
-        self._steps, self._known, self._last = 0, True, time.perf_counter()
+        self._steps, self._all_known, self._last = 0, True, time.perf_counter()
 
     def close(self) -> None:
         """Removes what was published."""
@@ -113,15 +113,15 @@ class Published:
     def note_steps(self, cost: "Cost | None", dtype: Any, steps: int = 1) -> None:
         """Adds steps that each cost so much, None if it is not known; publishes those of a second, if all are."""
         self._steps += steps
-        self._known = self._known and cost is not None
+        self._all_known = self._all_known and cost is not None
         for key, flops in cost.formats.items() if cost is not None else ():
             self._flops[key] += steps * flops
         passed = time.perf_counter() - self._last
         if passed < INTERVAL_S:
             return
-        done, known, flops_by_format = self._steps, self._known, self._flops
+        done, all_known, flops_by_format = self._steps, self._all_known, self._flops
         self._begin()
-        if not known:
+        if not all_known:
             return
         from mfulab.device.gpu import uuid_of
         from mfulab.loop.interactive.peaks import by_precision

@@ -80,10 +80,10 @@ class Rest:
 
     def sizes(self) -> list[int]:
         """Numbers of steps between its marks of the clock."""
-        found = [self.group] * self.marks
+        sizes = [self.group] * self.marks
         if self.odd:
-            found[-1] = self.ticks - self.group * (self.marks - 1)
-        return found
+            sizes[-1] = self.ticks - self.group * (self.marks - 1)
+        return sizes
 
 
 class Steadiness:

@@ -78,24 +78,24 @@ def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[f
     """Seconds of each step and the marks around it, twice its own in a rest, from the seconds between moments."""
     kinds = {mark.what if mark.rest is None else "forward" if mark.rest.of_forwards else "step" for mark in marks}
     wanted = next((bounds for what, bounds in _BOUNDS if what in kinds), ())
-    moments, found = itertools.accumulate(intervals, initial=0.0), []
+    moments, cuts = itertools.accumulate(intervals, initial=0.0), []
     before: tuple[Mark, float] | None = None
     for mark in marks:
         if mark.rest is not None:
             is_bound = mark.rest.of_forwards == ("forward" in wanted)
             for size, moment in zip(mark.rest.sizes(), moments, strict=False):
                 if is_bound and before is not None:
-                    found += [((moment - before[1]) / size, mark, mark)] * size
+                    cuts += [((moment - before[1]) / size, mark, mark)] * size
                 before = (mark, moment) if is_bound else None
             continue
         moment = next(moments)
         if mark.what in wanted:
             # What follows the last forward pass that nothing watched is of no known kind.
             if before is not None and mark.what != "skip" and not (before[0].rest and mark.what == "end"):
-                found.append((moment - before[1], before[0], mark))
+                cuts.append((moment - before[1], before[0], mark))
             # What follows left-out work up to the next forward pass is no step either.
             before = None if mark.what == "skip" and "forward" in wanted else (mark, moment)
-    return found
+    return cuts
 
 
 def steps_of(marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]) -> list[Step]:
@@ -136,7 +136,7 @@ def named_stretches(
 
 def _rested(rest: Rest, seconds: Sequence[float]) -> list[Step]:
     cost = None if rest.doubtful else rest.cost
-    steps = [Step(each, cost, rest.samples, counted=False, watched=False) for each in seconds]
+    steps = [Step(step_s, cost, rest.samples, counted=False, watched=False) for step_s in seconds]
     last = rest.sizes()[-1]
     if rest.odd:  # which of those that share a mark is not known
         steps[-last:] = [replace(step, cost=None, samples=None) for step in steps[-last:]]
@@ -167,16 +167,16 @@ def measuring_percent(steps: Sequence[Step], watch_s: float, tick_s: float) -> f
 def left_out(steps: Sequence[Step], chosen: Sequence[Step]) -> dict[str, Any]:
     """Columns of the steps that are not timed, and why; and of those that are, which ones were slow."""
     compiled = [place for place, step in enumerate(steps, 1) if step.compiled and not step.counted]
-    kept, middle = set(map(id, chosen)), Stats([step.seconds for step in chosen]).median
+    timed, middle = set(map(id, chosen)), Stats([step.seconds for step in chosen]).median
     mean = sum(step.seconds for step in chosen) / len(chosen)
-    slow = [place for place, step in enumerate(steps, 1) if id(step) in kept and step.seconds > SLOW * middle]
+    slow = [place for place, step in enumerate(steps, 1) if id(step) in timed and step.seconds > SLOW * middle]
     return {
         "counted_steps": sum(step.counted for step in steps),
         "only_counted": len(steps) if all(step.counted for step in steps) else 0,
         "compiled_steps": len(compiled),
         "compiled_places": _places(compiled),
         "slow_places": _places(slow) if abs(mean - middle) > MEAN_APART * middle else None,
-        "watched_steps": sum(not (step.counted or step.compiled or id(step) in kept) for step in steps),
+        "watched_steps": sum(not (step.counted or step.compiled or id(step) in timed) for step in steps),
         "mean_of_all_s": sum(step.seconds for step in steps) / len(steps),
     }
 
@@ -214,11 +214,11 @@ def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
     """Work of steps as a counter saw it."""
     if phases.failure:
         return _unknown(f"the counter gave up ({phases.failure}); {HOW_TO_GIVE}")
-    known = [step for step in steps if step.cost is not None]
-    if not known:
+    with_cost = [step for step in steps if step.cost is not None]
+    if not with_cost:
         return _unknown(f"{phases.known.differing or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
-    counts = Counter(id(step.cost) for step in known)
-    costs = {id(cost): cost for step in known if (cost := step.cost) is not None}
+    counts = Counter(id(step.cost) for step in with_cost)
+    costs = {id(cost): cost for step in with_cost if (cost := step.cost) is not None}
     total = cost_of_all([(cost, counts[place]) for place, cost in costs.items()])
     if not total.model:
         return _unknown(f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}")
@@ -228,10 +228,10 @@ def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
         parts.append(f"{derived} kinds cost what counted ones of as many elements cost")
     if phases.unused:
         parts.append(f"did not run and cost nothing: {', '.join(phases.unused)}")
-    if left := len(steps) - len(known):
+    if left := len(steps) - len(with_cost):
         parts.append(f"{left} of {len(steps)} steps are of kinds that were not counted and left out of MFU")
-    reading = Reading(total.model / len(known), "", "; ".join(parts))
-    return Work(total, len(known), sum(step.seconds for step in known), reading)
+    reading = Reading(total.model / len(with_cost), "", "; ".join(parts))
+    return Work(total, len(with_cost), sum(step.seconds for step in with_cost), reading)
 
 
 def _unknown(reason: str) -> Work:
@@ -244,7 +244,7 @@ def times(steps: Sequence[Step], readings: Readings, device: torch.device) -> di
     size = max(1, len(seconds) // _STRETCHES)
     cut = [seconds[place : place + size] for place in range(0, size * min(_STRETCHES, len(seconds)), size)]
     interval = median_interval([Stats(stretch).median for stretch in cut]) or (None, None)
-    stats, known = Stats(seconds), [each for each in samples if each is not None]
+    stats, batches = Stats(seconds), [batch for batch in samples if batch is not None]
     return {
         "steps": len(steps),
         "window_s": sum(seconds),
@@ -253,7 +253,7 @@ def times(steps: Sequence[Step], readings: Readings, device: torch.device) -> di
         "time_p95_s": stats.percentile(95),
         "time_ci_low_s": interval[0],
         "time_ci_high_s": interval[1],
-        "samples_per_s": sum(known) / sum(seconds) if len(known) == len(steps) and any(known) else None,
+        "samples_per_s": sum(batches) / sum(seconds) if len(batches) == len(steps) and any(batches) else None,
         "ladder": sources_answered(readings),
         "restriction": restriction_of(device) or None,
     }
@@ -276,25 +276,25 @@ def shares(
         unknown = utilization(None, device=device.type, flops=None, compute={}, memory={})
         return {"effective_precision": precision, "flops": None, **unknown}, readings
     total, whole = work.total, len(lies_on) < 2
-    found = peaks(total.formats, total.executed_formats)
-    if found.reason:
-        readings["peak_tflop_s"] = Reading(None, "TFLOP/s", "computed peak", reason=found.reason)
+    weighted = peaks(total.formats, total.executed_formats)
+    if weighted.reason:
+        readings["peak_tflop_s"] = Reading(None, "TFLOP/s", "computed peak", reason=weighted.reason)
     if not whole:
         reason = f"the model lies on {', '.join(map(str, lies_on))}: MFU is of one device, and is not formed"
         readings["mfu_percent"] = Reading(None, "%", "counted", reason=reason)
     needed, executed = total.model / work.steps, total.executed / work.steps
-    found_shares = utilization(
+    columns = utilization(
         work.seconds / work.steps,
         device=device.type,
         flops=needed,
         executed_flops=executed,
         clock_mhz=clock_mhz,
-        compute=found.model if whole else {},
-        executed_compute=found.executed if whole else {},
+        compute=weighted.model if whole else {},
+        executed_compute=weighted.executed if whole else {},
         memory={},
     )
-    best_s, why = attainable_s(total, found, device, work.steps)
-    mfu = found_shares["mfu_percent"]
+    best_s, why = attainable_s(total, weighted, device, work.steps)
+    mfu = columns["mfu_percent"]
     attainable = product(mfu, ratio(work.seconds / work.steps, best_s))
     if mfu is None:
         why = "MFU is not known"
@@ -307,9 +307,9 @@ def shares(
         "flops": needed,
         "executed_flops": executed,
         "bytes_moved": total.moved_bytes / work.steps or None,
-        **found.columns,
-        **found_shares,
-        "useful_mfu_percent": product(found_shares["mfu_percent"], ratio(total.useful, total.model)),
+        **weighted.columns,
+        **columns,
+        "useful_mfu_percent": product(mfu, ratio(total.useful, total.model)),
     }, readings
 
 
@@ -329,7 +329,7 @@ def named_row(
         "time_s": Stats([stretch.seconds for stretch in whole]).median,
         "mean_s": mean_s,
         "step_percent": percent(mean_s * len(stretches), step_s),
-        "reason": next((each.reason for each in readings.values() if each.reason), None),
+        "reason": next((reading.reason for reading in readings.values() if reading.reason), None),
         **shown,
     }
 
@@ -338,17 +338,17 @@ def merged(laps: Sequence[tuple[float, Readings]]) -> Readings:
     """Readings of laps as those of all: means weighted by the laps' seconds, sums and largest values."""
     if len(laps) == 1:
         return laps[0][1]
-    found: Readings = {}
+    joined: Readings = {}
     for name in dict.fromkeys(name for _, readings in laps for name in readings):
         of_all = [(seconds, readings[name]) for seconds, readings in laps if name in readings]
-        known = [(seconds, each, each.value) for seconds, each in of_all if each.value is not None]
-        found[name] = of_all[0][1]
-        if known:
-            whole, values = sum(seconds for seconds, *_ in known), [value for *_, value in known]
-            mean = sum(seconds * value for seconds, _, value in known) / whole
+        measured = [(seconds, reading, reading.value) for seconds, reading in of_all if reading.value is not None]
+        joined[name] = of_all[0][1]
+        if measured:
+            weights, parts, values = zip(*measured, strict=True)
+            mean = sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)
             value = sum(values) if name in _SUMMED else max(values) if name in _LARGEST else mean
-            found[name] = replace(known[-1][1], value=value, window_s=total(*(each.window_s for _, each, _ in known)))
-    return found
+            joined[name] = replace(parts[-1], value=value, window_s=total(*(part.window_s for part in parts)))
+    return joined
 
 
 def as_job(ranks: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:

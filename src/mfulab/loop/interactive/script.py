@@ -73,11 +73,11 @@ class Script:
         if (place in self._inside and place not in self._roots) or not self._is_own():
             return
         if place not in self._roots:
-            held = {id(each) for each in module.modules()}
-            self._inside |= held
+            members = {id(child) for child in module.modules()}
+            self._inside |= members
             if next(module.parameters(), None) is None:
                 return
-            self._roots = {key: root for key, root in self._roots.items() if key not in held} | {place: module}
+            self._roots = {key: root for key, root in self._roots.items() if key not in members} | {place: module}
         self._forwards[place] = passes = self._forwards[place] + 1
         is_due = passes > self._wanted.warm_up and (passes & (passes - 1) == 0 or passes == self._wanted.warm_up + 1)
         none_steps = passes >= LONG or (is_due and not self._optimizers and not _has_optimizer())
@@ -130,7 +130,7 @@ class Script:
         if Measurement._running is not None:
             raise RuntimeError("the script measures itself")
         groups = getattr(self._boundary, "param_groups", ())
-        device = next((each.device for group in groups for each in group["params"]), None)
+        device = next((parameter.device for group in groups for parameter in group["params"]), None)
         self._hooks.put_on(_nothing, optimizer=(_nothing, self._noticed))
         self._window = Measurement(models, device=device, ceiling_s=self._wanted.ceiling_s, quiet=True)
         self._window.__enter__()
@@ -139,8 +139,8 @@ class Script:
     def _close(self) -> None:
         """Ends the window outside of the script's autocast and inference mode, and leaves its random numbers alone."""
         device = self._window.device
-        kept = torch.random.fork_rng([device], device_type=device.type) if is_gpu(device) else torch.random.fork_rng([])
-        with torch.inference_mode(False), torch.autocast(device.type, enabled=False), kept:
+        fork = torch.random.fork_rng([device], device_type=device.type) if is_gpu(device) else torch.random.fork_rng([])
+        with torch.inference_mode(False), torch.autocast(device.type, enabled=False), fork:
             if not isinstance(self._boundary, torch.optim.Optimizer):
                 self._window.skip()  # of the last step the forward pass alone is over
             self._window.__exit__(None, None, None)
@@ -155,7 +155,7 @@ class Script:
             self._is_over = True
             return
         row = window.row | (split.row() if split else {})
-        text, names = Texts(wanted.language, "script"), [type(unwrapped(each)).__name__ for each in window.models]
+        text, names = Texts(wanted.language, "script"), [type(unwrapped(model)).__name__ for model in window.models]
         models, ends = ", ".join(dict.fromkeys(names)) or "—", type(boundary).__name__
         of_forwards = not isinstance(boundary, torch.optim.Optimizer)
         if is_first_rank():
@@ -171,7 +171,7 @@ class Script:
             rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
             if dist.is_available() and dist.is_initialized():
                 rank, ranks = dist.get_rank(), dist.get_world_size()
-            reasons = {name: each.reason for name, each in window.readings.items() if each.reason}
+            reasons = {name: reading.reason for name, reading in window.readings.items() if reading.reason}
             about = {"script": wanted.name, "models": names, "step_of": names[0] if of_forwards else ends}
             about |= {"rank": rank, "ranks": ranks, "verdict": window.verdict and window.verdict.cause}
             out = wanted.out.with_name(f"{wanted.out.stem}.rank{rank}{wanted.out.suffix}") if rank else wanted.out
@@ -186,9 +186,9 @@ class Script:
         if self._is_over or os.getpid() != self._own[0]:
             return
         try:
-            steps, held = self._steps, self._window
-            if held is not None and error is None and (held.row or steps > 1):
-                if not held.row:
+            steps, window = self._steps, self._window
+            if window is not None and error is None and (window.row or steps > 1):
+                if not window.row:
                     self._close()
                 self._tell()
                 return
@@ -222,8 +222,8 @@ class Script:
             self._split.close()
         self._roots.clear()
         if self._boundary is not None and hasattr(self, "_handle"):
-            held = self._handle.hooks_dict_ref() or {}
-            if isinstance(self._boundary, torch.nn.Module) or [*held][-1:] == [self._handle.id]:
+            hooks = self._handle.hooks_dict_ref() or {}
+            if isinstance(self._boundary, torch.nn.Module) or [*hooks][-1:] == [self._handle.id]:
                 self._handle.remove()
         self._hooks.close()
         self._boundary = self._window = self._split = None
@@ -318,4 +318,4 @@ def _nothing(*_: Any) -> None:
 
 
 def _has_optimizer() -> bool:
-    return any(issubclass(type(each), torch.optim.Optimizer) for each in gc.get_objects())
+    return any(issubclass(type(item), torch.optim.Optimizer) for item in gc.get_objects())

@@ -60,14 +60,14 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
         of_all = values.get("mean_of_all_s") or mean
         if abs(of_all - mean) > ALL_APART * mean:
             parts.append(text("mean_of_all", ms=f"{1e3 * of_all:.3f}"))
-    rest: dict[str, Callable[[float], str]] = {
+    sentences: dict[str, Callable[[float], str]] = {
         "samples_per_s": lambda rate: text("samples", rate=f"{rate:.1f}"),
         "tflop_s": lambda rate: text("rate", tflop_s=rate, precision=values.get("effective_precision")),
         "power_w": lambda watts: text("power", watts=watts),
         "energy_j": lambda joules: text("energy", joules=f"{joules:.3g}"),
         "memory_bytes": lambda size: text("memory", bytes=size),
     }
-    parts += [shown(value) for name, shown in rest.items() if (value := values.get(name)) is not None]
+    parts += [sentence(value) for name, sentence in sentences.items() if (value := values.get(name)) is not None]
     for key in ("counted", "compiled", "watched"):
         if (count := values.get(f"{key}_steps")) and not (key == "counted" and values.get("only_counted")):
             parts.append(text(key, count=count, places=values.get(f"{key}_places")))
@@ -94,12 +94,12 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
     """Prints a finished window, in colours where the terminal has them: what disturbed it, facts, ladder, verdict."""
     values, readings, verdict, text = window.row, window.readings, window.verdict, Texts(language, "measured")
     lines: list[Any] = []
-    said = [
+    flags = [
         (flag.key in DISTURBING, verdicts.sentence(flag.key, flag.numbers, language))
         for flag in (verdict.flags if verdict else ())
     ]
     # What makes a row no measure of its own device: others' load, throttling, too few steps, a slow ceiling.
-    disturbed, steps = [sentence for disturbing, sentence in said if disturbing], values.get("steps") or 0
+    disturbed, steps = [sentence for disturbing, sentence in flags if disturbing], values.get("steps") or 0
     if steps < FEWEST_WINDOWS and not values.get("windows"):
         disturbed.append(text("few_steps", count=steps))
     if values.get("ceiling_other_processes_percent") is not None:
@@ -117,8 +117,8 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
         lines.append(Text(f"MFU: {', '.join(parts)}"))
     if (ofu := values.get("expected_mfu_percent")) is not None:
         corrected = values.get("ofu_percent")
-        told = text("ofu_corrected", share=percent(corrected)) if corrected else ""
-        lines.append(Text(text("ofu", share=percent(ofu)) + told))
+        suffix = text("ofu_corrected", share=percent(corrected)) if corrected else ""
+        lines.append(Text(text("ofu", share=percent(ofu)) + suffix))
     if (attainable := values.get("attainable_mfu_percent")) is not None:
         gap = attainable - values["mfu_percent"]
         lines.append(Text(text("attainable", share=percent(attainable), gap=percent(gap))))
@@ -128,7 +128,7 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
         advice = Texts(language, "advice")(verdict.cause)
         lines.append(Text.assemble((f"{cause}: ", "bold yellow"), (reason, "yellow")))
         lines.append(Text(text("try", advice=advice), style="cyan"))
-        lines += [Text(text("look", flag=flag), style="red") for disturbing, flag in said if not disturbing]
+        lines += [Text(text("look", flag=flag), style="red") for disturbing, flag in flags if not disturbing]
     labels = {"flops": "FLOPs", "mfu_percent": "MFU", "peak_tflop_s": text("peak")}
     if values.get("mfu_percent") is not None:
         labels["attainable_mfu_percent"] = text("attainable_name")

@@ -60,18 +60,18 @@ class Structure:
         if not self._noted:
             return _NOTHING
         shapes, elements = hash(tuple(self._given)) if self._given else 0, sum(map(math.prod, self._given))
-        found = Inside(_hash(self._noted), shapes, elements, self._leading)
+        inside = Inside(_hash(self._noted), shapes, elements, self._leading)
         self._noted, self._given, self._leading = [], [], ()
-        return found
+        return inside
 
     def note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         """Notes a call."""
-        held, noted = module.__dict__, self._noted
-        if "_graph" in held or "_parameters" not in held:
+        fields, noted = module.__dict__, self._noted
+        if "_graph" in fields or "_parameters" not in fields:
             return  # a traced one: torch runs such under its own operators too, in whatever order
         if len(noted) > MOST_NOTED:
             noted[:] = [_hash(noted)]
-        if not (own := held["_parameters"]):
+        if not (own := fields["_parameters"]):
             noted.append(type(module))
             return
         kind = type(module)
@@ -80,8 +80,8 @@ class Structure:
                 if weight is not None:
                     break
             form: Any = len(own)
-            if "stride" in held:
-                form = form, held["stride"], held.get("padding"), held.get("dilation")
+            if "stride" in fields:
+                form = form, fields["stride"], fields.get("padding"), fields.get("dilation")
             self._noted += (kind, form) if weight is None else (kind, form, weight.shape, weight.dtype)
             given = arguments[0] if arguments else None
             if type(given) is PackedSequence:
@@ -89,7 +89,7 @@ class Structure:
             if isinstance(given, torch.Tensor):
                 size = sizes_of(given)
                 self._given.append(size)
-                if len(size) == 3 and not given.is_nested and not self._leading and held.get("batch_first") is False:
+                if len(size) == 3 and not given.is_nested and not self._leading and fields.get("batch_first") is False:
                     self._leading = tuple(size[:2])
         except Exception:  # weights that are made in this very call
             self._noted += (kind, "unknown")
@@ -120,8 +120,8 @@ def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
 def vmapped() -> tuple[int, ...]:
     """Sizes that `torch.vmap` hides from the shapes inside it."""
     stack = torch._C._functorch.get_interpreter_stack() or ()
-    of_vmap = (each for each in stack if each.key() == torch._C._functorch.TransformType.Vmap)
-    return tuple(torch._C._functorch.CVmapInterpreterPtr(each).batchSize() for each in of_vmap)
+    of_vmap = (interpreter for interpreter in stack if interpreter.key() == torch._C._functorch.TransformType.Vmap)
+    return tuple(torch._C._functorch.CVmapInterpreterPtr(interpreter).batchSize() for interpreter in of_vmap)
 
 
 def real_tokens_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> RealTokens | None:
@@ -144,7 +144,7 @@ def number(outputs: Any) -> int:
 
 
 def _starts(outputs: Any) -> list[Any]:
-    nodes = (getattr(each, "grad_fn", None) for each in (outputs if isinstance(outputs, Sequence) else [outputs]))
+    nodes = (getattr(output, "grad_fn", None) for output in (outputs if isinstance(outputs, Sequence) else [outputs]))
     return [node for node in nodes if node is not None]
 
 
@@ -176,7 +176,7 @@ def hooks_are_guarded_against() -> bool:
     """True if code is compiled anew where all modules have a hook: of `super().__call__`, by torch 2.14 and later."""
     with suppress(Exception):  # no other torch has what this one keeps of compiled code
         entries_of = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
-        codes = (code for each in sys.modules["torch._dynamo.convert_frame"].input_codes.seen if (code := each()))
+        codes = (code for weakref in sys.modules["torch._dynamo.convert_frame"].input_codes.seen if (code := weakref()))
         return any(_GUARD in str(entry.guard_manager) for code in codes for entry in entries_of(code))
     return False
 
@@ -200,7 +200,7 @@ def graph_hash(outputs: Any, begin: int, spans: Spans) -> int:
         if name.rstrip("0123456789").removesuffix("Backward") not in CHEAP:
             leaves = (getattr(other, "variable", None) for other, _ in node.next_functions)
             weights = tuple(tuple(leaf.shape) for leaf in leaves if leaf is not None)
-            code = hash((code, name, weights, *(tuple(each.shape) for each in node._input_metadata)))
+            code = hash((code, name, weights, *(tuple(result.shape) for result in node._input_metadata)))
     return code
 
 

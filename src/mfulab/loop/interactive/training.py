@@ -42,8 +42,8 @@ class TrainingWindow:
             self.journal.step(done)
         if self._is_open and self.window is not None:
             self.window.step()
-            if (self._steps - self._warm_up) % self._every == 0 and (found := self.window.lap()):
-                log(found)
+            if (self._steps - self._warm_up) % self._every == 0 and (metrics := self.window.lap()):
+                log(metrics)
                 self._mark("measuring", **facts_of(self.window.row))
         elif self._steps >= self._warm_up:
             self.window = Measurement(models(), **self._options).__enter__()
@@ -60,6 +60,6 @@ class TrainingWindow:
         if self._is_open and self.window is not None:
             self._is_open = False
             self.window.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
-            if log and (found := self.window.metrics()):
-                log(found)
+            if log and (metrics := self.window.metrics()):
+                log(metrics)
             self._mark("measuring", **facts_of(self.window.row))

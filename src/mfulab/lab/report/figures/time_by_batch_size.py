@@ -56,9 +56,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         if len(ends) > MOST_NAMED:  # one a model, at its highest
             ends = ends.sort_values("time_s").drop_duplicates("model", keep="last")
             ends = ends.iloc[np.linspace(0, len(ends) - 1, min(len(ends), MOST_NAMED)).round().astype(int)]
-        said = [f" {text.name('precision', name)}" if len(colors) > 1 else "" for name in ends["precision"]]
-        named = ends["model"] + said, ends["precision"].map(colors)
-        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["time_s"], *named)
+        precisions = ends["precision"].map(lambda name: f" {text.name('precision', name)}" if len(colors) > 1 else "")
+        names = [*map("".join, zip(ends["model"], precisions, strict=True))]  # none of a panel without lines
+        shades = ends["precision"].map(colors)
+        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["time_s"], names, shades)
     style.label(figure, text("batch_size"), text("time"))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     style.legend(figure, [*entries, *runs.key(rows, text)])
