@@ -15,14 +15,14 @@ ALIKE_WITHIN = 0.02  # of a time: less is no difference
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs with a chosen backend at two lengths or more; `share` is attention's of forward FLOPs, in percent."""
-    chosen = alone(tables["profile"])[lambda each: each["attention"].isin(BACKENDS)]
-    found = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])
+    chosen = alone(tables["profile"])[lambda table: table["attention"].isin(BACKENDS)]
+    tried = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])
     counted = tables["flops"].drop_duplicates("run").set_index("run")
-    share = found["flops_run"].map(100 * counted["attention_flops"] / counted["forward_flops"])
-    found = with_machine(tables, found.assign(share=share))
-    found = one_each(found, [*ALIKE, "attention", "sequence_length", "status"])
-    lengths = found["sequence_length"].where(found["status"] == "ok").groupby([found[key] for key in ALIKE])
-    return found[lengths.transform("nunique") > 1].sort_values("sequence_length")
+    share = tried["flops_run"].map(100 * counted["attention_flops"] / counted["forward_flops"])
+    tried = with_machine(tables, tried.assign(share=share))
+    tried = one_each(tried, [*ALIKE, "attention", "sequence_length", "status"])
+    lengths = tried["sequence_length"].where(tried["status"] == "ok").groupby([tried[key] for key in ALIKE])
+    return tried[lengths.transform("nunique") > 1].sort_values("sequence_length")
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -16,20 +16,20 @@ MOST = 8  # cases that get a line each
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Eager inference in ways beside no_grad, `relative` to its time in percent; a leak keeps `graph_bytes` a step."""
-    found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
-    found = found[(found["mode"] == "inference") & (found["execution"] == "eager") & found["autograd"].isin(WAYS)]
-    found = one_each(found, [*CASE, "autograd"])
-    found = against(found, found[found["autograd"] == "no_grad"], CASE, "_no_grad")
-    found = found[found.groupby(CASE, dropna=False)["autograd"].transform("nunique") > 1]
-    if found.empty:
-        return found.assign(relative=[], graph_bytes=[])
-    found = found[found["machine"].isin(style.machines(found, 2))]
+    timed = with_machine(tables, alone(ok(tables["profile"], "time_s")))
+    timed = timed[(timed["mode"] == "inference") & (timed["execution"] == "eager") & timed["autograd"].isin(WAYS)]
+    timed = one_each(timed, [*CASE, "autograd"])
+    timed = against(timed, timed[timed["autograd"] == "no_grad"], CASE, "_no_grad")
+    timed = timed[timed.groupby(CASE, dropna=False)["autograd"].transform("nunique") > 1]
+    if timed.empty:
+        return timed.assign(relative=[], graph_bytes=[])
+    timed = timed[timed["machine"].isin(style.machines(timed, 2))]
     # The cases that are drawn, and spoken of: those in which the ways differ most.
-    largest = (found["factor"] - 1).abs().groupby([found["model"], found["batch_size"]]).max().nlargest(MOST)
-    found = found[pd.MultiIndex.from_frame(found[["model", "batch_size"]]).isin(largest.index)]
-    once = found.assign(once=found["memory_bytes"].where(found["autograd"] == "recorded"))
-    graph_bytes = (found["memory_bytes"] - once.groupby(CASE, dropna=False)["once"].transform("first")) / LEAKED_STEPS
-    return found.assign(relative=100 * found["factor"], graph_bytes=graph_bytes.where(found["autograd"] == "leaked"))
+    largest = (timed["factor"] - 1).abs().groupby([timed["model"], timed["batch_size"]]).max().nlargest(MOST)
+    timed = timed[pd.MultiIndex.from_frame(timed[["model", "batch_size"]]).isin(largest.index)]
+    once = timed.assign(once=timed["memory_bytes"].where(timed["autograd"] == "recorded"))
+    graph_bytes = (timed["memory_bytes"] - once.groupby(CASE, dropna=False)["once"].transform("first")) / LEAKED_STEPS
+    return timed.assign(relative=100 * timed["factor"], graph_bytes=graph_bytes.where(timed["autograd"] == "leaked"))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -25,11 +25,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def _words(row: pd.Series, text: Texts) -> tuple[str, str]:
     """A ceiling's format, with what its run has besides, such as fewer threads; and its speed and share."""
-    rest = row["run"].removeprefix(f"ceiling={row['ceiling']}").removeprefix(",")
+    extra = row["run"].removeprefix(f"ceiling={row['ceiling']}").removeprefix(",")
     share = 100 * row["measured_tflop_s"] / row["computed_tflop_s"]
     behind = [quantity(row["measured_tflop_s"] * 1e12, "FLOP/s")]
     behind += [text("share", share=f"{share:.0f}")] if share == share else []
-    return "\n".join(filter(None, [text.name("precision", row["ceiling"]), short(rest)])), "\n".join(behind)
+    return "\n".join(filter(None, [text.name("precision", row["ceiling"]), short(extra)])), "\n".join(behind)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

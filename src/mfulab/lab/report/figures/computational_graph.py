@@ -10,7 +10,7 @@ from mfulab.lab.report.figures.training_phases import COLORS
 from mfulab.lab.report.frames import Tables, ok, own
 
 TOPIC, ORDER = "execution", 11
-KNOWN = ["node", "shape", "saved", "leaves", "forward_flops", "backward_flops"]  # of a node, in the column's order
+FIELDS = ["node", "shape", "saved", "leaves", "forward_flops", "backward_flops"]  # of a node, in the column's order
 WIDE, APART = 3.0, 5.6  # of a box, and from the left edge of one pass to that of the other
 
 
@@ -24,8 +24,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     counted = counted[multiplying.map(len) > 1]
     order = counted.sort_values(["kinds", "length", "model", "batch_size"], ascending=[False, True, True, False])
     first = order[:1].to_dict("records")
-    nodes = [{**row, **dict(zip(KNOWN, node, strict=True))} for row in first for node in row["nodes"]]
-    return pd.DataFrame(nodes, columns=[*counted, *KNOWN[:4]])
+    nodes = [{**row, **dict(zip(FIELDS, node, strict=True))} for row in first for node in row["nodes"]]
+    return pd.DataFrame(nodes, columns=[*counted, *FIELDS[:4]])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

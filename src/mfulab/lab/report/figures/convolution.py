@@ -13,10 +13,10 @@ CASE = ["mode", "batch_size", "precision"]
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Eager steps of the three ways on one machine, the first, each beside the library's of the same case."""
-    known = with_machine(tables, ok(tables["profile"], "time_s", "flops"))
-    known = known[known["model"].isin(THREE_WAYS) & (known["execution"] == "eager")]
-    known = one_each(style.one_machine(known), [*CASE, "model"])
-    beside = against(known, known[known["model"] == LIBRARY], CASE, "_library")
+    timed = with_machine(tables, ok(tables["profile"], "time_s", "flops"))
+    timed = timed[timed["model"].isin(THREE_WAYS) & (timed["execution"] == "eager")]
+    timed = one_each(style.one_machine(timed), [*CASE, "model"])
+    beside = against(timed, timed[timed["model"] == LIBRARY], CASE, "_library")
     return beside[beside.groupby(CASE)["model"].transform("nunique") > 1].sort_values(CASE)
 
 

@@ -21,8 +21,8 @@ def rows(tables: Tables) -> pd.DataFrame:
     sides = timed.groupby("precision")["side"].transform("nunique")
     timed = most(timed[sides == sides.max()], ["precision"])
     of_sides = [style.one_machine(timed[timed["side"] == side]) for side in KINDS[:2]]
-    each = pd.concat([side.loc[side.groupby("n")["whole_s"].idxmin()] for side in of_sides])
-    return each.assign(line=each["side"], seconds=each["whole_s"]) if len(each["n"].unique()) > 1 else each.head(0)
+    best = pd.concat([side.loc[side.groupby("n")["whole_s"].idxmin()] for side in of_sides])
+    return best.assign(line=best["side"], seconds=best["whole_s"]) if len(best["n"].unique()) > 1 else best.head(0)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

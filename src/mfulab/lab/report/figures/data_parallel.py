@@ -15,11 +15,11 @@ MOST = 12  # jobs a machine
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Jobs of several processes beside the same step in one: `efficiency` is their speed ÷ (processes × its speed)."""
-    found = with_machine(tables, ok(tables["profile"], "samples_per_s", "time_s"))
-    found = found[(found["mode"] == "training") & (found["execution"] == "eager")]
-    found = one_each(found, [*ALIKE, *OWN])
-    alone = found[found["processes"].fillna(1) == 1].drop_duplicates(ALIKE)
-    jobs = found[(found["processes"] > 1) & found["ranks"].ne("")]
+    timed = with_machine(tables, ok(tables["profile"], "samples_per_s", "time_s"))
+    timed = timed[(timed["mode"] == "training") & (timed["execution"] == "eager")]
+    timed = one_each(timed, [*ALIKE, *OWN])
+    alone = timed[timed["processes"].fillna(1) == 1].drop_duplicates(ALIKE)
+    jobs = timed[(timed["processes"] > 1) & timed["ranks"].ne("")]
     jobs = jobs.merge(alone[[*ALIKE, "samples_per_s"]], on=ALIKE, suffixes=("", "_alone"))
     return jobs.assign(efficiency=100 * jobs["samples_per_s"] / jobs["processes"] / jobs["samples_per_s_alone"])
 
@@ -40,20 +40,20 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     key = "alike" if alike else "finding" if pd.notna(best["mfu_percent"]) else "finding_without"
     values = {"best": best, "worst": worst, "best_job": job(best, text), "worst_job": job(worst, text), "tied": tied}
     said = [text(key, **values), *([text("worst", **values)] if len(plain) > 1 and not alike else [])]
-    known = pd.notna(worst["exposed_communication_ms"])
-    said += [text("exposed", worst=worst, step=1e3 * worst["time_s"])] if known else []
+    if pd.notna(worst["exposed_communication_ms"]):
+        said.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
     largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)
     sharded = against(plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp")
     if len(sharded := sharded[sharded["apart"]]):
-        one = sharded.loc[sharded["factor"].sub(1).abs().idxmax()]
-        key = "sharded" if one["factor"] > 1 else "sharded_faster"
-        said.append(text(key, job=job(one, text), ratio=max(one["factor"], 1 / one["factor"])))
+        furthest = sharded.loc[sharded["factor"].sub(1).abs().idxmax()]
+        key = "sharded" if furthest["factor"] > 1 else "sharded_faster"
+        said.append(text(key, job=job(furthest, text), ratio=max(furthest["factor"], 1 / furthest["factor"])))
     off = (100 * (rows["sent_bytes"] / rows["predicted_sent_bytes"].where(rows["predicted_sent_bytes"] > 0) - 1)).abs()
     if off.notna().any():
-        one = rows.loc[off.idxmax()]
-        said.append(text("sent", job=job(one, text), sent=one["sent_bytes"], deviation=off.max()))
+        furthest = rows.loc[off.idxmax()]
+        said.append(text("sent", job=job(furthest, text), sent=furthest["sent_bytes"], deviation=off.max()))
     slowed = rows[rows["slowed_rank"].notna() & rows["slowest_rank"].notna()].head(1)
-    return " ".join([*said, *(text("named", job=one) for _, one in slowed.iterrows())])
+    return " ".join([*said, *(text("named", job=row) for _, row in slowed.iterrows())])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -64,7 +64,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         job=[job(row, text) for _, row in rows.iterrows()],
         computes=1e3 * rows["time_s"] - rows["exposed_communication_ms"].fillna(0),
         not_hidden=rows["exposed_communication_ms"],
-        words=[", MFU ".join(text("share_of", share=each) for each in both if each == each) for both in shares],
+        words=[", MFU ".join(text("share_of", share=share) for share in both if share == share) for both in shares],
     )
     panels = style.in_rows(figure, rows, [text("efficiency"), text("step")])
     style.resize(figure, len(panels) * (1.2 + 0.42 * max(3, rows["machine"].value_counts().max())) + 0.8)

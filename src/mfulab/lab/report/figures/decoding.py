@@ -14,10 +14,10 @@ CONTEXT = ["machine", "model", "precision", "execution", "sequence_length"]
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs of series of decoding with at least two batch sizes, and of prefill, which has no MBU here."""
-    found = ok(tables["profile"], *WORDS)
-    found = curves.series(with_machine(tables, found[found["mode"].isin(MARKERS)]))
-    decoding = found["mode"] == "decoding"
-    return found.assign(mbu_percent=found["mbu_percent"].where(decoding)) if decoding.any() else found.head(0)
+    steps = ok(tables["profile"], *WORDS)
+    steps = curves.series(with_machine(tables, steps[steps["mode"].isin(MARKERS)]))
+    decoding = steps["mode"] == "decoding"
+    return steps.assign(mbu_percent=steps["mbu_percent"].where(decoding)) if decoding.any() else steps.head(0)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -43,11 +43,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision, squares are prompts."""
     colors = style.usual_colors(rows["precision"])
-    each = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
+    shares = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
     look: style.Look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "palette": colors, "dash": "share_of"}
     look |= {"dashes": DASHES, "style": "mode", "markers": MARKERS}
     for axes, here in style.by_machine(figure, rows, sharex=True):
-        lines = each[each["machine"] == here["machine"].iloc[0]].sort_values("batch_size")
+        lines = shares[shares["machine"] == here["machine"].iloc[0]].sort_values("batch_size")
         kinds.lines(axes, lines, "batch_size", "share", **look)
         ticks.doublings(axes, rows["batch_size"])
         axes.axhline(100, color=style.MUTED, linewidth=1)

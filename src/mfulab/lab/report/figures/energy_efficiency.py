@@ -12,9 +12,9 @@ PLACE = ("mfu_percent", "gflop_per_j")
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs whose energy was measured."""
-    known = with_machine(tables, ok(tables["profile"], "flops_per_j", "mfu_percent", "samples_per_j"))
-    known = known[known["flops_per_j"] > 0]  # without FLOPs nothing is compared
-    return known.assign(gflop_per_j=known["flops_per_j"] / 1e9)
+    measured = with_machine(tables, ok(tables["profile"], "flops_per_j", "mfu_percent", "samples_per_j"))
+    measured = measured[measured["flops_per_j"] > 0]  # without FLOPs nothing is compared
+    return measured.assign(gflop_per_j=measured["flops_per_j"] / 1e9)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -17,23 +17,23 @@ RATIOS = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2,
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs that two participants or more measured on devices of one kind, with `kind`, `relative` and `range`."""
     parts = [ok(runs.judged(tables[name])[COLUMNS], "time_s") for name in ("profile", "matmul")]
-    found = own(pd.concat(parts, ignore_index=True))
-    found = found[found["hardware"].str.contains(OF, regex=False)]
-    names = found["hardware"].str.split(OF, n=1).str
-    found = found.assign(kind=names[0], who=names[-1], what=found["run"].map(short))
-    alike = found.groupby(["kind", "run"])
-    usual, most, least = (alike["time_s"].transform(each) for each in ("median", "max", "min"))
-    found = found.assign(relative=found["time_s"] / usual, range=most / least)
-    return found[alike["who"].transform("nunique") > 1]
+    timed = own(pd.concat(parts, ignore_index=True))
+    timed = timed[timed["hardware"].str.contains(OF, regex=False)]
+    names = timed["hardware"].str.split(OF, n=1).str
+    timed = timed.assign(kind=names[0], who=names[-1], what=timed["run"].map(short))
+    alike = timed.groupby(["kind", "run"])
+    usual, most, least = (alike["time_s"].transform(statistic) for statistic in ("median", "max", "min"))
+    timed = timed.assign(relative=timed["time_s"] / usual, range=most / least)
+    return timed[alike["who"].transform("nunique") > 1]
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """Tells how far the same run differs between participants of the commonest kind, and on which run most."""
     here = most(rows, ["kind"], "who")
-    each = here.drop_duplicates("run")
-    worst = here[here["run"] == each.loc[each["range"].idxmax(), "run"]]
+    distinct = here.drop_duplicates("run")
+    worst = here[here["run"] == distinct.loc[distinct["range"].idxmax(), "run"]]
     slow, fast = worst.loc[worst["relative"].idxmax()], worst.loc[worst["relative"].idxmin()]
-    values = {"participants": here["who"].nunique(), "runs": len(each), "usual": each["range"].median()}
+    values = {"participants": here["who"].nunique(), "runs": len(distinct), "usual": distinct["range"].median()}
     return text("finding", slow=slow, fast=fast, **values)
 
 

@@ -13,8 +13,8 @@ TOPIC, ORDER = "execution", 0
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs in another mode than eager beside the same run in eager; changing shapes have `recompilations`."""
-    known = with_machine(tables, ok(tables["profile"], "samples_per_s"))
-    return relative.against(known[known["varied_calls"].isna()], "execution", "eager")
+    timed = with_machine(tables, ok(tables["profile"], "samples_per_s"))
+    return relative.against(timed[timed["varied_calls"].isna()], "execution", "eager")
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -31,9 +31,9 @@ def rows(tables: Tables) -> pd.DataFrame:
 def _largest(row: dict[str, object]) -> list[tuple[str, float]]:
     layers = json.loads(str(row["layers"]))
     least = sorted((flops for _, flops in layers), reverse=True)[:BARS][-1]
-    kept = [(layer, flops) for layer, flops in layers if flops >= least][:BARS]
-    rest = float(row["forward_flops"]) - sum(flops for _, flops in kept)  # type: ignore[arg-type]
-    return [*kept, ("", rest)] if rest > 0 else kept
+    largest = [(layer, flops) for layer, flops in layers if flops >= least][:BARS]
+    remainder = float(row["forward_flops"]) - sum(flops for _, flops in largest)  # type: ignore[arg-type]
+    return [*largest, ("", remainder)] if remainder > 0 else largest
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -13,17 +13,16 @@ ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Eager runs that other models' runs can be held against: alike in all but the model."""
-    found = with_machine(tables, alone(ok(tables["profile"], "flops", "time_s", "batch_size")))
-    found = found[(found["flops"] > 0) & (found["execution"] == "eager")]
-    found = found.drop_duplicates([*ALIKE, "model"])
-    found = found.assign(models=found.groupby(ALIKE)["model"].transform("nunique")).query("models > 1")
-    found = found.sort_values(["models", "batch_size"])
+    timed = with_machine(tables, alone(ok(tables["profile"], "flops", "time_s", "batch_size")))
+    timed = timed[(timed["flops"] > 0) & (timed["execution"] == "eager")]
+    timed = timed.drop_duplicates([*ALIKE, "model"])
+    timed = timed.assign(models=timed.groupby(ALIKE)["model"].transform("nunique")).query("models > 1")
+    timed = timed.sort_values(["models", "batch_size"])
     # One point a model and precision: of its batch sizes, the one that most models share.
     keys = [key for key in ALIKE if key != "batch_size"]
-    found = found.drop_duplicates([*keys, "model"], keep="last").sort_index()
-    each = {"flops_per_sample": found["flops"], "time_per_sample": found["time_s"]}
-    each = {name: values / found["batch_size"] for name, values in each.items()}
-    return found.assign(**each, speed=found["flops"] / found["time_s"])
+    timed = timed.drop_duplicates([*keys, "model"], keep="last").sort_index()
+    flops, time_s, size = (timed[name] for name in ("flops", "time_s", "batch_size"))
+    return timed.assign(flops_per_sample=flops / size, time_per_sample=time_s / size, speed=flops / time_s)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

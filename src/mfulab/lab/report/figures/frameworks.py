@@ -19,19 +19,19 @@ TOLERANCE_PERCENT = 1.0  # of a loss: the order of additions differs, and each u
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Steps on one machine, the first, of cases that another framework than torch was timed in."""
-    known = with_machine(tables, alone(ok(tables["profile"], "time_s")))
-    known = known[known["execution"].isin(EXECUTIONS) & (known["precision"] == "fp32")]
-    known = known.assign(other=known["execution"].isin(ELSEWHERE))
-    known = known[known.groupby(["machine", *CASE])["other"].transform("any")]
-    known = one_each(style.one_machine(known), [*CASE, "execution"])
-    return known.assign(order=known["execution"].map(EXECUTIONS.index)).sort_values([*CASE, "order"])
+    timed = with_machine(tables, alone(ok(tables["profile"], "time_s")))
+    timed = timed[timed["execution"].isin(EXECUTIONS) & (timed["precision"] == "fp32")]
+    timed = timed.assign(other=timed["execution"].isin(ELSEWHERE))
+    timed = timed[timed.groupby(["machine", *CASE])["other"].transform("any")]
+    timed = one_each(style.one_machine(timed), [*CASE, "execution"])
+    return timed.assign(order=timed["execution"].map(EXECUTIONS.index)).sort_values([*CASE, "order"])
 
 
 def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
     """Steps before a loss vanishes, and the largest deviation, in percent of a step's largest loss."""
     steps = [*zip(*curves.values(), strict=False)]
-    kept = list(itertools.takewhile(lambda losses: min(losses) > VANISHED * steps[0][0], steps))
-    return len(kept), 100 * max(((max(losses) - min(losses)) / max(losses) for losses in kept), default=0.0)
+    compared = list(itertools.takewhile(lambda losses: min(losses) > VANISHED * steps[0][0], steps))
+    return len(compared), 100 * max(((max(losses) - min(losses)) / max(losses) for losses in compared), default=0.0)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -18,12 +18,12 @@ DARK = ("matmuls_below_best", "useful", "input_wait", "graph")  # on which numbe
 
 def rows(tables: Tables) -> pd.DataFrame:
     """The budget of the busiest run of each model on each machine, in points of MFU."""
-    known = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", "useful_ms"))
-    if known.empty:
-        return known
+    timed = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", "useful_ms"))
+    if timed.empty:
+        return timed
     for part in PARTS:
-        known[part] = (known[f"{part}_ms"] / 10 / known["time_s"]).fillna(0)  # a part that is not known takes nothing
-    best = known.loc[known["utilization_percent"].fillna(0).groupby([known["machine"], known["model"]]).idxmax()]
+        timed[part] = (timed[f"{part}_ms"] / 10 / timed["time_s"]).fillna(0)  # a part that is not known takes nothing
+    best = timed.loc[timed["utilization_percent"].fillna(0).groupby([timed["machine"], timed["model"]]).idxmax()]
     ordered = best.sort_values(["recorded", "machine", "useful"], ascending=[True, True, False])
     machines = style.machines(ordered)
     return ordered[ordered["machine"].isin(machines)].groupby("machine", sort=False).head(MOST // len(machines))

@@ -13,11 +13,11 @@ LOADER = ["loader_source", "loader_workers", *VARIED]
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs fed by a DataLoader beside the step with a batch on the device; `kept` is MFU in percent of that step's."""
-    found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
-    found = found.assign(sequence_length=found["sequence_length"].fillna(0))
-    here = one_each(found[found["input"] == "device"], [*ALIKE, "workload"])
+    timed = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
+    timed = timed.assign(sequence_length=timed["sequence_length"].fillna(0))
+    here = one_each(timed[timed["input"] == "device"], [*ALIKE, "workload"])
     here = here[here["workload"].isin(["training", "inference"])]
-    fed = found[(found["input"] == "host") & found["input_wait_percent"].notna() & (found["loader_source"] != "")]
+    fed = timed[(timed["input"] == "host") & timed["input_wait_percent"].notna() & (timed["loader_source"] != "")]
     fed = one_each(fed, [*ALIKE, *LOADER])
     fed = against(fed, here, ALIKE, "_device", "samples_per_s", "mfu_percent")
     return fed.assign(
@@ -55,11 +55,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     marked: style.Look = look | {"style": "usual", "markers": {True: "o", False: VARIED_MARK}}
     told = ("samples_per_s", "input_wait_percent")
     for (left, right), here in style.in_rows(figure, rows, [text("speed"), text("explained")]):
-        one = most(here, ALIKE)  # one model's speeds on one axis
-        kinds.lines(left, one[one["usual"]], "place", "samples_per_s", *told, **look)
-        kinds.points(left, one[~one["usual"]], "place", "samples_per_s", *told, marker=VARIED_MARK, **look)
-        left.axhline(one["samples_per_s_device"].iloc[0], **style.LIMIT)
-        left.set_xticks(range(len(counts)), [f"{each:g}" for each in counts])
+        alike = most(here, ALIKE)  # one model's speeds on one axis
+        kinds.lines(left, alike[alike["usual"]], "place", "samples_per_s", *told, **look)
+        kinds.points(left, alike[~alike["usual"]], "place", "samples_per_s", *told, marker=VARIED_MARK, **look)
+        left.axhline(alike["samples_per_s_device"].iloc[0], **style.LIMIT)
+        left.set_xticks(range(len(counts)), [f"{count:g}" for count in counts])
         left.set(xlim=(-0.3, len(counts) - 0.7), ylim=(0, None), ylabel=text("samples"))
         kinds.points(right, here, "not_waiting", "kept", "not_waiting", "kept", "mfu_percent", **marked)
         right.axline((0, 0), (100, 100), **style.LIMIT)

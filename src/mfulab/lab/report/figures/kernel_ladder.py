@@ -19,9 +19,9 @@ def rows(tables: Tables) -> pd.DataFrame:
     sizes = shared.drop_duplicates("machine")[["machine", "precision", "n"]]
     smaller = square.merge(sizes, on=["machine", "precision"], suffixes=("", "_shared")).query("n < n_shared")
     smaller = smaller.sort_values("n").drop(columns="n_shared")
-    each = pd.concat([smaller, shared], ignore_index=True).drop_duplicates(["machine", "kernel"], keep="last")
-    own = each.groupby("machine")["n"].transform("max") == each["n"]
-    return each.assign(kernel=each["kernel"].where(own, each["kernel"] + each["n"].map(" ({:.0f}³)".format)))
+    rungs = pd.concat([smaller, shared], ignore_index=True).drop_duplicates(["machine", "kernel"], keep="last")
+    own = rungs.groupby("machine")["n"].transform("max") == rungs["n"]
+    return rungs.assign(kernel=rungs["kernel"].where(own, rungs["kernel"] + rungs["n"].map(" ({:.0f}³)".format)))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -21,10 +21,10 @@ WORST = 50  # points of error that have the full colour
 
 def rows(tables: Tables) -> pd.DataFrame:
     """One row a load of one machine, the one with the most loads; medians where one was run more than once."""
-    known = own(with_machine(tables, ok(tables["readings"], "truth_percent")))
-    known = known[known[list(COUNTERS)].notna().any(axis=1)]
-    each = one_each(most(known, ["hardware"], "load"), ["load"])
-    return each.sort_values("load", key=lambda load: load.map(WORDS.index))
+    measured = own(with_machine(tables, ok(tables["readings"], "truth_percent")))
+    measured = measured[measured[list(COUNTERS)].notna().any(axis=1)]
+    loads = one_each(most(measured, ["hardware"], "load"), ["load"])
+    return loads.sort_values("load", key=lambda load: load.map(WORDS.index))
 
 
 def errors(rows: pd.DataFrame, columns: Sequence[str] = COUNTERS) -> pd.DataFrame:
@@ -57,10 +57,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     words = readings.map(lambda value: "–" if pd.isna(value) else percent(value))
     words += off.map(lambda error: "" if pd.isna(error) else f" ({round(error):+d})".replace("-", "−"))
     colors = LinearSegmentedColormap.from_list("error", [style.PAPER, style.PALETTE[3]])
-    each = rows.melt([*rows.columns.drop([*off.columns])], [*off.columns], "counter", "reading_percent")
+    cells = rows.melt([*rows.columns.drop([*off.columns])], [*off.columns], "counter", "reading_percent")
     look = {"cmap": colors, "vmin": 0, "vmax": 1.6 * WORST, "cbar": False}
     places = ("counter", "load", "truth_percent", "reading_percent")
-    kinds.cells(axes, off.abs().clip(upper=WORST).fillna(0), words, each, *places, **look)
+    kinds.cells(axes, off.abs().clip(upper=WORST).fillna(0), words, cells, *places, **look)
     for said in axes.texts:
         said.set_color(style.ON_PALE)
     truths = [text("share_of", share=share) for share in rows["truth_percent"]]

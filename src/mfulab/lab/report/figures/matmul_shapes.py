@@ -27,10 +27,10 @@ def rows(tables: Tables) -> pd.DataFrame:
     fits = here[~odd(here) & here["kernel"].isin(strange["kernel"])]
     cubes = strange.loc[matmuls.cube(strange), "n"]
     near = [((n - cubes).abs() <= BESIDE * cubes).any() for n in fits["n"]]
-    found = pd.concat([fits[near] if any(near) else fits[fits["n"] == fits["n"].max()], strange])
-    found = found.assign(shape=[shape(row) for row in found[["batch", "m", "n", "k"]].to_dict("records")])
-    given = found.groupby("shape").agg({"kernel": "nunique", "flops": "max"})
-    return found[found["shape"].isin(given.nlargest(MOST_SHAPES, ["kernel", "flops"]).index)]
+    compared = pd.concat([fits[near] if any(near) else fits[fits["n"] == fits["n"].max()], strange])
+    compared = compared.assign(shape=[shape(row) for row in compared[["batch", "m", "n", "k"]].to_dict("records")])
+    given = compared.groupby("shape").agg({"kernel": "nunique", "flops": "max"})
+    return compared[compared["shape"].isin(given.nlargest(MOST_SHAPES, ["kernel", "flops"]).index)]
 
 
 def odd(rows: pd.DataFrame) -> pd.Series:
@@ -41,8 +41,8 @@ def odd(rows: pd.DataFrame) -> pd.Series:
 def shape(row: Mapping[str, Any] | pd.Series) -> str:
     """`1024³`, `16×1024×1024`, and of a batch `32 · 128³`."""
     sides = [int(row[side]) for side in ("m", "n", "k")]
-    one = f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(map(str, sides))
-    return f"{int(row['batch'])} · {one}" if row["batch"] > 1 else one
+    single = f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(map(str, sides))
+    return f"{int(row['batch'])} · {single}" if row["batch"] > 1 else single
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -11,9 +11,9 @@ TOPIC, ORDER = "kernels", 0
 def rows(tables: Tables) -> pd.DataFrame:
     """Square matmuls of the precision that most implementations share."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
-    found = most(square, ["precision"], "kernel").sort_values("n")
+    square = most(square, ["precision"], "kernel").sort_values("n")
     # A machine of one or two sizes has no curve: `kernel_ladder` has its implementations.
-    return preferred(found, found.groupby("machine")["n"].transform("nunique") > 2)
+    return preferred(square, square.groupby("machine")["n"].transform("nunique") > 2)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -50,27 +50,27 @@ def rows(tables: Tables) -> pd.DataFrame:
     size = counted["batch_size"] * counted["sequence_length"].fillna(1)
     counted = counted.assign(seen=counted["run"].isin(measured["flops_run"]), size=size)
     counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates("model")
-    known = counted[counted["seen"]].nlargest(1, "parameters")
-    largest = counted.drop(known.index).nlargest(MOST - len(known), "parameters")
-    counted = pd.concat([known, largest]).sort_values("parameters")
+    seen = counted[counted["seen"]].nlargest(1, "parameters")
+    largest = counted.drop(seen.index).nlargest(MOST - len(seen), "parameters")
+    counted = pd.concat([seen, largest]).sort_values("parameters")
     return pd.DataFrame(line for row in counted.to_dict("records") for line in _of_model(row, measured))
 
 
 def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, Any]]:
-    known = {**{name: row[name] for name in SAME}, "measured_bytes": None, runs.DOUBTFUL: False}
+    shared = {**{name: row[name] for name in SAME}, "measured_bytes": None, runs.DOUBTFUL: False}
     here = measured[measured["flops_run"] == row["run"]]
-    found = []
+    lines = []
     for way, asked in WAYS.items():
         held = _training(row, **asked)
-        line = known | {"way": way, "total": held.total} | asdict(held)
+        line = shared | {"way": way, "total": held.total} | asdict(held)
         if len(peaks := here[_are(here, asked)]):
             line |= {"run": peaks["run"].iloc[0], runs.DOUBTFUL: bool(peaks[runs.DOUBTFUL].all())}
             line["measured_bytes"] = float(peaks["memory_bytes"].median())
-        found.append(line)
+        lines.append(line)
     if pd.notna(cache := row["key_value_cache_bytes"]):
         held = StepMemory(int(row["parameters"]) * 2, 0, 0, 0, 0, int(cache) * 2 // BYTES)
-        found.append(known | {"way": INFERENCE, "total": held.total} | asdict(held))
-    return found
+        lines.append(shared | {"way": INFERENCE, "total": held.total} | asdict(held))
+    return lines
 
 
 def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any) -> StepMemory:
@@ -84,7 +84,7 @@ def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **op
 
 def _are(measured: pd.DataFrame, asked: Mapping[str, Any]) -> pd.Series:
     """True for each measured step of a way: of its format, optimiser and checkpointing, on one device."""
-    known = {
+    settings = {
         "element_bytes": measured["dtype"].map({"bfloat16": 2, "float16": 2, "float64": 8}).fillna(4),
         "autocast": measured["autocast"].fillna(False),
         "optimizer": measured["optimizer"].replace("adamw", "adam"),
@@ -93,7 +93,7 @@ def _are(measured: pd.DataFrame, asked: Mapping[str, Any]) -> pd.Series:
         "master_copy": False,
     }
     wanted = {"autocast": False, "master_copy": False, **asked}
-    return pd.DataFrame({name: values == wanted[name] for name, values in known.items()}, measured.index).all(axis=1)
+    return pd.DataFrame({name: values == wanted[name] for name, values in settings.items()}, measured.index).all(axis=1)
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -105,10 +105,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     said = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
     if least["total"] < plain["total"]:
         said.append(text("least", way=least.name, **_needed(least["total"], text)))
-    known = rows[rows["measured_bytes"] > 0]
-    if len(known):
-        deviation = (100 * (known["total"] / known["measured_bytes"] - 1)).abs()
-        said.append(text("measured", count=len(known), deviation=percent(deviation.median())))
+    measured = rows[rows["measured_bytes"] > 0]
+    if len(measured):
+        deviation = (100 * (measured["total"] / measured["measured_bytes"] - 1)).abs()
+        said.append(text("measured", count=len(measured), deviation=percent(deviation.median())))
     return " ".join(said)
 
 

@@ -15,8 +15,8 @@ NEAR = 95  # percent busy: from there on utilization tells runs no longer apart
 
 def rows(tables: Tables) -> pd.DataFrame:
     """All runs with both measures, where they are more than the first figure has lines."""
-    found = mfu_versus_utilization.of_all_machines(tables)
-    return found if len(found) > mfu_versus_utilization.MOST else found.iloc[:0]
+    measured = mfu_versus_utilization.of_all_machines(tables)
+    return measured if len(measured) > mfu_versus_utilization.MOST else measured.iloc[:0]
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

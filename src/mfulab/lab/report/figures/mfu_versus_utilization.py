@@ -24,8 +24,8 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def of_all_machines(tables: Tables) -> pd.DataFrame:
     """Runs with both measures; steps that were read from recorded traces only where nothing was measured."""
-    found = with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
-    return preferred(found, ~(found["recorded"] & found["hardware"].str.endswith(READ)))
+    measured = with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
+    return preferred(measured, ~(measured["recorded"] & measured["hardware"].str.endswith(READ)))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -87,18 +87,18 @@ def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
     """At most MOST runs by falling MFU, spread evenly, those of the sentences too, with `name`, `cause` and `color`."""
     machines, told = style.machines(rows), _told(_sound(rows))["mfu_percent"]
     named = {told.idxmin(), told.idxmax(), lowest(rows).name}
-    most, found = MOST // len(machines), []
+    most, of_machines = MOST // len(machines), []
     for machine in machines:
         here = rows[rows["machine"] == machine].sort_values("mfu_percent", ascending=False)
         if len(here) > most:
             here = preferred(here, (here["mfu_percent"] > 0) & ~trust.doubtful(here))
             fastest = here.sort_values("samples_per_s", ascending=False).drop_duplicates(["model", "mode"])
-            kept = here.index[here.index.isin(named)]
-            others = here.index[here.index.isin(fastest.index.difference(kept))]
-            places = np.linspace(0, len(others) - 1, min(len(others), most - len(kept))).round().astype(int)
-            here = here[here.index.isin([*kept, *others[places]])]
-        found.append(here.assign(name=curves.apart(here, text)))
-    rows = pd.concat(found)
+            named_here = here.index[here.index.isin(named)]
+            others = here.index[here.index.isin(fastest.index.difference(named_here))]
+            places = np.linspace(0, len(others) - 1, min(len(others), most - len(named_here))).round().astype(int)
+            here = here[here.index.isin([*named_here, *others[places]])]
+        of_machines.append(here.assign(name=curves.apart(here, text)))
+    rows = pd.concat(of_machines)
     budgets = [remedies.budget(row) for row in rows.to_dict("records")]
     lost = [{part: cost.ms for part, cost in budget.items() if part != "useful"} for budget in budgets]
     causes = [max(parts, key=parts.__getitem__, default="") for parts in lost]  # none where no trace tells it

@@ -14,9 +14,9 @@ RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")
 
 def rows(tables: Tables) -> pd.DataFrame:
     """One row a format, the widest last; integers have no exponent and are left out."""
-    known = ok(tables["formats"], "bits", "exponent_bits", "mantissa_bits").drop_duplicates("precision")
-    known = known[known["exponent_bits"] > 0]
-    return known.assign(sign=1).sort_values(["bits", "mantissa_bits"])
+    formats = ok(tables["formats"], "bits", "exponent_bits", "mantissa_bits").drop_duplicates("precision")
+    formats = formats[formats["exponent_bits"] > 0]
+    return formats.assign(sign=1).sort_values(["bits", "mantissa_bits"])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -36,11 +36,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     bits.set(xlabel=text("bits"), xlim=(0, 1.05 * rows[list(PARTS)].sum(axis=1).max()))
     colors, markers = (dict(zip(RUNGS, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
     edge = ticks.zero_at_left(errors, rows[list(RUNGS)].to_numpy(dtype=float).ravel())
-    each = rows.melt([*rows.columns.drop([*RUNGS])], [*RUNGS], "way", "error")
-    each["place"] = kinds.lanes(errors, each, "name", list(rows["name"]))
-    each = each.assign(shown=each["error"].clip(lower=edge))
+    sums = rows.melt([*rows.columns.drop([*RUNGS])], [*RUNGS], "way", "error")
+    sums["place"] = kinds.lanes(errors, sums, "name", list(rows["name"]))
+    sums = sums.assign(shown=sums["error"].clip(lower=edge))
     look: style.Look = {"hue": "way", "palette": colors, "style": "way", "markers": markers, "s": 81, "alpha": 0.85}
-    kinds.points(errors, each, "shown", "place", "error", clip_on=False, **look)
+    kinds.points(errors, sums, "shown", "place", "error", clip_on=False, **look)
     errors.xaxis.set_minor_formatter(NullFormatter())
     errors.grid(axis="y", visible=False)
     errors.set_xlabel(text("error"))

@@ -14,9 +14,9 @@ MOST = 3  # batch sizes that get a panel each
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Pruned steps in percent of the whole model's time (`relative`), weights (`left`) and FLOPs (`executed`)."""
-    found = with_machine(tables, alone(ok(tables["profile"], "time_s")))
-    whole = one_each(found[found["pruning"] == "none"], ALIKE)
-    pruned = one_each(found[found["pruning"].isin(WAYS)], [*ALIKE, "pruning", "pruned_share"])
+    timed = with_machine(tables, alone(ok(tables["profile"], "time_s")))
+    whole = one_each(timed[timed["pruning"] == "none"], ALIKE)
+    pruned = one_each(timed[timed["pruning"].isin(WAYS)], [*ALIKE, "pruning", "pruned_share"])
     pruned = against(pruned, whole, ALIKE, "_whole", "executed_flops")
     left, executed = 100 * (1 - pruned["pruned_share"]), pruned["executed_flops"] / pruned["executed_flops_whole"]
     return pruned.assign(

@@ -16,21 +16,21 @@ WHOLE = WAYS[0]
 def rows(tables: Tables) -> pd.DataFrame:
     """A row a way of one machine, in percent of the whole model's; flags tell differences beyond their interval."""
     needed = ("accuracy_percent", "whole_accuracy_percent", "time_percent", "flops", "whole_flops", "weight_bytes")
-    found = own(with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes")))
-    found = most(found[found["compression"].isin(WAYS)], ["machine"])
-    found = one_each(found, ["compression"]).sort_values("compression", key=lambda way: way.map(WAYS.index))
-    change = found["accuracy_percent"] - found["whole_accuracy_percent"]
-    apart = change.abs() > found["change_half_points"].fillna(0)
-    low, high = (found[f"time_{end}_percent"].fillna(found["time_percent"]) for end in ("low", "high"))
-    return found.assign(
-        errors=100 - found["accuracy_percent"],
+    ways = own(with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes")))
+    ways = most(ways[ways["compression"].isin(WAYS)], ["machine"])
+    ways = one_each(ways, ["compression"]).sort_values("compression", key=lambda way: way.map(WAYS.index))
+    change = ways["accuracy_percent"] - ways["whole_accuracy_percent"]
+    apart = change.abs() > ways["change_half_points"].fillna(0)
+    low, high = (ways[f"time_{end}_percent"].fillna(ways["time_percent"]) for end in ("low", "high"))
+    return ways.assign(
+        errors=100 - ways["accuracy_percent"],
         change=change,
         worse=apart & (change < 0),
-        differs=apart | (found["compression"] == WHOLE),
+        differs=apart | (ways["compression"] == WHOLE),
         faster=high < 100,
-        timed=(high < 100) | (low > 100) | (found["compression"] == WHOLE),
-        flops_percent=100 * found["flops"] / found["whole_flops"],
-        bytes_percent=100 * found["weight_bytes"] / found["whole_weight_bytes"],
+        timed=(high < 100) | (low > 100) | (ways["compression"] == WHOLE),
+        flops_percent=100 * ways["flops"] / ways["whole_flops"],
+        bytes_percent=100 * ways["weight_bytes"] / ways["whole_weight_bytes"],
     )
 
 
@@ -39,9 +39,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     ways = rows[rows["compression"] != WHOLE]
     if ways.empty:
         return text("whole", row=rows.iloc[0])
-    kept = ways[ways["faster"] & ~ways["worse"]].nsmallest(1, "time_percent")
+    accurate = ways[ways["faster"] & ~ways["worse"]].nsmallest(1, "time_percent")
     words = [text("whole", row=ways.assign(accuracy_percent=ways["whole_accuracy_percent"]).iloc[0])]
-    best = [text("finding", row=row, span=_span(row)) for _, row in kept.iterrows()]
+    best = [text("finding", row=row, span=_span(row)) for _, row in accurate.iterrows()]
     words += best or [text("none_kept", count=len(ways))]
     if ways["worse"].any():
         worst = ways.loc[ways["change"].where(ways["worse"]).idxmin()]
@@ -54,8 +54,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def _span(row: pd.Series) -> str:
     """The interval of the time in percent, in brackets; empty without one."""
-    known = pd.notna(row["time_low_percent"]) and pd.notna(row["time_high_percent"])
-    return f" ({percent(row['time_low_percent'])}–{percent(row['time_high_percent'])})" if known else ""
+    bounded = pd.notna(row["time_low_percent"]) and pd.notna(row["time_high_percent"])
+    return f" ({percent(row['time_low_percent'])}–{percent(row['time_high_percent'])})" if bounded else ""
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

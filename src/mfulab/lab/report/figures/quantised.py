@@ -13,9 +13,9 @@ MOST = 4  # cases that get a panel each
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Quantised steps, each beside the eager step that it was: `relative` is their speed in percent of that."""
-    found = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
-    before = one_each(found[found["execution"] == "eager"], ALIKE)
-    fewer = found[~found["quantisation"].isin(["", "none"]) & found["weight_bytes"].notna()]
+    timed = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
+    before = one_each(timed[timed["execution"] == "eager"], ALIKE)
+    fewer = timed[~timed["quantisation"].isin(["", "none"]) & timed["weight_bytes"].notna()]
     fewer = one_each(fewer, [*ALIKE, "quantisation"])
     fewer = against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
     # MBU is bytes ÷ time: with the ratio of both its bytes before follow, without a count of their own.
@@ -24,7 +24,7 @@ def rows(tables: Tables) -> pd.DataFrame:
         relative=100 * fewer["samples_per_s"] / fewer["samples_per_s_before"],
         size=(1 / moved).where(fewer["mode"] != "decoding"),  # a decoding step reads its cache beside them
         error=100 * fewer["output_error"],
-    ).assign(size=lambda each: each.groupby(["machine", "model", "precision", "quantisation"])["size"].transform("max"))
+    ).assign(size=lambda rows: rows.groupby(["machine", "model", "precision", "quantisation"])["size"].transform("max"))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -56,14 +56,14 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     shown = rows[rows["machine"].isin(style.machines(rows, 2))]
     schemes = {}
     for scheme in (name for name in ORDER_OF_SCHEMES if (shown["quantisation"] == name).any()):
-        each = shown[shown["quantisation"] == scheme]
-        formats = "/".join(text.name("precision", name) for name in dict.fromkeys(each["precision"]))
-        largest = each[["weight_bytes", "error"]].max()
+        steps = shown[shown["quantisation"] == scheme]
+        formats = "/".join(text.name("precision", name) for name in dict.fromkeys(steps["precision"]))
+        largest = steps[["weight_bytes", "error"]].max()
         schemes[scheme] = text("scheme", scheme=scheme, precision=formats, largest=largest)
     shares = shown[["relative", "mbu_percent"]].to_numpy()
     shown = shown.assign(
         case=[text("case", **_case(row, text)) for _, row in shown.iterrows()],
-        words=[", ".join(text("share_of", share=each) for each in both if each == each) for both in shares],
+        words=[", ".join(text("share_of", share=share) for share in both if share == share) for both in shares],
         named=shown["quantisation"].map(schemes),
     )
     cases = {case: case for case in shown["case"].drop_duplicates().head(MOST)}

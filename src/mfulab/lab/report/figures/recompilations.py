@@ -10,8 +10,8 @@ TOPIC, ORDER = "execution", 3
 
 def rows(tables: Tables) -> pd.DataFrame:
     """One row a model and execution of one machine, the first, that was called with changing batch sizes."""
-    known = with_machine(tables, ok(tables["profile"], "varied_calls", "varied_s"))
-    return one_each(style.one_machine(known), ["model", "execution", "batch_size"])
+    varied = with_machine(tables, ok(tables["profile"], "varied_calls", "varied_s"))
+    return one_each(style.one_machine(varied), ["model", "execution", "batch_size"])
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

@@ -22,11 +22,11 @@ def rows(tables: Tables) -> pd.DataFrame:
         ok(runs.judged(tables[name])[[*SHARED, runs.DOUBTFUL, what]], "time_s").rename(columns={what: "what"})
         for name, what in (("profile", "model"), ("matmul", "kernel"))
     ]
-    found = own(pd.concat(parts, ignore_index=True))
-    times = [tuple(replicates.times_of({"process_times_s": cell})) for cell in found["process_times_s"]]
-    found = with_machine(tables, found.assign(times=times)[np.array([len(each) > 1 for each in times], dtype=bool)])
-    columns = pd.DataFrame(found["times"].tolist(), found.index, dtype=float).T  # one a run
-    return found.assign(spread_percent=100 * np.log(columns).std())
+    timed = own(pd.concat(parts, ignore_index=True))
+    times = [tuple(replicates.times_of({"process_times_s": cell})) for cell in timed["process_times_s"]]
+    timed = with_machine(tables, timed.assign(times=times)[np.array([len(run) > 1 for run in times], dtype=bool)])
+    columns = pd.DataFrame(timed["times"].tolist(), timed.index, dtype=float).T  # one a run
+    return timed.assign(spread_percent=100 * np.log(columns).std())
 
 
 _trust = lru_cache(4)(compare.trust)  # of each panel, and once more of the sentence
@@ -35,11 +35,11 @@ _trust = lru_cache(4)(compare.trust)  # of each panel, and once more of the sent
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The spread between processes, and the verdicts and intervals of repeated measurements, if any."""
     first = rows[rows["machine"] == rows["machine"].iloc[0]]
-    found = _trust(tuple(first["times"]))
-    spread = found.spread_percent if found.spread_percent is not None else first["spread_percent"].median()
-    words = text("spread", found=found, spread=spread, worst=first.loc[first["spread_percent"].idxmax()])
-    known = found.false_percent is not None and found.covered_percent is not None
-    return f"{words} {text('repeated', found=found) if known else text('not_repeated')}"
+    trust = _trust(tuple(first["times"]))
+    spread = trust.spread_percent if trust.spread_percent is not None else first["spread_percent"].median()
+    words = text("spread", found=trust, spread=spread, worst=first.loc[first["spread_percent"].idxmax()])
+    repeated = trust.false_percent is not None and trust.covered_percent is not None
+    return f"{words} {text('repeated', found=trust) if repeated else text('not_repeated')}"
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -15,12 +15,12 @@ PLACE = ("arithmetic_intensity", "tflop_s")
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs with an intensity, a speed and both measured ceilings, and steps of traces with both computed ones."""
     needed, traces = ("tflop_s", "arithmetic_intensity"), with_traces({**tables, "profile": tables["profile"].head(0)})
-    known = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
+    steps = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
     read = ok(traces, *needed, "peak_tflop_s", "peak_gb_s", "mfu_percent")
-    known = pd.concat([known, read], ignore_index=True) if len(read) else known
-    roofs = {f"roof_{unit}": known[f"ceiling_{unit}"].fillna(known[f"peak_{unit}"]) for unit in ("tflop_s", "gb_s")}
-    found = with_machine(tables, known.assign(**roofs))
-    return preferred(found, ~(found["recorded"] & found["hardware"].str.endswith(READ)))
+    steps = pd.concat([steps, read], ignore_index=True) if len(read) else steps
+    roofs = {f"roof_{unit}": steps[f"ceiling_{unit}"].fillna(steps[f"peak_{unit}"]) for unit in ("tflop_s", "gb_s")}
+    steps = with_machine(tables, steps.assign(**roofs))
+    return preferred(steps, ~(steps["recorded"] & steps["hardware"].str.endswith(READ)))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
@@ -55,10 +55,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             height = ceiling if ceiling == ceiling else peak
             roofs[f"{text.name('precision', precision)} {quantity(height * 1e12, 'FLOP/s')}"] = height
             # Of a peak without a bandwidth only what is higher than the measured roof is known.
-            known = peak if peak_bandwidth == peak_bandwidth else np.where(x > ceiling / bandwidth, peak, np.nan)
+            computed = peak if peak_bandwidth == peak_bandwidth else np.where(x > ceiling / bandwidth, peak, np.nan)
             slope = peak_bandwidth if peak_bandwidth == peak_bandwidth else np.inf
             axes.plot(x, np.minimum(ceiling, x * bandwidth), color=colors[precision], linewidth=1.6)
-            axes.plot(x, np.minimum(known, x * slope), color=colors[precision], linewidth=1, linestyle="--")
+            axes.plot(x, np.minimum(computed, x * slope), color=colors[precision], linewidth=1, linestyle="--")
         axes.set(xscale="log", yscale="log", xlim=(low, high))
         lowest, highest = here["tflop_s"].min() / 3, axes.get_ylim()[1]
         axes.set_ylim(lowest, highest * (highest / lowest) ** (0.06 + 0.04 * len(roofs)))  # room for the names of roofs

@@ -13,15 +13,15 @@ def rows(tables: Tables) -> pd.DataFrame:
     """The series of the run with the most readings in its window, the busiest of these, of this machine first."""
     keys = ["hardware", "recorded", "run"]
     columns = [*keys, "model", "mode", "precision", "batch_size", "mfu_percent", "started_at", "commit", runs.DOUBTFUL]
-    known = runs.judged(tables["profile"])[[*columns, "status", "utilization_percent"]]
-    known = ok(known, "utilization_percent", "mfu_percent")
+    profiled = runs.judged(tables["profile"])[[*columns, "status", "utilization_percent"]]
+    profiled = ok(profiled, "utilization_percent", "mfu_percent")
     series = tables["series"]
     if series.empty:  # without columns too, as of traces
         return series
-    series = series.assign(read=lambda each: each["in_window"] & each["utilization_percent"].notna())
+    series = series.assign(read=series["in_window"] & series["utilization_percent"].notna())
     seen = series.groupby(keys, as_index=False)["read"].sum()
-    known = known.merge(seen, on=keys)
-    wanted = known.sort_values(["recorded", "read", "utilization_percent"], ascending=[True, False, False]).head(1)
+    profiled = profiled.merge(seen, on=keys)
+    wanted = profiled.sort_values(["recorded", "read", "utilization_percent"], ascending=[True, False, False]).head(1)
     return with_machine(tables, tables["series"].merge(wanted[columns], on=keys))
 
 

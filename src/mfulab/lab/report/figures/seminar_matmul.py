@@ -21,8 +21,8 @@ DOMINATES = 50.0  # % of the mean's sum: less, and compilation is not what the m
 def rows(tables: Tables) -> pd.DataFrame:
     """Matmuls that were timed from the first call on, and those of them that were wrong; the largest sizes, here."""
     table = tables["matmul"]
-    known = (table["status"] == "incorrect") | table[list(TIMES)].notna().all(axis=1)
-    asked = with_machine(tables, table[known & table["first_calls"].notna() & table["m"].notna()])
+    wanted = (table["status"] == "incorrect") | table[list(TIMES)].notna().all(axis=1)
+    asked = with_machine(tables, table[wanted & table["first_calls"].notna() & table["m"].notna()])
     if not asked["time_s"].notna().any():
         return asked.head(0)
     here = own(matmuls.square(asked))
@@ -64,8 +64,8 @@ def _parts(timed: pd.DataFrame, worst: pd.Series, text: Texts) -> list[str]:
     parts["rest"] = worst["time_s"] - hot["torch"] - sum(parts.values())
     parts["compiled"] = (worst["first_call_s"] - worst["time_s"]) / worst["first_calls"]
     parts["cold"] = worst["first_calls_mean_s"] - worst["time_s"] - parts["compiled"]
-    found = [(key, parts[key]) for key in PARTS if key in parts]
-    terms = [f"{'−' if part < 0 else '+'} {text(key, part=quantity(abs(part), 's'))}" for key, part in found]
+    summands = [(key, parts[key]) for key in PARTS if key in parts]
+    terms = [f"{'−' if part < 0 else '+'} {text(key, part=quantity(abs(part), 's'))}" for key, part in summands]
     return [text("parts", mean=worst["first_calls_mean_s"], library=hot["torch"], terms=" ".join(terms))]
 
 
@@ -81,9 +81,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         here = rows[rows["n"] == n].drop_duplicates("kernel")
         here = here.assign(place=kinds.lanes(times, here, "kernel", kernels))
         times.hlines(here["place"], here["time_s"], here["first_call_s"], color=style.GRID, linewidth=3)
-        each = here.melt([*here.columns.drop([*TIMES])], [*TIMES], "time", "seconds")
+        timings = here.melt([*here.columns.drop([*TIMES])], [*TIMES], "time", "seconds")
         look: style.Look = {"hue": "time", "palette": colors, "style": "time", "markers": markers, "alpha": 0.9}
-        kinds.points(times, each, "seconds", "place", "seconds", **look)
+        kinds.points(times, timings, "seconds", "place", "seconds", **look)
         for height in here.loc[here["status"] == "incorrect", "place"]:
             times.annotate(text("wrong"), (0.02, height), xycoords=("axes fraction", "data"), va="center")
         look = {"hue": "as_written", "palette": authors, "marker": "D"}

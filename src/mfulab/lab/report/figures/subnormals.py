@@ -13,12 +13,12 @@ CASE = ["operation", "precision"]
 
 def rows(tables: Tables) -> pd.DataFrame:
     """One row an operation, precision and kind of numbers of one machine, with the factor over normal numbers."""
-    known = with_machine(tables, ok(tables["profile"], "time_s"))
-    known = known[known["model"].isin([f"{numbers}_{name}" for numbers in KINDS for name in OPERATIONS])]
-    parts = known["model"].str.split("_", n=1).str
-    known = known.assign(numbers=parts[0], operation=parts[1])
-    known = one_each(style.one_machine(known), [*CASE, "numbers"])
-    both = against(known, known[known["numbers"] == "normal"], CASE, "_normal")
+    timed = with_machine(tables, ok(tables["profile"], "time_s"))
+    timed = timed[timed["model"].isin([f"{numbers}_{name}" for numbers in KINDS for name in OPERATIONS])]
+    parts = timed["model"].str.split("_", n=1).str
+    timed = timed.assign(numbers=parts[0], operation=parts[1])
+    timed = one_each(style.one_machine(timed), [*CASE, "numbers"])
+    both = against(timed, timed[timed["numbers"] == "normal"], CASE, "_normal")
     both = both.merge(both.loc[both["numbers"] == "subnormal", CASE], on=CASE)
     return both.sort_values([*CASE, "numbers"])
 
@@ -29,7 +29,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     row, least = slow.iloc[-1], slow.iloc[0]
     words = [text("finding", row=row, operation=text(row.operation))]
     same = rows[(rows[CASE] == row[CASE]).all(axis=1)]
-    words += [text("zero", row=each) for _, each in same[same["numbers"] == "flushed"].iterrows()]
+    words += [text("zero", row=flushed) for _, flushed in same[same["numbers"] == "flushed"].iterrows()]
     other = least["operation"] != row["operation"]
     return " ".join([*words, *([text("least", row=least, operation=text(least.operation))] if other else [])])
 

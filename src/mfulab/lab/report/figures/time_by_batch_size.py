@@ -14,9 +14,9 @@ MOST_NAMED = 8  # lines of a panel that have a label
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Runs of series with at least two batch sizes; of plain eager steps, where there are any."""
-    known = ok(tables["profile"], "time_s", "samples_per_s")
-    found = curves.series(with_machine(tables, those(known, known["mode"].isin(MODES))))
-    return preferred(found, (found["execution"] == "eager") & (found["workload"] == found["mode"]))
+    timed = ok(tables["profile"], "time_s", "samples_per_s")
+    series = curves.series(with_machine(tables, those(timed, timed["mode"].isin(MODES))))
+    return preferred(series, (series["execution"] == "eager") & (series["workload"] == series["mode"]))
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

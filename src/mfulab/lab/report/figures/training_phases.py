@@ -20,24 +20,24 @@ WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Eager training steps with phases; `relative` is the time a sample in percent of the same model's plain step."""
-    found = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
-    plainly_fed = ~(found["loader_workers"] > 0) & found["loader_source"].isin(["", "random"])
+    timed = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
+    plainly_fed = ~(timed["loader_workers"] > 0) & timed["loader_source"].isin(["", "random"])
     # The figure `input` has the others.
-    found = found[(found["mode"] == "training") & (found["execution"] == "eager") & plainly_fed]
-    plain = found[found["workload"] == PLAIN]
+    timed = timed[(timed["mode"] == "training") & (timed["execution"] == "eager") & plainly_fed]
+    plain = timed[timed["workload"] == PLAIN]
     if plain.empty:
         return plain
     usual = "fp32" if (plain["precision"] == "fp32").any() else plain["precision"].mode()[0]
     keys = [*CASE, "sequence_length"]
-    found = one_each(found, [*keys, "workload", "precision"])
-    found["is_plain"] = (found["workload"] == PLAIN) & (found["precision"] == usual)
-    found = against(found, found[found["is_plain"]], keys, "_plain", "samples_per_s", "memory_bytes")
-    relative = 100 * found["samples_per_s_plain"] / found["samples_per_s"]
-    return found.assign(
+    timed = one_each(timed, [*keys, "workload", "precision"])
+    timed["is_plain"] = (timed["workload"] == PLAIN) & (timed["precision"] == usual)
+    timed = against(timed, timed[timed["is_plain"]], keys, "_plain", "samples_per_s", "memory_bytes")
+    relative = 100 * timed["samples_per_s_plain"] / timed["samples_per_s"]
+    return timed.assign(
         relative=relative,
-        apart=apart(found, suffix="_plain", ratio=relative / 100),
-        share=100 * found["optimiser_ms"] / found[list(WORDS)].sum(axis=1),
-        precision_differs=found["precision"] != usual,
+        apart=apart(timed, suffix="_plain", ratio=relative / 100),
+        share=100 * timed["optimiser_ms"] / timed[list(WORDS)].sum(axis=1),
+        precision_differs=timed["precision"] != usual,
     )
 
 
@@ -68,9 +68,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     said += [text("checkpointed", row=again.loc[more.idxmax()])] if more.notna().any() else []
     left = again["memory_bytes"] / again["memory_bytes_plain"].where(~again["precision_differs"])
     if left.notna().any():
-        one = again.loc[left.idxmin()]
-        said.append(text("traded", row=one, fast=1 / one["samples_per_s_plain"], slow=1 / one["samples_per_s"]))
-        said += [] if one["apart"] else [text("overlap")]
+        case = again.loc[left.idxmin()]
+        said.append(text("traded", row=case, fast=1 / case["samples_per_s_plain"], slow=1 / case["samples_per_s"]))
+        said += [] if case["apart"] else [text("overlap")]
     return " ".join(said)
 
 

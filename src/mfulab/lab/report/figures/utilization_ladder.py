@@ -16,16 +16,16 @@ INKS = {True: style.PALETTE[0], False: "#b4c3d0"}  # of rungs that fall, and of 
 
 def rows(tables: Tables) -> pd.DataFrame:
     """Up to three busiest runs of one machine with three falling rungs: most useful, median, and the largest loss."""
-    known = own(with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent")))
-    rungs = known.filter(ladder.COLUMNS)
+    steps = own(with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent")))
+    rungs = steps.filter(ladder.COLUMNS)
     # Most rows have three rungs that belong to any row's order: only the others are looked at one by one.
     sure = np.isfinite(rungs[PLAIN]).sum(axis=1) >= 3
     others = rungs[~sure].to_dict("index").items()
     few = [index for index, row in others if sum(rung.falls for rung in ladder.measured(row)) < 3]
-    known = those(known, ~known.index.isin(few))
-    if known.empty:
-        return known
-    counts = known[RUNGS].notna().groupby(known["machine"]).any().sum(axis=1)
+    steps = those(steps, ~steps.index.isin(few))
+    if steps.empty:
+        return steps
+    counts = steps[RUNGS].notna().groupby(steps["machine"]).any().sum(axis=1)
     here = known[known["machine"] == counts.idxmax()]
     here = here.loc[here.groupby("model")["utilization_percent"].idxmax()].sort_values("mfu_percent", ascending=False)
     lost = here["utilization_percent"] - here["mfu_percent"]
@@ -46,25 +46,25 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a run, side by side; bars of rungs that stand beside the falling order are pale."""
-    each = pd.DataFrame(
+    rungs = pd.DataFrame(
         row | {"number": number, "rung": rung.column, "percent": rung.percent, "falls": rung.falls}
         for number, row in enumerate(rows.to_dict("records"))
         for rung in ladder.measured(row)
     )
-    each = each[each["falls"] | (each.groupby("rung")["percent"].transform("max") >= SMALL)]
-    words, falling = text.within("rungs"), set(each.loc[each["falls"], "rung"])
-    present = [name for name in RUNGS if name in set(each["rung"])]
+    rungs = rungs[rungs["falls"] | (rungs.groupby("rung")["percent"].transform("max") >= SMALL)]
+    words, falling = text.within("rungs"), set(rungs.loc[rungs["falls"], "rung"])
+    present = [name for name in RUNGS if name in set(rungs["rung"])]
     names = {name: words(name) if name in falling else f"({words(name)})" for name in present}
     grid = style.panels(figure, [""], curves.apart(rows, text), sharex=True, sharey=True)
     style.fit(figure, len(names))
-    each["name"] = each["rung"].map(names)
-    each["said"] = [text("share_of", share=share) for share in each["percent"]]
+    rungs["name"] = rungs["rung"].map(names)
+    rungs["said"] = [text("share_of", share=share) for share in rungs["percent"]]
     look: style.Look = {"order": list(names.values()), "words": "said", "hue": "falls", "palette": INKS, "dodge": False}
-    for (_, here), axes in zip(each.groupby("number"), grid.flat, strict=True):
+    for (_, here), axes in zip(rungs.groupby("number"), grid.flat, strict=True):
         kinds.bars(axes, here, "percent", "name", "percent", **look)
-        axes.set_xlim(0, max(118.0, 1.2 * each["percent"].max()))
+        axes.set_xlim(0, max(118.0, 1.2 * rungs["percent"].max()))
         axes.set_xticks([0, 50, 100])
         axes.tick_params(axis="y", length=0, labelsize=10)
     style.label(figure, x=text("percent"))
-    aside = [style.dot(INKS[False], text("aside"), "s")] if not each["falls"].all() else []
+    aside = [style.dot(INKS[False], text("aside"), "s")] if not rungs["falls"].all() else []
     style.legend(figure, aside + runs.key(rows, text))
