@@ -26,7 +26,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     if steps.empty:
         return steps
     counts = steps[RUNGS].notna().groupby(steps["machine"]).any().sum(axis=1)
-    here = known[known["machine"] == counts.idxmax()]
+    here = steps[steps["machine"] == counts.idxmax()]
     here = here.loc[here.groupby("model")["utilization_percent"].idxmax()].sort_values("mfu_percent", ascending=False)
     lost = here["utilization_percent"] - here["mfu_percent"]
     chosen = dict.fromkeys([here.index[0], here.index[len(here) // 2], lost.idxmax()])
