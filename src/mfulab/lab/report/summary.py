@@ -43,8 +43,8 @@ def _names(runs: Sequence[str]) -> tuple[list[str], str]:
     names = [short(run).split() for run in runs]
     long = len(names) > 1 and max(len(" ".join(words)) for words in names) > LONG
     shared = [word for word in names[0] if all(word in words for words in names)] if long else []
-    said = f", all {' '.join(shared)}" if shared else ""
-    return [" ".join(word for word in words if word not in shared) for words in names], said
+    suffix = f", all {' '.join(shared)}" if shared else ""
+    return [" ".join(word for word in words if word not in shared) for words in names], suffix
 
 
 def wrapped(words: str, width: int) -> str:

@@ -207,8 +207,8 @@ def _total_s(runs: Iterable[tuple[float, float]]) -> float:
     """Seconds of one machine's runs (start, length), and of the gaps in which none was under way."""
     ordered = sorted(runs)
     latest, between_s = ordered[0][0], 0.0
-    for told, length in ordered:
-        begin = latest if latest - CLOCK_S < told < latest else told  # in that second, once the one before had ended
+    for start, length in ordered:
+        begin = latest if latest - CLOCK_S < start < latest else start  # in that second, once the one before had ended
         if begin - latest <= PAUSE_S:
             between_s += max(0.0, begin - latest)
         latest = max(latest, begin + length)

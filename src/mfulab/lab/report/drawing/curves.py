@@ -45,5 +45,5 @@ def apart(rows: pd.DataFrame, text: Texts) -> list[str]:
     )
     parts = [rows[kind].map(lambda value, kind=kind: text.name(kind, value)) for kind in ("mode", "precision")]
     parts += [batches, pd.Series([", ".join(variant(row, text)) for row in rows.to_dict("records")], rows.index)]
-    told = [part for part in parts if part.nunique() > 1]
-    return [", ".join(filter(None, words)) for words in zip(rows["model"], *told, strict=True)]
+    differing = [part for part in parts if part.nunique() > 1]
+    return [", ".join(filter(None, words)) for words in zip(rows["model"], *differing, strict=True)]

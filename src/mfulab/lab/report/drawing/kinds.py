@@ -108,10 +108,10 @@ def bars(
     (axes.set_xticks if upright else axes.set_yticks)(range(len(names)), names)
     axes.grid(axis="x" if upright else "y", visible=False)
     behind = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
-    for bar, said in zip(drawn, lanes[words] if words else (), strict=False):
+    for bar, label in zip(drawn, lanes[words] if words else (), strict=False):
         end = (bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2)
-        if said:
-            axes.annotate(said, end, (5, 0), textcoords="offset points", va="center", fontsize=fontsize, bbox=behind)
+        if label:
+            axes.annotate(label, end, (5, 0), textcoords="offset points", va="center", fontsize=fontsize, bbox=behind)
 
 
 def stacks(axes: Axes, rows: pd.DataFrame, parts: Mapping[str, str], name: str, *told: str, **look: Any) -> None:

@@ -50,14 +50,14 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     ends = {"best": rows.loc[rows["speedup"].idxmax()], "worst": rows.loc[rows["speedup"].idxmin()]}
     values = {f"{which}_run": _named(row, rows, axis, text) for which, row in ends.items()}
     values |= {which: times(row["speedup"], text) for which, row in ends.items()}
-    said = [text("finding_one" if ends["best"]["speedup"] == ends["worst"]["speedup"] else "finding", **values)]
-    said += [text("left_out", count=left_out)] if left_out else [] if sound.any() else [text("faulty")]
+    words = [text("finding_one" if ends["best"]["speedup"] == ends["worst"]["speedup"] else "finding", **values)]
+    words += [text("left_out", count=left_out)] if left_out else [] if sound.any() else [text("faulty")]
     beyond = rows["speedup"] / rows["possible"]
     if axis == "precision" and (beyond > MARGIN).any():
         row = rows.loc[beyond.idxmax()]
         key = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
-        said.append(text(key, run=_named(row, rows, axis, text), row=row))
-    return " ".join(said)
+        words.append(text(key, run=_named(row, rows, axis, text), row=row))
+    return " ".join(words)
 
 
 def times(speedup: float, text: Texts) -> str:

@@ -103,9 +103,9 @@ def failed(name: str, error: Exception, language: str = "en") -> Drawn:
 
 def unmade(name: str, error: Exception, language: str) -> str:
     """Sentence on a figure that cannot be drawn, with what its code raised."""
-    said = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
     text = Texts(language, "page")
-    return text("figure_failed", title=Texts(language, name)("title"), name=name, said=said)
+    return text("figure_failed", title=Texts(language, name)("title"), name=name, said=reason)
 
 
 def has_data(name: str, tables: frames.Tables) -> bool:
@@ -119,9 +119,9 @@ def has_data(name: str, tables: frames.Tables) -> bool:
 def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
     """Tells a figure's sentence, of rows measured here, if any, that can be right; a recorded machine is named."""
     own = frames.own(rows)
-    said = module.finding(frames.preferred(own, ~trust.impossible(own)), text)
+    sentence = module.finding(frames.preferred(own, ~trust.impossible(own)), text)
     machine = own["machine"].iloc[0] if "machine" in own and own["machine"].nunique() == 1 else ""
-    return f"{machine}: {said}" if own["recorded"].all() and machine and machine not in said else said
+    return f"{machine}: {sentence}" if own["recorded"].all() and machine and machine not in sentence else sentence
 
 
 def save(drawn: Drawn, path: Path) -> None:

@@ -31,17 +31,17 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     longest = measured.loc[measured["sequence_length"].idxmax()]
     here = measured[(measured[ALIKE] == longest[ALIKE]).all(axis=1)].sort_values("sequence_length", kind="stable")
     key = "finding" if here["share"].notna().all() else "finding_without"
-    said = [text(key, short=here.iloc[0], long=longest)]
+    words = [text(key, short=here.iloc[0], long=longest)]
     last = here[here["sequence_length"] == longest["sequence_length"]].set_index("attention")
     if {"math", "flash"} <= set(last.index):
         math, flash = last.loc["math"], last.loc["flash"]
         times = math["time_s"] / flash["time_s"]
         key = "equal" if abs(times - 1) < ALIKE_WITHIN else "slower" if times > 1 else "faster"
-        said.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
+        words.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
         both = pd.notna(math["memory_bytes"]) and pd.notna(flash["memory_bytes"])
-        said += [text("peaks", math=math, flash=flash)] if both else []
+        words += [text("peaks", math=math, flash=flash)] if both else []
     failed = int((rows["status"] == FAILED).sum())
-    return " ".join([*said, *([text("failed", count=failed)] if failed else [])])
+    return " ".join([*words, *([text("failed", count=failed)] if failed else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -34,17 +34,17 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The case where recording costs most time, beyond what processes differ by, and the graph that holds most."""
-    said, off = [], (rows["relative"] - 100).where(rows["apart"], 0)
+    words, off = [], (rows["relative"] - 100).where(rows["apart"], 0)
     for way, key, none, sign in (
         ("recorded", "slower", "no_slower", 1),
         ("inference_mode", "faster", "no_faster", -1),
     ):
-        if len(shares := sign * off[rows["autograd"] == way]):
-            said.append(text(key if shares.max() >= LEAST else none, row=rows.loc[shares.idxmax()], share=shares.max()))
+        if len(gaps := sign * off[rows["autograd"] == way]):
+            words.append(text(key if gaps.max() >= LEAST else none, row=rows.loc[gaps.idxmax()], share=gaps.max()))
     if (rows["graph_bytes"] > 0).any():
         largest = rows.loc[rows["graph_bytes"].idxmax()]
-        said.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))
-    return " ".join(said)
+        words.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))
+    return " ".join(words)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

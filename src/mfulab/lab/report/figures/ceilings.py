@@ -43,8 +43,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.bars(axes, here, "measured_tflop_s", "name", "measured_tflop_s", "computed_tflop_s", width=0.55)
         axes.plot(here["computed_tflop_s"], here["place"], "o", color=RING, fillstyle="none", ms=10, markeredgewidth=2)
         far = here[["measured_tflop_s", "computed_tflop_s"]].max(axis=1)
-        for said, *end in zip(behind, far, here["place"], strict=True):
-            axes.annotate(said, end, (10, 0), textcoords="offset points", va="center", fontsize=10)
+        for label, *end in zip(behind, far, here["place"], strict=True):
+            axes.annotate(label, end, (10, 0), textcoords="offset points", va="center", fontsize=10)
         axes.set_xlim(0, 1.5 * far.max())
         room = max(0.0, (3 - len(here)) / 2)  # a single bar is no wall
         axes.set_ylim(len(here) - 0.4 + room, -0.6 - room)

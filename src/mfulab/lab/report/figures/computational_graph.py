@@ -31,10 +31,10 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The backward pass's FLOPs beside the forward pass's, the layer that multiplies once, and what is held."""
     forward, backward = rows["forward_flops"].sum(), rows["backward_flops"].sum()
-    said = [text("finding", row=rows.iloc[0], factor=backward / forward, forward=forward, backward=backward)]
+    words = [text("finding", row=rows.iloc[0], factor=backward / forward, forward=forward, backward=backward)]
     once = rows[(rows["forward_flops"] > 0) & (rows["backward_flops"] == rows["forward_flops"])]
-    said += [text("once", node=once["node"].iloc[0])] if len(once) else []
-    return " ".join([*said, text("held", row=rows.iloc[0])])
+    words += [text("once", node=once["node"].iloc[0])] if len(once) else []
+    return " ".join([*words, text("held", row=rows.iloc[0])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -58,9 +58,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.text(middle + 0.1, line + 0.5, _shape(row["shape"]), va="center", fontsize=8, color=style.MUTED)
         if row["saved"]:
             _arrow(axes, (WIDE + 0.05, line), (APART - 0.05, line))
-            held = "\n".join(name or _shape(shape) for name, shape in row["saved"] if shape)
+            saved = "\n".join(name or _shape(shape) for name, shape in row["saved"] if shape)
             paper: style.Look = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1}
-            axes.text((WIDE + APART) / 2, line, held, ha="center", va="center", fontsize=8, bbox=paper)
+            axes.text((WIDE + APART) / 2, line, saved, ha="center", va="center", fontsize=8, bbox=paper)
         if row["leaves"]:
             _arrow(axes, (behind + 0.05, line), (behind + 0.4, line))
             axes.text(behind + 0.5, line, "\n".join(row["leaves"]), va="center", fontsize=8)

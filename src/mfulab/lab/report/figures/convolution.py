@@ -26,8 +26,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     here = rows[(rows[CASE] == most[CASE]).all(axis=1) & (rows["model"] != LIBRARY)].sort_values("factor")
     ways = [text("way", name=text(row.model), factor=significant(row.factor, 2)) for row in here.itertuples()]
     errors = rows["relative_error"].dropna().nlargest(1)
-    said = [text("error", error=significant(error, 2)) for error in errors]
-    return " ".join([text("finding", most=most, ways=", ".join(ways)), *said])
+    words = [text("error", error=significant(error, 2)) for error in errors]
+    return " ".join([text("finding", most=most, ways=", ".join(ways)), *words])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -39,21 +39,21 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     alike, tied = len(plain) > 1 and within[worst.name], 1 + int(within.drop(best.name).sum())
     key = "alike" if alike else "finding" if pd.notna(best["mfu_percent"]) else "finding_without"
     values = {"best": best, "worst": worst, "best_job": job(best, text), "worst_job": job(worst, text), "tied": tied}
-    said = [text(key, **values), *([text("worst", **values)] if len(plain) > 1 and not alike else [])]
+    words = [text(key, **values), *([text("worst", **values)] if len(plain) > 1 and not alike else [])]
     if pd.notna(worst["exposed_communication_ms"]):
-        said.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
+        words.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
     largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)
     sharded = against(plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp")
     if len(sharded := sharded[sharded["apart"]]):
         furthest = sharded.loc[sharded["factor"].sub(1).abs().idxmax()]
         key = "sharded" if furthest["factor"] > 1 else "sharded_faster"
-        said.append(text(key, job=job(furthest, text), ratio=max(furthest["factor"], 1 / furthest["factor"])))
+        words.append(text(key, job=job(furthest, text), ratio=max(furthest["factor"], 1 / furthest["factor"])))
     off = (100 * (rows["sent_bytes"] / rows["predicted_sent_bytes"].where(rows["predicted_sent_bytes"] > 0) - 1)).abs()
     if off.notna().any():
         furthest = rows.loc[off.idxmax()]
-        said.append(text("sent", job=job(furthest, text), sent=furthest["sent_bytes"], deviation=off.max()))
+        words.append(text("sent", job=job(furthest, text), sent=furthest["sent_bytes"], deviation=off.max()))
     slowed = rows[rows["slowed_rank"].notna() & rows["slowest_rank"].notna()].head(1)
-    return " ".join([*said, *(text("named", job=row) for _, row in slowed.iterrows())])
+    return " ".join([*words, *(text("named", job=row) for _, row in slowed.iterrows())])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

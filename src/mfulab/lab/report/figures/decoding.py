@@ -28,16 +28,16 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     first, last = curves.ends(decoded)
     small, large = (rows.loc[first["mbu_percent"].idxmax()] for rows in (first, last))
     key = "finding_one" if small["batch_size"] == large["batch_size"] else "finding"
-    said = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
-    said += [text("cache", large=large)] if pd.notna(large["key_value_cache_bytes"]) else []
+    words = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
+    words += [text("cache", large=large)] if pd.notna(large["key_value_cache_bytes"]) else []
     prompts, tokens = (rows[rows["mode"] == mode].drop_duplicates(CONTEXT) for mode in ("prefill", "decoding"))
     both = prompts.merge(tokens, on=CONTEXT, suffixes=("", "_token"))
-    said += [text("prompt", row=row) for _, row in both.nlargest(1, "sequence_length").iterrows()]
+    words += [text("prompt", row=row) for _, row in both.nlargest(1, "sequence_length").iterrows()]
     routed = decoded.dropna(subset=["expert_imbalance"])  # mixtures of experts
     for _, uneven in routed.sort_values(["batch_size", "expert_imbalance"], kind="stable").tail(1).iterrows():
         key, times = "experts_even" if uneven["expert_imbalance"] <= 1 else "experts", uneven["expert_imbalance"]
-        said.append(text(key, model=uneven["model"], batch=int(uneven["batch_size"]), times=significant(times)))
-    return " ".join(said)
+        words.append(text(key, model=uneven["model"], batch=int(uneven["batch_size"]), times=significant(times)))
+    return " ".join(words)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -58,8 +58,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ends = ends.assign(share=ends["mbu_percent"].fillna(ends["mfu_percent"])).sort_values("share")
         ends = ends.drop_duplicates(["model", "sequence_length", "mode"], keep="last")
         several = rows["sequence_length"].nunique() > 1
-        said = [text("context", row=row) if several else row["model"] for _, row in ends.iterrows()]
-        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["share"], said, [style.INK] * len(ends))
+        names = [text("context", row=row) if several else row["model"] for _, row in ends.iterrows()]
+        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["share"], names, [style.INK] * len(ends))
     style.label(figure, text("batch_size"))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     entries += [style.line(style.MUTED, text(column), dash) for column, dash in DASHES.items()]

@@ -19,16 +19,16 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The largest gain and loss; the longest compilation, after how many steps it has paid, and how many never do."""
-    said, made = [relative.finding(rows, text, "execution")], rows[rows["compile_s"].notna()]
+    words, made = [relative.finding(rows, text, "execution")], rows[rows["compile_s"].notna()]
     if made.empty:
-        return said[0]
-    said.append(text("compiled", row=made.loc[made["compile_s"].idxmax()]))
+        return words[0]
+    words.append(text("compiled", row=made.loc[made["compile_s"].idxmax()]))
     saved = (made["time_s_base"] - made["time_s"]).where(apart(made, suffix="_base"))
     steps = np.ceil(made["compile_s"] / saved[saved > 0] - 1e-9).clip(lower=1).dropna()
     for slowest, most in steps.nlargest(1).items():
-        said.append(text("pays", row=made.loc[slowest], steps=most, saved=saved[slowest]))
+        words.append(text("pays", row=made.loc[slowest], steps=most, saved=saved[slowest]))
     never = len(made) - len(steps)
-    return " ".join([*said, *([text("never", count=never, total=len(made))] if never else [])])
+    return " ".join([*words, *([text("never", count=never, total=len(made))] if never else [])])
 
 
 draw = partial(relative.draw, axis="execution")

@@ -47,7 +47,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         key = "one" if len(here) == 1 else "alike" if alike else "finding" if half == 1 else "half"
         key = key if parts.sum() >= 0.5 or alike else "many"
         words[text(key, row=largest, share=100 * largest["part"], half=half, count=len(parts))] = parts[0]
-    return " ".join(sorted(words, key=lambda said: -words[said]))
+    return " ".join(sorted(words, key=lambda sentence: -words[sentence]))
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

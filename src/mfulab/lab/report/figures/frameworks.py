@@ -47,15 +47,15 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     words += [text("as_fast", fast=values["fast"], others=others)] if others else []
     for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():
         words.append(text("compiled", name=text(row.execution), time=row["compile_s"]))
-    told = rows[rows["losses"].fillna("") != ""]  # of the first case that has them
-    told = told.merge(told[CASE].head(1), on=CASE)
-    curves = {row.execution: json.loads(row.losses) for row in told.itertuples()}
+    with_losses = rows[rows["losses"].fillna("") != ""]  # of the first case that has them
+    with_losses = with_losses.merge(with_losses[CASE].head(1), on=CASE)
+    curves = {row.execution: json.loads(row.losses) for row in with_losses.itertuples()}
     if len(curves) > 1:
         steps, share = alike(curves)
         key = "all_steps" if steps == min(map(len, curves.values())) else "until_vanished"
-        span = text(key, steps=steps, row=told.iloc[0])
+        span = text(key, steps=steps, row=with_losses.iloc[0])
         key = "losses" if share <= TOLERANCE_PERCENT else "losses_differ"
-        values = {"share": significant(share, 2), "tolerance": f"{TOLERANCE_PERCENT:g}", "row": told.iloc[0]}
+        values = {"share": significant(share, 2), "tolerance": f"{TOLERANCE_PERCENT:g}", "row": with_losses.iloc[0]}
         words.append(text(key if steps else "losses_vanish", span=span, count=len(curves), **values))
     return " ".join(words)
 

@@ -32,18 +32,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     usual = preferred(rows, rows["usual"])
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
     worst = itself.loc[itself["input_wait_percent"].idxmax()]
-    said = [text("finding", worst=worst)] + ([] if apart(worst, suffix="_device") else [text("overlap")])
+    words = [text("finding", worst=worst)] + ([] if apart(worst, suffix="_device") else [text("overlap")])
     keys = [*ALIKE, "loader_source"]
     alike = usual[(usual[keys] == worst[keys]).all(axis=1)]
     better = alike[(alike["kept"] > worst["kept"]) & apart(alike, worst)]
     if len(alike) > 1 and better.empty:
-        said.append(text("no_better"))
+        words.append(text("no_better"))
     elif len(alike) > 1:
         best, most = better.loc[better["kept"].idxmax()], alike.loc[alike["loader_workers"].idxmax()]
         key = "beyond" if apart(most, best) else "beyond_alike"
-        said += [text("best", row=best), *([text(key, row=most)] if most["kept"] < best["kept"] else [])]
+        words += [text("best", row=best), *([text(key, row=most)] if most["kept"] < best["kept"] else [])]
     off = (rows["kept"] - rows["not_waiting"]).abs().median()
-    return " ".join([*said, text("tracks", deviation=percent(off), count=len(rows))])
+    return " ".join([*words, text("tracks", deviation=percent(off), count=len(rows))])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

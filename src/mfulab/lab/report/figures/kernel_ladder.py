@@ -30,17 +30,17 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     here = all_sizes[all_sizes["n"] == all_sizes["n"].max()].sort_values(SHARE)
     low, high = here.iloc[0], here.iloc[-1]
     values = {"factor": high[SHARE] / low[SHARE], "reference": high["reference_name"] or text("library")}
-    said = [text("finding" if len(here) > 1 else "finding_one", low=low, high=high, **values)]
+    words = [text("finding" if len(here) > 1 else "finding_one", low=low, high=high, **values)]
     slow = ", ".join(all_sizes.loc[all_sizes["n"] < high["n"], "kernel"])
-    said += [text("finding_smaller", kernels=slow)] if slow else []
+    words += [text("finding_smaller", kernels=slow)] if slow else []
     for below, rung in out_of_order(here):
         lower = rung["occupancy_percent"] < below["occupancy_percent"]
         reasons = [verdicts.flags(rung["verdict_flags"], text.language)] if rung["verdict_flags"] else []
         reasons += [text("spills", bytes=int(rung["spill_bytes"]))] if rung["spill_bytes"] > 0 else []
         reasons += [text("occupancy", rung=rung, below=below)] if lower else []
         because = "; ".join(reasons) or text("unexplained")
-        said.append(text("out_of_order", rung=rung["kernel"], below=below["kernel"], because=because))
-    return " ".join(said)
+        words.append(text("out_of_order", rung=rung["kernel"], below=below["kernel"], because=because))
+    return " ".join(words)
 
 
 def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:

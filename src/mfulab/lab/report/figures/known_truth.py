@@ -37,15 +37,15 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The worst counter, the one whose worst is the least, what else ran meanwhile, and a reading after the load."""
     load, worst = (off := errors(rows)).abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
-    said = [text("finding", counter=text(worst), load=text(load), reading=row[worst], truth=row["truth_percent"])]
+    words = [text("finding", counter=text(worst), load=text(load), reading=row[worst], truth=row["truth_percent"])]
     furthest, others = off.abs().max(), rows["other_processes_percent"].median()
     if others > DISTURBED:  # a counter may be right of a load that was disturbed
-        said.append(text("disturbed", share=percent(others)))
+        words.append(text("disturbed", share=percent(others)))
     elif len(furthest) > 1:
-        said.append(text("best", counter=text(furthest.idxmin()), points=percent(furthest.min()), count=len(off)))
+        words.append(text("best", counter=text(furthest.idxmin()), points=percent(furthest.min()), count=len(off)))
     late = rows.dropna(subset=["after_percent", "mfulab_percent"])
     lost = late["mfulab_percent"] - late["after_percent"]
-    return " ".join([*said, *([text("after", row=late.loc[lost.idxmax()])] if (lost > 0).any() else [])])
+    return " ".join([*words, *([text("after", row=late.loc[lost.idxmax()])] if (lost > 0).any() else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -61,8 +61,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     look = {"cmap": colors, "vmin": 0, "vmax": 1.6 * WORST, "cbar": False}
     places = ("counter", "load", "truth_percent", "reading_percent")
     kinds.cells(axes, off.abs().clip(upper=WORST).fillna(0), words, cells, *places, **look)
-    for said in axes.texts:
-        said.set_color(style.ON_PALE)
+    for label in axes.texts:
+        label.set_color(style.ON_PALE)
     truths = [text("share_of", share=share) for share in rows["truth_percent"]]
     axes.set_yticklabels([f"{text(load)}: {truth}" for load, truth in zip(rows["load"], truths, strict=True)])
     axes.set_xticklabels([text(name).replace(" ", "\n", 1) for name in off.columns], fontsize=10)

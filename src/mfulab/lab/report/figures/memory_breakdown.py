@@ -60,16 +60,16 @@ def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, 
     shared = {**{name: row[name] for name in SAME}, "measured_bytes": None, runs.DOUBTFUL: False}
     here = measured[measured["flops_run"] == row["run"]]
     lines = []
-    for way, asked in WAYS.items():
-        held = _training(row, **asked)
-        line = shared | {"way": way, "total": held.total} | asdict(held)
-        if len(peaks := here[_are(here, asked)]):
+    for way, options in WAYS.items():
+        memory = _training(row, **options)
+        line = shared | {"way": way, "total": memory.total} | asdict(memory)
+        if len(peaks := here[_are(here, options)]):
             line |= {"run": peaks["run"].iloc[0], runs.DOUBTFUL: bool(peaks[runs.DOUBTFUL].all())}
             line["measured_bytes"] = float(peaks["memory_bytes"].median())
         lines.append(line)
     if pd.notna(cache := row["key_value_cache_bytes"]):
-        held = StepMemory(int(row["parameters"]) * 2, 0, 0, 0, 0, int(cache) * 2 // BYTES)
-        lines.append(shared | {"way": INFERENCE, "total": held.total} | asdict(held))
+        memory = StepMemory(int(row["parameters"]) * 2, 0, 0, 0, 0, int(cache) * 2 // BYTES)
+        lines.append(shared | {"way": INFERENCE, "total": memory.total} | asdict(memory))
     return lines
 
 
@@ -78,11 +78,11 @@ def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **op
     if pd.notna(row["activation_fixed_bytes"]) and not checkpointing:
         fixed = int(row["activation_fixed_bytes"])
     options |= {"activation_elements": int(saved) // BYTES, "activation_fixed_bytes": fixed}
-    held = training_memory(int(row["parameters"]), trainable=int(row["trainable_parameters"]), **options)
-    return held.sharded(devices)
+    memory = training_memory(int(row["parameters"]), trainable=int(row["trainable_parameters"]), **options)
+    return memory.sharded(devices)
 
 
-def _are(measured: pd.DataFrame, asked: Mapping[str, Any]) -> pd.Series:
+def _are(measured: pd.DataFrame, options: Mapping[str, Any]) -> pd.Series:
     """True for each measured step of a way: of its format, optimiser and checkpointing, on one device."""
     settings = {
         "element_bytes": measured["dtype"].map({"bfloat16": 2, "float16": 2, "float64": 8}).fillna(4),
@@ -92,7 +92,7 @@ def _are(measured: pd.DataFrame, asked: Mapping[str, Any]) -> pd.Series:
         "devices": 1,
         "master_copy": False,
     }
-    wanted = {"autocast": False, "master_copy": False, **asked}
+    wanted = {"autocast": False, "master_copy": False, **options}
     return pd.DataFrame({name: values == wanted[name] for name, values in settings.items()}, measured.index).all(axis=1)
 
 
@@ -102,14 +102,14 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     plain, ways = largest.loc["fp32_adam"], largest.drop(index=INFERENCE, errors="ignore")
     least = ways.loc[ways["total"].idxmin()]
     state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
-    said = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
+    words = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
     if least["total"] < plain["total"]:
-        said.append(text("least", way=least.name, **_needed(least["total"], text)))
+        words.append(text("least", way=least.name, **_needed(least["total"], text)))
     measured = rows[rows["measured_bytes"] > 0]
     if len(measured):
         deviation = (100 * (measured["total"] / measured["measured_bytes"] - 1)).abs()
-        said.append(text("measured", count=len(measured), deviation=percent(deviation.median())))
-    return " ".join(said)
+        words.append(text("measured", count=len(measured), deviation=percent(deviation.median())))
+    return " ".join(words)
 
 
 def _needed(needed: float, text: Texts) -> dict[str, str]:

@@ -56,11 +56,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.set_xticks(sizes, [size_of(size) for size in sizes], fontsize=9)
     axes.minorticks_off()
     axes.margins(y=0.16)
-    for name, held in json.loads(rows["caches"].iloc[0] or "{}").items():
-        if isinstance(held, int | float) and sizes[0] < held < sizes[-1]:  # nobody could read the others
-            axes.axvline(held, **style.LIMIT)
+    for name, capacity in json.loads(rows["caches"].iloc[0] or "{}").items():
+        if isinstance(capacity, int | float) and sizes[0] < capacity < sizes[-1]:  # nobody could read the others
+            axes.axvline(capacity, **style.LIMIT)
             place = {"transform": axes.get_xaxis_transform(), "va": "top", "ha": "right", "fontsize": 9}
-            axes.text(held, 1, f"{name}\n{size_of(held)}", **place)
+            axes.text(capacity, 1, f"{name}\n{size_of(capacity)}", **place)
     ticks.decades(axes.yaxis)
     axes.set(title=rows["machine"].iloc[0], xlabel=text("working_set"), ylabel=text("time"))
     present = [pattern for pattern in ORDERS if (rows["pattern"] == pattern).any()]

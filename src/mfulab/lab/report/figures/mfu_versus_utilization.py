@@ -44,8 +44,8 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         values |= {"low_busy": worst["utilization_percent"], "high_busy": best["utilization_percent"], "least": least}
     else:
         key = "finding_one" if len(here) == 1 else "finding_same" if low == high else "finding"
-    said = [text("doubtful", count=above)] if above else []
-    return " ".join([text(key, count=len(here), total=len(rows), **values), *said])
+    words = [text("doubtful", count=above)] if above else []
+    return " ".join([text(key, count=len(here), total=len(rows), **values), *words])
 
 
 def lowest(rows: pd.DataFrame) -> pd.Series:
@@ -76,11 +76,11 @@ def because(row: pd.Series, rows: pd.DataFrame, text: Texts) -> str:
     if not clauses.has(row["verdict"]):
         return ""
     clause, cost = clauses(row["verdict"]), remedies.cost(row.to_dict(), row["verdict"])
-    said = clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
+    reason = clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
     run = text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
     trusted = text("trusted") if 0 < trust.doubtful(rows).sum() < len(rows) else ""
     key = "because_useful" if row["mfu_percent"] >= USELESS else "because"
-    return text(key, run=run, because=said, trusted=trusted)
+    return text(key, run=run, because=reason, trusted=trusted)
 
 
 def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
@@ -125,8 +125,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.points(axes, here, "mfu_percent", "place", "mfu_percent", "utilization_percent", s=70, **look)
         axes.scatter(busy, here["place"], marker="|", s=150, linewidth=2.5, color=here["color"], zorder=3)
         for place, percent_busy in zip(here["place"], busy, strict=True):
-            said = text("share_of", share=percent_busy)
-            axes.annotate(said, (percent_busy, place), (7, 0), textcoords="offset points", va="center", fontsize=9)
+            label = text("share_of", share=percent_busy)
+            axes.annotate(label, (percent_busy, place), (7, 0), textcoords="offset points", va="center", fontsize=9)
         names = here["name"] + "   " + [share(mfu, text) for mfu in here["mfu_percent"]]
         axes.set_yticks(here["place"], names, fontsize=10 if sum(counts) < MOST - 6 else 9)
         axes.tick_params(axis="y", length=0)

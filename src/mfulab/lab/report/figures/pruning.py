@@ -31,11 +31,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """For each way, its most pruned and then fastest case: time, weights that are left, and FLOPs by both counts."""
     order = rows.sort_values(["pruned_share", "apart", "relative"], ascending=[False, False, True])
     order = order.drop_duplicates("pruning").sort_values("pruning", key=lambda way: way.map(WAYS.index))
-    said = []
+    words = []
     for _, best in order.iterrows():
-        said.append(text("finding" if best["apart"] else "finding_alike", best=best, pruned=100 - best["left"]))
-        said += [text("executed", best=best)] if pd.notna(best["executed"]) else []
-    return " ".join(said)
+        words.append(text("finding" if best["apart"] else "finding_alike", best=best, pruned=100 - best["left"]))
+        words += [text("executed", best=best)] if pd.notna(best["executed"]) else []
+    return " ".join(words)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

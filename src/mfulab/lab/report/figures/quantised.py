@@ -32,18 +32,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     beyond = rows[rows["apart"]]
     faster, slower = beyond[beyond["relative"] > 100], beyond[beyond["relative"] < 100]
     best = rows.loc[(rows if faster.empty else faster)["relative"].idxmax()]
-    said = [text("finding_slower" if faster.empty else "finding", **_case(best, text))]
+    words = [text("finding_slower" if faster.empty else "finding", **_case(best, text))]
     for _, slowest in slower[slower["relative"] < best["relative"]].nsmallest(1, "relative").iterrows():
-        said.append(text("slowest", **_case(slowest, text)))
+        words.append(text("slowest", **_case(slowest, text)))
     alike = len(rows) - len(beyond)
-    said += [text("overlaps", count=alike, total=len(rows))] if alike else []
+    words += [text("overlaps", count=alike, total=len(rows))] if alike else []
     ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
     decoded = rows[(rows["mode"] == "decoding") & ratio.notna() & apart(rows, suffix="_before", ratio=ratio)]
     for _, best in decoded.nlargest(1, "relative").iterrows():
-        said.append(text("bandwidth", **_case(best, text)))
+        words.append(text("bandwidth", **_case(best, text)))
     if rows["quantisation"].nunique() > 1:
-        said.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
-    return " ".join(said)
+        words.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
+    return " ".join(words)
 
 
 def _case(row: pd.Series, text: Texts) -> dict[str, object]:

@@ -33,12 +33,12 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     keys = rows["batch_size"].notna().map({True: "run", False: "run_of_trace"})
     best, named = rows.loc[under.idxmax()], text(keys[under.idxmax()], best=rows.loc[under.idxmax()])
     values = {"share": under.max(), "median": share.median(), "measured": int(pd.notna(best["ceiling_tflop_s"]))}
-    said = [text("finding", limited=int(limited.sum()), total=len(rows), run=named, **values)]
+    words = [text("finding", limited=int(limited.sum()), total=len(rows), run=named, **values)]
     if above.any() and not above.all():
         furthest = share[above].idxmax()
         named = text(keys[furthest], best=rows.loc[furthest])
-        said.append(text("above", count=int(above.sum()), run=named, share=share[furthest]))
-    return " ".join(said)
+        words.append(text("above", count=int(above.sum()), run=named, share=share[furthest]))
+    return " ".join(words)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

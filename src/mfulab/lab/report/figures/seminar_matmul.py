@@ -22,10 +22,10 @@ def rows(tables: Tables) -> pd.DataFrame:
     """Matmuls that were timed from the first call on, and those of them that were wrong; the largest sizes, here."""
     table = tables["matmul"]
     wanted = (table["status"] == "incorrect") | table[list(TIMES)].notna().all(axis=1)
-    asked = with_machine(tables, table[wanted & table["first_calls"].notna() & table["m"].notna()])
-    if not asked["time_s"].notna().any():
-        return asked.head(0)
-    here = own(matmuls.square(asked))
+    tried = with_machine(tables, table[wanted & table["first_calls"].notna() & table["m"].notna()])
+    if not tried["time_s"].notna().any():
+        return tried.head(0)
+    here = own(matmuls.square(tried))
     here = here[here["hardware"] == here["hardware"].iloc[-1]]
     sizes = sorted(here["n"].unique())[-MOST_SIZES:]
     return here[here["n"].isin(sizes)].sort_values(["n", "family", "kernel"])

@@ -30,13 +30,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         {"run": curves.named(last.loc[at], text), "small": first.loc[at], "large": last.loc[at], "gain": gain[at]}
         for at in (gain.idxmax(), gain.idxmin())
     )
-    said = [text("finding" if gain.max() > 1 else "finding_none", **best, count=len(gain))]
+    words = [text("finding" if gain.max() > 1 else "finding_none", **best, count=len(gain))]
     if gain.max() > gain.min():
         key = "least_gains" if gain.min() > 1 else "least_same" if gain.min() == 1 else "least_loses"
-        said.append(text(key, **least, loss=1 / gain.min()))
-    said += [text("left_out", count=left_out)] if left_out else [] if sound.any() else [text("faulty")]
+        words.append(text(key, **least, loss=1 / gain.min()))
+    words += [text("left_out", count=left_out)] if left_out else [] if sound.any() else [text("faulty")]
     falling = int(trust.falling(rows).sum())
-    return " ".join([*said, *([text("falling", count=falling)] if falling else [])])
+    return " ".join([*words, *([text("falling", count=falling)] if falling else [])])
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:

@@ -52,7 +52,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The plain step whose optimiser weighs most, what is fastest there, and what checkpointing trades."""
     plain = rows[rows["is_plain"]]
     worst = plain.loc[plain["share"].idxmax()]
-    said = [text("finding", row=worst)] + ([text("busy", row=worst)] if pd.notna(worst["utilization_percent"]) else [])
+    words = [text("finding", row=worst)] + ([text("busy", row=worst)] if pd.notna(worst["utilization_percent"]) else [])
     others = rows[(rows[CASE] == worst[CASE]).all(axis=1) & ~rows["is_plain"] & rows["mfu_percent"].notna()]
     if not others.empty:
         faster = others["apart"] & (others["relative"] < 100)
@@ -60,18 +60,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         key = "faster" if faster.any() else "no_faster"
         beside = ~apart(others, best, ratio=others["relative"] / best["relative"]).drop(best.name)
         values = {"technique": technique(best, text), "factor": 100 / best["relative"], "tied": 1 + int(beside.sum())}
-        said.append(text(key, row=best, **values))
+        words.append(text(key, row=best, **values))
         if alike := int((~others["apart"]).sum()):
-            said.append(text("overlaps", count=alike, total=len(others)))
+            words.append(text("overlaps", count=alike, total=len(others)))
     again = rows[rows["checkpointing"].fillna(False).astype(bool)]
     more = again["hfu_percent"] / again["mfu_percent"]
-    said += [text("checkpointed", row=again.loc[more.idxmax()])] if more.notna().any() else []
+    words += [text("checkpointed", row=again.loc[more.idxmax()])] if more.notna().any() else []
     left = again["memory_bytes"] / again["memory_bytes_plain"].where(~again["precision_differs"])
     if left.notna().any():
         case = again.loc[left.idxmin()]
-        said.append(text("traded", row=case, fast=1 / case["samples_per_s_plain"], slow=1 / case["samples_per_s"]))
-        said += [] if case["apart"] else [text("overlap")]
-    return " ".join(said)
+        words.append(text("traded", row=case, fast=1 / case["samples_per_s_plain"], slow=1 / case["samples_per_s"]))
+        words += [] if case["apart"] else [text("overlap")]
+    return " ".join(words)
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
@@ -114,9 +114,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
 
 def _label(row: pd.Series, text: Texts) -> str:
     """MFU behind a bar, HFU behind it where more is executed than needed; the length of a bar that is cut off."""
-    said = [f"→ {text('share_of', share=row['relative'])}"] if row["relative"] > WIDEST else []
+    words = [f"→ {text('share_of', share=row['relative'])}"] if row["relative"] > WIDEST else []
     if pd.notna(row["mfu_percent"]):
         executes_more = row["checkpointing"] is True or row["teacher"] == "online"
         *shares, last = [row["mfu_percent"], *([row["hfu_percent"]] if executes_more else [])]
-        said.append(" / ".join([*map(percent, shares), text("share_of", share=last)]))
-    return "; ".join(said)
+        words.append(" / ".join([*map(percent, shares), text("share_of", share=last)]))
+    return "; ".join(words)

@@ -69,7 +69,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
     tables, problems = frames.read(folder)
     text = Texts(language, "page")
-    told = _in_words(tables, language)
+    worded = _in_words(tables, language)
     tables = trust.judged(tables)
     runs = _runs(tables)
     seminar = frames.texts(folder / "seminar.csv")
@@ -86,7 +86,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the ladder and the budget keep their order
     template = environment.from_string(_file("report.html"))
     drawn_rows = {figure["name"]: figure.pop("rows") for figure in shown}
-    data, letters = payload.packed(payload.read(told, folder, drawn_rows, text))
+    data, letters = payload.packed(payload.read(worded, folder, drawn_rows, text))
     duty = trust.duty_cycle(runs[~runs["recorded"]])
     inks = {f"{part}_ms": color for part, color in headroom_figure.COLORS.items()}
     urgent = [problem for problem in problems if not problem.startswith(frames.OF_RECORDINGS)]
@@ -100,7 +100,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         rows_shown=_rows_shown(runs, text),
         unused=list(map(text.said, frames.unused(tables))),
         progress=_progress(folder, text),
-        unmeasured=_unmeasured(told, text),
+        unmeasured=_unmeasured(worded, text),
         problems=[*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, urgent)],
         upkeep=[text.said(problem) for problem in problems if problem not in urgent],
         excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
@@ -151,14 +151,14 @@ def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
             rows = [verdicts.columns(row, counts.get(row.get("flops_run")), language) for row in distinct]
             columns = list(verdicts.columns(dict.fromkeys(table)))
             words = pd.DataFrame(rows, columns=columns, dtype=object).take(alike).set_axis(table.index)
-            told = {column: _mapped(table[column], flags) for column in SAID if column in table}
-            shown[name] = table.assign(**words, **told).drop(columns="verdict_numbers")
+            flagged = {column: _mapped(table[column], flags) for column in SAID if column in table}
+            shown[name] = table.assign(**words, **flagged).drop(columns="verdict_numbers")
         elif "verdict_flags" in table:
             shown[name] = table.assign(verdict_flags=_mapped(table["verdict_flags"], flags))
-        said = {column: _mapped(table[column], Texts(language).said) for column in SENTENCES if column in table}
+        sentences = {column: _mapped(table[column], Texts(language).said) for column in SENTENCES if column in table}
         if "reasons" in table:
-            said["reasons"] = _mapped(table["reasons"], lambda cell: verdicts.reasons(cell, language))
-        shown[name] = shown[name].assign(**said)
+            sentences["reasons"] = _mapped(table["reasons"], lambda cell: verdicts.reasons(cell, language))
+        shown[name] = shown[name].assign(**sentences)
     return shown
 
 

@@ -82,10 +82,10 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
     yield f'],"length":{len(table)},"columns":{as_json(columns)}}}'
 
 
-def settings(table: pd.DataFrame, told: Collection[str]) -> pd.Series:
-    """Parts of runs' names, `key=value`, in which rows differ and that no column in `told` shows."""
+def settings(table: pd.DataFrame, columns: Collection[str]) -> pd.Series:
+    """Parts of runs' names, `key=value`, in which rows differ and that none of `columns` shows."""
     modes = table.get("mode", pd.Series("", table.index))
-    shown = (*(f"{key}=" for key in told), "timing")
+    shown = (*(f"{key}=" for key in columns), "timing")
     is_told = cache(lambda part: "=" not in part or part.startswith(shown))
     rows = [[part for part in run.split(",") if not is_told(part)] for run in table["run"]]
     counts = Counter(chain.from_iterable(rows))

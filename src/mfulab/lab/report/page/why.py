@@ -147,13 +147,13 @@ def of_traces(tables: frames.Tables, text: Texts) -> str | None:
     rows = rows[~rows["recorded"]]
     if rows.empty:
         return None
-    told = rows[rows["status"] == "ok"]
-    if told.empty:
+    read = rows[rows["status"] == "ok"]
+    if read.empty:
         return str(rows["message"].iloc[0])
-    row: dict[str, Any] = told.iloc[0].to_dict()
+    row: dict[str, Any] = read.iloc[0].to_dict()
     words = verdicts.columns(row, language=text.language)
-    said = {"verdict": words["verdict"], "because": words["verdict_reason"]}
-    return text("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), **said)
+    values = {"verdict": words["verdict"], "because": words["verdict_reason"]}
+    return text("of_trace", model=row["model"], time=quantity(row["time_s"], "s"), **values)
 
 
 def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[dict[str, Any]]]:
@@ -166,10 +166,10 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[dict[str, Any]]]:
     for row in mfu_versus_utilization.shown(frames.in_words(rows, text), text).to_dict("records"):
         mfu, busy = row["mfu_percent"], row["utilization_percent"]
         ends = sorted(min(100.0, end) for end in (mfu, busy))
-        said = {"mfu": mfu_versus_utilization.share(mfu, text), "busy": text("share_of", share=busy)}
+        labels = {"mfu": mfu_versus_utilization.share(mfu, text), "busy": text("share_of", share=busy)}
         place = {"left": f"{ends[0]:.2f}", "width": f"{ends[1] - ends[0]:.2f}", "dot": f"{min(100.0, mfu):.2f}"}
         looks = {key: row[key] for key in ("name", "color", "doubtful")}
-        by_machine.setdefault(row["machine"], []).append(looks | said | place)
+        by_machine.setdefault(row["machine"], []).append(looks | labels | place)
     return by_machine
 
 
@@ -239,13 +239,13 @@ def _phases(row: Mapping[str, Any], text: Texts) -> str:
 
 def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
     """The step's time in the allocator's default state, and with memory kept, where either makes a difference."""
-    names, said = ("default_state_time_s", "kept_memory_time_s", "default_state_page_faults"), []
+    names, words = ("default_state_time_s", "kept_memory_time_s", "default_state_page_faults"), []
     before, kept_s, faults = (number(row.get(name)) for name in names)
     if before and faults and before >= SLOWER * row["time_s"]:
-        said.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
+        words.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
     if kept_s and row["time_s"] >= SLOWER * kept_s:
-        said.append(text("kept_memory", time=quantity(kept_s, "s")))
-    return said
+        words.append(text("kept_memory", time=quantity(kept_s, "s")))
+    return words
 
 
 def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
@@ -317,16 +317,16 @@ def _loader_says(fed: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> str:
         return text("loader_unknown")
     worst, beside = fed.loc[fed["input_wait_percent"].idxmax()], frames.own(beside)
     key = "loader_yes" if worst["input_wait_percent"] >= WAITING else "loader_no"
-    said = [text(key, model=worst["model"], share=percent(worst["input_wait_percent"]), count=len(fed))]
+    words = [text(key, model=worst["model"], share=percent(worst["input_wait_percent"]), count=len(fed))]
     if len(beside) and beside["kept"].min() < 100 - WAITING:
-        said.append(text("loader_costs", row=beside.loc[beside["kept"].idxmin()]))
-    return " ".join(said)
+        words.append(text("loader_costs", row=beside.loc[beside["kept"].idxmin()]))
+    return " ".join(words)
 
 
 def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
     if pairs.empty:
         return text("bf16_unknown")
-    said = []
+    words = []
     for worth in WORTH:
         here = pairs[pairs["worth"] == worth].sort_values("speedup", ascending=False)
         runs = []
@@ -336,8 +336,8 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
             values = {"batch_size": int(row["batch_size"]), "speedup": significant(row["speedup"])}
             runs.append(text("bf16_run", run=run, **values))
         more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
-        said += [text(worth, runs=", ".join(runs) + more)] if runs else []
+        words += [text(worth, runs=", ".join(runs) + more)] if runs else []
     if len(slower := 1 / pairs.loc[pairs["emulated"], "speedup"]):
         low, high = significant(slower.min(), 2), significant(slower.max(), 2)
-        said.insert(0, text("bf16_emulated" if low != high else "bf16_emulated_one", low=low, high=high))
-    return " ".join(said)
+        words.insert(0, text("bf16_emulated" if low != high else "bf16_emulated_one", low=low, high=high))
+    return " ".join(words)
