@@ -75,8 +75,8 @@ def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: s
 def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
     titles = []
     rows = rows if set(NAMED) <= set(rows) else rows.assign(recorded=False, hardware="")  # of no machine
-    for recorded, hardware, run, *measured in rows[[*NAMED, *values]].itertuples(index=False, name=None):
-        parts = [f"{name} {significant(value)}" for name, value in zip(values, measured, strict=True) if pd.notna(value)]
+    for recorded, hardware, run, *numbers in rows[[*NAMED, *values]].itertuples(index=False, name=None):
+        parts = [f"{name} {significant(value)}" for name, value in zip(values, numbers, strict=True) if pd.notna(value)]
         whose = "recorded/" * bool(recorded)
         checksum = zlib.crc32(f"{whose}{hardware}/{run}".encode(errors="replace"))  # that the page links it by
         titles.append(f"{MARK}{checksum:08x}:{short(run)}: {', '.join(parts)}")
