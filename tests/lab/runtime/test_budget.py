@@ -94,6 +94,31 @@ def test_a_correction_lies_between_the_prediction_and_what_was_seen(seen):
     assert min(ratios) * 0.999 <= found <= max(ratios) * 1.001
 
 
+def test_what_is_left_begins_with_the_estimate_and_follows_what_runs_took(tmp_path, monkeypatch):
+    found = quickstart()
+    monkeypatch.chdir(tmp_path)
+    folders = [run.folder for run in found.runs]
+    rest, first = costs.Sweep([found], 0).rest(folders), next(each for each in folders if "/environment/" in each)
+    estimate_s, worker_s = rest.estimate_s(), costs.worker_s([found])
+    took_s = costs.START_S["cpu"]["environment"]
+    write_csv(Path("results", first, "row.csv"), [{"process_s": took_s}])
+    # It waited for the imports: what it took says that all goes as predicted.
+    assert rest.after(first, worker_s + took_s, worker_s + took_s) == pytest.approx(estimate_s - worker_s - took_s)
+    finish_s = costs.finish_s([found])
+    assert costs.Sweep([found], 0).rest(folders, has_page=False).estimate_s() == pytest.approx(estimate_s - finish_s)
+
+
+@given(st.floats(0.2, 20), st.integers(1, 4), st.floats(0, 9))
+def test_the_pace_holds_imports_of_each_run_and_runs_side_by_side(seconds, at_once, imports_s):
+    runs = {f"cpu/bench_matmul/size={size}": {**COST, "s": seconds} for size in range(12)}
+    plan = {"begun": 0, "budget_min": 1, "finish_s": 0, "due": 12, "runs": runs}
+    rest = budget.Rest(budget.Budget(plan, {}), {*runs}, 1e-9, 0.0)
+    for done, folder in enumerate(list(runs)[:8], start=1):
+        elapsed_s = done * (seconds + imports_s) / at_once
+        left_s = rest.after(folder, seconds, elapsed_s)
+        assert left_s == pytest.approx((12 - done) * (seconds + imports_s) / at_once)
+
+
 def test_a_broken_plan_or_ledger_is_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert budget.read() is None
@@ -219,7 +244,8 @@ def test_the_estimate_of_recorded_experiments_is_within_30_percent(machine, expe
             needs = {"flops": f"count_flops/{row['flops_run']}"} if step == "profile_step" else {}
             needs["compute"] = f"ceilings/ceiling={row['ceiling']}"
             text = json.dumps(configs[table, row["run"]])
-            predicted += budget._cost_s(costs.cost(Run(step, row["run"], row["run"], text, needs), False))
+            cost = costs.cost(Run(step, row["run"], row["run"], text, needs), False)
+            predicted += budget._cost_s(cost, budget._number)
             took += float(row["process_s"]) / (int(row["replicates"] or 1) + int(row["left_out_replicates"] or 0))
     assert took > 10
     assert 0.7 < predicted / took < 1.3
