@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +47,8 @@ QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOUR
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 TAIL = 40  # lines of a failed run's log
 # Rules that measure nothing: they have no number, and a checkpoint adds to them.
-UNCOUNTED = (
-    *("all", "figure", "figures", "first_page", "page"),
-    *("refine", "report", "rows", "seminar", "slides", "tables"),
-)
+UNCOUNTED = {"all", "figure", "figures", "first_page", "page", "refine", "report", "rows", "seminar", "slides"}
+UNCOUNTED |= {"tables"}
 SILENCE_S = 10.0  # after which a line says what runs
 BAR = 20  # letters
 LISTED = 60  # runs of a dry run that are named; of the others their number is said
@@ -116,21 +114,17 @@ class Progress:
 
     def __init__(self) -> None:
         self.finished: Counter[str] = Counter()  # jobs by rule
+        self.remaining: Counter[str] = Counter()
         self.started = 0.0  # of the first job
         self.running: dict[int, Run] = {}
-        self._remaining: Counter[str] = Counter()
 
     def place(self, rule: str) -> str:
         """` 7/12 `: runs that were measured, of all that are planned; blank for a rule that measures nothing."""
         done, left = (
-            counts.total() - sum(map(counts.__getitem__, UNCOUNTED)) for counts in (self.finished, self._remaining)
+            counts.total() - sum(map(counts.__getitem__, UNCOUNTED)) for counts in (self.finished, self.remaining)
         )
         width = len(str(done + left))
         return " " * (2 * width + 2) if rule in UNCOUNTED else f"{done:>{width}}/{done + left} "
-
-    def plan(self, jobs: Mapping[str, int]) -> None:
-        """Notes that `jobs` of each rule are to be done."""
-        self._remaining = Counter(jobs)
 
     def start(self, job_id: int, run: Run) -> None:
         """Notes that a job starts, perhaps again."""
@@ -142,12 +136,8 @@ class Progress:
         run = self.running.pop(job_id, None)
         if run:
             self.finished[run.rule] += 1
-            self._remaining[run.rule] -= self._remaining[run.rule] > 0
+            self.remaining[run.rule] -= self.remaining[run.rule] > 0
         return run
-
-    def fail(self, job_id: int) -> Run | None:
-        """Notes that a job failed; Snakemake may start it again."""
-        return self.running.pop(job_id, None)
 
 
 class LogHandler(LogHandlerBase):
@@ -243,7 +233,7 @@ class LogHandler(LogHandlerBase):
             case LogEvent.RUN_INFO:
                 self.budget = budget.read()
                 jobs = {rule: count for rule, count in values["stats"].items() if rule != "total"}
-                self.progress.plan(jobs)
+                self.progress.remaining = Counter(jobs)
                 runs = {rule: count for rule, count in jobs.items() if rule not in UNCOUNTED}
                 counts = ", ".join(f"{count} {rule}" for rule, count in runs.items())
                 return f"{sum(runs.values())} runs: {counts}" if runs else ""
@@ -291,7 +281,7 @@ class LogHandler(LogHandlerBase):
         return "\n".join([*lines, said])
 
     def _job_error(self, job: dict[str, Any]) -> str:
-        run = self.progress.fail(job["jobid"])
+        run = self.progress.running.pop(job["jobid"], None)  # Snakemake may start it again
         lines = [f"Failed: {job['rule_name']}  {run.name if run else ', '.join(job['output'])}"]
         lines += [f"    {job['rule_msg']}"] if job.get("rule_msg") else []
         lines += [f"    {key}: {value}" for key, value in (job.get("aux") or {}).items()]

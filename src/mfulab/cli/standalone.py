@@ -62,7 +62,10 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
         wanted = [each for each in plan.runs if each.folder not in done]
         wanted = [each for each in wanted if each.step == step or not (RESULTS / each.folder / "row.csv").exists()]
         if len(wanted) > 1 and client.SOCKET not in os.environ:
-            _start_worker(wanted)
+            from mfulab.lab.planning.workflow import imported
+
+            lifetime.start(work=" ".join(["rows", *imported([each.text for each in wanted])]))  # ends with this process
+            atexit.register(lifetime.stop)
         for number, each in enumerate(wanted, start=1):
             done.add(each.folder)
             _measure(each, f"{number}/{len(wanted)} " if len(wanted) > 1 else "", say)
@@ -75,14 +78,6 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
     if (multirun or len(rows) > 1) and rows and not as_json:
         console = Terminal()
         console.print(table_of(step, rows, console.width))
-
-
-def _start_worker(wanted: Sequence[Run]) -> None:
-    """Starts a worker that has imported what these runs need, and that ends with this process."""
-    from mfulab.lab.planning.workflow import imported
-
-    lifetime.start(work=" ".join(["rows", *imported([each.text for each in wanted])]))
-    atexit.register(lifetime.stop)
 
 
 def help_of(step: str) -> str:

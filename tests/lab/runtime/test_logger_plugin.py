@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 from support.processes import HANGS_S
 
 import snakemake_logger_plugin_mfulab as plugin
-from mfulab.core.files import write_csv
 from mfulab.core.language.quantities import duration
 from mfulab.lab.runtime import budget, lifetime
 from snakemake_logger_plugin_mfulab import TAIL, Progress, Run, row_remark, tail
@@ -170,19 +170,14 @@ def test_snakemake_finds_the_plugin_by_its_name() -> None:
     assert LoggerPluginRegistry().is_installed("mfulab")
 
 
-def test_a_line_tells_what_is_left_by_the_predictions_of_the_estimate(monkeypatch, tmp_path) -> None:
+def test_a_line_tells_what_is_left_by_the_predictions_of_the_estimate(monkeypatch) -> None:
     """The first job waits for the worker's imports, which say nothing of the others."""
-    monkeypatch.chdir(tmp_path)
-    names = [f"cpu/profile_step/{name}" for name in "abc"]
-    cost = {"group": "profile_step fp32", "s": 60.0, "flops": None, "always": False}
-    plan = {"begun": 0, "budget_min": float("inf"), "finish_s": 0.0, "due": 3, "runs": dict.fromkeys(names, cost)}
-    monkeypatch.setattr(budget, "rest", budget.Rest(budget.Budget(plan, {}), {*names}, 6.0, 20.0))
-    write_csv(Path("results", names[0], "row.csv"), [{"status": "ok", "process_s": 60.0}])
+    monkeypatch.setattr(budget, "rest", budget.Rest({f"cpu/profile_step/{name}": 60.0 for name in "abc"}, 6.0, 20.0))
     handler = plugin.LogHandler.__new__(plugin.LogHandler)
     handler.progress, handler.is_coloured, handler.budget, handler.figures = Progress(), False, None, []
     handler.skipped = []
-    handler.progress.plan({"profile_step": 3, "page": 1})
-    handler.progress.start(1, Run("profile_step", "a", 100.0, (f"results/{names[0]}/row.csv",)))
+    handler.progress.remaining = Counter({"profile_step": 3, "page": 1})
+    handler.progress.start(1, Run("profile_step", "a", 100.0, ("results/cpu/profile_step/a/row.csv",)))
     assert handler._finished(1, 166.0).endswith("1 min 06 s of 3 min 26 s, about 2 min 20 s left")
     handler.progress.start(2, Run("page", "", 166.0, ("reports/report.html",)))
     assert "left" not in handler._finished(2, 176.0)
@@ -198,7 +193,7 @@ def test_a_job_that_no_plan_announced_counts_once() -> None:
 
 def test_figures_that_a_checkpoint_adds_are_no_runs() -> None:
     progress = Progress()
-    progress.plan({"measure": 2, "tables": 1, "page": 1})
+    progress.remaining = Counter({"measure": 2, "tables": 1, "page": 1})
     for job, rule in enumerate(("measure", "figure", "figure")):
         progress.start(job, Run(rule, "a", 0.0))
         progress.finish(job)

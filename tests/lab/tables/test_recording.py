@@ -81,10 +81,8 @@ def test_an_experiment_s_commands_are_all_named_and_runs_that_none_asks_for_are_
     left_out = next(run for run in reversed(other["runs"]) if run["step"] == step and "replicate" not in run["run"])
     plan.write_text(json.dumps(other | {"runs": [run for run in other["runs"] if run is not left_out]}))
     folder = recordings.record(results, report_rows.GPU, replace=True)
-    assert (
-        f"1 measured runs are in no plan and were left out, such as {step}/{left_out['run']}."
-        in capsys.readouterr().out
-    )
+    says = f"no plan asks for, left out: 1, such as {plan.parents[1] / step / left_out['run']}."
+    assert says in capsys.readouterr().out
     assert left_out["run"] not in {row["run"] for row in lines(folder / "matmul.csv")}
     (plan.parent / "invented-more.json").write_text(json.dumps(other | {"overrides": ["timing.windows=9", "size=64"]}))
     folder = recordings.record(results, report_rows.GPU, replace=True)

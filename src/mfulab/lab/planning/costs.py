@@ -93,8 +93,9 @@ class Sweep:
 
     def rest(self, folders: Iterable[str], has_page: bool = True) -> budget.Rest:
         """What is to do: the runs in these folders and, where it is asked for, the page."""
-        plan = self._plan(len(due := set(folders)))
-        return budget.Rest(budget.Budget(plan, {}), due, worker_s(self._plans), plan["finish_s"] * has_page)
+        sweep = budget.Budget(self._plan(0), {})
+        runs_s = {folder: sweep.predicted_s(folder) for folder in folders}
+        return budget.Rest(runs_s, worker_s(self._plans), sweep.plan["finish_s"] * has_page)
 
     def held_s(self, devices: Mapping[str, int]) -> float:
         """Seconds of a device that the runs in these folders take, each on so many, where each imports by itself."""

@@ -1,15 +1,13 @@
-"""Wall time of a sweep: what each run is predicted to cost, what it took, what is left, and whether its turn comes.
+"""Wall time of a sweep: what each run is predicted to cost, what it took, and whether its turn still comes.
 
-With a budget the workflow writes PLAN, and the client of each run adds to LEDGER. Standard library alone: a client
-starts in 25 ms.
+The workflow writes PLAN, the client of each run adds to LEDGER. Standard library alone: a client starts in 25 ms.
 """
 
 import csv
 import json
 import math
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -27,12 +25,7 @@ class Budget:
 
     def __init__(self, plan: Mapping[str, Any], took: Mapping[str, tuple[str, float, float]]) -> None:
         self.plan = plan
-        self._took = dict[str, tuple[str, float, float]]()  # by folder: group, seconds predicted, seconds taken
-        # Of seconds taken ÷ predicted, by how groups begin.
-        self._count, self._logarithm = Counter[str](), defaultdict[str, float](float)
-        self._cells = dict[tuple[str, str], float]()  # of rows, which are whole once they are there
-        for folder, run in took.items():
-            self._add(folder, *run)
+        self._took = took  # by folder: group, seconds predicted, seconds taken
         self.ends_at = float(plan["begun"]) + 60 * float(plan["budget_min"])  # Unix time
 
     def left_s(self) -> float:
@@ -61,61 +54,49 @@ class Budget:
         """Seconds that a run will take: of a replicate what its first process took, else its cost, corrected."""
         if replicate_of(folder) > 1:
             first = base_name(folder)
-            if seconds := self._took.get(first, ("", 0, 0))[2] or self._cell(f"results/{first}/row.csv", "process_s"):
+            if seconds := self._took.get(first, ("", 0, 0))[2] or _number(f"results/{first}/row.csv", "process_s"):
                 return seconds
         cost = self.plan["runs"][folder]
-        return _cost_s(cost, self._cell) * self._ratio(cost["group"])
-
-    def learn(self, folder: str, seconds: float) -> float:
-        """Corrects predictions by what a run took: its process, where its row says so, without the worker's start."""
-        cost, seconds = self.plan["runs"].get(folder), _number(f"results/{folder}/row.csv", "process_s") or seconds
-        if cost is not None and seconds > 0:
-            self._add(folder, cost["group"], _cost_s(cost, self._cell), seconds)
-        return seconds
+        return _cost_s(cost) * self._ratio(cost["group"])
 
     def note(self, folder: str, seconds: float) -> None:
-        """Learns what a run took, and adds it to the ledger."""
-        self.learn(folder, seconds)
-        if took := self._took.get(folder):
-            with open(LEDGER, "a", encoding="utf-8") as file:  # in one write, beside those of other nodes
-                file.write(json.dumps([folder, *took]) + "\n")
-
-    def _add(self, folder: str, group: str, predicted: float, seconds: float) -> None:
-        self._took[folder] = group, predicted, seconds
-        for beginning in _beginnings(group) if group != PAGE else ():
-            self._count[beginning] += 1
-            self._logarithm[beginning] += math.log(seconds / predicted)
+        """Adds what a run took to the ledger: its process, where its row says so, without the worker's start."""
+        cost = self.plan["runs"].get(folder)
+        seconds = _number(f"results/{folder}/row.csv", "process_s") or seconds
+        if cost is None or seconds <= 0:
+            return
+        with open(LEDGER, "a", encoding="utf-8") as file:  # in one write, beside those of other nodes
+            file.write(json.dumps([folder, cost["group"], _cost_s(cost), seconds]) + "\n")
 
     def _ratio(self, group: str) -> float:
         """Geometric mean of what runs took ÷ what was predicted: of all, then the measurement, then the group."""
-        logarithm = 0.0
-        for beginning in _beginnings(group):
-            logarithm = (self._logarithm[beginning] + logarithm) / (self._count[beginning] + 1)
-        return math.exp(logarithm)
-
-    def _cell(self, row: str, column: str) -> float:
-        found = self._cells[row, column] = self._cells.get((row, column)) or _number(row, column)
-        return found
+        ratio = 1.0
+        for beginning in ("", group.partition(" ")[0], group):
+            alike = [took for took in self._took.values() if took[0].startswith(beginning) and took[0] != PAGE]
+            logarithms = [math.log(seconds / predicted) for _, predicted, seconds in alike]
+            ratio = math.exp((sum(logarithms) + math.log(ratio)) / (len(alike) + 1))
+        return ratio
 
 
 class Rest:
-    """What a sweep still has to do, by the predictions of its estimate, which ended runs correct."""
+    """What a sweep has still to do, by the predictions of its estimate, and by how late it is."""
 
-    def __init__(self, sweep: Budget, due: set[str], worker_s: float, finish_s: float) -> None:
-        self._sweep, self._due, self._done_s, self._finish_s = sweep, due, worker_s, finish_s
+    def __init__(self, runs_s: dict[str, float], worker_s: float, finish_s: float) -> None:
+        self._runs_s, self._worker_s, self._finish_s, self._took_s = runs_s, worker_s, finish_s, 0.0
+        self._whole_s = worker_s + sum(runs_s.values())
 
     def estimate_s(self, at_once: int = 1) -> float:
-        """Seconds that all of it takes, with so many runs at a time, before any of them has ended."""
-        return self._done_s + self._runs_s() / at_once + self._finish_s
+        """Seconds that all of it takes, with so many runs at a time, before any has ended."""
+        return self._worker_s + (self._whole_s - self._worker_s) / at_once + self._finish_s
 
     def after(self, folder: str, seconds: float, elapsed_s: float) -> float:
-        """Seconds left once the run in `folder` took so long, at the pace of the `elapsed_s` since the first began."""
-        self._due.discard(folder)
-        self._done_s += self._sweep.learn(folder, seconds)
-        return elapsed_s / self._done_s * self._runs_s() + self._finish_s
-
-    def _runs_s(self) -> float:
-        return sum(map(self._sweep.predicted_s, self._due))
+        """Seconds left once the run in `folder` took so long, `elapsed_s` after the first run began."""
+        self._took_s += max(1e-3, seconds)  # of a clock that was set back, too
+        self._runs_s.pop(folder, None)
+        left_s = sum(self._runs_s.values())
+        # At first the estimate counts, at the end the pace: lateness is weighed by the share that has shown it.
+        late = (self._took_s - self._whole_s + left_s) / self._whole_s
+        return (1 + late) * left_s * elapsed_s / self._took_s + self._finish_s  # runs may go on side by side
 
 
 rest: Rest | None = None  # of the sweep that this process runs: its plan sets it, its logger tells it
@@ -134,19 +115,15 @@ def read() -> Budget | None:
     return None
 
 
-def _beginnings(group: str) -> tuple[str, str, str]:
-    return "", group.partition(" ")[0], group
-
-
-def _cost_s(cost: Mapping[str, Any], number: Callable[[str, str], float]) -> float:
+def _cost_s(cost: Mapping[str, Any]) -> float:
     """Seconds of a run: `s` for its start, warm-up and windows, and its steps, once FLOPs and ceiling are known."""
     if not cost["flops"]:
         return float(cost["s"])
-    flops = sum(number(cost["flops"], column) for column in cost["columns"])
-    ceiling = number(cost["ceiling"], "measured_tflop_s") * 1e12
+    flops = sum(_number(cost["flops"], column) for column in cost["columns"])
+    ceiling = _number(cost["ceiling"], "measured_tflop_s") * 1e12
     if not flops or not ceiling:
         return float(cost["s"] + cost["default_s"])
-    return float(cost["s"] + cost["steps"] * flops / (SHARE * ceiling) + number(cost["flops"], "process_s"))
+    return float(cost["s"] + cost["steps"] * flops / (SHARE * ceiling) + _number(cost["flops"], "process_s"))
 
 
 def _number(row: str, column: str) -> float:

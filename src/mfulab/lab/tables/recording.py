@@ -94,18 +94,12 @@ def record(
         folder.rename(old)
     partial.rename(folder)
     files.remove(old)
-    if unplanned := _unplanned(results / hardware, gathered):
-        says = f"measured runs that no plan asks for, left out: {len(unplanned)}, such as {unplanned[0]}"
+    measured = (row for each in RECORDED.values() for row in (results / hardware / each.step).glob("*/row.csv"))
+    if unplanned := {row.parent for row in measured} - set(gathered.folders.values()):
+        says = f"measured runs that no plan asks for, left out: {len(unplanned)}, such as {min(unplanned)}"
         plan = f"{results / hardware}/plan/EXPERIMENT.json"
         print(f"{says}. An experiment's next command replaces {plan}: copy it under another name before.")
     return folder
-
-
-def _unplanned(folder: Path, gathered: Collected) -> list[str]:
-    """Runs of a machine's folder that have a row of a recorded table, and that none of its plans asks for."""
-    rows = (row for each in RECORDED.values() for row in (folder / each.step).glob("*/row.csv"))
-    places = {row.parent for row in rows} - set(gathered.folders.values())
-    return sorted(str(place.relative_to(folder)) for place in places)
 
 
 def folder_of(results: Path, hardware: str) -> Path:
