@@ -290,9 +290,8 @@ def _headline(shown: list[dict[str, Any]], tables: frames.Tables, text: Texts) -
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
     failed = "" if measured else trust.failed(tables, text.language)
     steps = frames.ok(frames.own(frames.with_traces(tables)), "time_s")
-    is_trace = len(steps) == 1 and steps["hardware"].iloc[0].endswith(frames.READ)
-    figure, trace = shown[0]["finding"] if shown else None, why.of_traces(tables, text)
-    return failed or (trace if is_trace else figure) or figure or trace
+    is_trace = len(steps) == 1 and steps["hardware"].iloc[0].endswith(frames.READ) and not steps["recorded"].iloc[0]
+    return failed or (shown[0]["finding"] if shown and not is_trace else why.of_traces(tables, text))
 
 
 def _unbroken(words: str) -> str:
