@@ -3,8 +3,9 @@
     python validation/plain_loops.py --out loops.json
     python validation/plain_loops.py --device cpu --small          a rehearsal
 
-`ratio` is the measured mean step ÷ the faster plain one: what measuring does to a loop. `flops_ratio` is counted ÷ by hand.
-GPT-2's convention by hand is that of the PaLM paper's appendix B (arXiv:2204.02311): 6 N + 12 L H T a token, N without positions.
+`ratio` is the measured mean step ÷ the faster plain one: what measuring does to a loop. `flops_ratio` is counted ÷ by
+hand. GPT-2 by hand follows the PaLM paper's appendix B (arXiv:2204.02311): 6 N + 12 L H T FLOPs a token, N without
+positions.
 """
 
 import argparse
@@ -20,8 +21,11 @@ from torch import nn
 
 import mfulab
 
-SHOWN = ["mfu_percent", "hfu_percent", "time_s", "median_time_s", "measuring_percent", "counted_steps", "utilization_percent",
-         "sm_active_percent", "tensor_active_percent", "power_w", "clock_mhz", "flops", "peak_tflop_s", "peak_clock_mhz", "reasons"]  # fmt: skip
+SHOWN = (
+    *("mfu_percent", "hfu_percent", "time_s", "median_time_s", "measuring_percent", "counted_steps"),
+    *("utilization_percent", "sm_active_percent", "tensor_active_percent", "power_w", "clock_mhz"),
+    *("flops", "peak_tflop_s", "peak_clock_mhz", "reasons"),
+)
 
 
 def linear(device: str, rows: int, width: int) -> tuple[nn.Module, Callable[[], object], float]:
@@ -111,7 +115,7 @@ def compared(name: str, device: str, *, small: bool) -> dict[str, object]:
         "flops_ratio": float(row["flops"]) / flops if row.get("flops") else None,
         "cause": window.verdict.cause if window.verdict else None,
         "flags": [str(flag) for flag in window.verdict.flags] if window.verdict else [],
-    } | {column: row.get(column) for column in SHOWN}  # fmt: skip
+    } | {column: row.get(column) for column in SHOWN}
 
 
 def _wait(device: str) -> None:

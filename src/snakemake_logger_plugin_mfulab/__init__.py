@@ -12,12 +12,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from statistics import fmean
 from textwrap import shorten
 from typing import Any, TextIO
 
@@ -45,25 +43,12 @@ NOISE = (
 ENDED = re.compile(r"Will exit after|CalledProcessError|At least one job did not complete|Shutting down")
 SIGNALLED = "died with <Signals.SIGINT"
 OBVIOUS = ("Missing output", "Input files updated by another job")  # reasons that go without saying in a dry run
-QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO}
+QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO, LogEvent.PROGRESS}
 RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
 TAIL = 40  # lines of a failed run's log
-UNTOLD = "a rule that was not planned"
 # Rules that measure nothing: they have no number, and a checkpoint adds to them.
-UNCOUNTED = (
-    "all",
-    "figure",
-    "figures",
-    "first_page",
-    "page",
-    "refine",
-    "report",
-    "rows",
-    "seminar",
-    "slides",
-    "tables",
-    UNTOLD,
-)
+UNCOUNTED = {"all", "figure", "figures", "first_page", "page", "refine", "report", "rows", "seminar", "slides"}
+UNCOUNTED |= {"tables"}
 SILENCE_S = 10.0  # after which a line says what runs
 BAR = 20  # letters
 LISTED = 60  # runs of a dry run that are named; of the others their number is said
@@ -129,59 +114,30 @@ class Progress:
 
     def __init__(self) -> None:
         self.finished: Counter[str] = Counter()  # jobs by rule
+        self.remaining: Counter[str] = Counter()
         self.started = 0.0  # of the first job
         self.running: dict[int, Run] = {}
-        self._remaining: Counter[str] = Counter()
-        self._took: dict[str, list[float]] = {}  # seconds of each job, by rule
-
-    @property
-    def total(self) -> int:
-        """Jobs planned, finished ones included."""
-        return self.finished.total() + self._remaining.total()
 
     def place(self, rule: str) -> str:
         """` 7/12 `: runs that were measured, of all that are planned; blank for a rule that measures nothing."""
         done, left = (
-            counts.total() - sum(map(counts.__getitem__, UNCOUNTED)) for counts in (self.finished, self._remaining)
+            counts.total() - sum(map(counts.__getitem__, UNCOUNTED)) for counts in (self.finished, self.remaining)
         )
         width = len(str(done + left))
         return " " * (2 * width + 2) if rule in UNCOUNTED else f"{done:>{width}}/{done + left} "
-
-    def plan(self, jobs: Mapping[str, int]) -> None:
-        """Notes that `jobs` of each rule are to be done."""
-        self._remaining = Counter(jobs)
-
-    def grow(self, total: int) -> None:
-        """Notes that a checkpoint added jobs: there are `total` now, of rules that are not told."""
-        self._remaining[UNTOLD] += max(0, total - self.total)
 
     def start(self, job_id: int, run: Run) -> None:
         """Notes that a job starts, perhaps again."""
         self.started = self.started or run.started
         self.running[job_id] = run
 
-    def finish(self, job_id: int, now: float) -> Run | None:
+    def finish(self, job_id: int) -> Run | None:
         """Notes that a job ended well; None if its start is not known."""
         run = self.running.pop(job_id, None)
-        self.finished[run.rule if run else UNTOLD] += 1
         if run:
-            rule = run.rule if self._remaining[run.rule] > 0 else UNTOLD
-            self._remaining[rule] -= self._remaining[rule] > 0
-            self._took.setdefault(run.rule, []).append(now - run.started)
+            self.finished[run.rule] += 1
+            self.remaining[run.rule] -= self.remaining[run.rule] > 0
         return run
-
-    def fail(self, job_id: int) -> Run | None:
-        """Notes that a job failed; Snakemake may start it again."""
-        return self.running.pop(job_id, None)
-
-    def left_s(self, now: float) -> float | None:
-        """Seconds left if every rule goes on as it went and as many jobs run at a time; None before the first end."""
-        took = list(chain(*self._took.values()))
-        if not sum(took):
-            return None
-        # A rule of which no job has ended is taken to cost what the mean job did.
-        work_left = sum(count * fmean(self._took.get(rule, took)) for rule, count in self._remaining.items())
-        return (now - self.started) * work_left / sum(took)
 
 
 class LogHandler(LogHandlerBase):
@@ -277,7 +233,7 @@ class LogHandler(LogHandlerBase):
             case LogEvent.RUN_INFO:
                 self.budget = budget.read()
                 jobs = {rule: count for rule, count in values["stats"].items() if rule != "total"}
-                self.progress.plan(jobs)
+                self.progress.remaining = Counter(jobs)
                 runs = {rule: count for rule, count in jobs.items() if rule not in UNCOUNTED}
                 counts = ", ".join(f"{count} {rule}" for rule, count in runs.items())
                 return f"{sum(runs.values())} runs: {counts}" if runs else ""
@@ -289,9 +245,6 @@ class LogHandler(LogHandlerBase):
                 return ""
             case LogEvent.JOB_FINISHED:
                 return self._finished(values["job_id"], record.created)
-            case LogEvent.PROGRESS:
-                self.progress.grow(values["total"])
-                return ""
             case LogEvent.JOB_ERROR:
                 return self._job_error(values)
             case LogEvent.GROUP_ERROR:
@@ -301,7 +254,7 @@ class LogHandler(LogHandlerBase):
         return "" if event in QUIET_EVENTS else self._message(record)
 
     def _finished(self, job_id: int, now: float) -> str:
-        run = self.progress.finish(job_id, now)
+        run = self.progress.finish(job_id)
         if run is None:  # its start was not told: --quiet
             return ""
         status, message = row_remark(run.output)
@@ -315,7 +268,9 @@ class LogHandler(LogHandlerBase):
         words = [f"{place(run.rule)}{run.rule}  {run.name}".rstrip(), duration(now - run.started)]
         if self.budget is not None:
             words += [_bar(now - self.budget.plan["begun"], 60 * self.budget.plan["budget_min"])]
-        elif left := self.progress.left_s(now):
+        elif budget.rest is not None and run.rule not in UNCOUNTED:
+            folder = run.output[0].removeprefix("results/").removesuffix("/row.csv")
+            left = budget.rest.after(folder, now - run.started, now - began)
             words += [f"{_bar(now - began, now - began + left)}, about {duration(left)} left"]
         line = " · ".join(words)
         lines = self._left_out() if run.rule in UNCOUNTED else []
@@ -326,7 +281,7 @@ class LogHandler(LogHandlerBase):
         return "\n".join([*lines, said])
 
     def _job_error(self, job: dict[str, Any]) -> str:
-        run = self.progress.fail(job["jobid"])
+        run = self.progress.running.pop(job["jobid"], None)  # Snakemake may start it again
         lines = [f"Failed: {job['rule_name']}  {run.name if run else ', '.join(job['output'])}"]
         lines += [f"    {job['rule_msg']}"] if job.get("rule_msg") else []
         lines += [f"    {key}: {value}" for key, value in (job.get("aux") or {}).items()]

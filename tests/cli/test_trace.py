@@ -1,6 +1,8 @@
 """`mfulab trace` from the outside: text, JSON, a page, ranks, and files that are none."""
 
+import html
 import json
+import re
 
 import pytest
 from rich.cells import cell_len
@@ -113,6 +115,12 @@ def test_a_page_of_these_traces_alone(tmp_path, capsys):
     assert "read from a trace" in page
     assert "neither a profiled step" not in page
     assert "<svg" in page
+    shown = page[page.index("<h1>") : page.index('<section id="rows">')].replace("\N{NO-BREAK SPACE}", " ")
+    assert re.match(r"<h1>step: a step takes 1\.00 ms; .*the GPU is idle for \d+ % of the step", shown)
+    assert Texts("en", "advice")("stalled") in html.unescape(shown)
+    assert "No step kept the device 90 % busy" in shown
+    assert "No run" not in shown
+    assert "--config" not in shown, "no experiment of another model"
     capsys.readouterr()
     assert main(["trace", str(path), "--html", str(path / "page.html")]) == 2
     assert "cannot be written" in capsys.readouterr().err

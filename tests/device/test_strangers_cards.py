@@ -16,6 +16,7 @@ from mfulab.device.samplers import selection
 from mfulab.device.vendors import NoDeviceError, RefusedError, amd, cuda_driver, nvidia, nvml, torch_build
 from mfulab.device.vendors.torch_build import Build
 from mfulab.lab.planning.workflow import Workflow
+from mfulab.lab.runtime import budget
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 WHEEL, CPU, CONDA = (
@@ -256,10 +257,12 @@ def test_unlike_gpus_whose_order_nobody_tells_are_one_message(machine, monkeypat
 
 
 @pytest.mark.parametrize(("hardware", "says"), [("amd-epyc-4c", True), ("nvidia-t4", False)])
-def test_the_terminal_says_first_that_a_gpu_is_left(hardware, says, machine, capsys):
+def test_the_terminal_says_first_that_a_gpu_is_left(hardware, says, machine, monkeypatch, capsys):
     machine(CPU, Gpu())
     run = SimpleNamespace(folder=f"{hardware}/environment")
-    sweep = SimpleNamespace(estimate_s=lambda runs, gpus: 60.0, budget_min=3.5)
+    monkeypatch.setattr(budget, "rest", None)
+    rest = SimpleNamespace(estimate_s=lambda gpus: 60.0)
+    sweep = SimpleNamespace(rest=lambda runs, has_page: rest, budget_min=3.5)
     here = SimpleNamespace(_runs={run.folder: run}, plans=[SimpleNamespace(hardware=hardware)], _sweep=sweep, gpu=0)
     job = SimpleNamespace(rule=SimpleNamespace(name="environment"), wildcards_dict={"hardware": hardware})
     Workflow.say_estimate(here, [job])

@@ -62,7 +62,10 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
         wanted = [run for run in plan.runs if run.folder not in done]
         wanted = [run for run in wanted if run.step == step or not (RESULTS / run.folder / "row.csv").exists()]
         if len(wanted) > 1 and client.SOCKET not in os.environ:
-            _start_worker(wanted)
+            from mfulab.lab.planning.workflow import imported
+
+            lifetime.start(work=" ".join(["rows", *imported([run.text for run in wanted])]))  # ends with this process
+            atexit.register(lifetime.stop)
         for number, run in enumerate(wanted, start=1):
             done.add(run.folder)
             _measure(run, f"{number}/{len(wanted)} " if len(wanted) > 1 else "", say)
@@ -75,14 +78,6 @@ def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: b
     if (multirun or len(rows) > 1) and rows and not as_json:
         console = Terminal()
         console.print(table_of(step, rows, console.width))
-
-
-def _start_worker(wanted: Sequence[Run]) -> None:
-    """Starts a worker that has imported what these runs need, and that ends with this process."""
-    from mfulab.lab.planning.workflow import imported
-
-    lifetime.start(work=" ".join(["rows", *imported([run.text for run in wanted])]))
-    atexit.register(lifetime.stop)
 
 
 def help_of(step: str) -> str:

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from support.planted import PLANTED
 from support.workflow_copy import ROOT
 
+from mfulab.cli import standalone
 from mfulab.core.errors import ConfigurationError
 from mfulab.lab.planning import composition
 from mfulab.lab.planning.checks import MOST
 from mfulab.lab.planning.composition import compose_experiments
+from mfulab.lab.planning.keys import choices
 from mfulab.lab.planning.load import from_snakemake, load, place
 from mfulab.lab.planning.runs import plan
 
@@ -51,9 +53,9 @@ def told(config, folder=CONFIG):
         ({"batch_size": "*"}, ["batch_size=*", "integer"]),
         ({"batch_size": "%3"}, ["batch_size=%3", "integer"]),
         ({"batch_size": True}, ["batch_size=", "true or false"]),
-        ({"model": 3}, ["model=3", "resnet18"]),
+        ({"model": 3}, ["model=3", "mfulab run profile_step --help"]),
         ({"model": ["resnet18", "gpt2"]}, ["model=[resnet18,gpt2]", "resnet18"]),
-        ({"model": None}, ["model=null", "resnet18"]),
+        ({"model": None}, ["model=null: unknown. All ", "mfulab run profile_step --help"]),
         ({"hardware": "../../x"}, ["hardware=../../x", "Slug"]),
         ({"hardware": "tables"}, ["hardware=tables", "no machine's"]),
         ({"hardware": "published"}, ["hardware=published", "no machine's"]),
@@ -86,6 +88,35 @@ def told(config, folder=CONFIG):
 def test_each_kind_of_mistake_has_its_sentence(config, words):
     message = told(config)
     assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"model": "resnet5"}, "model=resnet5: unknown. Did you mean resnet50 or resnet18? All {model}: mfulab run"),
+        ({"model": "GPT2"}, "model=GPT2: unknown. Did you mean gpt2 or gpt2_xl? All {model}: mfulab run profile_step "),
+        ({"model": "vit"}, "model=vit: unknown. Did you mean vit_b_16? All {model}: mfulab run profile_step --help."),
+        ({"model": "qqqq"}, "model=qqqq: unknown. All {model}: mfulab run profile_step --help."),
+        ({"kernel": "triton_plan"}, "kernel=triton_plan: unknown. Did you mean triton_plain"),
+        ({"kernel": "qqqq"}, "kernel=qqqq: unknown. All {kernel}: mfulab run bench_matmul --help."),
+        ({"experiment": "qqqq"}, "experiment=qqqq: unknown. All {experiment}: {folder}/experiment/."),
+        ({"precision": "qqqq"}, "precision=qqqq: unknown. Choices: amp_bf16, "),
+        ({"qqqq": 3}, "key=qqqq: unknown. All "),
+        ({"qqqq.x": 3}, "key=qqqq.x: unknown. All "),
+        ({"timing.qqqq": 3}, "key=timing.qqqq: unknown. Choices: timing.patience_s, "),
+    ],
+)
+def test_of_many_choices_the_nearest_are_named_and_where_all_are_listed(config, says):
+    counts = {group: len(choices(CONFIG, group)) for group in ("model", "kernel", "experiment")}
+    message = told(config)
+    assert message.startswith(says.format(folder=CONFIG, **counts))
+    assert len(message) < 300
+
+
+def test_the_command_that_a_message_names_lists_each_choice():
+    for step, groups in {"profile_step": ("model", "workload", "execution"), "bench_matmul": ("kernel",)}.items():
+        listed = set(re.findall(r"[^\s=|]+", standalone.help_of(step)))
+        assert [name for group in groups for name in choices(CONFIG, group) if name not in listed] == []
 
 
 @pytest.mark.parametrize(

@@ -376,7 +376,7 @@ def test_shapes():
         ("batch_size=interval(1,2)", ["interval", "choice"]),
         ("steps=[profile]", ["steps=profile", "profile_step"]),
         ("batch_size", ["batch_size", "key=value"]),
-        ("model=", ["model=", "Choices: attention_flex"]),
+        ("model=", ["model=: unknown. All ", ": mfulab run profile_step --help."]),
         ("model=resnet18 batch_size=1", ["model=resnet18 batch_size=1", "key=value"]),
         ("timing.windows=[5", ["timing.windows=[5", "key=[a,b]"]),
         ("model=glob(nothing*)", ["model=glob(nothing*)", "matches nothing"]),

@@ -28,7 +28,7 @@ def gpu() -> Plan:
 def test_its_estimate_is_at_most_four_minutes(gpu):
     sweep = costs.Sweep([gpu], 0.0)
     assert sweep.budget_min == 4
-    assert sweep.estimate_s([run.folder for run in gpu.runs]) <= 240
+    assert sweep.rest(run.folder for run in gpu.runs).estimate_s() <= 240
     assert any("model=simple_cnn" in folder for folder in sweep.headline)
 
 

@@ -3,7 +3,9 @@
 import pytest
 from support import report_rows
 
+from mfulab.core.language import Texts
 from mfulab.lab.report import figures, frames
+from mfulab.lab.report.page import why
 from mfulab.lab.tables import build
 from mfulab.lab.tables.records import Collected
 
@@ -26,6 +28,33 @@ def test_traces_are_drawn_as_read(tables, name, language):
     assert "prefill" in drawn.finding or "tiny_bert" in drawn.finding
     read = {"en": "read from a trace", "ko": "트레이스에서 읽음"}[language]
     assert f"NVIDIA H100 80GB HBM3 · {read}" in drawn.figure.texts[1].get_text()
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("cause", ["stalled", "launch_bound", "not_explained", "busy_not_useful", "no_mfu"])
+def test_a_trace_is_advised_by_its_verdict_alone(tables, cause, language):
+    """It is recorded already, and its program is no model of the config: neither trace nor experiment is asked for."""
+    traces = tables["traces"].assign(verdict=cause)
+    section = why.section({**tables, "traces": traces}, None, set(), language)
+    assert len(section["cases"]) == len(traces)
+    for case in section["cases"]:
+        assert case["advice"]
+        assert "profile.trace" not in case["advice"]
+        assert "flops_per_step" not in case["advice"]
+        assert case["experiment"] == ""
+    assert section["answers"] == []
+
+
+@pytest.mark.parametrize(("language", "step", "run"), [("en", " step", " run"), ("ko", "스텝", "실행")])
+def test_sentences_on_traces_speak_of_steps(tables, language, step, run):
+    text, rows = Texts(language, "mfu_versus_utilization"), figures.modules()["mfu_versus_utilization"].rows(tables)
+    row = rows.loc[rows["mfu_percent"].idxmin()]
+    for each in (rows, rows.assign(utilization_percent=50.0), rows.assign(mfu_percent=150.0)):
+        said = figures.modules()["mfu_versus_utilization"].finding(each, text)
+        assert step in said
+        assert run not in said
+    because = figures.modules()["mfu_versus_utilization"].because(row, rows, text)
+    assert because == "" or step in because
 
 
 def test_the_parts_of_a_bar_sum_to_its_step(tables):

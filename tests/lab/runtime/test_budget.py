@@ -1,6 +1,7 @@
 """A sweep's time: what runs are predicted to cost, what is left out, and what a client does about it."""
 
 import csv
+import itertools
 import json
 import time
 from pathlib import Path
@@ -92,6 +93,44 @@ def test_a_correction_lies_between_the_prediction_and_what_was_seen(seen):
     ratios = [1.0, *(ratio for _, ratio in seen)]
     found = sweep([(group, 2.0, 2.0 * ratio) for group, ratio in seen]).predicted_s(RUN) / 2.0
     assert min(ratios) * 0.999 <= found <= max(ratios) * 1.001
+
+
+def test_what_is_left_begins_with_the_estimate(tmp_path, monkeypatch):
+    found = quickstart()
+    monkeypatch.chdir(tmp_path)
+    folders = [run.folder for run in found.runs]
+    rest, first = costs.Sweep([found], 0).rest(folders), next(each for each in folders if "/environment/" in each)
+    estimate_s, begin_s = rest.estimate_s(), costs.worker_s([found]) + costs.START_S["cpu"]["environment"]
+    # It waited for the imports: what it took says that all goes as predicted.
+    assert rest.after(first, begin_s, begin_s) == pytest.approx(estimate_s - begin_s)
+    alone_s = costs.Sweep([found], 0).rest(folders, has_page=False).estimate_s()
+    assert alone_s == pytest.approx(estimate_s - costs.finish_s([found]))
+
+
+TIMES = st.lists(st.floats(0.1, 20), min_size=2, max_size=12)
+
+
+@given(TIMES, st.floats(0.2, 5), st.floats(0.1, 9))
+def test_what_is_left_goes_from_the_estimate_to_what_runs_took(times, slowdown, worker_s):
+    """All runs are as late: at first the estimate holds, at the end the pace, and in between what lies between them."""
+    rest = budget.Rest(dict(zip(map(str, range(len(times))), times, strict=True)), worker_s, 0.0)
+    whole_s, elapsed_s = rest.estimate_s(), worker_s * slowdown
+    for done, seconds in enumerate(times, start=1):
+        began = worker_s * slowdown if done == 1 else 0.0  # the first one waits for the imports
+        elapsed_s += seconds * slowdown
+        left_s, predicted_s = rest.after(str(done - 1), began + seconds * slowdown, elapsed_s), sum(times[done:])
+        share = 1 - predicted_s / whole_s
+        assert left_s == pytest.approx(predicted_s * (1 + share * (slowdown - 1)))
+    assert left_s == 0
+
+
+@given(TIMES, st.integers(2, 8))
+def test_runs_side_by_side_shorten_what_is_left(times, at_once):
+    names = [str(number) for number in range(len(times))]
+    one, several = (budget.Rest(dict(zip(names, times, strict=True)), 1.0, 0.0) for _ in range(2))
+    for name, elapsed_s in zip(names, itertools.accumulate(times), strict=True):
+        alone_s = one.after(name, times[int(name)], elapsed_s)
+        assert several.after(name, times[int(name)], elapsed_s / at_once) == pytest.approx(alone_s / at_once)
 
 
 def test_a_broken_plan_or_ledger_is_none(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from support.processes import HANGS_S
 
 import snakemake_logger_plugin_mfulab as plugin
 from mfulab.core.language.quantities import duration
-from mfulab.lab.runtime import lifetime
+from mfulab.lab.runtime import budget, lifetime
 from snakemake_logger_plugin_mfulab import TAIL, Progress, Run, row_remark, tail
 
 SNAKEFILE = """
@@ -63,15 +64,14 @@ def test_a_sweep_tells_each_run_in_one_line_and_nothing_of_snakemake(toy: Path) 
     lines = done.stderr.splitlines()
     assert lines[0] == "5 runs: 5 measure"
     assert len(lines) == 1 + 3 + 1 + 1 + 1, lines  # runs, a remark, what was left out, the end
-    first = next(line for line in lines if "left" in line and "large" not in line)
-    assert re.search(r"^[1-5]/5 measure  (a|b) · [\d.]+ s · [█░]{20} [\d.]+ s of [\d.]+ s, about [\d.]+ s left$", first)
+    first = next(line for line in lines if re.search("measure  [ab]", line))
+    assert re.search(r"^[1-5]/5 measure  (a|b) · [\d.]+ s$", first)
     assert lines[lines.index(next(line for line in lines if "measure  large" in line)) + 1] == (
         "    out_of_memory: needs 90 GB"
     )
     left_out = next(line for line in lines if "not measured" in line)
     assert "2 not measured: measure late" in left_out or "2 not measured: measure later" in left_out
     assert left_out.endswith("budget_min=1. To measure it: snakemake")
-    assert "left" not in lines[-1]  # nothing is
 
 
 @pytest.mark.slow
@@ -170,45 +170,36 @@ def test_snakemake_finds_the_plugin_by_its_name() -> None:
     assert LoggerPluginRegistry().is_installed("mfulab")
 
 
-def test_time_left_knows_that_rules_cost_differently() -> None:
-    progress = Progress()
-    progress.plan({"slow": 3, "fast": 10})
-    assert progress.left_s(0.0) is None
-    progress.start(1, Run("slow", "a", started=100.0))
-    progress.finish(1, now=110.0)
-    progress.start(2, Run("fast", "b", started=110.0))
-    progress.finish(2, now=111.0)
-    assert progress.left_s(111.0) == pytest.approx(2 * 10 + 9 * 1)
-    assert progress.total == 13
-
-
-def test_jobs_side_by_side_halve_the_time_left() -> None:
-    progress = Progress()
-    progress.plan({"measure": 4})
-    for job in (1, 2):
-        progress.start(job, Run("measure", str(job), started=0.0))
-    for job in (1, 2):
-        progress.finish(job, now=10.0)
-    assert progress.left_s(10.0) == pytest.approx(10.0)
+def test_a_line_tells_what_is_left_by_the_predictions_of_the_estimate(monkeypatch) -> None:
+    """The first job waits for the worker's imports, which say nothing of the others."""
+    monkeypatch.setattr(budget, "rest", budget.Rest({f"cpu/profile_step/{name}": 60.0 for name in "abc"}, 6.0, 20.0))
+    handler = plugin.LogHandler.__new__(plugin.LogHandler)
+    handler.progress, handler.is_coloured, handler.budget, handler.figures = Progress(), False, None, []
+    handler.skipped = []
+    handler.progress.remaining = Counter({"profile_step": 3, "page": 1})
+    handler.progress.start(1, Run("profile_step", "a", 100.0, ("results/cpu/profile_step/a/row.csv",)))
+    assert handler._finished(1, 166.0).endswith("1 min 06 s of 3 min 26 s, about 2 min 20 s left")
+    handler.progress.start(2, Run("page", "", 166.0, ("reports/report.html",)))
+    assert "left" not in handler._finished(2, 176.0)
 
 
 def test_a_job_that_no_plan_announced_counts_once() -> None:
     progress = Progress()
     progress.start(1, Run("measure", "a", started=0.0))
-    progress.finish(1, now=1.0)
-    assert (progress.finished.total(), progress.total) == (1, 1)
+    progress.finish(1)
+    assert progress.finished.total() == 1
     assert progress.place("measure") == "1/1 "
 
 
 def test_figures_that_a_checkpoint_adds_are_no_runs() -> None:
     progress = Progress()
-    progress.plan({"measure": 2, "tables": 1, "page": 1})
-    progress.start(1, Run("measure", "a", 0.0))
-    progress.finish(1, 1.0)
-    progress.grow(30)
+    progress.remaining = Counter({"measure": 2, "tables": 1, "page": 1})
+    for job, rule in enumerate(("measure", "figure", "figure")):
+        progress.start(job, Run(rule, "a", 0.0))
+        progress.finish(job)
     assert progress.place("measure") == "1/2 "
     assert progress.place("figure") == "    "
-    assert progress.finish(99, 3.0) is None
+    assert progress.finish(99) is None
 
 
 def test_runs_that_were_left_out_for_other_reasons_are_told_apart() -> None:

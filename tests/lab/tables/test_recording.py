@@ -72,6 +72,26 @@ def test_it_holds_one_machine_and_no_traces_or_logs(results, recording):
     assert check(recording) == []
 
 
+def test_an_experiment_s_commands_are_all_named_and_runs_that_none_asks_for_are_counted(results, capsys):
+    recordings.record(results, report_rows.GPU)
+    assert "no plan" not in capsys.readouterr().out
+    plan = results / report_rows.GPU / "plan/invented.json"
+    other = json.loads(plan.read_text()) | {"overrides": ["precision=fp32", "timing.windows=9"]}
+    step = "bench_matmul"
+    left_out = next(run for run in reversed(other["runs"]) if run["step"] == step and "replicate" not in run["run"])
+    plan.write_text(json.dumps(other | {"runs": [run for run in other["runs"] if run is not left_out]}))
+    folder = recordings.record(results, report_rows.GPU, replace=True)
+    says = f"no plan asks for, left out: 1, such as {plan.parents[1] / step / left_out['run']}."
+    assert says in capsys.readouterr().out
+    assert left_out["run"] not in {row["run"] for row in lines(folder / "matmul.csv")}
+    (plan.parent / "invented-more.json").write_text(json.dumps(other | {"overrides": ["timing.windows=9", "size=64"]}))
+    folder = recordings.record(results, report_rows.GPU, replace=True)
+    assert "no plan" not in capsys.readouterr().out
+    assert left_out["run"] in {row["run"] for row in lines(folder / "matmul.csv")}
+    asked = json.loads((folder / "recording.json").read_text())["experiments"]
+    assert asked == {"invented": ["timing.windows=9", "size=64", "precision=fp32"]}
+
+
 def test_each_row_keeps_its_resolved_config(results, recording):
     kept = [json.loads(line) for line in (recording / "configs.jsonl").read_text().splitlines()]
     one = next(line for line in kept if line["table"] == "profile")

@@ -91,10 +91,11 @@ class Sweep:
         times = {"begun": self._began, "budget_min": self.budget_min, "finish_s": finish_s(self._plans)}
         return {**times, "command": self.command("budget_min=null"), "due": due, "runs": runs}
 
-    def estimate_s(self, folders: Sequence[str], at_once: int = 1) -> float:
-        """Seconds that the runs in these folders and the page will take, so many at a time."""
-        sweep = budget.Budget(self._plan(len(folders)), {})
-        return worker_s(self._plans) + sum(map(sweep.predicted_s, folders)) / at_once + sweep.plan["finish_s"]
+    def rest(self, folders: Iterable[str], has_page: bool = True) -> budget.Rest:
+        """What is to do: the runs in these folders and, where it is asked for, the page."""
+        sweep = budget.Budget(self._plan(0), {})
+        runs_s = {folder: sweep.predicted_s(folder) for folder in folders}
+        return budget.Rest(runs_s, worker_s(self._plans), sweep.plan["finish_s"] * has_page)
 
     def held_s(self, devices: Mapping[str, int]) -> float:
         """Seconds of a device that the runs in these folders take, each on so many, where each imports by itself."""

@@ -72,24 +72,19 @@ def write_run(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_
     """Writes one run's config where it changed, after its finished results were moved aside or came back."""
     folder, before = results / run.folder, state(run, results, newest, budget_min)
     remove(folder / STANDS_IN)
-    if before is State.KEPT and (folder / "row.csv").exists():
-        _remember(folder / "row.csv", run, results, newest)
+    row = folder / "row.csv"
+    if before is State.KEPT and row.exists() and row.stat().st_mtime < newest(run) and is_complete(row):
+        write_text(_resting_place(results, run, text := read_text(row)) / "row.csv", text)  # its code has changed
     if before is State.CUT:
-        remove(folder / "row.csv")  # left by a crash; a row that says something always ends in a line
+        remove(row)  # left by a crash; a row that says something always ends in a line
     if before in (State.KEPT, State.CUT):
         return
-    if is_complete(folder / "row.csv"):
+    if is_complete(row):
         _move(folder, _resting_place(results, run, _read(folder / "config.json") or ""))
     if before is State.RESTED:
         _move(_resting_place(results, run, run.text), folder)
     else:
         write_text(folder / "config.json", run.text)
-
-
-def _remember(row: Path, run: Run, results: Path, newest: Newest) -> None:
-    """Copies a row to results/superseded/ that is measured anew because its code has changed."""
-    if row.stat().st_mtime < newest(run) and is_complete(row):
-        write_text(_resting_place(results, run, text := read_text(row)) / "row.csv", text)
 
 
 def _resting_place(results: Path, run: Run, text: str) -> Path:

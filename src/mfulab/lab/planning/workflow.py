@@ -27,7 +27,7 @@ from mfulab.lab.planning.load import RESULTS, from_snakemake, load
 from mfulab.lab.planning.naming import NO_RUNS
 from mfulab.lab.planning.runs import Plan, Run
 from mfulab.lab.planning.sources import PACKAGE, Sources, changed_at, closure, digests, run_sources, write_digests
-from mfulab.lab.runtime import client, devices, lifetime
+from mfulab.lab.runtime import budget, client, devices, lifetime
 
 PAGE = Path("reports/report.html")
 PROCESSES, NODES = (re.compile(rf'"{name}": (\d+)') for name in ("processes", "nodes"))  # in a run's config
@@ -106,12 +106,13 @@ class Workflow:
 
     def say_estimate(self, jobs: Iterable[Any], gpus: int = 1) -> None:
         """Says how long Snakemake's `jobs` will take, those of GPUs on `gpus` at once; nothing where none measures."""
-        runs = [run for job in jobs if (run := _folder(job.rule.name, job.wildcards_dict)) in self._runs]
-        if not runs:
+        due = {_folder(job.rule.name, job.wildcards_dict) for job in jobs}
+        if not (runs := due & self._runs.keys()):
             return
         if not all(is_gpu(kind_of(plan.hardware)) for plan in self.plans) and (why := identity.unused()):
             print(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
-        seconds, most = self._sweep.estimate_s(runs, max(1, gpus * self.gpu)), 60 * self._sweep.budget_min
+        budget.rest = self._sweep.rest(runs, "page" in due)
+        seconds, most = budget.rest.estimate_s(max(1, gpus * self.gpu)), 60 * self._sweep.budget_min
         goes_on = "ends it after" if seconds > most else "goes on measuring the least precise runs until"
         words = f"; budget_min={most / 60:g} {goes_on} {duration(most)}" if math.isfinite(most) else ""
         print(f"about {duration(seconds)}{words}", file=sys.stderr)
@@ -130,7 +131,8 @@ class Workflow:
         for option, name in {"gpus": "gpu", "cpus-per-task": "cpus_per_task", "mem": "mem_mb"}.items():
             asked[option] = max(resources.get(name) or 0 for resources in longest)
         if not asked["mem"]:
-            return f"about {duration(self._sweep.estimate_s(list(devices)))} on this machine"
+            has_page = any(job.rule.name == "page" for job in dag.needrun_jobs(exclude_finished=False))
+            return f"about {duration(self._sweep.rest(devices, has_page).estimate_s())} on this machine"
         words = " ".join(f"--{option}={value}" for option, value in asked.items() if value)
         hours = f"{self._sweep.held_s(devices) / 3600:.2g} {'GPU-hours' if self.gpu else 'hours of a CPU'}"
         return f"about {hours} in {len(batches):,} jobs; runs in the longest: {len(longest)}, by sbatch {words}"

@@ -69,11 +69,12 @@ def record(
     if dirty and not allow_dirty:
         says = f"{len(dirty)} rows were measured by changed code ({dirty[0]}, …)"
         raise ConfigurationError(f"{says}: measure again from a clean tree, or give --allow-dirty.")
-    planned, against = dict[str, Sequence[str]](), [*unfit(gathered.records)]
+    planned, against = dict[str, list[str]](), [*unfit(gathered.records)]
     for path in _plans(results, hardware):
         with suppress(UnreadableError):  # the tables have named it
             plan = manifest.read(path)
-            planned[plan.experiment] = plan.overrides  # the latest
+            asked = planned.setdefault(plan.experiment, [])  # by all commands whose plans were kept
+            asked += [override for override in plan.overrides if override not in asked]
     steps = {path.stem: yaml.safe_load(read_text(path))["steps"] for path in results.parent.glob(EXPERIMENTS)}
     measures = {name for name, names in steps.items() if any(MEASUREMENTS[step].table in RECORDED for step in names)}
     if absent := sorted(measures - set(planned) - NOT_WANTED):
@@ -93,6 +94,11 @@ def record(
         folder.rename(old)
     partial.rename(folder)
     files.remove(old)
+    measured = (row for each in RECORDED.values() for row in (results / hardware / each.step).glob("*/row.csv"))
+    if unplanned := {row.parent for row in measured} - set(gathered.folders.values()):
+        says = f"measured runs that no plan asks for, left out: {len(unplanned)}, such as {min(unplanned)}"
+        plan = f"{results / hardware}/plan/EXPERIMENT.json"
+        print(f"{says}. An experiment's next command replaces {plan}: copy it under another name before.")
     return folder
 
 

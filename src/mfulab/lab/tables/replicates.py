@@ -27,16 +27,8 @@ from mfulab.timing.statistics import (
     usual_variance,
 )
 
-ADDED: tuple[str, ...] = (
-    "process_s",
-    "measured_s",
-    "windows",
-    "steps",
-    "window_s",
-    "repetitions",
-    "unheld_repetitions",
-)
-ADDED += ("disturbed_windows", "repeated_windows", "probe_s")
+ADDED: tuple[str, ...] = ("process_s", "measured_s", "windows", "steps", "window_s", "repetitions")
+ADDED += ("unheld_repetitions", "disturbed_windows", "repeated_windows", "probe_s")
 FIRST = ("started_at", "first_call_s", "first_calls", "first_calls_mean_s", "compile_s", "loss")  # of the first ok one
 # By machine and threads: a matmul on two threads is no measure of one on four.
 Bests = Mapping[tuple[str, int], Best]

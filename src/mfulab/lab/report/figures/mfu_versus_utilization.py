@@ -37,15 +37,20 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     low, high = (f"< {LEAST:g}" if mfu < LEAST else percent(mfu) for mfu in (worst["mfu_percent"], best["mfu_percent"]))
     values = {"low": low, "low_run": worst["model"], "high": high, "high_run": best["model"]}
     if here["utilization_percent"].max() < BUSY:
-        return text("finding_none", busiest=rows["utilization_percent"].max(), **values)
+        busiest = rows["utilization_percent"].max()
+        return text("finding_none", busiest=busiest, what=_what(rows, 1, text), **values)
     if worst["mfu_percent"] < USELESS <= best["mfu_percent"]:
         least = here.loc[_useful(here)["mfu_percent"].idxmin()]
         key = "useless" if least["model"] in (worst["model"], best["model"]) else "useless_and_low"
         values |= {"low_busy": worst["utilization_percent"], "high_busy": best["utilization_percent"], "least": least}
     else:
         key = "finding_one" if len(here) == 1 else "finding_same" if low == high else "finding"
-    words = [text("doubtful", count=above)] if above else []
-    return " ".join([text(key, count=len(here), total=len(rows), **values), *words])
+    words = [text("doubtful", count=above, what=_what(rows, above, text))] if above else []
+    return " ".join([text(key, count=len(here), total=len(rows), what=_what(rows, len(rows), text), **values), *words])
+
+
+def _what(rows: pd.DataFrame, total: int, text: Texts) -> str:
+    return text("steps" if rows["hardware"].str.endswith(READ).all() else "runs", total=total)
 
 
 def lowest(rows: pd.DataFrame) -> pd.Series:
@@ -79,8 +84,8 @@ def because(row: pd.Series, rows: pd.DataFrame, text: Texts) -> str:
     reason = clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
     run = text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
     trusted = text("trusted") if 0 < trust.doubtful(rows).sum() < len(rows) else ""
-    key = "because_useful" if row["mfu_percent"] >= USELESS else "because"
-    return text(key, run=run, because=reason, trusted=trusted)
+    key, total = ("because_useful", 2) if row["mfu_percent"] >= USELESS else ("because", 1)
+    return text(key, run=run, because=reason, trusted=trusted, what=_what(rows, total, text))
 
 
 def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:

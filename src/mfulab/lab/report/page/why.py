@@ -29,6 +29,8 @@ WORDS = (
 PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:9], WORDS[9:]
 TOLD = ("mode", "precision")  # columns of the table of batch sizes, beside the model
 CAUSE = VERDICT[0]
+# What to try, in section `why`, for a step that was read from a trace: there it is no advice to record one.
+OF_TRACES = {"no_mfu": "give_peak_or_model", "busy_not_useful": "see_operators", "not_explained": "see_operators"}
 OUT_OF_MEMORY = "out_of_memory"
 KNEE = 0.9  # of the most samples per second measured: a larger batch gains less than it costs in memory
 CARDS_GB = (16, 24, 40, 80)  # of common cards: T4 and V100, 4090 and L4, A100, H100
@@ -127,7 +129,8 @@ def section(tables: frames.Tables, lowest: pd.Series | None, figures: set[str], 
     cases = [_case(row, figures, text) for row in shown.to_dict("records")]
     verdicts_here = pd.Series([case["verdict"] for case in cases]).value_counts()
     says = text("says", verdict=verdicts_here.index[0], count=int(verdicts_here.iloc[0]), total=len(cases))
-    answers = _answers(rows, input_figure.rows(tables), text)
+    all_read = rows["hardware"].str.endswith(frames.READ).all()  # traces leave these questions open
+    answers = [] if all_read else _answers(rows, input_figure.rows(tables), text)
     return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
 
 
@@ -186,6 +189,9 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
     step = significant(1e3 * row["time_s"])
     values = {"ms": significant(lost.ms), "step": step, "points": percent(lost.points)} if lost else {}
     remedy = remedies.REMEDIES.get(cause)
+    advice = text.within("advice")(cause) if remedy else ""
+    if row["hardware"].endswith(frames.READ):  # of another program: no experiment shows what helps it
+        advice, remedy = text(OF_TRACES[cause]) if cause in OF_TRACES else advice, None
     named = [f"{parts(part)} {percent(cost.points)} %" for part, cost in budget.items() if cost.points >= NAMED]
     drawn = []
     for part, cost in budget.items():
@@ -201,7 +207,7 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
         "parts": drawn,
         "phases": _phases(row, text),
         "allocator": " ".join(_allocator(row, text)),
-        "advice": verdicts.misaligned(row, text.language) or (text.within("advice")(cause) if remedy else ""),
+        "advice": verdicts.misaligned(row, text.language) or advice,
         "experiment": f"{MEASURE} --config {_of_run(remedy.config, row)}" if remedy else "",
         "figure": remedy.figure if remedy and remedy.figure in figures else "",
     }
