@@ -156,7 +156,7 @@ def test_a_cpu_of_which_nothing_is_known_is_compared_with_an_earlier_check(quick
 
 
 def test_a_recording_of_a_cpu_counts_for_equal_instructions_alone(monkeypatch):
-    folder = ROOT / "results/reference/intel-xeon-2c"
+    folder = ROOT / "results/reference/amd-epyc-2c"
     with (folder / "environment.csv").open() as file:
         flags, *_ = (row["cpu_vector_flags"] for row in csv.DictReader(file))
     monkeypatch.setattr(check.cpu, "vector_flags", lambda _: tuple(flags.split()))

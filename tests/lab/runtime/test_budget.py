@@ -236,7 +236,7 @@ CPU_S = ("quickstart", "seminar", "attention_length", "autograd", "training", "e
 @pytest.mark.parametrize(
     ("machine", "experiment"),
     [
-        *(("intel-xeon-2c", experiment) for experiment in CPU_S),
+        *(("amd-epyc-2c", experiment) for experiment in CPU_S),
         *(("nvidia-h100-80gb-hbm3", experiment) for experiment in ("gpu_record", "kernels")),
     ],
 )

@@ -197,7 +197,7 @@ def test_without_the_table_the_page_has_no_section(tmp_path, content):
 
 
 def recorded(table):
-    return pd.read_csv(ROOT / f"results/reference/intel-xeon-2c/{table}.csv", low_memory=False)
+    return pd.read_csv(ROOT / f"results/reference/amd-epyc-2c/{table}.csv", low_memory=False)
 
 
 def test_a_separable_network_saves_less_time_than_flops():
