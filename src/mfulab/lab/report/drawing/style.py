@@ -58,9 +58,10 @@ def theme() -> rc_context:
 
 
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
-    """The machines that get a panel: those measured here before recorded ones, then by name."""
-    distinct = rows[["recorded", "machine"]].drop_duplicates()
-    return list(dict.fromkeys(distinct.sort_values(["recorded", "machine"])["machine"]))[:most]
+    """The machines that get a panel: those measured here before recorded ones, GPUs before CPUs, then by name."""
+    distinct = rows[["recorded", "machine"]].assign(is_cpu=rows["device"] == "cpu" if "device" in rows else False)
+    ordered = distinct.drop_duplicates().sort_values(["recorded", "is_cpu", "machine"])
+    return list(dict.fromkeys(ordered["machine"]))[:most]
 
 
 def one_machine(rows: pd.DataFrame) -> pd.DataFrame:

@@ -69,7 +69,8 @@ def _told(sound: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sound(rows: pd.DataFrame) -> pd.DataFrame:
-    """The runs of a sentence: with arithmetic to count, in no emulated format, not doubtful; where any are left."""
+    """The runs of a sentence: on a GPU, with arithmetic to count, in no emulated format, not doubtful; if any are left."""
+    rows = preferred(rows, (rows["mfu_percent"] > 0) & (rows["device"] != "cpu"))
     rows = preferred(rows, rows["mfu_percent"] > 0)
     rows = preferred(rows, ~frames.emulated(rows))
     return preferred(rows, ~trust.doubtful(rows))
