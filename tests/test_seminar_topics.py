@@ -108,7 +108,7 @@ def test_what_waits_for_a_gpu_has_no_row_of_one(recorded):
             assert kernels <= without_rows(item, recorded), item
 
 
-@pytest.mark.parametrize("name", ["transfers", "cuda_naive", "equal_devices", "compile_max_autotune"])
+@pytest.mark.parametrize("name", ["transfers", "cutile", "equal_devices", "compile_max_autotune"])
 def test_a_name_without_rows_is_found(recorded, name):
     assert without_rows({"where": f"`{name}`"}, recorded) == {name}
 

@@ -321,7 +321,7 @@ class Swept:
 def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
     """A copy of the project in `folder` that measures on the stand-in; with `figures` it has no others."""
     copy_workflow(folder, with_source=True)
-    listed = ("src/mfulab/lab/report/figures/__init__.py", r"for name in ranked\}", f"for name in {figures}}}")
+    listed = ("src/mfulab/lab/report/figures/__init__.py", r"for name in order\}", f"for name in {figures}}}")
     for name, pattern, text in (*EDITS, *([listed] if figures else [])):
         path = folder / name
         edited, count = re.subn(pattern, text, path.read_text(encoding="utf-8"))

@@ -12,7 +12,6 @@ from support.workflow_copy import ROOT
 
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
-from mfulab.device import is_gpu, kind_of
 from mfulab.lab.tables import build
 from mfulab.lab.tables import recording as recordings
 from mfulab.lab.tables.consistency import unfit
@@ -237,7 +236,6 @@ def test_joined_columns_follow_a_corrected_value(recording, results):
 def test_every_recording_that_is_shipped_is_valid_and_small():
     shipped = recordings.recordings(ROOT / "results", None)
     assert [problem for folder in shipped for problem in check(folder)] == []
-    for folder in shipped:  # a row of each run with its config; that of a GPU names a dozen more sources
+    for folder in shipped:  # a row of each run with its config
         rows = sum(len(lines(folder / f"{table}.csv")) for table in RECORDED)
-        most = 8_000 if is_gpu(kind_of(folder.name)) else 4_500
-        assert sum(path.stat().st_size for path in folder.iterdir()) < most * rows, folder
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 8_000 * rows, folder

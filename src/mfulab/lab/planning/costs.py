@@ -92,7 +92,7 @@ class Sweep:
         return {**times, "command": self.command("budget_min=null"), "due": due, "runs": runs}
 
     def rest(self, folders: Iterable[str], has_page: bool = True) -> budget.Rest:
-        """What is to do: the runs in these folders and, where it is asked for, the page."""
+        """Gives what is to do: the runs in these folders and, where it is asked for, the page."""
         sweep = budget.Budget(self._plan(0), {})
         runs_s = {folder: sweep.predicted_s(folder) for folder in folders}
         return budget.Rest(runs_s, worker_s(self._plans), sweep.plan["finish_s"] * has_page)

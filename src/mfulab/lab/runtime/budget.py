@@ -79,7 +79,7 @@ class Budget:
 
 
 class Rest:
-    """What a sweep has still to do, by the predictions of its estimate, and by how late it is."""
+    """Rest of a sweep, by the predictions of its estimate, and by how late it is."""
 
     def __init__(self, runs_s: dict[str, float], worker_s: float, finish_s: float) -> None:
         self._runs_s, self._worker_s, self._finish_s, self._took_s = runs_s, worker_s, finish_s, 0.0

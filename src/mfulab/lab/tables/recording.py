@@ -94,11 +94,11 @@ def record(
         folder.rename(old)
     partial.rename(folder)
     files.remove(old)
-    measured = (row for each in RECORDED.values() for row in (results / hardware / each.step).glob("*/row.csv"))
+    measured = (row for kind in RECORDED.values() for row in (results / hardware / kind.step).glob("*/row.csv"))
     if unplanned := {row.parent for row in measured} - set(gathered.folders.values()):
         says = f"measured runs that no plan asks for, left out: {len(unplanned)}, such as {min(unplanned)}"
-        plan = f"{results / hardware}/plan/EXPERIMENT.json"
-        print(f"{says}. An experiment's next command replaces {plan}: copy it under another name before.")
+        place = f"{results / hardware}/plan/EXPERIMENT.json"
+        print(f"{says}. An experiment's next command replaces {place}: copy it under another name before.")
     return folder
 
 

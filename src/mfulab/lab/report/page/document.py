@@ -287,10 +287,11 @@ def _figure(
 def _headline(shown: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:
     """The first figure's sentence; a trace's, where one is all; where every run failed, the failure."""
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
-    failed = "" if measured else trust.failed(tables, text.language)
+    if not measured and (failed := trust.failed(tables, text.language)):
+        return failed
     steps = frames.ok(frames.own(frames.with_traces(tables)), "time_s")
     is_trace = len(steps) == 1 and steps["hardware"].iloc[0].endswith(frames.READ) and not steps["recorded"].iloc[0]
-    return failed or (shown[0]["finding"] if shown and not is_trace else why.of_traces(tables, text))
+    return shown[0]["finding"] if shown and not is_trace else why.of_traces(tables, text)
 
 
 def _unbroken(words: str) -> str:
