@@ -18,8 +18,9 @@ MOST = 18  # lines of all panels; `mfu_by_utilization` draws all runs of a large
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs of this machine with both measures, or of the recorded ones where none was measured here."""
-    return own(of_all_machines(tables))
+    """Runs of this machine with both measures; where there is none, of recorded ones, of GPUs alone if there are any."""
+    here = own(of_all_machines(tables))
+    return preferred(here, ~here["recorded"] | (here["device"] != "cpu"))
 
 
 def of_all_machines(tables: Tables) -> pd.DataFrame:
@@ -69,8 +70,7 @@ def _told(sound: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sound(rows: pd.DataFrame) -> pd.DataFrame:
-    """The runs of a sentence: on a GPU, with arithmetic to count, in no emulated format, not doubtful; if any are left."""
-    rows = preferred(rows, (rows["mfu_percent"] > 0) & (rows["device"] != "cpu"))
+    """The runs of a sentence: with arithmetic to count, in no emulated format, not doubtful; where any are left."""
     rows = preferred(rows, rows["mfu_percent"] > 0)
     rows = preferred(rows, ~frames.emulated(rows))
     return preferred(rows, ~trust.doubtful(rows))
