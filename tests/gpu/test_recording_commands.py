@@ -199,7 +199,7 @@ def test_the_first_item_is_the_main_command_and_what_is_done_is_not_done_again(s
     twice = calls(tmp_path, commands=2)
     assert len(twice) == len(started), "the second command finds all done"
     assert listed(tmp_path, "due") == []
-    assert len(listed(tmp_path, "done")) == 27
+    assert len(listed(tmp_path, "done")) == 29
 
 
 def test_an_item_that_does_not_fit_is_the_next_command_s_and_a_shorter_one_has_its_turn(tmp_path):
@@ -307,7 +307,7 @@ def test_every_file_with_a_test_for_a_gpu_is_run(started):
 
 def test_the_rows_that_commands_ask_for_can_be_planned_for_a_gpu(started, tmp_path):
     asked = [words[words.index("--config") + 1 :] for words in started if words[0] == "snakemake"]
-    assert len(asked) == 13
+    assert len(asked) == 15
     for words in asked:
         config = dict(word.split("=", 1) for word in words)
         assert config["device"] == "cuda"

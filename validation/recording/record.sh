@@ -14,7 +14,7 @@
 set -u
 # Each item and the seconds that it takes. One that does not fit is left to the next command, and a shorter one has its turn.
 ITEMS=${ITEMS:-"main:240 loops:70 ladder_fp32:40 seminar:240 timer:60 ladder_tests:60 ladder:60 eight_bits:60 vit:40 alignment:40
-decoding:60 preflight:30 versions:60 rungs:90 facts:120 headline:400 validity:200 executed:90 second_clock:60 large:120 sanitizer:80
+decoding:60 copies:90 graphs:40 preflight:30 versions:60 rungs:90 facts:120 headline:400 validity:200 executed:90 second_clock:60 large:120 sanitizer:80
 believed:70 kernels:60 others:120 miniature:60 ladder_rest:300 tuned:300"}
 RESUMED=" headline seminar ladder ladder_rest " # rows that are there stay: worth beginning with a minute left
 SHORT="short_processes=true ceiling_replicates=1" # the main command's pace: three seconds a step, two a ceiling
@@ -71,6 +71,8 @@ eight_bits() { rows eight_bits 90 $SHORT experiment=matmul_precision precision=f
 vit() { rows vit 60 $SHORT experiment=gpu_record model=vit_b_16 workload=inference batch_size=64; }
 alignment() { rows alignment 90 $SHORT experiment=alignment precision=bf16 size=8192x50257x768,8192x50304x768,4096,4097,4104; }
 decoding() { rows decoding 90 $SHORT experiment=decoding model=gpt2,llama_3_2_1b precision=bf16 batch_size=1,64; }
+copies() { rows copies 120 $SHORT experiment=transfers,streams; }
+graphs() { rows graphs 60 $SHORT experiment=execution execution=eager,cuda_graph model=tiny_kernels; }
 headline() { rows headline 540 experiment=gpu_record; }
 # Our own rungs first: torch's product is their reference. Packages that are not there would be rows without a time.
 ladder() {
