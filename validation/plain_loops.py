@@ -3,9 +3,9 @@
     python validation/plain_loops.py --out loops.json
     python validation/plain_loops.py --device cpu --small          a rehearsal
 
-`ratio` is the measured mean step ÷ the faster plain one: what measuring does to a loop. `flops_ratio` is counted ÷ by
-hand. GPT-2 by hand follows the PaLM paper's appendix B (arXiv:2204.02311): 6 N + 12 L H T FLOPs a token, N without
-positions.
+`ratio` is the measured mean step ÷ the mean of both plain ones: what measuring does to a loop. MFU by hand takes the
+faster of these. `flops_ratio` is counted ÷ by hand. GPT-2 by hand follows the PaLM paper's appendix B
+(arXiv:2204.02311): 6 N + 12 L H T FLOPs a token, N without positions.
 """
 
 import argparse

@@ -18,7 +18,7 @@ MOST = 18  # lines of all panels; `mfu_by_utilization` draws all runs of a large
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs of this machine with both measures; where there is none, of recorded ones, of GPUs alone if there are any."""
+    """Runs of this machine with both measures; where there is none, of recorded ones, of GPUs alone if any is one."""
     here = own(of_all_machines(tables))
     return preferred(here, ~here["recorded"] | (here["device"] != "cpu"))
 
