@@ -13,6 +13,7 @@ import tarfile
 import psutil
 import pytest
 from support.processes import HANGS_S
+from support.slow import few
 from support.workflow_copy import ROOT
 
 from mfulab.core.errors import UnsupportedError
@@ -261,7 +262,7 @@ def endings(tree, status):
 
 
 @pytest.mark.parametrize(
-    ("status", "tries", "is_dropped"), [(0, 1, False), (1, 1, True), (5, 1, False), (134, 1, True), (124, 2, True)]
+    ("status", "tries", "is_dropped"), few([(124, 2, True), (0, 1, False), (1, 1, True), (5, 1, False), (134, 1, True)])
 )
 def test_a_rung_is_dropped_that_is_wrong_or_crashes_and_one_that_takes_too_long_is_tried_again(
     tmp_path, status, tries, is_dropped

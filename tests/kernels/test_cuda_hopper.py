@@ -96,28 +96,35 @@ FULL = Shape(1, 256, 256, 512)
 
 @pytest.mark.parametrize(
     ("kind", "changed", "fault"),
-    [
-        (CudaHopper, {"hopper_tiles": [("if (step > 0) release(ring, last);", "")]}, "deadlock"),
-        (
-            CudaHopper,
-            {
-                "hopper_tiles": [
-                    (
-                        "arrive_expecting(full, STAGE);",
-                        "arrive_expecting(full, STAGE), arrive(full);",
-                    )
-                ]
-            },
-            "too many",
-        ),
-        (CudaHopper, {"hopper_tiles": [("init_barrier(&full[stage], 1);", "")]}, "before it is initialised"),
-        (CudaHopper, {"hopper_tiles": [("stages(shared_memory())", "stages(shared_memory() + 512)")]}, "1024 bytes"),
-        (CudaHopperStores, {"hopper_tiles": [("publish_to_copy_engine();", "")]}, "has not published"),
-        (CudaHopperCluster, {"hopper_tiles": [("lane < BLOCKS", "lane < 1")]}, "deadlock"),
-        (CudaHopperCluster, {"hopper": [("if (BLOCKS > 1) sync_blocks();  // until", "// until")]}, "has ended"),
-        (CudaHopperCluster, {"hopper": [("sync_blocks();  // nobody", "// nobody")]}, "initialised"),
-        (CudaHopperCluster, {"hopper_tiles": [("load_box_for(0b11,", "load_box_for(0b01 << rank,")]}, "deadlock"),
-    ],
+    few(
+        [
+            (CudaHopper, {"hopper_tiles": [("if (step > 0) release(ring, last);", "")]}, "deadlock"),
+            (
+                CudaHopper,
+                {
+                    "hopper_tiles": [
+                        (
+                            "arrive_expecting(full, STAGE);",
+                            "arrive_expecting(full, STAGE), arrive(full);",
+                        )
+                    ]
+                },
+                "too many",
+            ),
+            (CudaHopper, {"hopper_tiles": [("init_barrier(&full[stage], 1);", "")]}, "before it is initialised"),
+            (
+                CudaHopper,
+                {"hopper_tiles": [("stages(shared_memory())", "stages(shared_memory() + 512)")]},
+                "1024 bytes",
+            ),
+            (CudaHopperStores, {"hopper_tiles": [("publish_to_copy_engine();", "")]}, "has not published"),
+            (CudaHopperCluster, {"hopper_tiles": [("lane < BLOCKS", "lane < 1")]}, "deadlock"),
+            (CudaHopperCluster, {"hopper": [("if (BLOCKS > 1) sync_blocks();  // until", "// until")]}, "has ended"),
+            (CudaHopperCluster, {"hopper": [("sync_blocks();  // nobody", "// nobody")]}, "initialised"),
+            (CudaHopperCluster, {"hopper_tiles": [("load_box_for(0b11,", "load_box_for(0b01 << rank,")]}, "deadlock"),
+        ],
+        4,
+    ),
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),
 )
 def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):

@@ -243,6 +243,7 @@ def again(project: Project) -> set[str]:
     return {step for step in MEASUREMENTS if re.search(rf"^{step} +\d+$", done.stdout, re.MULTILINE)}
 
 
+@pytest.mark.slow
 def test_a_reworded_docstring_or_comment_measures_nothing_again(everything):
     package = everything.folder / "src/mfulab"
     shared = ["core/groups.py", "core/rows.py", "core/configs.py", "core/files.py"]
@@ -266,6 +267,7 @@ def test_a_column_of_one_step_measures_that_step_again(everything):
     assert again(everything) == {"probe_memory"}
 
 
+@pytest.mark.slow
 def test_a_changed_constant_measures_exactly_the_steps_again_that_reach_it(everything):
     probe = everything.folder / "src/mfulab/timing/probe.py"  # other steps reach other names in it
     replace(probe, "\nDISTURBED = 1.3 ", "\nDISTURBED = 1.4 ")

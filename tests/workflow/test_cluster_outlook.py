@@ -4,6 +4,7 @@ import re
 import sys
 
 import pytest
+from support.slow import few
 from support.workflow_copy import Project, copy_workflow
 
 pytestmark = pytest.mark.workflow
@@ -27,8 +28,9 @@ def project(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("sizes", "replicates", "jobs", "longest"),
-    [(25, 2, 3, 20), (25, 1, 3, 10), (3, 2, 1, 6)],
-    ids=["replicates stay with their matmul", "one process each", "fewer than a group"],
+    few(
+        [(25, 2, 3, 20), (25, 1, 3, 10), (3, 2, 1, 6)]
+    ),  # replicates stay with their matmul; one each; fewer than a group
 )
 def test_a_dry_run_says_what_a_cluster_would_be_asked_for(project, sizes, replicates, jobs, longest):
     swept = f"size={','.join(str(1001 + 8 * place) for place in range(sizes))}"

@@ -132,7 +132,7 @@ def test_an_edited_kernel_re_runs_exactly_the_runs_that_use_it(measured):
             ("lab/report/page/templates/report.css", {"page", "report"}),
             ("lab/report/figures/ceilings.py", {"figure", "page", "report"}),
         ],
-        2,
+        1,
     ),
 )
 def test_an_edited_file_of_the_package_re_runs_exactly_what_reads_it(measured, file, again):

@@ -16,6 +16,7 @@ from socket import socket as unix_socket
 
 import pytest
 from support.processes import HANGS_S, is_running, pid_in, until
+from support.slow import few
 from support.workflow_copy import fake_steps
 
 from mfulab.core.rows import LONGEST_MESSAGE
@@ -167,7 +168,7 @@ def run(tree: Path, kernel: str, socket: str | None, **options: float) -> dict[s
     return row_of(tree, kernel)
 
 
-@pytest.fixture(params=["worker", "directly"])
+@pytest.fixture(params=few(["worker", "directly"]))
 def way(request: pytest.FixtureRequest) -> str | None:
     """The socket of a worker, and None: whatever holds must hold both ways."""
     return request.getfixturevalue("worker") if request.param == "worker" else None
