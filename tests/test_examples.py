@@ -1,18 +1,15 @@
 """Examples that are run or read alone: memory by hand against a stand-in of the runtime, and a model in six forms."""
 
-# ruff: noqa: N802, N815 (names of CUDA)
-
-import ctypes
 import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.cuda_runtime import Runtime
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,38 +20,6 @@ def load(name: str):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-class Runtime:
-    """The calls of the CUDA runtime that the example makes, in this machine's memory; `fails` names one that fails."""
-
-    cudaError_t = SimpleNamespace(cudaSuccess=SimpleNamespace(name="cudaSuccess"))
-
-    def __init__(self, fails: str = "") -> None:
-        self.fails, self.held = fails, {}
-        self.failed = SimpleNamespace(name="cudaErrorMemoryAllocation")
-
-    def _answer(self, name: str, *result: object) -> tuple[object, ...]:
-        failed = name == self.fails
-        return (self.failed if failed else self.cudaError_t.cudaSuccess, *(None if failed else one for one in result))
-
-    def cudaMalloc(self, size):
-        block = ctypes.create_string_buffer(size)
-        if self.fails != "cudaMalloc":
-            self.held[ctypes.addressof(block)] = block
-        return self._answer("cudaMalloc", ctypes.addressof(block))
-
-    def cudaMemcpy(self, to, source, size, kind):
-        if self.fails != "cudaMemcpy":
-            ctypes.memmove(to, source, size)
-        return self._answer("cudaMemcpy")
-
-    def cudaFree(self, pointer):
-        del self.held[pointer]
-        return self._answer("cudaFree")
-
-    def cudaGetErrorString(self, code):
-        return self.cudaError_t.cudaSuccess, b"out of memory"
 
 
 def test_a_matrix_comes_back_and_its_memory_is_freed(monkeypatch):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cuda_runtime import Runtime
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.measurements.probe_memory import ProbeMemoryConfig
@@ -21,6 +22,7 @@ from mfulab.measurements.probe_memory.memory_access import (
     chase,
     cycle,
     file_walk,
+    hand_walk,
     host_walk,
     in_order,
 )
@@ -69,6 +71,31 @@ def test_a_walk_through_a_file_reads_whole_pages_and_leaves_no_file(tmp_path, pa
 def test_a_folder_that_takes_no_file_is_unsupported(tmp_path):
     with pytest.raises(UnsupportedError, match=r"pattern=disk: .*none has no file that can be read so"):
         file_walk("disk", 1 << 20, tmp_path / "none")
+
+
+@pytest.mark.parametrize(("pattern", "copied"), [("cuda_malloc", []), ("cuda_memcpy", [1, 2])])
+def test_memory_by_hand_is_taken_copied_there_and_back_and_freed(monkeypatch, pattern, copied):
+    runtime = Runtime()
+    monkeypatch.setattr("cuda.bindings.runtime", runtime)
+    walk = hand_walk(pattern, 1 << 16)
+    walk.call()
+    assert (runtime.copied, runtime.held) == (2 * copied, {})  # once when it was made
+    assert (walk.accesses, walk.touched_bytes) == (1 << 13, 1 << 16)
+
+
+@pytest.mark.parametrize("call", ["cudaMalloc", "cudaMemcpy", "cudaFree"])
+def test_a_call_by_hand_that_fails_is_said_by_name_and_leaves_nothing(monkeypatch, call):
+    runtime = Runtime(call)
+    monkeypatch.setattr("cuda.bindings.runtime", runtime)
+    with pytest.raises(UnsupportedError, match=r"cuda_memcpy: out of memory \(cudaErrorMemoryAllocation\)"):
+        hand_walk("cuda_memcpy", 4096)
+    assert runtime.held == {}
+
+
+@pytest.mark.parametrize("pattern", ["cuda_malloc", "cuda_memcpy"])
+def test_memory_of_a_gpu_is_none_of_a_cpu(tmp_path, pattern):
+    with pytest.raises(UnsupportedError, match=f"pattern={pattern}: a copy from the host to a GPU, or memory of one"):
+        measure(ProbeMemoryConfig(pattern=pattern, working_set_bytes=4096, device={"type": "cpu"}), tmp_path)
 
 
 def test_a_copy_to_a_gpu_and_too_large_a_set_are_unsupported(tmp_path):

@@ -59,6 +59,13 @@ def test_the_lab_s_steps_are_the_lab_s_and_pinning_and_sparsity_differ_in_one_ke
     assert read["load"] == "steady"
 
 
+def test_memory_of_the_text_s_matrix_is_moved_by_hand(gpu):
+    walks = configs(gpu, "probe_memory")
+    assert [(walk["pattern"], walk["working_set_bytes"]) for walk in walks] == [
+        (pattern, 4 * 2704**2) for pattern in ("host", "cuda_malloc", "cuda_memcpy")
+    ]
+
+
 def test_a_cpu_measures_its_half_alone():
     assert {run.step for run in planned("cpu").runs} == {"environment", "ceilings", "bench_matmul"}
     assert {config["kernel"]["name"] for config in configs(planned("cpu"), "bench_matmul")} == {"numpy", "torch"}

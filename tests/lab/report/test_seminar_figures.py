@@ -121,9 +121,17 @@ def test_the_ends_of_the_hierarchy_are_compared():
     words = told(memory_hierarchy, rows)
     assert "an access takes 1.00 ns in 4 KiB and 100 ns in 1 GiB: 100× as long" in words
     assert "A matrix of 1 MiB takes 5.00× as long by columns as by rows" in words
-    assert "1.00× as long" in told(memory_hierarchy, rows[:1])
+    assert "an access in 4 KiB takes 1.00 ns." in told(memory_hierarchy, rows[:1])
     assert "Walked as in order" in told(memory_hierarchy, [walk("sequential", 4096, 1e-10)])
     assert "MHz" not in words
+
+
+def test_memory_by_hand_is_told_at_the_largest_size_that_has_both():
+    both = [walk("cuda_malloc", 1 << 20, 1e-9), walk("cuda_memcpy", 1 << 20, 3e-9)]
+    rows = [*both, walk("cuda_malloc", 1 << 30, 1e-12), walk("host", 1 << 20, 1e-10)]
+    words = told(memory_hierarchy, rows)
+    assert "1 MiB of GPU memory take 131 µs to get and give back by hand, and 393 µs with a copy there and back" in words
+    assert "by hand" not in told(memory_hierarchy, rows[2:])
 
 
 @pytest.mark.parametrize(

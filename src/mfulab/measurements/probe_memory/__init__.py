@@ -9,15 +9,20 @@ from mfulab.core.groups import DeviceConfig
 from mfulab.core.measurement import Measurement
 from mfulab.core.rows import Row, column
 
+Pattern = Literal[
+    "random", "strided", "sequential", "rows", "columns", "host", "page_cache", "disk", "cuda_malloc", "cuda_memcpy"
+]
+
 
 class ProbeMemoryConfig(StepConfig):
     """One working set, walked in one order."""
 
     axes: ClassVar[tuple[str, ...]] = ("pattern", "working_set_bytes")
-    pattern: Literal["sequential", "strided", "random", "rows", "columns", "host", "page_cache", "disk"] = Field(
+    pattern: Pattern = Field(
         "random",
         description="Walk in order; one element a line; a pointer chase; a matrix by rows, by columns; a copy to the"
-        " GPU; random pages of a file, in the system's cache or past it.",
+        " GPU; random pages of a file, in the system's cache or past it; a GPU's memory by cudaMalloc and cudaFree, and"
+        " with a cudaMemcpy there and back between them.",
     )
     working_set_bytes: int = Field(1 << 20, ge=1024, le=1 << 36, description="Size of the memory that is walked.")
     device: DeviceConfig = DeviceConfig()

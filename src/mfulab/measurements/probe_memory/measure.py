@@ -13,7 +13,15 @@ from mfulab.device import is_gpu, require_cuda
 from mfulab.device.compute import prepare
 from mfulab.device.cpu import caches, cpu
 from mfulab.measurements.probe_memory import MemoryRow, ProbeMemoryConfig
-from mfulab.measurements.probe_memory.memory_access import FILES, Walk, device_walk, file_walk, host_walk
+from mfulab.measurements.probe_memory.memory_access import (
+    BY_HAND,
+    FILES,
+    Walk,
+    device_walk,
+    file_walk,
+    hand_walk,
+    host_walk,
+)
 from mfulab.timing.repetitions import HostTimer
 
 REPETITIONS, REPETITION_S = 7, 0.05
@@ -29,9 +37,11 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
     free = torch.cuda.mem_get_info(device)[0] if is_gpu(device) else psutil.virtual_memory().available
     if 3 * size > free:
         raise UnsupportedError(f"working_set_bytes={size}: {free} bytes are free, and the walk needs three times it")
-    if config.pattern == "host" and device.type == "cpu":
-        raise UnsupportedError("pattern=host: a copy from the host to a GPU")
-    if config.pattern in FILES:
+    if config.pattern in ("host", *BY_HAND) and device.type == "cpu":
+        raise UnsupportedError(f"pattern={config.pattern}: a copy from the host to a GPU, or memory of one")
+    if config.pattern in BY_HAND:
+        walk = hand_walk(config.pattern, size)
+    elif config.pattern in FILES:
         walk = file_walk(config.pattern, size, folder, config.seed)
     else:
         walk = (device_walk if is_gpu(device) else host_walk)(config.pattern, size, config.seed)
@@ -40,8 +50,8 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
         levels = {"L1": properties.shared_memory_per_multiprocessor, "L2": properties.L2_cache_size}
     else:
         levels = caches()
-    times, clock = _times(walk, device)
-    level = config.pattern if config.pattern in ("host", *FILES) else level_of(size, levels)
+    times, clock = _times(walk, device) if config.pattern not in BY_HAND else (_host_times(walk), None)
+    level = config.pattern if config.pattern in ("host", *BY_HAND, *FILES) else level_of(size, levels)
     row = MemoryRow.of(
         config,
         working_set_bytes=size,
@@ -82,6 +92,10 @@ def _times(walk: Walk, device: torch.device) -> tuple[list[float], float | None]
         taken = [timer.time(walk.call, 3) for _ in range(REPETITIONS)]
         clocks = [timed.clock_mhz for timed in taken if timed.clock_mhz is not None]
         return [timed.time_s for timed in taken], statistics.fmean(clocks) if clocks else None
+    return _host_times(walk), cpu().clock_mhz
+
+
+def _host_times(walk: Walk) -> list[float]:
     host = HostTimer(1)
     calls = max(1, round(REPETITION_S / host.time(walk.call, 1).time_s))
-    return [host.time(walk.call, calls).time_s for _ in range(REPETITIONS)], cpu().clock_mhz
+    return [host.time(walk.call, calls).time_s for _ in range(REPETITIONS)]

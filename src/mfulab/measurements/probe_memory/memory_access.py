@@ -18,6 +18,7 @@ from mfulab.device import GPU
 LINE = 8  # elements of 8 bytes in a line of 64
 CHASED = (1 << 16, 1 << 20)  # least and most steps of a pointer chase in one call; the next call goes on from there
 WALKED = 1 << 18  # least elements of any other walk in one call
+BY_HAND = ("cuda_malloc", "cuda_memcpy")  # calls of CUDA's own interface, which return when they are done
 FILES = {"page_cache": 4096, "disk": 32}  # walks through a file, by reads in one call
 
 
@@ -147,6 +148,32 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     places, place = device_array(following), device_array(torch.zeros(1, dtype=torch.int64, device=GPU))
     steps = _steps(elements)
     return Walk(lambda: chase_kernel[1, 1, current_stream()](places, place, steps), steps, steps * LINE * 8)
+
+
+def hand_walk(pattern: str, working_set_bytes: int) -> Walk:
+    """A GPU's memory taken by cudaMalloc and given back by cudaFree; `cuda_memcpy` fills it from pageable memory and
+    copies it back between them. UnsupportedError with the runtime's words where a call fails."""
+    from cuda.bindings import runtime
+
+    here = np.ones(working_set_bytes, np.uint8)
+    kinds, success = runtime.cudaMemcpyKind, runtime.cudaError_t.cudaSuccess
+
+    def checked(answer: tuple[Any, ...]) -> Any:
+        code, *result = answer
+        if code != success:
+            raise UnsupportedError(f"pattern={pattern}: {runtime.cudaGetErrorString(code)[1].decode()} ({code.name})")
+        return result[0] if result else None
+
+    def call() -> None:
+        there = checked(runtime.cudaMalloc(here.nbytes))
+        try:
+            if pattern == "cuda_memcpy":
+                checked(runtime.cudaMemcpy(there, here.ctypes.data, here.nbytes, kinds.cudaMemcpyHostToDevice))
+                checked(runtime.cudaMemcpy(here.ctypes.data, there, here.nbytes, kinds.cudaMemcpyDeviceToHost))
+        finally:
+            checked(runtime.cudaFree(there))
+
+    return Walk(call, working_set_bytes // 8, working_set_bytes)
 
 
 def _steps(elements: int) -> int:

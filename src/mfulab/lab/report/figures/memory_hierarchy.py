@@ -1,14 +1,16 @@
 """The memory hierarchy as a program feels it: time of an access by working set and order, caches by their size."""
 
 import json
+from typing import get_args
 
 import pandas as pd
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style, ticks
 from mfulab.lab.report.frames import Tables, most, ok, one_each, own, with_machine
+from mfulab.measurements.probe_memory import Pattern
 
 TOPIC, ORDER = "memory", 2
-ORDERS = ("random", "strided", "sequential", "rows", "columns", "host", "page_cache", "disk")
+ORDERS = get_args(Pattern)
 KIB = 1024
 
 
@@ -23,17 +25,22 @@ def rows(tables: Tables) -> pd.DataFrame:
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
-    """A chase's step in the smallest and the largest working set; columns against rows; whose clock the cycles are."""
+    """A chase in the smallest and the largest set; columns against rows; memory by hand; whose clock the cycles are."""
     pattern = "random" if (rows["pattern"] == "random").any() else rows["pattern"].iloc[0]
     walked = rows[rows["pattern"] == pattern].sort_values("working_set_bytes")
     first, last = walked.iloc[0], walked.iloc[-1]
     values = {"small": size_of(first["working_set_bytes"]), "large": size_of(last["working_set_bytes"])}
     values["factor"] = last["time_per_access_s"] / first["time_per_access_s"]
-    words = [text("finding", pattern=text(pattern), first=first, last=last, **values)]
+    key = "finding" if len(walked) > 1 else "finding_one"
+    words = [text(key, pattern=text(pattern), first=first, last=last, **values)]
     table = rows.pivot_table(index="working_set_bytes", columns="pattern", values="time_per_access_s")
     ratio = table.get("columns", pd.Series(dtype=float)) / table.get("rows", pd.Series(dtype=float))
     for size, factor in ratio.dropna().nlargest(1).items():
         words.append(text("orders", size=size_of(size), factor=significant(factor)))
+    if {"cuda_malloc", "cuda_memcpy"} <= {*table}:
+        by_hand = table[["cuda_malloc", "cuda_memcpy"]].dropna().tail(1)
+        taken = zip(by_hand.index, by_hand.mul(by_hand.index / 8, axis=0).to_numpy(), strict=True)
+        words += [text("by_hand", size=size_of(size), empty=empty, copied=copied) for size, (empty, copied) in taken]
     words += [text("nominal", clock=f"{clock:,.0f}") for clock in rows["nominal_mhz"].dropna().head(1)]
     return " ".join(words)
 
@@ -47,7 +54,8 @@ def size_of(size: float) -> str:
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     """Lines of time over working set on logarithmic axes; a line where each cache ends."""
     axes = figure.subplots()
-    colors, markers = (dict(zip(ORDERS, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
+    both = style.PALETTE, style.MARKERS  # a GPU's own orders look like those of files, which it has not
+    colors, markers = (dict(zip(ORDERS, (*looks, *looks[-2:]), strict=True)) for looks in both)
     rows = rows.assign(time_ns=1e9 * rows["time_per_access_s"])
     look: style.Look = {"hue": "pattern", "palette": colors, "style": "pattern", "markers": markers, "linewidth": 1.6}
     kinds.lines(axes, rows, "working_set_bytes", "time_ns", "working_set_bytes", "time_per_access_s", **look)
