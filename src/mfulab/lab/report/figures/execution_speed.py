@@ -6,15 +6,18 @@ import numpy as np
 import pandas as pd
 
 from mfulab.lab.report.drawing import Texts, relative
+from mfulab.lab.report.figures.frameworks import ELSEWHERE
 from mfulab.lab.report.frames import Tables, apart, ok, with_machine
 
 TOPIC, ORDER = "execution", 0
 
 
 def rows(tables: Tables) -> pd.DataFrame:
-    """Runs in another mode than eager beside the same run in eager; changing shapes have `recompilations`."""
+    """torch's runs in another mode than eager beside the same run in eager; `recompilations` has changing shapes,
+    `frameworks` and `quantised` have theirs."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s"))
-    return relative.against(timed[timed["varied_calls"].isna()], "execution", "eager")
+    elsewhere = timed["execution"].isin(ELSEWHERE) | ~timed["quantisation"].isin(["", "none"])
+    return relative.against(timed[timed["varied_calls"].isna() & ~elsewhere], "execution", "eager")
 
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:

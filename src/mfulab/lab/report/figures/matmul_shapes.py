@@ -1,5 +1,6 @@
 """Shapes that do not fit: share of the measured ceiling where matmuls are no cubes or no multiples of a tile."""
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,8 @@ TOPIC, ORDER = "kernels", 2
 SHARE, MOST_SHAPES, MOST_KERNELS = "share_of_measured_percent", 16, 16
 NO_MATMUL = "elementwise"  # how the names of kernels end that multiply element by element
 FITS = 32  # what tiles and vectors divide
-FLAT_NAMES = 4  # so many names of implementations stand beside one another
+FLAT_NAMES = 8  # so many names of implementations stand beside one another, in lines of so many letters
+LETTERS = 96
 BESIDE = 0.1  # an odd cube is compared with those that fit and are so near in size
 
 
@@ -67,4 +69,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.set_ylabel(text("shape"))
     axes.tick_params(labelsize=small + 1)
     turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(kernels) > FLAT_NAMES else {}
-    axes.set_xticks(axes.get_xticks(), kernels, **({"rotation": 0} | turned))
+    names = (
+        kernels
+        if turned
+        else [textwrap.fill(name.replace("_", "_ "), LETTERS // len(kernels)).replace("_ ", "_") for name in kernels]
+    )
+    axes.set_xticks(axes.get_xticks(), names, **({"rotation": 0} | turned))
