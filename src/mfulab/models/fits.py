@@ -11,7 +11,7 @@ from typing import Any, Literal
 from mfulab.core.errors import ConfigurationError, UnsupportedError, unknown
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
-from mfulab.device.datasheets import Datasheet, UnknownDeviceError, datasheets, find, normalised
+from mfulab.device.datasheets import DATASHEETS, Datasheet, UnknownDeviceError, datasheets, find, normalised
 from mfulab.flops.count import CountError
 from mfulab.flops.memory import STATE_BYTES, Optimizer, inference_peak_bytes, training_memory, training_peak_bytes
 from mfulab.mfu.models import model_config
@@ -132,8 +132,10 @@ def _datasheet(device: str) -> Datasheet:
     except UnknownDeviceError as error:
         words = {*normalised(device).split()}
         alike = [sheet for sheet in datasheets() if words and words <= {*normalised(sheet.device).split()}]
-        choices = ", ".join(f"{sheet.device} ({sheet.memory_gb:g} GB)" for sheet in alike if sheet.memory_gb)
-        raise ConfigurationError(f"device={device}: {f'choose one of {choices}' if choices else error}") from error
+        choices = [f"{sheet.device} ({sheet.memory_gb:g} GB)" for sheet in alike if sheet.memory_gb]
+        if choices:
+            raise unknown("device", device, choices, DATASHEETS) from error
+        raise ConfigurationError(f"device={device}: {error}") from error
     if sheet.memory_gb is None:
         raise ConfigurationError(f"device={device}: the datasheet prints no memory")
     return sheet
