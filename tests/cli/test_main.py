@@ -141,7 +141,7 @@ def test_outside_a_checkout_a_measurement_takes_the_configuration_of_the_package
         ("flops rsnet18", "model=rsnet18: unknown. Did you mean resnet18 or resnet50? All {model}: mfulab run"),
         ("fits rsnet18 --device H200", "model=rsnet18: unknown. Did you mean resnet18 or resnet50? All {model}: "),
         ("explain model=rsnet18 samples_per_s=1 device=H200", "model=rsnet18: unknown. Did you mean resnet18 or "),
-        ("fits resnet18 --device RTX", "device=RTX: unknown. Did you mean "),
+        ("fits resnet18 --device RTX", "device=RTX: there is no datasheet of 'RTX' here, so its peak is unknown; did "),
         ("peak RTX", "there is no datasheet of 'RTX' here, so its peak is unknown; did you mean "),
         ("figures --only rooflin", "figure=rooflin: unknown. Did you mean roofline? All {figure}: "),
         ("figures --only Zipf", "figure=Zipf: unknown. All {figure}: "),

@@ -5,17 +5,9 @@ from collections.abc import Iterable, Sequence
 
 LONGEST = 4000  # characters of a message
 FEW, NEAR = 12, 3  # choices that a message names all, and of more those that are near
-EXTRAS = {
-    "numpy": "trace",
-    "torch": "torch",
-    "threadpoolctl": "torch",
-    "google.protobuf": "jax-traces",
-    "prometheus_client": "prometheus",
-    "transformers": "pipeline",
-    "pandas": "pipeline",
-    "seaborn": "pipeline",
-    "hydra": "pipeline",
-}
+EXTRAS = {"numpy": "trace", "google.protobuf": "jax-traces", "prometheus_client": "prometheus"}
+EXTRAS |= dict.fromkeys(("torch", "threadpoolctl"), "torch")
+EXTRAS |= dict.fromkeys(("transformers", "pandas", "seaborn", "hydra"), "pipeline")
 
 
 class ConfigurationError(Exception):
@@ -28,8 +20,7 @@ class ConfigurationError(Exception):
 
 
 def unknown(what: str, value: object, choices: Iterable[object], listed: str = "") -> ConfigurationError:
-    """The error for a `value` of `what` that is not among `choices`: the nearest of them, and all, or where they are
-    `listed` if they are many."""
+    """The error for a `value` of `what` that is no choice: the nearest, and all, or where many are `listed`."""
     names = sorted({str(choice) for choice in choices})
     lowered, asked, most = {name.lower(): name for name in names}, str(value).lower(), NEAR if len(names) > FEW else 1
     near = difflib.get_close_matches(asked, lowered, most) or [name for name in lowered if asked and asked in name]
@@ -40,7 +31,7 @@ def unknown(what: str, value: object, choices: Iterable[object], listed: str = "
 
 def alternatives(names: Sequence[str]) -> str:
     """Names as `a, b or c`."""
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 class UnsupportedError(Exception):

@@ -11,8 +11,6 @@ from typing import Any
 
 from mfulab.core.errors import NEAR, ConfigurationError, alternatives
 
-DATASHEETS = "mfulab/device/datasheets.csv"  # which lists all
-
 # Words that some drivers put into a name and others leave out; no two products differ in them alone. A virtual function
 # (VF) is a whole device where its units are the product's, else a part of it.
 _DECORATION = {"nvidia", "amd", "intel", "aws", "tesla", "geforce", "instinct", "r", "tm", "generation", "oam", "vf"}
@@ -131,7 +129,6 @@ def _suggested(device: str) -> str:
     containing = {sheet.device for name, sheets in _by_name().items() if words <= set(name.split()) for sheet in sheets}
     near = difflib.get_close_matches(normalised(device), _by_name(), n=5, cutoff=0.6)
     chosen = containing or {sheet.device for name in near for sheet in _by_name()[name]}
-    if not words or not chosen:
-        return ""
-    more = f" All {len(datasheets())}: {DATASHEETS}" if len(chosen) > NEAR else ""
-    return f"; did you mean {alternatives(sorted(chosen, key=lambda name: (len(name), name))[:NEAR])}?{more}"
+    nearest = alternatives(sorted(chosen, key=lambda name: (len(name), name))[:NEAR])
+    more = f" All {len(datasheets())}: mfulab/device/datasheets.csv" if len(chosen) > NEAR else ""
+    return f"; did you mean {nearest}?{more}" if words and nearest else ""

@@ -132,19 +132,13 @@ def end_in_order(scheduler: Any, is_local: bool = True) -> None:
 
 def _leave_unanswered(number: int) -> None:
     """Says what is waited for, and leaves once SLURM has twice not answered."""
-    says = "mfulab: ends with the jobs in the queue. Interrupted again, it leaves at once, and they go on."
-    print(f"\n{says}", file=sys.stderr, flush=True)
-    silent, asked = 0, ["squeue", "--noheader", "--name=mfulab"]
-    while silent < 2:
+    print("\nmfulab: ends with the jobs in the queue; interrupted again, at once, and they go on.", file=sys.stderr)
+    asked, answered = ["timeout", str(ANSWERS_S), "squeue", "--noheader", "--name=mfulab"], [True]
+    while any(answered[-2:]):
         time.sleep(ANSWERS_S)
-        try:
-            subprocess.run(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=ANSWERS_S)
-            silent = 0
-        except FileNotFoundError:  # another scheduler
-            return
-        except (OSError, subprocess.SubprocessError):
-            silent += 1
-    print("mfulab: SLURM does not answer.", file=sys.stderr, flush=True)
+        status = subprocess.call(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        answered.append(status in (0, 127))  # 127: no squeue, another scheduler
+    print("mfulab: SLURM does not answer.", file=sys.stderr)
     leave_at_once(number, None)
 
 

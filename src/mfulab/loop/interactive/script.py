@@ -303,8 +303,7 @@ class Split:
         self.steps.append([])
 
     def row(self) -> dict[str, float | None]:
-        """Mean ms of each phase, since a loader of n processes makes every nth step wait; None for one that no step
-        had. Waits for a GPU to end."""
+        """Mean ms of each phase, as a loader may make every nth step wait; None without it. Waits for a GPU to end."""
         whole, total_s = self.steps[:-1], defaultdict[str, float](float)  # the last one is under way
         for name, seconds in zip(itertools.chain(*whole), self._clock.intervals(), strict=False):
             total_s[name] += seconds
