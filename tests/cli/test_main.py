@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -9,11 +10,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from support.words import faults
 from support.workflow_copy import ROOT
 
 import mfulab
 from mfulab.cli.main import _command, main
+from mfulab.core.errors import unknown
+from mfulab.lab.report import figures
+from mfulab.mfu import models
 
 COMMANDS = yaml.safe_load((ROOT / "src/mfulab/cli/commands.yaml").read_text())
 
@@ -127,6 +133,39 @@ def test_outside_a_checkout_a_measurement_takes_the_configuration_of_the_package
         "mfulab: kernel=numpi: unknown. Did you mean numpy?"
     )
     assert _typed("summary").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("flops rsnet18", "model=rsnet18: unknown. Did you mean resnet18 or resnet50? All {model}: mfulab run"),
+        ("fits rsnet18 --device H200", "model=rsnet18: unknown. Did you mean resnet18 or resnet50? All {model}: "),
+        ("explain model=rsnet18 samples_per_s=1 device=H200", "model=rsnet18: unknown. Did you mean resnet18 or "),
+        ("fits resnet18 --device RTX", "device=RTX: there is no datasheet of 'RTX' here, so its peak is unknown; did "),
+        ("peak RTX", "there is no datasheet of 'RTX' here, so its peak is unknown; did you mean "),
+        ("figures --only rooflin", "figure=rooflin: unknown. Did you mean roofline? All {figure}: "),
+        ("figures --only Zipf", "figure=Zipf: unknown. All {figure}: "),
+        ("run bench_matmul kernel=triton_plan", "kernel=triton_plan: unknown. Did you mean triton_plain, "),
+        ("run bench_matml", "measurement=bench_matml: unknown. Did you mean bench_matmul? Choices: "),
+        ("schema profil_step", "measurement=profil_step: unknown. Did you mean profile_step? Choices: "),
+    ],
+)
+def test_a_name_that_is_none_has_the_nearest_and_where_all_are_in_a_short_message(typed, said, capsys):
+    counts = {"model": len(models.names()), "figure": len(list(figures.modules()))}
+    assert main(typed.split()) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"mfulab: {said.format(**counts)}")
+    assert len(message) < 300
+    assert " All " in message or " Choices: " in message
+
+
+@given(st.text("abz_9", max_size=8), st.sets(st.text("abz_9", min_size=1, max_size=8), min_size=1, max_size=40))
+def test_an_unknown_name_has_three_near_ones_or_all(value, choices):
+    message = str(unknown("key", value, choices, "there"))
+    hints = re.split(", | or ", message.partition("Did you mean ")[2].partition("?")[0])
+    assert {*hints} - {""} <= choices
+    assert len(hints) <= (3 if len(choices) > 12 else 1)
+    assert message.endswith(f" All {len(choices)}: there." if len(choices) > 12 else f" {', '.join(sorted(choices))}.")
 
 
 def test_a_subcommand_runs():

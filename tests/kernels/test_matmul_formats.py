@@ -1,8 +1,11 @@
+import ctypes
 import itertools
 import os
 import sys
+from collections import defaultdict
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -14,6 +17,7 @@ from mfulab.kernels import cublas, cublaslt, torch_compiled
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cublaslt import CublasLt
 from mfulab.kernels.cuda_hopper_fp8 import CudaHopperFp8
+from mfulab.kernels.torch_matmul import Torch
 from mfulab.kernels.torch_scaled import reference_for
 from mfulab.kernels.triton_plain import TritonPlain
 from mfulab.kernels.verification import check, effective_precision, exact_product, random_operands
@@ -132,6 +136,67 @@ def test_an_fp8_kernel_stands_beside_the_library_that_accumulates_as_it_does(mea
     operands = torch.zeros(1, 64, 64)
     reference.run(*reference.prepare(operands, operands, operands), launch=None)
     assert asked == [peer]
+
+
+@given(st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.booleans())
+def test_torch_multiplies_int8_of_a_b_that_lies_along_k(batch, m, n, k, again):
+    shape, form, kernel = Shape(batch, m, n, k), FORMATS["int8"], Torch("int8")
+    operands = random_operands(shape, form, "cpu", seed=5)
+    exact = exact_product(operands.a, operands.b)
+    if again:
+        operands.refresh(exact, seed=6)
+    prepared = kernel.prepare(operands.a, operands.b, operands.c)
+    assert prepared[1].mT.is_contiguous()
+    kernel.run(*prepared, launch=None)
+    assert check(operands.c, exact, form, k).correct
+
+
+def _held(address: int, kind: np.dtype, rows: int, columns: int, leading: int, turned: bool) -> np.ndarray:
+    """A matrix in columns, `leading` elements apart, as the library sees it at an address; a view."""
+    rows, columns = (columns, rows) if turned else (rows, columns)
+    size = ((columns - 1) * leading + rows) * kind.itemsize
+    values = np.frombuffer((ctypes.c_char * size).from_address(address), kind)
+    matrix = np.lib.stride_tricks.as_strided(values, (rows, columns), (kind.itemsize, leading * kind.itemsize))
+    return matrix.T if turned else matrix
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "int8"])
+@pytest.mark.parametrize("size", [(1, 5, 8, 12), (3, 17, 4, 20)])
+def test_cublas_is_asked_for_the_product_and_in_int8_reads_both_operands_along_k(precision, size, monkeypatch):
+    types = {"CUDA_R_64F": np.float64, "CUDA_R_32F": np.float32, "CUDA_R_8I": np.int8, "CUDA_R_32I": np.int32}
+    seen = []
+
+    def gemm(handle, turned_b, turned_a, n, m, k, one, *rest):
+        b, kind_b, wide_b, apart_b, a, kind_a, wide_a, apart_a, _, c, kind_c, wide_c, apart_c, batch, *_ = rest
+        seen.append((turned_b, turned_a))
+        for place in range(batch):
+            b_at, a_at, c_at = (
+                _held(at + place * apart * kind.itemsize, kind, rows, columns, wide, turned)
+                for at, kind, rows, columns, wide, apart, turned in (
+                    (b, np.dtype(kind_b), n, k, wide_b, apart_b, turned_b),
+                    (a, np.dtype(kind_a), k, m, wide_a, apart_a, turned_a),
+                    (c, np.dtype(kind_c), n, m, wide_c, apart_c, False),
+                )
+            )
+            c_at[:] = b_at.astype(c_at.dtype) @ a_at.astype(c_at.dtype)
+
+    library = SimpleNamespace(
+        gemm_strided_batched_ex=gemm,
+        Operation=SimpleNamespace(N=False, T=True),
+        ComputeType=defaultdict(int),
+        GemmAlgo=SimpleNamespace(DEFAULT=0),
+        cuBLASError=ArithmeticError,
+    )
+    monkeypatch.setitem(sys.modules, "nvmath", SimpleNamespace(CudaDataType=types))
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", SimpleNamespace(cublas=library))
+    monkeypatch.setattr(cublas, "current_stream", lambda: 0)
+    monkeypatch.setattr(cublas, "_handle", lambda *_: 0)
+    shape, form, kernel = Shape(*size), FORMATS[precision], cublas.Cublas(precision)
+    operands = random_operands(shape, form, "cpu", seed=7)
+    operands.poison()
+    kernel.run(*kernel.prepare(operands.a, operands.b, operands.c), launch=None)
+    assert check(operands.c, exact_product(operands.a, operands.b), form, shape.k).correct
+    assert seen == [(precision == "int8", False)]
 
 
 def test_each_device_has_a_library_context_and_a_workspace_of_its_own(monkeypatch):

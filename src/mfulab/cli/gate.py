@@ -43,10 +43,8 @@ def run(
     cpu_time: bool,
     as_json: bool,
 ) -> int:
-    """Measures both commands in turn and prints the verdict; `STATUS` has the exit status of each.
-
-    Raises ConfigurationError for commands that fail, that hang, or that do not print the number.
-    """
+    """Measures both commands in turn and prints the verdict; `STATUS` has the exit status of each. Raises
+    ConfigurationError for commands that fail, that hang, or that do not print the number."""
     if cpu_time and reads:
         raise ConfigurationError("--cpu-time and --reads: each says what is compared; give one.")
     if is_rate and not reads:

@@ -37,7 +37,7 @@ class Name(click.ParamType):
         from mfulab.core.errors import unknown
 
         if not self._is_open and value not in (choices := list(self._choices())):
-            raise unknown(self.name, value, choices)
+            raise unknown(self.name, value, choices, f"{self._module.replace('.', '/')}/")
         return value
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
@@ -97,7 +97,7 @@ TYPES: Mapping[str, Any] = {
     "count": click.IntRange(min=1),
     "depth": click.IntRange(min=0),
     "port": click.IntRange(0, 65535),
-    "step": click.Choice(STEPS),
+    "step": Name("measurement", __name__, "STEPS"),
     "words": Overrides(),
     "question": Question(),
     "device": Name("device", "mfulab.device.datasheets", "typed_names", is_open=True),

@@ -17,10 +17,8 @@ from mfulab.core.errors import ConfigurationError
 
 
 def run(words: Sequence[str], is_module: bool, out: Path | None, **wanted: Any) -> Callable[[], int]:
-    """Gives what runs the script, outside of whatever makes sentences of errors: they are the script's own.
-
-    Raises ConfigurationError where there is no such script, or no folder for the row.
-    """
+    """Gives what runs the script, outside of whatever makes sentences of errors: they are the script's own. Raises
+    ConfigurationError where there is no such script, or no folder for the row."""
     script, *arguments = words
     if not is_module and not Path(script).is_file():
         raise ConfigurationError(f"{script}: no such script. A module is given as `mfulab measure -m {script}`")

@@ -13,9 +13,8 @@ from mfulab.device.peaks import UNITS, peak
 
 
 def show(device: str | None, precision: str | None, as_json: bool) -> int:
-    """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if none is known.
-
-    Raises UnknownDeviceError."""
+    """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if none is known. Raises
+    UnknownDeviceError."""
     if device is not None:
         find(device)
     precisions = (precision,) if precision else tuple(UNITS)

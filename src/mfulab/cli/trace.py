@@ -94,16 +94,13 @@ def counted_model(
     model: str, batch_size: int | None, sequence_length: int | None, precision: str | None
 ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Counts a step of a model, its products in `precision`, and gives what fills a trace's row with these FLOPs.
-
-    Raises ConfigurationError if the model is unknown or cannot be counted.
-    """
+    Raises ConfigurationError if the model is unknown or cannot be counted."""
     from mfulab.flops.count import CountError
     from mfulab.models.build import ModelError
     from mfulab.models.counted import count_model
 
     if batch_size is None or precision not in UNITS:
-        formats = ", ".join(UNITS)
-        raise ConfigurationError(f"--model needs --batch-size, the samples of one step, and --precision: {formats}")
+        raise ConfigurationError(f"--model needs --batch-size, a step's samples, and --precision: {', '.join(UNITS)}")
     try:
         operations = count_model(model_config(model, {}), batch_size, sequence_length).count.operations
     except (ModelError, CountError) as error:

@@ -31,10 +31,8 @@ def either(old: Path, new: Path, noticeable: float, gate: float | None, out: Pat
 
 
 def compare(paths: Sequence[Path], gate: float | None, as_json: bool, language: str, **options: Any) -> int:
-    """Shows the difference of the first rows of two files; 1 where the second is slower by more than the gate.
-
-    Raises ConfigurationError unless there are two files, TraceError if one cannot be read.
-    """
+    """Shows the difference of the first rows of two files; 1 where the second is slower by more than the gate. Raises
+    ConfigurationError unless there are two files, TraceError if one cannot be read."""
     if len(paths) != 2:
         raise ConfigurationError(f"--compare: give two traces, the old one and the new one; here are {len(paths)}")
     analyses = [read_file(path, **options)[0].analysis for path in paths]

@@ -1,20 +1,13 @@
 """User-facing errors: one sentence that names the key, the value and the choices."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 LONGEST = 4000  # characters of a message
-EXTRAS = {
-    "numpy": "trace",
-    "torch": "torch",
-    "threadpoolctl": "torch",
-    "google.protobuf": "jax-traces",
-    "prometheus_client": "prometheus",
-    "transformers": "pipeline",
-    "pandas": "pipeline",
-    "seaborn": "pipeline",
-    "hydra": "pipeline",
-}
+FEW, NEAR = 12, 3  # choices that a message names all, and of more those that are near
+EXTRAS = {"numpy": "trace", "google.protobuf": "jax-traces", "prometheus_client": "prometheus"}
+EXTRAS |= dict.fromkeys(("torch", "threadpoolctl"), "torch")
+EXTRAS |= dict.fromkeys(("transformers", "pandas", "seaborn", "hydra"), "pipeline")
 
 
 class ConfigurationError(Exception):
@@ -26,12 +19,19 @@ class ConfigurationError(Exception):
         super().__init__(shown if len(shown) <= LONGEST else ends)
 
 
-def unknown(what: str, value: object, choices: Iterable[object]) -> ConfigurationError:
-    """The error for a `value` of `what` that is not among `choices`, with the nearest choice first."""
-    names = sorted(str(choice) for choice in choices)
-    near = difflib.get_close_matches(str(value), names, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return ConfigurationError(f"{what}={value}: unknown.{hint} Choices: {', '.join(names)}.")
+def unknown(what: str, value: object, choices: Iterable[object], listed: str = "") -> ConfigurationError:
+    """The error for a `value` of `what` that is no choice: the nearest, and all, or where many are `listed`."""
+    names = sorted({str(choice) for choice in choices})
+    lowered, asked, most = {name.lower(): name for name in names}, str(value).lower(), NEAR if len(names) > FEW else 1
+    near = difflib.get_close_matches(asked, lowered, most) or [name for name in lowered if asked and asked in name]
+    hint = f" Did you mean {alternatives([lowered[name] for name in near[:most]])}?" if near else ""
+    every = f"All {len(names)}: {listed}" if len(names) > FEW else f"Choices: {', '.join(names)}"
+    return ConfigurationError(f"{what}={value}: unknown.{hint} {every}.")
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """Names as `a, b or c`."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 class UnsupportedError(Exception):

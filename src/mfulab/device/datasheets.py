@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import Any
 
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import NEAR, ConfigurationError, alternatives
 
 # Words that some drivers put into a name and others leave out; no two products differ in them alone. A virtual function
 # (VF) is a whole device where its units are the product's, else a part of it.
@@ -129,5 +129,6 @@ def _suggested(device: str) -> str:
     containing = {sheet.device for name, sheets in _by_name().items() if words <= set(name.split()) for sheet in sheets}
     near = difflib.get_close_matches(normalised(device), _by_name(), n=5, cutoff=0.6)
     chosen = containing or {sheet.device for name in near for sheet in _by_name()[name]}
-    *others, last = sorted(chosen)[:8] or [""]
-    return f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if words and chosen else ""
+    nearest = alternatives(sorted(chosen, key=lambda name: (len(name), name))[:NEAR])
+    more = f" All {len(datasheets())}: mfulab/device/datasheets.csv" if len(chosen) > NEAR else ""
+    return f"; did you mean {nearest}?{more}" if words and nearest else ""

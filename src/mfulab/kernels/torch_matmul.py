@@ -9,7 +9,8 @@ from mfulab.kernels.base import Launch, MatmulKernel, Shape
 
 
 class Torch(MatmulKernel):
-    """float32 matmuls use TF32 only where the precision is tf32; the switch is process-wide and set at each run."""
+    """float32 matmuls use TF32 only where the precision is tf32; the switch is process-wide and set at each run.
+    int8's B is laid out by columns beforehand, untimed."""
 
     family, after = "library", ""
     adds = "the framework's own matmul: MKL or oneDNN on a CPU, cuBLAS on a GPU"
@@ -24,6 +25,8 @@ class Torch(MatmulKernel):
             raise UnsupportedError(f"torch._int_mm needs m > 16 and n, k multiples of 8, not {shape}")
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        if self.precision == "int8":  # fast kernels for it read both operands along k
+            b = b.transpose(1, 2).contiguous().transpose(1, 2)
         # A batch of one as plain matrices: bmm would take another path.
         return (a[0], b[0], c[0]) if len(a) == 1 else (a, b, c)
 

@@ -77,7 +77,7 @@ def _read(model: str | Path) -> dict[str, Any]:
     if path.suffix not in (".yaml", ".yml"):
         files = [folder / f"{model}.yaml" for folder in FOLDERS if (folder / f"{model}.yaml").exists()]
         if not files:
-            raise unknown("model", model, names())
+            raise unknown("model", model, names(), "mfulab run count_flops --help")
         path = files[0]
     content = read_yaml(read_given(path))
     if not isinstance(content, dict):

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from mfulab.core.errors import ConfigurationError, UnsupportedError, unknown
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
-from mfulab.device.datasheets import Datasheet, UnknownDeviceError, datasheets, find, normalised
+from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find
 from mfulab.flops.count import CountError
 from mfulab.flops.memory import STATE_BYTES, Optimizer, inference_peak_bytes, training_memory, training_peak_bytes
 from mfulab.mfu.models import model_config
@@ -76,14 +76,14 @@ def fits(
     built or counted.
     """
     config = model_config(model, sequence_length=sequence_length)
-    choices: dict[str, Collection[str]] = {
-        "precision": FORMATS,
-        "optimizer": STATE_BYTES,
-        "mode": ("training", "inference"),
+    choices: dict[str, list[str]] = {
+        "precision": [*FORMATS],
+        "optimizer": [*STATE_BYTES],
+        "mode": ["training", "inference"],
     }
-    for name, value in (("precision", precision), ("optimizer", optimizer), ("mode", mode)):
-        if value not in choices[name]:
-            raise unknown(name, value, choices[name])
+    for (name, known), value in zip(choices.items(), (precision, optimizer, mode), strict=True):
+        if value not in known:
+            raise unknown(name, value, known)
     if batch_size < 1:
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
     check(config, sequence_length, 1, [mode])
@@ -126,14 +126,11 @@ def largest_batch(peak_bytes: Callable[[int], int], capacity: int, first: int) -
 
 
 def _datasheet(device: str) -> Datasheet:
-    """The datasheet of a device. Raises ConfigurationError, with the choices and their memory where there are some."""
+    """The datasheet of a device, whose memory is printed. Raises ConfigurationError."""
     try:
         sheet = find(device)
     except UnknownDeviceError as error:
-        words = {*normalised(device).split()}
-        alike = [sheet for sheet in datasheets() if words and words <= {*normalised(sheet.device).split()}]
-        choices = ", ".join(f"{sheet.device} ({sheet.memory_gb:g} GB)" for sheet in alike if sheet.memory_gb)
-        raise ConfigurationError(f"device={device}: {f'choose one of {choices}' if choices else error}") from error
+        raise ConfigurationError(f"device={device}: {error}") from error
     if sheet.memory_gb is None:
         raise ConfigurationError(f"device={device}: the datasheet prints no memory")
     return sheet

@@ -9,7 +9,9 @@ from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.timing.clocks import Clock
 from mfulab.timing.statistics import Stats
 
-FEWEST, LONGEST_S = 3, 2.0  # steps, where so many fit into these seconds
+FEWEST, LONGEST_S = 4, 2.0  # pairs of steps, where so many fit into these seconds
+BLOCKS = 48, 12, 4, 2, 1  # pairs; in a block, each place of a period that divides it meets as many marks as none
+FEW, DISTURBED = 8, 1.25  # blocks beyond which they grow longer; a block's time ÷ the median one's, if it is left out
 Phase = Literal["forward", "backward", "optimiser", "other"]
 Mark = Callable[[Phase], object]
 """Called at the end of each phase, with its name."""
@@ -18,37 +20,39 @@ Mark = Callable[[Phase], object]
 def phase_readings(
     step: Callable[[], object], marked: Callable[[Mark], object] | str, clock: Clock, length_s: float, estimate_s: float
 ) -> Readings:
-    """Median ms of each phase of a step, over about `length_s` of steps of `estimate_s`; their sum ÷ the step. `marked`
-    does the step and calls what it is given as each phase ends; a text says why it has none. After each marked step
-    comes one without marks: their quotient says what marking costs, whatever the machine does."""
+    """Mean ms of each phase of a step, over about `length_s` of steps of `estimate_s`; their sum ÷ the step. `marked`
+    does the step and calls what it is given as each phase ends; a text says why it has none. As many steps without
+    marks lie between: their quotient says what marking costs. A loader's processes deliver in turn, so that every nth
+    step is slow: both kinds meet as many. Disturbed blocks do not count."""
     if isinstance(marked, str):
         return missing(dict.fromkeys((f"{phase}_ms" for phase in get_args(Phase)), "ms"), "marked steps", marked)
     fitting = min(FEWEST, math.floor(LONGEST_S / max(estimate_s, 1e-9)))
-    steps = max(1, fitting, math.ceil(length_s / 2 / max(estimate_s, 1e-9)))
-    ended: list[list[str]] = []  # the phases of each step, in order
+    wanted = max(1, fitting, math.ceil(length_s / 2 / max(estimate_s, 1e-9)))
+    least = next(pairs for pairs in BLOCKS if pairs <= wanted)
+    block = least * max(1, wanted // least // FEW)
+    ended: list[tuple[int, str]] = []  # block and phase of each interval; a step without marks has the phase ""
 
-    def mark(phase: Phase) -> None:
+    def mark(phase: str = "") -> None:
         clock.mark()
-        ended[-1].append(phase)
+        ended.append((pair // block, phase))
 
     clock.synchronise()
     clock.mark()
-    for _ in range(steps):
-        ended.append([])
-        marked(mark)
-        step()
-        clock.mark()
-    intervals = iter(clock.intervals())
-    spent: dict[str, list[float]] = defaultdict(list)
-    quotients = []
-    for phases in ended:
-        per_step: Counter[str] = Counter()
-        for phase in phases:
-            per_step[phase] += next(intervals)  # type: ignore[assignment]
-        for phase, seconds in per_step.items():
-            spent[phase].append(seconds)
-        quotients.append(sum(per_step.values()) / next(intervals))
-    source = f"marked steps, {clock.name}"
-    readings = {f"{phase}_ms": Reading(1e3 * Stats(times).median, "ms", source) for phase, times in spent.items()}
-    quotient = 100 * Stats(quotients).median
-    return {**readings, "phases_percent": Reading(quotient, "%", f"{source}, each before one without marks")}
+    for pair in range(block * round(wanted / block)):
+        is_turned = (2 * pair // block + 1) // 2 % 2 == 1  # which comes first turns at half blocks: 0 1 1 0
+        for is_marked in (not is_turned, is_turned):
+            if is_marked:
+                marked(mark)
+            else:
+                step()
+                mark()
+    blocks: dict[int, Counter[str]] = defaultdict(Counter)
+    for (place, phase), seconds in zip(ended, clock.intervals(), strict=True):
+        blocks[place][phase] += seconds  # type: ignore[assignment]
+    longest_s = DISTURBED * Stats(spent.total() for spent in blocks.values()).median
+    kept = [spent for spent in blocks.values() if spent.total() <= longest_s]
+    spent_s = {phase: sum(spent[phase] for spent in kept) / (block * len(kept)) for phase in blocks[0]}
+    source, unmarked_s = f"marked steps, {clock.name}", spent_s.pop("")
+    readings = {f"{phase}_ms": Reading(1e3 * seconds, "ms", source) for phase, seconds in spent_s.items()}
+    quotient = 100 * sum(spent_s.values()) / unmarked_s
+    return {**readings, "phases_percent": Reading(quotient, "%", f"{source}, among as many without marks")}

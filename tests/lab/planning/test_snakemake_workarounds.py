@@ -122,3 +122,33 @@ time.sleep(30)
         "mfulab: interrupted before anything was measured; finished rows are kept, the same command goes on.",
         "",
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("squeue", "is_local", "leaves"),
+    [("exec sleep 60", False, True), ("exit 1", False, True), ("", False, False), ("exit 1", True, False)],
+)
+def test_a_sweep_whose_slurm_does_not_answer_ends_by_one_signal(tmp_path, squeue, is_local, leaves, number):
+    command = tmp_path / "squeue"
+    command.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\n{squeue}\n")
+    command.chmod(0o755)
+    code = f"""
+import os, time
+from types import SimpleNamespace
+from mfulab.lab.planning import snakemake_workarounds
+snakemake_workarounds.ANSWERS_S = 0.2
+asked = []
+scheduler = SimpleNamespace(exit_gracefully=lambda: asked.append(1))
+snakemake_workarounds.end_in_order(scheduler, {is_local})
+os.kill(os.getpid(), {int(number)})
+time.sleep({30 if leaves else 1.5})
+print("waited" if asked else "killed")
+"""
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert (tmp_path / "asked").exists() == (not is_local)
+    assert ended.returncode == (128 + number if leaves else 0)
+    assert ended.stdout == ("" if leaves else "waited\n")
+    assert ("SLURM does not answer.\n\nmfulab: left at once; finished rows are kept" in ended.stderr) == leaves
+    assert ("interrupted again, at once" in ended.stderr) == (not is_local)

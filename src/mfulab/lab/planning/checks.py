@@ -1,6 +1,5 @@
 """Mistakes in a sweep, each reported in one sentence with the key, the value and the choices, before any planning."""
 
-import difflib
 import itertools
 import math
 import re
@@ -27,7 +26,6 @@ PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 OF_DEVICES = ("emulated", "best_16_bit", "is_small")
 ALIASES = re.compile(r"[\s\[,{]\*\w")
 SHOWN = 80  # characters of a value in a message
-FEW, NEAR = 12, 3  # choices that a message names all, and of more those that are near
 KEYS = "config/KEYS.md"
 # Keys with one value for all runs.
 ONE = {"steps", "replicates", "ceiling_replicates", "short_processes", "budget_min", "hardware", "exclude"}
@@ -100,7 +98,7 @@ def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Pat
             beside = node if isinstance(node, Mapping) else {}
             if part not in beside:
                 beneath = [f"{parents}{name}" for name in {*beside, *(() if parents else names)}]
-                raise _unknown(f"{where}key", key, beneath, KEYS)
+                raise unknown(f"{where}key", _short(key), beneath, KEYS)
             node = node[part]
             parents += f"{part}."
         if not override.is_sweep_override() and "${" not in (text := override.get_value_element_as_str()):
@@ -150,18 +148,7 @@ def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None
             raise ConfigurationError(f"{where}device={choice}: {says} Choices: {', '.join(options)}.")
         readers = (step for step, measurement in MEASUREMENTS.items() if group in measurement.config.model_fields)
         listed = next((f"mfulab run {step} --help" for step in readers), f"{folder / group}/")
-        raise _unknown(f"{where}{group}", choice, options, listed)
-
-
-def _unknown(what: str, value: str, choices: Iterable[str], listed: str) -> ConfigurationError:
-    """The error for a `value` of `what` that is no choice: of many the nearest, and where all are `listed`."""
-    names, asked = sorted(choices), value.lower()
-    if len(names) <= FEW:
-        return unknown(what, _short(value), names)
-    near = difflib.get_close_matches(asked, names, NEAR) or [name for name in names if asked and asked in name]
-    *others, last = near[:NEAR] or [""]
-    hint = f" Did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if last else ""
-    return ConfigurationError(f"{what}={_short(value)}: unknown.{hint} All {len(names)}: {listed}.")
+        raise unknown(f"{where}{group}", _short(choice), options, listed)
 
 
 def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
@@ -185,7 +172,7 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
     for name, rules in (("exclude", checked.exclude), ("first", checked.first)):
         for key in (key for rule in rules for key in rule if (name, key) != ("exclude", "because")):
             if str(key).split(".")[0] not in (asked := [*_names(Experiment), *OF_DEVICES]):
-                raise _unknown(name, str(key), asked, KEYS)
+                raise unknown(name, _short(key), asked, KEYS)
 
 
 def _finite(place: str, content: object) -> None:
@@ -220,7 +207,7 @@ def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> Config
     where = [*prefix, *(str(part) for part in first["loc"])]
     key = ".".join(part for part in where if not part.startswith(("function-", "constrained-"))) or "config"
     if first["type"] == "extra_forbidden":
-        return _unknown("key", key, _siblings(model, where), KEYS)
+        return unknown("key", _short(key), _siblings(model, where), KEYS)
     given, kind = _short(first["input"]), first["type"]
     if kind == "literal_error":
         return unknown(key, given, re.findall(r"'([^']*)'", first["ctx"]["expected"]))

@@ -4,8 +4,10 @@ import atexit
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
+import time
 from argparse import ArgumentParser
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +19,7 @@ from mfulab.lab.runtime import lifetime
 
 WILDCARDS = ("hardware", "run", "figure")
 DEFAULT_RATE = (100, 1)  # jobs, seconds: what Snakemake 9 keeps to where no rate is asked for
+ANSWERS_S = 15  # within which SLURM lists its jobs, and after which it is asked again
 OBJECTS_MADE = 100_000  # between two looks for garbage; Python's own number is 700 to 2,000
 
 
@@ -113,15 +116,30 @@ def catch_signals(handler: Any) -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def end_in_order(scheduler: Any) -> None:
-    """Lets the first SIGINT or SIGTERM end a sweep between two jobs: a KeyboardInterrupt would lose `onerror`."""
+def end_in_order(scheduler: Any, is_local: bool = True) -> None:
+    """Lets the first SIGINT or SIGTERM end a sweep between two jobs: a KeyboardInterrupt would lose `onerror`. A sweep
+    that is not local leaves at once where SLURM does not answer: jobs in its queue would be waited for without end."""
 
     def end(number: int, frame: Any) -> None:
         lifetime.interrupted = True
         catch_signals(leave_at_once)
         threading.Thread(target=scheduler.exit_gracefully, daemon=True).start()  # it takes locks, held here perhaps
+        if not is_local:
+            threading.Thread(target=_leave_unanswered, args=(number,), daemon=True).start()
 
     catch_signals(end)
+
+
+def _leave_unanswered(number: int) -> None:
+    """Says what is waited for, and leaves once SLURM has twice not answered."""
+    print("\nmfulab: ends with the jobs in the queue; interrupted again, at once, and they go on.", file=sys.stderr)
+    asked, answered = ["timeout", str(ANSWERS_S), "squeue", "--noheader", "--name=mfulab"], [True]
+    while any(answered[-2:]):
+        time.sleep(ANSWERS_S)
+        status = subprocess.call(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        answered.append(status in (0, 127))  # 127: no squeue, another scheduler
+    print("mfulab: SLURM does not answer.", file=sys.stderr)
+    leave_at_once(number, None)
 
 
 def look_for_garbage_rarely() -> None:

@@ -339,5 +339,5 @@ def locate(target: str) -> str:
     names = {*module.bound, *module.aliases}
     is_dynamic = {"__getattr__", ALL} & names or (path.name == "__init__.py" and not module.is_shipped)
     if wanted not in names and not is_dynamic:
-        raise unknown(f"_target_={target}: name in {name}", wanted, names)
+        raise unknown(f"_target_={target}: name in {name}", wanted, names, str(path))
     return name

@@ -142,9 +142,7 @@ def _read(path: Path) -> str | None:
 
 def take(results: Path) -> bool:
     """Holds `results` until this process ends; true where the holder before was killed and left its work half done.
-
-    Raises ConfigurationError, and changes nothing, where a holder lives, or may live on another machine.
-    """
+    Raises ConfigurationError, and changes nothing, where a holder lives, or may live on another machine."""
     path = results.resolve() / LOCK
     if path in _held:
         return False

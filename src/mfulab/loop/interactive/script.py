@@ -1,13 +1,14 @@
 """A script that is not changed: hooks find its models and where its steps end, measure some of them, and go."""
 
 import gc
+import itertools
 import json
 import os
 import sys
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
@@ -26,7 +27,6 @@ from mfulab.device.compute import is_first_rank
 from mfulab.loop.interactive.hooks import Hooks
 from mfulab.loop.interactive.without_data import unwrapped
 from mfulab.timing.clocks import clock_for
-from mfulab.timing.statistics import Stats
 
 # Forward passes without a step of the optimiser that exists, after which each of them counts as a step.
 LONG = 512
@@ -303,14 +303,11 @@ class Split:
         self.steps.append([])
 
     def row(self) -> dict[str, float | None]:
-        """Median ms of each phase; None for one that no step had. Waits for a GPU to end."""
-        intervals, sums = iter(self._clock.intervals()), [Counter[str]() for _ in self.steps]
-        for times, names in zip(sums, self.steps, strict=True):
-            for name in names:
-                times[name] += next(intervals)  # type: ignore[assignment]
-        whole = sums[:-1]  # the last one is under way
-        medians = {name: [times[name] for times in whole] for name in PARTS if any(name in times for times in whole)}
-        return {f"{name}_ms": 1e3 * Stats(medians[name]).median if name in medians else None for name in PARTS}
+        """Mean ms of each phase, as a loader may make every nth step wait; None without it. Waits for a GPU to end."""
+        whole, total_s = self.steps[:-1], defaultdict[str, float](float)  # the last one is under way
+        for name, seconds in zip(itertools.chain(*whole), self._clock.intervals(), strict=False):
+            total_s[name] += seconds
+        return {f"{name}_ms": 1e3 * total_s[name] / len(whole) if name in total_s else None for name in PARTS}
 
 
 def _nothing(*_: Any) -> None:
