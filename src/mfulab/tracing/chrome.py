@@ -60,7 +60,7 @@ class Stream:
             self._size = path.stat().st_size
         except (OSError, UnreadableError) as error:
             raise TraceError(str(error)) from None
-        says = next((says for known, says in _BEGINS.items() if begin.startswith(known)), "")
+        says = next((says for begins, says in _BEGINS.items() if begin.startswith(begins)), "")
         if says and b"segments" in begin:  # the first key of torch.cuda.memory._dump_snapshot's
             says = _SNAPSHOT
         if foreign := _FOREIGN.get(Path(path.name.removesuffix(".gz")).suffix):
@@ -119,12 +119,12 @@ class Stream:
 
     def _parsed(self, text: bytes) -> Any:
         """The value, or what is wrong as an error; a text of faults that torch made is mended, and all after it."""
-        found = _parsed(text, self._mends)
-        if isinstance(found, Exception) and not self._mends:
+        value = _parsed(text, self._mends)
+        if isinstance(value, Exception) and not self._mends:
             mended = _parsed(text, True)
             self._mends = not isinstance(mended, Exception)
-            return mended if self._mends else found
-        return found
+            return mended if self._mends else value
+        return value
 
     def _damaged(self, error: Any, count: int) -> TraceError:
         after = f"after {count:,} events"
@@ -144,10 +144,10 @@ class Stream:
                 raise TraceError(f"{self.path}: not JSON: it begins with {text[:12]!r}; {WANTED}")
             if text[:1] == b"[":
                 return text[1:], b"["
-            if found := _EVENTS.search(text):
-                head = self._parsed(text[: found.start()].rstrip().rstrip(b",") + b"}")
+            if match := _EVENTS.search(text):
+                head = self._parsed(text[: match.start()].rstrip().rstrip(b",") + b"}")
                 self.metadata |= head if isinstance(head, dict) else {}
-                return text[found.end() :], b'{"traceEvents":['
+                return text[match.end() :], b'{"traceEvents":['
             if len(buffer) >= HEAD_BYTES:
                 break
         if isinstance(problem := self._parsed(buffer), Exception):

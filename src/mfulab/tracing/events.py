@@ -80,8 +80,8 @@ class _Taken:
             raise TraceError(f"{path}: {why}")
 
     def notes(self) -> list[Said]:
-        found = [Said("odd_events", {"count": self.odd})] if self.odd else []
-        return [*found, Said("unknown_kinds", {"kinds": self._kinds()})] if self.unknown else found
+        notes = [Said("odd_events", {"count": self.odd})] if self.odd else []
+        return [*notes, Said("unknown_kinds", {"kinds": self._kinds()})] if self.unknown else notes
 
     def _kinds(self) -> str:
         return ", ".join(f"{name} ({count:,})" for name, count in self.unknown.most_common(5))
@@ -141,7 +141,7 @@ class _Taken:
         shapes = args.get("Input Dims", args.get("Input dims", ()))
         if is_traced_matmul(name) or (not annotation and any(shapes)):
             types, values = args.get("Input type", ()), args.get("Concrete Inputs", ())
-            call = Call(name, *(tuple(one) if isinstance(one, list) else () for one in (shapes, types, values)))
+            call = Call(name, *(tuple(told) if isinstance(told, list) else () for told in (shapes, types, values)))
         sequence = _integer(args.get("Sequence number", -1))
         self.recorder.host_call(span, name, thread, external, forward, annotation, call, sequence)
 
@@ -157,10 +157,10 @@ class _Taken:
 def _collective(args: dict[str, Any]) -> Collective | None:
     """Bytes that a kernel sends, where torch describes it as a collective."""
     counts = [args.get(name) for name in ("In msg nelems", "Out msg nelems", "Group size")]
-    known = [one for one in counts if isinstance(one, int) and 0 <= one < MOST]
-    if args.get("dtype") not in BYTES or len(known) < len(counts):
+    numbers = [count for count in counts if isinstance(count, int) and 0 <= count < MOST]
+    if args.get("dtype") not in BYTES or len(numbers) < len(counts):
         return None
-    return str(args["Collective name"]).replace("_", "").lower(), BYTES[args["dtype"]] * max(known[:2]), known[2]
+    return str(args["Collective name"]).replace("_", "").lower(), BYTES[args["dtype"]] * max(numbers[:2]), numbers[2]
 
 
 def _integer(value: Any) -> int:
