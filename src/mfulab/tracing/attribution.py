@@ -38,8 +38,8 @@ def attribute(trace: Trace) -> Attribution:
     multiplies, operates, returns = (
         trace.named(test).tolist() for test in (is_traced_matmul, _is_operator, lambda name: name.startswith(BACKWARD))
     )
-    parent, product, outermost, surrounding = (np.full(count, -1, np.int64) for _ in range(4))
-    backward, recomputed = np.zeros(count, bool), np.zeros(count, bool)
+    parent, product, outermost, surrounding = ([-1] * count for _ in range(4))
+    backward, recomputed = [False] * count, [False] * count
     innermost: dict[int, int] = {}
     calls = {id(call): call for place, call in host.calls.items() if multiplies[host.name[place]]}
     costs = {key: traced_cost(call.name, call.shapes, call.values) for key, call in calls.items()}
@@ -64,14 +64,15 @@ def attribute(trace: Trace) -> Attribution:
             recomputed[place] = backward[place] and forward[place]
         backward[place] |= returns[name]
         if multiplies[name]:
-            if product[place] < 0 or id(host.calls.get(int(product[place]))) not in told:
+            if product[place] < 0 or id(host.calls.get(product[place])) not in told:
                 surrounding[place], product[place] = product[place], place
-            innermost[int(product[place])] = place
+            innermost[product[place]] = place
         stack.append(place)
-    of_activity, by_graph = _launched(trace, parent, order)
-    owners = (np.append(of, -1)[of_activity] for of in (product, outermost))
-    of_host = product, surrounding, outermost, innermost, costs
-    return Attribution(*of_host, backward, recomputed, of_activity, by_graph, *owners)
+    of_activity, by_graph = _launched(trace, np.array(parent, np.int64), order)
+    own, around, outer = (np.array(column, np.int64) for column in (product, surrounding, outermost))
+    owners = (np.append(of, -1)[of_activity] for of in (own, outer))
+    passes = np.array(backward, bool), np.array(recomputed, bool)
+    return Attribution(own, around, outer, innermost, costs, *passes, of_activity, by_graph, *owners)
 
 
 def _is_operator(name: str) -> bool:

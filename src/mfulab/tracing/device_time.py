@@ -152,18 +152,19 @@ class DeviceTime:
             begin, end = in_turn(self.begin[mine], self.end[mine], *self.window.span)
             times = end - begin - within(covered, begin, end)
             owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
-            keys = np.stack((owner, self.trace.activities.name[self.inside[mine]] * (owner < 0)))
-            unique, places = np.unique(keys, axis=1, return_inverse=True)
+            # Without an operator a kernel's name tells it: its place in the names, from their end.
+            keys = np.where(owner < 0, self.trace.activities.name[self.inside[mine]] - len(names), owner)
+            unique, places = np.unique(keys, return_inverse=True)
             summed = (times, self.end[mine] - self.begin[mine], np.ones(len(mine)))  # exclusive, own, kernels
-            sums = np.array([np.bincount(places.ravel(), what, unique.shape[1]) for what in summed]).astype(np.int64)
-            for (call, name), (time, own, kernels) in zip(unique.T.tolist(), sums.T.tolist(), strict=True):
-                recorded = host.calls.get(call)
+            sums = np.array([np.bincount(places, what, len(unique)) for what in summed]).astype(np.int64)
+            for key, (time, own, kernels) in zip(unique.tolist(), sums.T.tolist(), strict=True):
+                recorded = host.calls.get(key)
                 held = recorded.shapes if recorded else ()
                 flat = [dims for shape in held for dims in (shape if shape and isinstance(shape[0], list) else [shape])]
                 shapes = "·".join("×".join(map(str, dims)) for dims in flat if dims)
-                part = kind, called(names[name if call < 0 else host.name[call]]), shapes
+                part = kind, called(names[key if key < 0 else host.name[key]]), shapes
                 parts[part] += time
-                self.launched_by.setdefault(part, []).append((call, own, kernels))
+                self.launched_by.setdefault(part, []).append((max(key, -1), own, kernels))
             covered = union(join([covered, clip(self.where(chosen), *self.window.span)]))
         parts |= Counter({("idle", cause, ""): time for cause, time in self.idle_causes.items()})
         parts["input_wait", "", ""] = length(self.idle) - sum(self.idle_causes.values())

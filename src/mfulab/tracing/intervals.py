@@ -80,7 +80,7 @@ def exclusive(kinds: Sequence[Intervals], begin: int, end: int) -> list[Interval
     covered, parts = NONE, []
     for kind in kinds:
         mine = union(clip(kind, begin, end))
-        edges = np.unique(np.concatenate((*mine, *covered)))
+        edges = np.sort(np.concatenate((*mine, *covered)), kind="stable")
         held = (within(mine, edges[:-1], edges[1:]) > 0) & (within(covered, edges[:-1], edges[1:]) == 0)
         parts.append(union(Intervals(edges[:-1][held], edges[1:][held])))
         covered = union(join([covered, mine]))

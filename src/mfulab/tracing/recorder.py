@@ -59,7 +59,7 @@ class Recorder:
     ) -> None:  # fmt: skip
         """Adds what a device executed: `kind` of `KINDS`, process and device, and blocks of its grid, 0 if unknown."""
         number = self._places.setdefault(place, len(self._places))
-        self._activities.extend((*span, kind, self._name(name), number, stream, correlation, external, blocks))
+        self._activities.fromlist([*span, kind, self._name(name), number, stream, correlation, external, blocks])
         if collective:
             self._collectives.append((*span, number, collective))
 
@@ -74,13 +74,13 @@ class Recorder:
             if text not in self._shared:
                 self._shared[text] = call.plain()
             self._calls[len(self._host) // 8] = self._shared[text]
-        self._host.extend((*span, self._name(name), number, external, forward, annotation, sequence))
+        self._host.fromlist([*span, self._name(name), number, external, forward, annotation, sequence])
 
     def launch(self, span: Span, thread: Pair, correlation: int, name: str, kernel: str = "") -> None:
         """Adds a call of the runtime, with the name of the kernel that it launches where that is known."""
         launched = self._name(kernel) if kernel else -1
         number = self._threads.setdefault(thread, len(self._threads))
-        self._launches.extend((*span, number, correlation, self._name(name), launched))
+        self._launches.fromlist([*span, number, correlation, self._name(name), launched])
 
     def _name(self, name: str) -> int:
         number = self._numbers.get(name)

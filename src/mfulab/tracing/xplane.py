@@ -23,6 +23,9 @@ _TENSOR = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 Cost = tuple[int, Any, list[tuple[str, list[int]]]]  # FLOPs, bytes, and type and sides of each operand
 HOST = "host"  # the process of all that a profile holds
 _NEW = 1 << 40  # with the number of events so far a number by which activities name their operator
+_PROPERTIES = {"name": "device_type_string", "numSms": "core_count", "computeMajor": "compute_cap_major"}
+_PROPERTIES |= {"computeMinor": "compute_cap_minor", "peak_tflop_s": "peak_teraflops_per_second"}
+_PROPERTIES |= {"peak_gb_s": "peak_hbm_bw_gigabytes_per_second"}
 _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 
 
@@ -94,15 +97,7 @@ class _Plane:
 
     def properties(self, number: int) -> dict[str, Any]:
         about = self.stats(self._plane)
-        return {
-            "id": number,
-            "name": about.get("device_type_string"),
-            "numSms": about.get("core_count"),
-            "computeMajor": about.get("compute_cap_major"),
-            "computeMinor": about.get("compute_cap_minor"),
-            "peak_tflop_s": about.get("peak_teraflops_per_second"),
-            "peak_gb_s": about.get("peak_hbm_bw_gigabytes_per_second"),
-        }
+        return {"id": number} | {name: about.get(stat) for name, stat in _PROPERTIES.items()}
 
     def device(self, recorder: Recorder, number: int, modules: dict[int, Any], marked: bool) -> bool:
         steps = False
