@@ -260,30 +260,29 @@ def _bound(statement: ast.stmt) -> set[str]:
 
 
 def _number_variables(statement: ast.stmt) -> None:
-    """Puts numbers in place of the names of variables that functions and comprehensions bind, a number for each.
+    """Puts a number in place of the name of each variable that a function or comprehension binds.
 
-    Two statements are alike after it only if they do the same. What others can name stays: parameters, attributes,
-    functions, imports, what is global or nonlocal, and all of a statement that looks at its variables by their names.
+    Statements are alike after it only if they do the same: what others can name stays (parameters, attributes,
+    functions, imports, globals), and all of a statement that looks at variables by name.
     """
-    scoped = list(_scoped(statement, (ast.Module([], []),)))
-    if any(ast.unparse(node).startswith(BY_NAME) for node, _ in scoped if isinstance(node, ast.Call)):
-        return
     uses, stated = list[tuple[ast.AST, str, str, Scopes]](), set[str]()
-    bound, kept, numbers = set[Variable](), set[Variable](), dict[Variable, str]()
-    for node, scopes in scoped:
+    variables, numbers = dict[Variable, bool](), dict[Variable, str]()  # False of what keeps its name
+    for node, scopes in _scoped(statement, (ast.Module([], []),)):
+        if isinstance(node, ast.Call) and ast.unparse(node).startswith(BY_NAME):
+            return
         field = next((field for field in ("id", "asname", "name", "rest") if getattr(node, field, None)), "")
         name = str(getattr(node, field, "")).partition(".")[0]  # of an import the part that it binds
         if is_named := isinstance(node, ast.Name | ast.ExceptHandler):
             uses.append((node, field, name, scopes))
-        is_variable = is_named and not isinstance(scopes[0], ast.Module | ast.ClassDef)
         if not isinstance(getattr(node, "ctx", None), ast.Load):
-            (bound if is_variable else kept).add((scopes[0], name))
+            is_variable = is_named and not isinstance(scopes[0], ast.Module | ast.ClassDef)
+            variables[scopes[0], name] = is_variable and variables.get((scopes[0], name), True)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            kept |= {(node, child.arg) for child in ast.iter_child_nodes(node.args) if isinstance(child, ast.arg)}
+            variables |= {(node, arg.arg): False for arg in ast.iter_child_nodes(node.args) if isinstance(arg, ast.arg)}
         stated |= set(node.names) if isinstance(node, ast.Global | ast.Nonlocal) else set()
     for node, field, name, scopes in uses:
-        variable = next(((scope, name) for scope in scopes if (scope, name) in bound or (scope, name) in kept), None)
-        if field and variable and variable not in kept and name not in stated:
+        variable = next(((scope, name) for scope in scopes if (scope, name) in variables), (node, ""))
+        if name and name not in stated and variables.get(variable):
             setattr(node, field, numbers.setdefault(variable, str(len(numbers))))
 
 
@@ -292,8 +291,8 @@ def _scoped(node: ast.AST, scopes: Scopes) -> Iterator[tuple[ast.AST, Scopes]]:
     yield node, scopes
     outside, inside = list(ast.iter_child_nodes(node)), list[Any]()
     if isinstance(node, COMPREHENSIONS):
-        first = node.generators[0]
-        inside = [first.target, *first.ifs, *(child for child in outside if child is not first)]
+        first, *others = node.generators
+        inside = [first.target, *first.ifs, *others, *(child for child in outside if child not in node.generators)]
         outside = [first.iter]
     elif isinstance(node, (*DEFINITIONS, ast.Lambda)):
         inside = node.body if isinstance(node.body, list) else [node.body]
@@ -301,10 +300,10 @@ def _scoped(node: ast.AST, scopes: Scopes) -> Iterator[tuple[ast.AST, Scopes]]:
     elif isinstance(node, ast.NamedExpr):
         outside = [node.value]
         yield node.target, tuple(dropwhile(lambda scope: isinstance(scope, COMPREHENSIONS), scopes))
-    for child in outside:
-        yield from _scoped(child, scopes)
-    for child in inside:
-        yield from _scoped(child, (node, *(scope for scope in scopes if not isinstance(scope, ast.ClassDef))))
+    within = (node, *(scope for scope in scopes if not isinstance(scope, ast.ClassDef)))
+    for children, around in ((outside, scopes), (inside, within)):
+        for child in children:
+            yield from _scoped(child, around)
 
 
 def _parts(node: ast.expr) -> tuple[ast.expr | None, tuple[str, ...]]:
