@@ -3,6 +3,7 @@
 import gzip
 import json
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,10 @@ from mfulab.tracing.trace import launch_delays
 def events_of(path):
     stream = Stream(path)
     return [event for batch in stream.batches() for event in batch], stream.metadata
+
+
+def parsed(text):
+    return Stream._parsed(SimpleNamespace(_mends=False), text.encode())
 
 
 @pytest.mark.parametrize("size", [1 << 24, 97, 400])
@@ -42,10 +47,21 @@ def test_a_bare_list_of_events_is_a_trace(tmp_path):
 # Between lie clocks that count from the start of a machine which is on for 50 to 116 days: they are right to 1 ns.
 @given(st.integers(0, 4 * 10**15) | st.integers(10**16, 2 * 10**18), st.integers(4 * 10**15, 10**16))
 def test_a_time_keeps_its_nanoseconds(time, between):
-    text = f"{between // 1000}.{between % 1000:03}"
-    assert abs(nanoseconds(chrome._number(text)) - between) <= 1
-    text = f"{time // 1000}.{time % 1000:03}"
-    assert nanoseconds(chrome._number(text)) == time
+    event = parsed(f'{{"ts": {between // 1000}.{between % 1000:03}, "dur": {time // 1000}.{time % 1000:03}}}')
+    assert abs(nanoseconds(event["ts"]) - between) <= 1
+    [event] = parsed(f'[{{"ts": {time // 1000}.{time % 1000:03}}}]')
+    assert nanoseconds(event["ts"]) == time
+    assert nanoseconds(parsed("9123456789012.0006")) == 9123456789012001, "a float of it lies 0.4 ns off, or 1.4"
+
+
+NUMBERS = st.integers() | st.floats(-1e9, 1e9).map(lambda number: round(number, 3))
+
+
+@given(st.recursive(st.none() | st.booleans() | NUMBERS | st.text(), lambda inner: st.lists(inner)), st.booleans())
+def test_both_parsers_read_the_same(value, is_ascii):
+    text = json.dumps({"args": value, "n": [float("inf"), -0.0, 1e300]}, ensure_ascii=is_ascii)
+    assert parsed(text) == json.loads(text)
+    assert parsed(text[:-1]).msg == chrome._parsed(text[:-1].encode()).msg, "what is wrong is said by one of them"
 
 
 def test_times_that_are_none():

@@ -46,8 +46,8 @@ def sdpa_cost(given: dict[str, Any], backward: bool) -> Cost:
     """torch's `scaled_dot_product_attention`: [..., heads, tokens, width], with a mask or causal."""
     query, mask = given["query"].shape, given.get("mask")
     sides = query[-2], given["key"].shape[-2]
-    if known := given.get("pairs"):
-        pairs = Pairs(*known)
+    if given_pairs := given.get("pairs"):
+        pairs = Pairs(*given_pairs)
     elif mask is None:
         pairs = dense_pairs(*sides, bool(given.get("is_causal")))
     else:

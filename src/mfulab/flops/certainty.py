@@ -48,17 +48,17 @@ class Certainty:
 def certainty(operations: Operations, by_layers: dict[str, int], unused: tuple[str, ...] = ()) -> Certainty:
     """Weighs a count beside the second one, `LayerCount.flops`, and the modules that did not run."""
     flops: dict[Kind, int] = dict.fromkeys(get_args(Kind), 0)
-    known, bound = dict.fromkeys(by_layers, 0), 0
+    of_layers, bound = dict.fromkeys(by_layers, 0), 0
     for key, totals in operations.totals.items():
         if key.direction in ("forward", "backward"):
             flops[_kind(key.operator)] += totals.flops
             bound += totals.flops if totals.bounds else 0
-        if key.direction == "forward" and key.layer in known:
-            known[key.layer] += totals.flops
+        if key.direction == "forward" and key.layer in of_layers:
+            of_layers[key.layer] += totals.flops
     whole, forward = operations.model_flops, operations.sum("forward").flops
-    differences = {layer: by_layers[layer] - counted for layer, counted in known.items()}
+    differences = {layer: by_layers[layer] - counted for layer, counted in of_layers.items()}
     worst = max(differences, key=lambda layer: abs(differences[layer]), default="")
-    both = sum(known.values())
+    both = sum(of_layers.values())
     return Certainty(
         shares={kind: count / whole for kind, count in flops.items()} if whole else {},
         bound_share=bound / whole if whole else 0,

@@ -71,7 +71,7 @@ def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True
     graph = tuple((node, made[node.number, "forward"], made[node.number, "backward"]) for node in nodes)
     all_flops = counter.operations.sum("forward").flops, counter.operations.sum("backward").flops
     graph = graph if tuple(map(sum, [*zip(*graph, strict=True)][1:])) == all_flops else ()
-    return Count(counter.operations, *held, second.flops, told.found, saved.interrupted, unused, graph, lstms.more)
+    return Count(counter.operations, *held, second.flops, told.tokens, saved.interrupted, unused, graph, lstms.more)
 
 
 class _RealTokens(ExitStack):
@@ -79,12 +79,12 @@ class _RealTokens(ExitStack):
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
-        self.found: RealTokens | None = None
-        hookable = (each for each in model.modules() if not isinstance(each, torch.jit.ScriptModule))
+        self.tokens: RealTokens | None = None
+        hookable = (module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule))
         for module in hookable:
             self.callback(module.register_forward_pre_hook(self._note, with_kwargs=True).remove)
 
     def _note(self, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        if self.found is None and torch._C._current_autograd_node() is None:
+        if self.tokens is None and torch._C._current_autograd_node() is None:
             with _disable_current_modes():
-                self.found = real_tokens(arguments, keywords)
+                self.tokens = real_tokens(arguments, keywords)

@@ -73,7 +73,7 @@ class Totals:
     @classmethod
     def of(cls, cost: Cost, instead: Cost | None = None) -> "Totals":
         """One call's cost; or what it adds where another was added for the same call before."""
-        values = [1, *(getattr(cost, each) for each in FLOPS), int(cost.bound)]
+        values = [1, *(getattr(cost, name) for name in FLOPS), int(cost.bound)]
         if instead is not None:
             values = [value - old for value, old in zip(values, vars(cls.of(instead)).values(), strict=False)]
         return cls(*values)
@@ -153,7 +153,7 @@ class OperatorCounter(Opened):
 
     def _multiplies_zeros(self, name: str, args: tuple[Any, ...]) -> bool:
         operands = tree_leaves(args[name.startswith(_ADDING) :])
-        return any(isinstance(each, torch.Tensor) and each in self._zeros for each in operands)
+        return any(isinstance(operand, torch.Tensor) and operand in self._zeros for operand in operands)
 
     def _listens(self, arguments: Any) -> bool:
         modes = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else []
@@ -328,7 +328,7 @@ def elements(tensors: list[torch.Tensor]) -> int:
 def _shares_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> bool:
     storages = {tensor.untyped_storage()._cdata for tensor in read if tensor.layout == torch.strided}
     is_strided = all(tensor.layout == torch.strided for tensor in written)
-    return bool(written) and is_strided and all(one.untyped_storage()._cdata in storages for one in written)
+    return bool(written) and is_strided and all(tensor.untyped_storage()._cdata in storages for tensor in written)
 
 
 def layer_rows(model: torch.nn.Module, operations: Operations) -> list[dict[str, object]]:

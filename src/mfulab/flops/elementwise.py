@@ -54,8 +54,8 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
 def has_other_formula(packet: Any) -> bool:
     """True if `other_flops` knows an operator, a `torch.ops` overload packet."""
     name = getattr(packet, "__name__", "")
-    known = (*FUSED_OPTIMIZERS, *_POOLINGS, *_DISTANCES, *_BAGS)
-    return name in known or name.startswith(("_foreach_", "_fft_")) or _flops_per_element(packet) is not None
+    with_formulas = (*FUSED_OPTIMIZERS, *_POOLINGS, *_DISTANCES, *_BAGS)
+    return name in with_formulas or name.startswith(("_foreach_", "_fft_")) or _flops_per_element(packet) is not None
 
 
 @cache
@@ -68,9 +68,9 @@ def _flops_per_element(packet: Any) -> int | None:
         return 0
     if namespace == "prims":
         packet = getattr(torch.ops.aten, name, packet)
-    for known in (name, name.removesuffix("_")):
-        if known in PER_ELEMENT:
-            return PER_ELEMENT[known]
+    for spelling in (name, name.removesuffix("_")):
+        if spelling in PER_ELEMENT:
+            return PER_ELEMENT[spelling]
     overload = getattr(packet, packet.overloads()[0])
     if overload.is_view or torch.Tag.inplace_view in overload.tags or torch.Tag.view_copy in overload.tags:
         return 0

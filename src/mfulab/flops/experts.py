@@ -46,8 +46,8 @@ class RoutedTokens(ExitStack):
 
     def _note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         stacked = [weight for weight in module.parameters(recurse=False) if weight.ndim == 3]
-        given = (each for each in arguments[1:] if isinstance(each, torch.Tensor))
-        chosen = next((each for each in given if each.dtype in (torch.int32, torch.int64)), None)
+        given = (tensor for tensor in arguments[1:] if isinstance(tensor, torch.Tensor))
+        chosen = next((tensor for tensor in given if tensor.dtype in (torch.int32, torch.int64)), None)
         if not stacked or chosen is None:
             return
         experts = stacked[0].shape[0]

@@ -29,9 +29,9 @@ def chain(loss: torch.Tensor, model: torch.nn.Module, saved: SavedTensors) -> li
     nodes: list[Node] = []
     node: Any = loss.grad_fn
     while node is not None:
-        before = [each for each, _ in node.next_functions if each is not None]
-        leaves = [_leaf(each, saved) for each in before]
-        others = [each for each, leaf in zip(before, leaves, strict=True) if leaf is None]
+        before = [function for function, _ in node.next_functions if function is not None]
+        leaves = [_leaf(function, saved) for function in before]
+        others = [function for function, leaf in zip(before, leaves, strict=True) if leaf is None]
         if len(others) > 1 or len(nodes) == MOST or not getattr(node, "_input_metadata", None):
             return []
         number, parameters = node._sequence_nr(), [names.get(id(leaf), "") for leaf in leaves if leaf is not None]

@@ -32,7 +32,7 @@ def bodies_seen(listens: Callable[[Any], bool], branches: Callable[[Body, Body, 
         return chosen(*operands)
 
     loops: dict[str, Body] = {"cond": cond, "scan": _scan, "while_loop": _while_loop}
-    loops |= {each.name(): _plain(each) for each in (map_impl, associative_scan_op)}
+    loops |= {operator.name(): _plain(operator) for operator in (map_impl, associative_scan_op)}
 
     def seen(operator: Any, key: Any, /, *args: Any, **kwargs: Any) -> Any:
         run = loops.get(operator.__name__)
@@ -51,10 +51,10 @@ def _plain(operator: HigherOrderOperator) -> Any:
 
 def _scan(combine: Body, init: Sequence[Any], xs: Sequence[Tensor], additional: Sequence[Any] = ()) -> Any:
     carried, rows = tuple(init), list[Sequence[Any]]()
-    if torch.is_grad_enabled() and any(each.requires_grad for each in (*xs, *additional) if isinstance(each, Tensor)):
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (*xs, *additional) if isinstance(x, Tensor)):
         # torch's one backward body serves all steps: the first carry gets a gradient, whether or not it is used.
-        carried = tuple(each.detach().requires_grad_() if _is_constant(each) else each for each in init)
-    for row in zip(*(each.unbind() for each in xs), strict=True):
+        carried = tuple(tensor.detach().requires_grad_() if _is_constant(tensor) else tensor for tensor in init)
+    for row in zip(*(tensor.unbind() for tensor in xs), strict=True):
         results = tuple(combine(*carried, *row, *additional))
         carried, kept = results[: len(init)], results[len(init) :]
         rows.append(kept)
@@ -77,7 +77,7 @@ def _while_loop(
             unknown("while_loop: without data nothing says how often its body runs", error)
 
     if not goes_on():
-        return tuple(each.clone() if isinstance(each, Tensor) else each for each in carried)
+        return tuple(tensor.clone() if isinstance(tensor, Tensor) else tensor for tensor in carried)
     while True:
         carried = tuple(body(*carried, *additional))
         if not goes_on():
@@ -91,5 +91,5 @@ def unknown(reason: str, cause: Exception | None = None) -> NoReturn:
 
 def open_kernel(operator: HigherOrderOperator, arguments: Iterable[Any]) -> Body | None:
     """The plain implementation of an operator that calls a Python body; None for one that is closed to a counter."""
-    bodies = (each for each in arguments if callable(each) and not isinstance(each, Tensor | torch._ops.OperatorBase))
+    bodies = (body for body in arguments if callable(body) and not isinstance(body, Tensor | torch._ops.OperatorBase))
     return _plain(operator) if any(bodies) else None

@@ -155,7 +155,7 @@ class LayerTracker(Opened):
         yield global_hooks.register_module_forward_pre_hook(self._enter_layer)
         yield global_hooks.register_module_forward_hook(self._leave_layer, always_call=True)
         yield optimizer_hooks.register_optimizer_step_pre_hook(self._enter_optimizer)
-        yield optimizer_hooks.register_optimizer_step_post_hook(lambda one, *_: self._leave("optimizer", id(one)))
+        yield optimizer_hooks.register_optimizer_step_post_hook(lambda owner, *_: self._leave("optimizer", id(owner)))
         yield compiled_models_unwarned()
         yield patch.object(torch.autograd, "_engine_run_backward", self._engine())
 
@@ -197,9 +197,9 @@ class LayerTracker(Opened):
         self._frames.append(_Frame("optimizer", owner=id(optimizer)))
 
     def _leave(self, kind: str, owner: int) -> None:
-        found = [at for at, frame in enumerate(self._frames) if (frame.kind, frame.owner) == (kind, owner)]
-        if found:
-            del self._frames[found[-1] :]
+        places = [at for at, frame in enumerate(self._frames) if (frame.kind, frame.owner) == (kind, owner)]
+        if places:
+            del self._frames[places[-1] :]
 
     def _is_elsewhere(self) -> bool:
         # What another thread calls is no part of this step, unless autograd recomputes it there.

@@ -17,8 +17,8 @@ def has_data(tensor: Any) -> bool:
 
 def lengths_of(ends: Any) -> list[int] | None:
     """Lengths of packed sequences from where each begins and the last ends (`cu_seqlens`); None without data."""
-    known = with_values(ends)
-    return None if known is None else [int(length) for length in known.diff().tolist()]
+    values = with_values(ends)
+    return None if values is None else [int(length) for length in values.diff().tolist()]
 
 
 def with_values(tensor: Any) -> Any:
@@ -42,16 +42,16 @@ def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
         return replace(dense_pairs(queries, keys, False), bound=True)
     import torch
 
-    version, known = getattr(mask, _KNOWN, (None, None))
-    if version != mask._version or known is None:
+    version, pairs = getattr(mask, _KNOWN, (None, None))
+    if version != mask._version or pairs is None:
         sees = mask.detach() if mask.dtype == torch.bool else mask.detach() > MASKED
         sees = sees.expand(*sees.shape[:-2], queries, keys).reshape(-1, queries, keys)
-        found = [_one_sequence(sequence)[0] for sequence in sees] if sees.numel() else []
-        full, attended, padding = (sum(part) / len(found) for part in zip(*found, strict=True)) if found else (0, 0, 0)
-        whole = queries * keys if found else 0
-        known = Pairs(full, attended, whole, whole, padding=padding)
-        setattr(mask, _KNOWN, (mask._version, known))  # every layer asks again
-    return known
+        rows = [_one_sequence(sequence)[0] for sequence in sees] if sees.numel() else []
+        full, attended, padding = (sum(part) / len(rows) for part in zip(*rows, strict=True)) if rows else (0, 0, 0)
+        whole = queries * keys if rows else 0
+        pairs = Pairs(full, attended, whole, whole, padding=padding)
+        setattr(mask, _KNOWN, (mask._version, pairs))  # every layer asks again
+    return pairs
 
 
 def documents_of(mask: Any) -> list[list[int]]:

@@ -82,7 +82,7 @@ def trilinear(a: Any, b: Any, c: Any, *rest: Sequence[int], **__: Any) -> int:
         sizes |= dict(zip(own, factor.shape, strict=True))
     pair = set(sizes) - (added[0] & added[1])
     left = pair - (summed & added[2])
-    return 2 * prod(sizes[each] for each in pair) + 2 * prod(sizes[each] for each in left | set(sizes) - added[2])
+    return 2 * prod(sizes[side] for side in pair) + 2 * prod(sizes[side] for side in left | set(sizes) - added[2])
 
 
 def distances(a: Any, b: Any, *_: Any, **__: Any) -> Cost:

@@ -74,8 +74,8 @@ class SavedTensors(Opened):
         self.interrupted = False
         self.seen = _Storages((*model.parameters(), *model.buffers()))
         self.of_nodes: dict[int, list[tuple[str, list[int]]]] = {}  # by autograd's number: parameter's name, and shape
-        strided = ((name, each) for name, each in model.named_parameters() if each.layout == torch.strided)
-        self._names = {each.untyped_storage()._cdata: name for name, each in strided}
+        strided = ((name, tensor) for name, tensor in model.named_parameters() if tensor.layout == torch.strided)
+        self._names = {tensor.untyped_storage()._cdata: name for name, tensor in strided}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:

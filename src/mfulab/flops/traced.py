@@ -99,25 +99,25 @@ def traced_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Trac
         matmul = _matmul(name, arguments)
         if matmul:
             return replace(_one_matmul(*matmul), cost=Cost.of(cost))
-        found = Traced(Cost.of(cost), elements=_elements(name, arguments))
+        traced = Traced(Cost.of(cost), elements=_elements(name, arguments))
         if name == "aten::convolution_backward":
             gradient, x, weight = arguments[:3]
-            return replace(found, convolution=_as_matmul(x.shape, weight.shape, gradient.shape, bool(arguments[7])))
-        return replace(found, attention=_attention(name, arguments))
+            return replace(traced, convolution=_as_matmul(x.shape, weight.shape, gradient.shape, bool(arguments[7])))
+        return replace(traced, attention=_attention(name, arguments))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
         return Traced(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
 
 
 def traced_format(types: Sequence[str]) -> str | None:
     """The format of a matmul by its operands' types; the narrower where they differ; None where none is told."""
-    found = [TYPES[kind] for kind in types if kind in TYPES]
+    formats = [TYPES[kind] for kind in types if kind in TYPES]
     order = list(dict.fromkeys(TYPES.values()))
-    return max(found, key=order.index) if found else None
+    return max(formats, key=order.index) if formats else None
 
 
 def _argument(shape: Any, value: Any) -> Any:
     if isinstance(shape, list) and shape:
-        return [Shaped(tuple(one)) for one in shape] if isinstance(shape[0], list) else Shaped(tuple(shape))
+        return [Shaped(tuple(sides)) for sides in shape] if isinstance(shape[0], list) else Shaped(tuple(shape))
     return _value(value) if isinstance(value, str) else value
 
 
@@ -130,7 +130,7 @@ def _value(text: str) -> Any:
 
 
 def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None:
-    tensors = [one for one in arguments if isinstance(one, Shaped)]
+    tensors = [argument for argument in arguments if isinstance(argument, Shaped)]
     short = name.removeprefix("aten::")
     if short not in ("mm", "bmm", "_int_mm", "_scaled_mm", "addmm", "baddbmm", "_addmm_activation", "linear"):
         return None
@@ -166,7 +166,7 @@ def _attention(name: str, arguments: list[Any]) -> tuple[int, int, int, bool] | 
 def _elements(name: str, arguments: list[Any]) -> int | None:
     """Elements of operands and results, once each, of attention and of a convolution's backward pass."""
     if name == "aten::convolution_backward":
-        gradient, x, weight = (one.numel() for one in arguments[:3])
+        gradient, x, weight = (tensor.numel() for tensor in arguments[:3])
         needs_x, needs_weight = arguments[10][:2]
         return gradient + x + weight + (x if needs_x else 0) + (weight if needs_weight else 0)
     if name not in ATTENTION:
@@ -189,7 +189,7 @@ def _convolution(name: str, arguments: list[Any]) -> Traced:
     if not isinstance(stride, list) or not isinstance(padding, list):
         return Traced(None, reason=NO_VALUES)
     sides = len(weight.shape) - 2
-    stride, padding, dilation = (one * sides if len(one) == 1 else one for one in (stride, padding, dilation))
+    stride, padding, dilation = (given * sides if len(given) == 1 else given for given in (stride, padding, dilation))
     places = zip(x.shape[-sides:], padding, dilation, weight.shape[2:], stride, strict=True)
     output = (
         x.shape[0] if x.ndim == sides + 2 else 1,
@@ -204,8 +204,8 @@ def _convolution(name: str, arguments: list[Any]) -> Traced:
 
 def _template(arguments: list[Any]) -> Traced:
     """Inductor's Triton template of a matmul, by the only m, n, k that fit the shapes of all its tensors."""
-    tensors = [one.shape for one in arguments if isinstance(one, Shaped) and one.ndim >= 2]
-    found = {
+    tensors = [argument.shape for argument in arguments if isinstance(argument, Shaped) and argument.ndim >= 2]
+    candidates = {
         (prod(a[:-2]), a[-2], b[-1], a[-1])
         for a in tensors
         for b in tensors
@@ -213,9 +213,9 @@ def _template(arguments: list[Any]) -> Traced:
         if a is not b and c is not a and c is not b
         and a[:-2] == b[:-2] == c[:-2] and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1])
     }  # fmt: skip
-    if len(found) != 1:
+    if len(candidates) != 1:
         return Traced(None, reason=Said("ambiguous_template"))
-    return _one_matmul(*found.pop())
+    return _one_matmul(*candidates.pop())
 
 
 def _one_matmul(batch: int, m: int, n: int, k: int) -> Traced:
@@ -249,12 +249,12 @@ def traced_bytes(name: str, shapes: Sequence[Any], types: Sequence[str], values:
     kind = _KINDS.get(name.rpartition("::")[2].strip("_").removeprefix("native_"))
     if kind in ("broadcast", "truth"):
         result = prod(map(max, zip_longest(*map(reversed, tensors), fillvalue=1)))
-        size = max([_FLOATS[each] for _, each in held if each in _FLOATS] or [_SIZES[each] for _, each in held])
+        size = max([_FLOATS[text] for _, text in held if text in _FLOATS] or [_SIZES[text] for _, text in held])
         return read + result * (1.0 if kind == "truth" else size)
     number = str(values[1]) if len(values) > 1 else ""
     if kind == "conversion":
-        known = number.isdecimal() and int(number) < len(_SCALAR_TYPES) and _SCALAR_TYPES[int(number)]
-        return read + prod(tensors[0]) * known if known else NO_VALUES
+        element_bytes = number.isdecimal() and int(number) < len(_SCALAR_TYPES) and _SCALAR_TYPES[int(number)]
+        return read + prod(tensors[0]) * element_bytes if element_bytes else NO_VALUES
     if kind == "looked_up":
         side = "0" if name.endswith("embedding") else number
         if len(tensors) != 2 or not side.isdecimal() or int(side) >= len(tensors[0]):

@@ -47,7 +47,7 @@ def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTo
             given = {**argument, **given}
     tokens = given.get("input_ids", given.get("inputs_embeds"))
     if tokens is None:
-        tokens = next((one for one in arguments if getattr(one, "ndim", 0) >= 2 and not one.is_nested), None)
+        tokens = next((part for part in arguments if getattr(part, "ndim", 0) >= 2 and not part.is_nested), None)
     if tokens is None:
         return None
     shape = (int(tokens.shape[0]), int(tokens.shape[1]))
@@ -67,8 +67,8 @@ def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTo
 
 def _blocks(values: Sequence[Any], shape: tuple[int, int]) -> tuple[int, ...] | None:
     """Lengths by the first block mask among the values of a call, which holds for each row or for all of them."""
-    given = [each for value in values for each in (value.values() if isinstance(value, Mapping) else (value,))]
-    mask = next((each for each in given if isinstance(each, BlockMask)), None)
+    given = [part for value in values for part in (value.values() if isinstance(value, Mapping) else (value,))]
+    mask = next((part for part in given if isinstance(part, BlockMask)), None)
     documents = block_mask_documents(mask) if mask is not None and mask.seq_lengths[0] == shape[1] else None
     if documents is None or len(documents) not in (1, shape[0]):
         return None

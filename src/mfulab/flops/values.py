@@ -40,14 +40,14 @@ class KnownValues(TorchDispatchMode):
         if results and all(_is_kept(result, _is_mask(operator, args)) for result in results):
             on_cpu = {key: torch.device("cpu") if key == "device" and value else value for key, value in kwargs.items()}
             with suppress(_UnknownError, NotImplementedError, RuntimeError, IndexError, ValueError):
-                known = operator(*_known(args), **_known(on_cpu))
-                for result, value in zip(results, tree_flatten(known)[0], strict=False):
+                computed = operator(*_known(args), **_known(on_cpu))
+                for result, value in zip(results, tree_flatten(computed)[0], strict=False):
                     _VALUES[result] = value
                 return out
         if operator._schema.is_mutable:  # what unknown values overwrite is forgotten, and its views
             written = [leaf for leaf in tree_flatten(args[:1])[0] if isinstance(leaf, torch.Tensor) and leaf in _VALUES]
             storages = {_VALUES[leaf].untyped_storage()._cdata for leaf in written}
-            for tensor in [each for each, value in _VALUES.items() if value.untyped_storage()._cdata in storages]:
+            for tensor in [tensor for tensor, value in _VALUES.items() if value.untyped_storage()._cdata in storages]:
                 del _VALUES[tensor]
         return out
 
@@ -66,7 +66,7 @@ def _is_mask(operator: Any, args: Any) -> bool:
     first, *others = args or (None,)
     if not isinstance(first, torch.Tensor) or first not in _VALUES:
         return False
-    chosen = operator._overloadpacket is _aten.where and all(getattr(each, "numel", int)() <= 1 for each in others)
+    chosen = operator._overloadpacket is _aten.where and all(getattr(other, "numel", int)() <= 1 for other in others)
     return chosen or operator.is_view or operator is _aten._to_copy.default
 
 

@@ -53,7 +53,7 @@ class WrittenAttention:
         rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
         sides = (rows, inner), (rows, columns), (inner, columns)
         modules = [module] if module in self._pairs_of else module.modules()
-        held = [self._pairs_of[each] for each in modules if each in self._pairs_of]
+        held = [self._pairs_of[owner] for owner in modules if owner in self._pairs_of]
         for queries, keys in (*sides, *(side[::-1] for side in sides)):
             if alike := [pairs[queries, keys] for pairs in held if (queries, keys) in pairs]:
                 mean = sum(alike[1:], alike[0]).times(1 / len(alike))
@@ -67,8 +67,8 @@ class WrittenAttention:
 
     def follow(self, name: str, out: Any, args: tuple[Any, ...]) -> tuple[Any, Cost, Cost] | None:
         """Follows scores through an operator; at a softmax gives their place, cost, and cost by what masks leave."""
-        flat = [each for part in args for each in (part if isinstance(part, list | tuple) else (part,))]
-        at = next((place for place, each in enumerate(flat) if isinstance(each, Tensor) and each in self._scores), None)
+        flat = [leaf for part in args for leaf in (part if isinstance(part, list | tuple) else (part,))]
+        at = next((place for place, leaf in enumerate(flat) if isinstance(leaf, Tensor) and leaf in self._scores), None)
         if at is None:
             return None
         scores: Scores = self._scores[flat[at]]
@@ -93,8 +93,8 @@ class WrittenAttention:
         if any(value is None for value in values):
             return replace(mask_pairs(None, *sides), bound=True)
         key = (*sides, *((*_identity(value), hidden) for value, hidden in zip(values, hides, strict=True)))
-        for known, _, pairs in self._known:
-            if known == key:
+        for earlier, _, pairs in self._known:
+            if earlier == key:
                 return pairs
         with _disable_current_modes():
             sees = [_seen(value, hidden) for value, hidden in zip(values, hides, strict=True)]

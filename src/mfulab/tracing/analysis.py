@@ -77,36 +77,36 @@ class Analysis:
     @property
     def call_flops(self) -> dict[int, int]:
         """FLOPs of each call of a product that the model needs."""
-        needed = ((call, one) for call, one in self.of_call.items() if not one.reason and not one.recomputed)
-        return {call: one.flops // one.calls for call, one in needed}
+        needed = ((call, work) for call, work in self.of_call.items() if not work.reason and not work.recomputed)
+        return {call: work.flops // work.calls for call, work in needed}
 
     def flops(self, what: str = "flops", recomputed: bool = False) -> dict[str, int]:
         """FLOPs of the window by number format: `flops`, `causal_flops` or `executed_flops`."""
-        found = Counter[str]()
+        by_format = Counter[str]()
         for product in self.counted if recomputed else self.needed:
-            found[product.format or "unknown"] += getattr(product, what)
-        return dict(found)
+            by_format[product.format or "unknown"] += getattr(product, what)
+        return dict(by_format)
 
     def ratios(self) -> dict[str, float | None]:
         """Operations executed, and these at their instructions' rates ÷ FLOPs counted; None where no kernel tells."""
-        executed = sum(one.executed_flops for one in self.counted)
-        is_told = executed and any(one.tile or one.executed_ratio for one in self.counted)
-        ratios = (1.0 if one.executed_ratio is None else one.executed_ratio for one in self.counted)
-        tiled = [one.executed_flops * ratio for one, ratio in zip(self.counted, ratios, strict=True)]
-        issued = [flops * one.slowdown for flops, one in zip(tiled, self.counted, strict=True)]
-        return dict(zip(RATIOS, (sum(each) / executed if is_told else None for each in (tiled, issued)), strict=True))
+        executed = sum(product.executed_flops for product in self.counted)
+        is_told = executed and any(product.tile or product.executed_ratio for product in self.counted)
+        ratios = (1.0 if product.executed_ratio is None else product.executed_ratio for product in self.counted)
+        tiled = [product.executed_flops * ratio for product, ratio in zip(self.counted, ratios, strict=True)]
+        issued = [flops * product.slowdown for flops, product in zip(tiled, self.counted, strict=True)]
+        return dict(zip(RATIOS, (sum(work) / executed if is_told else None for work in (tiled, issued)), strict=True))
 
     def misaligned(self) -> str | None:
         """JSON: numbers of the sentence on the matmul that a side of whole 16 bytes would gain most; None without one.
         `best_ms` is the padded matmul at the best speed of its format in the window."""
-        timed, gains = [one for one in self.counted if one.matmul and one.time_ns], dict[float, Numbers]()
-        for one in timed:
-            if side := one.misaligned_side:
-                best = max(other.flops / other.time_ns for other in timed if other.format == one.format)
+        timed, gains = [work for work in self.counted if work.matmul and work.time_ns], dict[float, Numbers]()
+        for product in timed:
+            if side := product.misaligned_side:
+                best = max(other.flops / other.time_ns for other in timed if other.format == product.format)
                 padded = -(-side // PADDED) * PADDED
-                times = one.time_ns, one.flops * padded / side / best
+                times = product.time_ns, product.flops * padded / side / best
                 ms, best_ms = (time / 1e6 / self.window.steps for time in times)
-                rate = 100 / one.slowdown
+                rate = 100 / product.slowdown
                 gains[ms - best_ms] = {"side": side, "padded": padded, "ms": ms, "best_ms": best_ms, "rate": rate}
         return packed(gains[max(gains)]) if max(gains, default=0) > 0 else None
 
@@ -151,7 +151,7 @@ class Analysis:
 def analyse(
     trace: Trace, window: Window, attribution: Attribution | None = None, device: int | None = None
 ) -> Analysis:
-    """Reads one window of a trace; of several devices in it the one of this number, else that with most activities."""
+    """Analyses one window of a trace: the device of this number, without one the device with most activities."""
     attribution = attribution or attribute(trace)
     several = devices(trace, window)
     device = (several[0] if device is None else device) if len(several) > 1 else None
@@ -173,48 +173,48 @@ def analyse(
 def _operators(trace: Trace, told: DeviceTime, of_call: dict[int, Product]) -> list[Operator]:
     lengths = (told.end - told.begin)[(told.kind == COMPUTE) & (told.end > told.begin)]
     shortest = min(int(lengths.min()), EMPTY_NS) if len(lengths) else 0
-    known: dict[int, float | Said] = {}  # by the identity of a call's arguments, which equal calls share
+    traffic_of: dict[int, float | Said] = {}  # by the identity of a call's arguments, which equal calls share
 
-    def traffic(one: int) -> float | Said:
-        if product := of_call.get(one):
+    def traffic(index: int) -> float | Said:
+        if product := of_call.get(index):
             moved = product.call_bytes
             return product.reason or Said("no_bytes", {"operator": product.name}) if moved is None else moved
-        if (call := trace.host.calls.get(one)) is None:
-            return Said("of_no_operator") if one < 0 else NO_SHAPES
-        if id(call) not in known:
-            known[id(call)] = traced_bytes(call.name, call.shapes, call.types, call.values)
-        return known[id(call)]
+        if (call := trace.host.calls.get(index)) is None:
+            return Said("of_no_operator") if index < 0 else NO_SHAPES
+        if id(call) not in traffic_of:
+            traffic_of[id(call)] = traced_bytes(call.name, call.shapes, call.types, call.values)
+        return traffic_of[id(call)]
 
-    found = []
+    operators = []
     for part, time in told.parts.items():
         launched = told.launched_by.get(part, [])
         kernels = sum(count for *_, count in launched)
-        calls = sum(count if one < 0 else 1 for one, _, count in launched)
+        calls = sum(count if call < 0 else 1 for call, _, count in launched)
         sums = calls, sum(ns for _, ns, _ in launched), shortest * kernels
-        moved = [traffic(one) for one, *_ in launched] if part[0] in SPENT[:4] else []
-        reason = next((one for one in moved if isinstance(one, Said)), Said("by_graph") if part[0] == "graph" else None)
+        moved = [traffic(call) for call, *_ in launched] if part[0] in SPENT[:4] else []
+        reason = next((why for why in moved if isinstance(why, Said)), Said("by_graph") if part[0] == "graph" else None)
         if reason or not moved:
-            found.append(Operator(*part, time, *sums, reason=reason))
+            operators.append(Operator(*part, time, *sums, reason=reason))
             continue
         flops = Counter[str]()
-        for product in (of_call[one] for one, *_ in launched if one in of_call):
+        for product in (of_call[call] for call, *_ in launched if call in of_call):
             flops[product.format or "unknown"] += product.executed_flops // product.calls
-        size = sum(one for one in moved if not isinstance(one, Said))
-        found.append(Operator(*part, time, *sums, dict(flops), size))
-    return found
+        size = sum(amount for amount in moved if not isinstance(amount, Said))
+        operators.append(Operator(*part, time, *sums, dict(flops), size))
+    return operators
 
 
 def _notes(trace: Trace, several: list[int], device: int | None) -> list[Said]:
-    found = list(trace.notes)
+    notes = list(trace.notes)
     if device is not None:
-        found.append(Said("several_devices", {"count": len(several), "device": device}))
+        notes.append(Said("several_devices", {"count": len(several), "device": device}))
     number = next(iter(several), -1) if device is None else device
     if trimmed := trace.trimmed.get(number):
-        found.append(Said("trimmed_overlap", {"count": trimmed[0], "ms": trimmed[1] / 1e6}))
+        notes.append(Said("trimmed_overlap", {"count": trimmed[0], "ms": trimmed[1] / 1e6}))
     about = trace.device_properties(device)
     if about.get("peak_tflop_s"):
-        found.append(Said("own_peak", {"peak": about["peak_tflop_s"], "bandwidth": about.get("peak_gb_s") or 0.0}))
-    return found
+        notes.append(Said("own_peak", {"peak": about["peak_tflop_s"], "bandwidth": about.get("peak_gb_s") or 0.0}))
+    return notes
 
 
 def devices(trace: Trace, window: Window) -> list[int]:

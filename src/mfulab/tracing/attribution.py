@@ -38,10 +38,10 @@ def attribute(trace: Trace) -> Attribution:
     multiplies, operates, returns = (
         trace.named(test).tolist() for test in (is_traced_matmul, _is_operator, lambda name: name.startswith(BACKWARD))
     )
-    parent, product, outermost, surrounding = (np.full(count, -1, np.int64) for _ in range(4))
-    backward, recomputed = np.zeros(count, bool), np.zeros(count, bool)
+    parent, product, outermost, surrounding = ([-1] * count for _ in range(4))
+    backward, recomputed = [False] * count, [False] * count
     innermost: dict[int, int] = {}
-    calls = {id(call): call for one, call in host.calls.items() if multiplies[host.name[one]]}
+    calls = {id(call): call for place, call in host.calls.items() if multiplies[host.name[place]]}
     costs = {key: traced_cost(call.name, call.shapes, call.values) for key, call in calls.items()}
     told = {key for key, recorded in costs.items() if recorded.cost is not None}
     order = np.lexsort((-host.end, host.begin, host.thread))
@@ -49,29 +49,30 @@ def attribute(trace: Trace) -> Attribution:
     stack: list[int] = []
     ends, threads, names, forward = (column.tolist() for column in (host.end, host.thread, host.name, host.forward))
     thread = None
-    for one in order.tolist():
-        if threads[one] != thread:
-            stack, thread = [], threads[one]
-        while stack and ends[stack[-1]] < ends[one]:
+    for place in order.tolist():
+        if threads[place] != thread:
+            stack, thread = [], threads[place]
+        while stack and ends[stack[-1]] < ends[place]:
             stack.pop()
-        name = names[one]
+        name = names[place]
         if stack:
             above = stack[-1]
-            parent[one] = above
-            product[one], outermost[one], backward[one] = product[above], outermost[above], backward[above]
+            parent[place] = above
+            product[place], outermost[place], backward[place] = product[above], outermost[above], backward[above]
         if operates[name]:
-            outermost[one] = one if outermost[one] < 0 else outermost[one]
-            recomputed[one] = backward[one] and forward[one]
-        backward[one] |= returns[name]
+            outermost[place] = place if outermost[place] < 0 else outermost[place]
+            recomputed[place] = backward[place] and forward[place]
+        backward[place] |= returns[name]
         if multiplies[name]:
-            if product[one] < 0 or id(host.calls.get(int(product[one]))) not in told:
-                surrounding[one], product[one] = product[one], one
-            innermost[int(product[one])] = one
-        stack.append(one)
-    of_activity, by_graph = _launched(trace, parent, order)
-    owners = (np.append(of, -1)[of_activity] for of in (product, outermost))
-    of_host = product, surrounding, outermost, innermost, costs
-    return Attribution(*of_host, backward, recomputed, of_activity, by_graph, *owners)
+            if product[place] < 0 or id(host.calls.get(product[place])) not in told:
+                surrounding[place], product[place] = product[place], place
+            innermost[product[place]] = place
+        stack.append(place)
+    of_activity, by_graph = _launched(trace, np.array(parent, np.int64), order)
+    own, around, outer = (np.array(column, np.int64) for column in (product, surrounding, outermost))
+    owners = (np.append(of, -1)[of_activity] for of in (own, outer))
+    passes = np.array(backward, bool), np.array(recomputed, bool)
+    return Attribution(own, around, outer, innermost, costs, *passes, of_activity, by_graph, *owners)
 
 
 def _is_operator(name: str) -> bool:
@@ -80,10 +81,10 @@ def _is_operator(name: str) -> bool:
 
 def _launched(trace: Trace, parent: Indices, order: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
     activities, launches, host = trace.activities, trace.launches, trace.host
-    found = launch_of(trace)
-    by_graph = np.append(trace.named(lambda name: "GraphLaunch" in name)[launches.name], False)[found]
+    launch = launch_of(trace)
+    by_graph = np.append(trace.named(lambda name: "GraphLaunch" in name)[launches.name], False)[launch]
     around = open_at(host.begin, host.end, host.thread, parent, order, launches.begin, launches.thread)
-    of_activity = np.append(around, -1)[found]
+    of_activity = np.append(around, -1)[launch]
     # A correlation that serves as an external id, as in older traces, names a launch and no operator.
     lonely = np.flatnonzero((of_activity < 0) & (activities.external != activities.correlation))
     of_activity[lonely] = places_of(activities.external[lonely], host.external)
@@ -96,7 +97,7 @@ def open_at(
     begin: Times, end: Times, thread: Indices, parent: Indices, order: Indices, times: Times, on: Indices
 ) -> Indices:
     """The innermost call on the same thread that is open at each of `times`."""
-    found = np.full(len(times), -1)
+    innermost = np.full(len(times), -1)
     for number in np.unique(on):
         mine, calls = np.flatnonzero(on == number), order[thread[order] == number]
         if not len(calls):
@@ -105,5 +106,5 @@ def open_at(
         inside = np.where(places >= 0, calls[places], -1)
         while (outside := (inside >= 0) & (end[inside] < times[mine])).any():
             inside[outside] = parent[inside[outside]]
-        found[mine] = inside
-    return found
+        innermost[mine] = inside
+    return innermost

@@ -7,16 +7,19 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json
 
 from mfulab.core.files import UnreadableError, opened
 from mfulab.device.cpu import memory_limit_bytes
 from mfulab.tracing.trace import TraceError
 
-BATCH_BYTES = 8 << 20
-MOST_BATCHES = 8  # without an end of an event
+BATCH_BYTES = 4 << 20
+MOST_BATCHES = 16  # without an end of an event
 LONGEST_WORD = 8  # characters of a number or name that a cut may leave half of, with a sign
 MOST_US = 4 * 10**15  # a time, µs: the year 2096
 HEAD_BYTES = 64 << 20  # of metadata before the first event
@@ -28,6 +31,8 @@ _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _ESCAPES = re.compile(rb"(\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4}))|\\")
 _INFINITE = re.compile(rb"(?<=[:,\[])\s*-?(?:inf|nan)(?=\s*[,}\]])")
+# A number with decimals of which a float of µs would lose nanoseconds.
+_LONG = re.compile(rb"\.(?:(?<=\d{14}\.)|(?<=\d{10}\.)\d{4})")
 _GZIP = b"\x1f\x8b"
 _NSYS = "an Nsight Systems report: export it with `nsys export --type sqlite FILE`"
 _PERFETTO = "a protobuf trace of Perfetto: make Chrome's JSON of it, `traceconv json FILE OUT.json`; "
@@ -60,7 +65,7 @@ class Stream:
             self._size = path.stat().st_size
         except (OSError, UnreadableError) as error:
             raise TraceError(str(error)) from None
-        says = next((says for known, says in _BEGINS.items() if begin.startswith(known)), "")
+        says = next((says for begins, says in _BEGINS.items() if begin.startswith(begins)), "")
         if says and b"segments" in begin:  # the first key of torch.cuda.memory._dump_snapshot's
             says = _SNAPSHOT
         if foreign := _FOREIGN.get(Path(path.name.removesuffix(".gz")).suffix):
@@ -119,12 +124,15 @@ class Stream:
 
     def _parsed(self, text: bytes) -> Any:
         """The value, or what is wrong as an error; a text of faults that torch made is mended, and all after it."""
-        found = _parsed(text, self._mends)
-        if isinstance(found, Exception) and not self._mends:
+        with suppress(ValueError):  # of what a faster parser refuses the slower one says why, or mends it
+            if not (self._mends or _LONG.search(text)):
+                return from_json(text)
+        value = _parsed(text, self._mends)
+        if isinstance(value, Exception) and not self._mends:
             mended = _parsed(text, True)
             self._mends = not isinstance(mended, Exception)
-            return mended if self._mends else found
-        return found
+            return mended if self._mends else value
+        return value
 
     def _damaged(self, error: Any, count: int) -> TraceError:
         after = f"after {count:,} events"
@@ -144,10 +152,10 @@ class Stream:
                 raise TraceError(f"{self.path}: not JSON: it begins with {text[:12]!r}; {WANTED}")
             if text[:1] == b"[":
                 return text[1:], b"["
-            if found := _EVENTS.search(text):
-                head = self._parsed(text[: found.start()].rstrip().rstrip(b",") + b"}")
+            if match := _EVENTS.search(text):
+                head = self._parsed(text[: match.start()].rstrip().rstrip(b",") + b"}")
                 self.metadata |= head if isinstance(head, dict) else {}
-                return text[found.end() :], b'{"traceEvents":['
+                return text[match.end() :], b'{"traceEvents":['
             if len(buffer) >= HEAD_BYTES:
                 break
         if isinstance(problem := self._parsed(buffer), Exception):

@@ -43,10 +43,10 @@ class DeviceTime:
         # Kernels of operators without a formula, or of none, go by their names.
         named = trace.named(multiplies)[activities.name[self.inside]]
         self.multiplied = compute & ~self.graph & ((self.product >= 0) | named)
-        known = np.isin(self.product, np.fromiter(counted, np.int64, len(counted))) & (self.product >= 0)
-        again = known & np.append(attribution.recomputed, False)[self.product]
+        has_flops = np.isin(self.product, np.fromiter(counted, np.int64, len(counted))) & (self.product >= 0)
+        again = has_flops & np.append(attribution.recomputed, False)[self.product]
         self.layers = [
-            *(self.multiplied & known & ~again, self.multiplied & again, self.multiplied, compute & ~self.graph),
+            *(self.multiplied & has_flops & ~again, self.multiplied & again, self.multiplied, compute & ~self.graph),
             *(compute, self.kind == COMMUNICATION, self.kind == COPY),
         ]
         self.idle = gaps(union(clip(Intervals(self.begin, self.end), *window.span)), *window.span)
@@ -136,14 +136,14 @@ class DeviceTime:
         if self.spent["graph"] > MOST_OF_GRAPHS * compute:
             share = 100 * self.spent["graph"] / compute
             return f"{share:.0f} % of the kernels' time was launched by a graph, and belongs to no operator"
-        names = {self.trace.names[self.trace.host.name[one]] for one in np.unique(self.operator) if one >= 0}
+        names = {self.trace.names[self.trace.host.name[call]] for call in np.unique(self.operator) if call >= 0}
         is_hidden = not self.multiplied.any() and any(name.startswith(COMPILED) for name in names)
         return "compiled code holds its matmuls itself" if is_hidden else ""
 
     def _parts(self) -> dict[Part, int]:
         """Nanoseconds of the window by kind of time, operator and shapes, each once, idle time by its cause. Of what
         overlaps, the first kind of `SPENT` counts, then what began first."""
-        names, host, found = self.trace.names, self.trace.host, Counter[Part]()
+        names, host, parts = self.trace.names, self.trace.host, Counter[Part]()
         covered, left = NONE, np.ones(len(self.begin), bool)
         for kind, chosen in zip(SPENT, self.layers, strict=False):
             mine = np.flatnonzero(chosen & left)
@@ -152,22 +152,23 @@ class DeviceTime:
             begin, end = in_turn(self.begin[mine], self.end[mine], *self.window.span)
             times = end - begin - within(covered, begin, end)
             owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
-            keys = np.stack((owner, self.trace.activities.name[self.inside[mine]] * (owner < 0)))
-            unique, places = np.unique(keys, axis=1, return_inverse=True)
+            # Without an operator a kernel's name tells it: its place in the names, from their end.
+            keys = np.where(owner < 0, self.trace.activities.name[self.inside[mine]] - len(names), owner)
+            unique, places = np.unique(keys, return_inverse=True)
             summed = (times, self.end[mine] - self.begin[mine], np.ones(len(mine)))  # exclusive, own, kernels
-            sums = np.array([np.bincount(places.ravel(), each, unique.shape[1]) for each in summed]).astype(np.int64)
-            for (call, name), (time, own, kernels) in zip(unique.T.tolist(), sums.T.tolist(), strict=True):
-                known = host.calls.get(call)
-                held = known.shapes if known else ()
-                flat = [one for shape in held for one in (shape if shape and isinstance(shape[0], list) else [shape])]
-                shapes = "·".join("×".join(map(str, one)) for one in flat if one)
-                part = kind, called(names[name if call < 0 else host.name[call]]), shapes
-                found[part] += time
-                self.launched_by.setdefault(part, []).append((call, own, kernels))
+            sums = np.array([np.bincount(places, what, len(unique)) for what in summed]).astype(np.int64)
+            for key, (time, own, kernels) in zip(unique.tolist(), sums.T.tolist(), strict=True):
+                recorded = host.calls.get(key)
+                held = recorded.shapes if recorded else ()
+                flat = [dims for shape in held for dims in (shape if shape and isinstance(shape[0], list) else [shape])]
+                shapes = "·".join("×".join(map(str, dims)) for dims in flat if dims)
+                part = kind, called(names[key if key < 0 else host.name[key]]), shapes
+                parts[part] += time
+                self.launched_by.setdefault(part, []).append((max(key, -1), own, kernels))
             covered = union(join([covered, clip(self.where(chosen), *self.window.span)]))
-        found |= Counter({("idle", cause, ""): time for cause, time in self.idle_causes.items()})
-        found["input_wait", "", ""] = length(self.idle) - sum(self.idle_causes.values())
-        return {part: time for part, time in found.items() if time}
+        parts |= Counter({("idle", cause, ""): time for cause, time in self.idle_causes.items()})
+        parts["input_wait", "", ""] = length(self.idle) - sum(self.idle_causes.values())
+        return {part: time for part, time in parts.items() if time}
 
     def kernels(self) -> list[dict[str, Any]]:
         """A row for each kernel and copy, the longest first: calls, summed seconds, share of all device time."""
@@ -190,7 +191,7 @@ class DeviceTime:
     def others(self) -> dict[str, int]:
         """Kernel time of each outermost operator that is no product."""
         chosen = (self.kind == COMPUTE) & ~self.multiplied & (self.operator >= 0) & ~self.graph
-        found, names = Counter[str](), self.trace.host.name[self.operator[chosen]]
+        times, names = Counter[str](), self.trace.host.name[self.operator[chosen]]
         for name, time in zip(names.tolist(), (self.end - self.begin)[chosen].tolist(), strict=True):
-            found[called(self.trace.names[name])] += time
-        return dict(found)
+            times[called(self.trace.names[name])] += time
+        return dict(times)

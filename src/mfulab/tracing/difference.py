@@ -21,13 +21,13 @@ class Part:
 
     @property
     def difference(self) -> Fraction:
-        """Nanoseconds a step that it takes more; negative where it takes less."""
+        """Nanoseconds that a step takes more after than before; negative where it takes less."""
         return self.after - self.before
 
 
 @dataclass(frozen=True)
 class Difference:
-    """All parts, the largest difference first: together they are the difference of the steps."""
+    """Difference of one step of two traces; its parts, the largest first, sum to it."""
 
     parts: list[Part]
     before: Fraction
@@ -57,11 +57,11 @@ class Difference:
 
 def difference(before: Analysis, after: Analysis) -> Difference:
     """The difference of one step of `after` to one of `before`."""
-    old, new = (Fraction(one.window.length, one.window.steps) for one in (before, after))
+    old, new = (Fraction(analysis.window.length, analysis.window.steps) for analysis in (before, after))
     keys = dict.fromkeys((*before.parts, *after.parts))
     parts = [Part(*key, *(Fraction(of.parts.get(key, 0), of.window.steps) for of in (before, after))) for key in keys]
-    lengths = [one.window.lengths for one in (before, after)]
-    known = all(len(one) > 1 for one in lengths)
-    error = sum(variance(one) / len(one) for one in lengths) ** 0.5 if known else 0.0
+    lengths = [analysis.window.lengths for analysis in (before, after)]
+    are_marked = all(len(steps) > 1 for steps in lengths)
+    error = sum(variance(steps) / len(steps) for steps in lengths) ** 0.5 if are_marked else 0.0
     ordered = sorted(parts, key=lambda part: -abs(part.difference))
-    return Difference(ordered, old, new, NOISE * error / float(old) if known else None)
+    return Difference(ordered, old, new, NOISE * error / float(old) if are_marked else None)

@@ -41,7 +41,10 @@ def read(path: Path) -> list[Trace]:
             count += len(batch)
             for event in batch:
                 try:
-                    taken.event(event)
+                    if (kind := _KINDS.get(event.get("cat", ""))) is not None:
+                        taken.event(event, kind)
+                    elif event.get("ph") == "X":
+                        taken.of_device(event.get("cat"), event.get("args"))
                 except (TypeError, ValueError, AttributeError, ArithmeticError):  # a part of another type
                     taken.odd += 1
     finally:
@@ -80,18 +83,13 @@ class _Taken:
             raise TraceError(f"{path}: {why}")
 
     def notes(self) -> list[Said]:
-        found = [Said("odd_events", {"count": self.odd})] if self.odd else []
-        return [*found, Said("unknown_kinds", {"kinds": self._kinds()})] if self.unknown else found
+        notes = [Said("odd_events", {"count": self.odd})] if self.odd else []
+        return [*notes, Said("unknown_kinds", {"kinds": self._kinds()})] if self.unknown else notes
 
     def _kinds(self) -> str:
         return ", ".join(f"{name} ({count:,})" for name, count in self.unknown.most_common(5))
 
-    def event(self, event: dict[str, Any]) -> None:
-        category = event.get("cat")
-        kind = _KINDS.get(category)  # type: ignore[arg-type]
-        if kind is None:
-            self._of_device(category, event)
-            return
+    def event(self, event: dict[str, Any], kind: int) -> None:
         name = event.get("name", "")
         if kind == _FUNCTION:
             if not name.startswith(MODULE):
@@ -102,16 +100,14 @@ class _Taken:
             span = ts * 1000, (ts + dur) * 1000
         elif not (span := self._span(event, kind <= _COPY)):  # type: ignore[assignment]
             return
-        args, process, name = event.get("args"), event.get("pid"), name if type(name) is str else str(name)
-        args = args if type(args) is dict else {}
+        args, thread = event.get("args"), (event.get("pid"), event.get("tid"))
+        name, args = name if type(name) is str else str(name), args if type(args) is dict else {}
         if kind <= _COPY:
-            self._activity(span, kind, name, (process, event.get("tid")), args)
-        elif kind == _LAUNCH:
-            if (number := args.get("correlation")) is not None:
-                kernel = str(args.get("kernel", ""))
-                self.recorder.launch(span, (process, event.get("tid")), _integer(number), name, kernel)
-        else:
-            self._call(span, name, (process, event.get("tid")), args, kind == _ANNOTATION)
+            self._activity(span, kind, name, thread, args)
+        elif kind != _LAUNCH:
+            self._call(span, name, thread, args, kind == _ANNOTATION)
+        elif (number := args.get("correlation")) is not None:
+            self.recorder.launch(span, thread, _integer(number), name, str(args.get("kernel", "")))
 
     def _span(self, event: dict[str, Any], of_device: bool) -> tuple[int, int] | None:
         ts, dur = event.get("ts"), event.get("dur")
@@ -128,26 +124,24 @@ class _Taken:
         collective = _collective(args) if "Collective name" in args else None
         grid = args.get("grid")
         blocks = max(0, _integer(math.prod(map(_integer, grid)))) if isinstance(grid, list) and grid else 0
-        external = _integer(args.get("External id", args.get("external id", -1)))
         self.recorder.activity(
             span, kind_of(name) if kind == _KERNEL else COPY, name, (thread[0], device), stream,
-            _integer(args.get("correlation")), external, blocks, collective,
+            _integer(args.get("correlation")), _external(args), blocks, collective,
         )  # fmt: skip
 
     def _call(self, span: Span, name: str, thread: Pair, args: dict[str, Any], annotation: bool) -> None:
-        external, call = _integer(args.get("External id", args.get("external id", -1))), None
+        call, number = None, args.get("Sequence number")
         # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
         forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0
         shapes = args.get("Input Dims", args.get("Input dims", ()))
         if is_traced_matmul(name) or (not annotation and any(shapes)):
             types, values = args.get("Input type", ()), args.get("Concrete Inputs", ())
-            call = Call(name, *(tuple(one) if isinstance(one, list) else () for one in (shapes, types, values)))
-        sequence = _integer(args.get("Sequence number", -1))
-        self.recorder.host_call(span, name, thread, external, forward, annotation, call, sequence)
+            call = Call(name, *(tuple(told) if isinstance(told, list) else () for told in (shapes, types, values)))
+        sequence = -1 if number is None else _integer(number)
+        self.recorder.host_call(span, name, thread, _external(args), forward, annotation, call, sequence)
 
-    def _of_device(self, category: Any, event: dict[str, Any]) -> None:
-        args = event.get("args")
-        if event.get("ph") != "X" or not isinstance(args, dict) or _ASIDE.search(str(category)):
+    def of_device(self, category: Any, args: Any) -> None:
+        if not isinstance(args, dict) or _ASIDE.search(str(category)):
             return
         if not _OF_DEVICES.isdisjoint(map(str.lower, args)):
             task = next((args[name] for name in args if name.lower() == "task type"), "no category")
@@ -157,10 +151,15 @@ class _Taken:
 def _collective(args: dict[str, Any]) -> Collective | None:
     """Bytes that a kernel sends, where torch describes it as a collective."""
     counts = [args.get(name) for name in ("In msg nelems", "Out msg nelems", "Group size")]
-    known = [one for one in counts if isinstance(one, int) and 0 <= one < MOST]
-    if args.get("dtype") not in BYTES or len(known) < len(counts):
+    numbers = [count for count in counts if isinstance(count, int) and 0 <= count < MOST]
+    if args.get("dtype") not in BYTES or len(numbers) < len(counts):
         return None
-    return str(args["Collective name"]).replace("_", "").lower(), BYTES[args["dtype"]] * max(known[:2]), known[2]
+    return str(args["Collective name"]).replace("_", "").lower(), BYTES[args["dtype"]] * max(numbers[:2]), numbers[2]
+
+
+def _external(args: dict[str, Any]) -> int:
+    number = args.get("External id")
+    return _integer(args.get("external id", -1) if number is None else number)
 
 
 def _integer(value: Any) -> int:

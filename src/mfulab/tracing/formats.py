@@ -13,13 +13,13 @@ _XSPACE = re.compile(rb"\n.{1,24}?\x12.(?:/host:|/device:|Task |#Chip)", re.DOTA
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads a trace of any of them, one of each process that launched or marked steps. Raises TraceError for others."""
+    """Reads a trace file of any profiler, a trace of each process that launched or marked steps. Raises TraceError."""
     traces: list[Trace] = reader_of(path).read(path)
     return traces
 
 
 def reader_of(path: Path) -> ModuleType:
-    """The module that reads a file, by its first bytes; `events` where they are no other's. Raises TraceError."""
+    """Module that reads a trace file, by the file's first bytes; `events` where no other fits. Raises TraceError."""
     begin = next(Stream(path).chunks(_HEAD), b"")
     if begin.startswith(b"SQLite format 3\0"):
         return nsys

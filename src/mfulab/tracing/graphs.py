@@ -20,18 +20,18 @@ def beside(path: Path) -> Path | None:
     """The trace of the capture beside that of the replays: …execution… as …capture…, or …_capture; None without."""
     stem, dot, ending = path.name.partition(".")
     names = (f"{stem}_capture", stem.replace("execution", "capture").replace("replay", "capture"))
-    found = (path.with_name(f"{name}{dot}{ending}") for name in names if name != stem)
-    return next((one for one in found if one.is_file()), None)
+    paths = (path.with_name(f"{name}{dot}{ending}") for name in names if name != stem)
+    return next((capture for capture in paths if capture.is_file()), None)
 
 
 def joined(trace: Trace, capture: Trace) -> Trace:
     """The trace with an operator for each kernel of a graph that `capture` has too; its notes say how many."""
-    activities, found = trace.activities, launch_of(trace)
+    activities, launched = trace.activities, launch_of(trace)
     graph = trace.named(lambda name: "GraphLaunch" in name)[trace.launches.name]
     if not graph.any():
         return trace
-    kernels = np.flatnonzero((found >= 0) & graph[found] & (activities.kind != COPY))
-    replays = [kernels[found[kernels] == launch] for launch in np.unique(found[kernels])]
+    kernels = np.flatnonzero((launched >= 0) & graph[launched] & (activities.kind != COPY))
+    replays = [kernels[launched[kernels] == launch] for launch in np.unique(launched[kernels])]
     captured, groups = _captured(capture)
     owners = attribute(captured)
     product, operator = owners.product_of_activity, owners.operator_of_activity
@@ -40,22 +40,22 @@ def joined(trace: Trace, capture: Trace) -> Trace:
     first_thread = int(trace.host.thread.max(initial=0)) + 1
     for replay in replays:
         replay = replay[np.argsort(activities.begin[replay], kind="stable")]
-        known: dict[int, int] = {}
-        begin = int(trace.launches.begin[found[replay[0]]])
-        for kernel, launch in _matched([trace.names[one] for one in activities.name[replay]], captured, groups):
+        given: dict[int, int] = {}
+        begin = int(trace.launches.begin[launched[replay[0]]])
+        for kernel, launch in _matched([trace.names[name] for name in activities.name[replay]], captured, groups):
             owner = int(product[launch] if product[launch] >= 0 else operator[launch])
             multiplied = multiplies(trace.names[activities.name[replay[kernel]]])
             if owner < 0 or (captured.activities.name[launch] < 0 and multiplied != (product[launch] >= 0)):
                 continue
-            if owner not in known:
-                known[owner] = len(trace.host) + len(rows)
+            if owner not in given:
+                given[owner] = len(trace.host) + len(rows)
                 name = capture.names[capture.host.name[owner]]
                 if call := capture.host.calls.get(owner):
                     inner = capture.host.calls.get(owners.innermost.get(owner, owner), call)
-                    calls[known[owner]] = Call(name, call.shapes, inner.types, call.values)
+                    calls[given[owner]] = Call(name, call.shapes, inner.types, call.values)
                 thread = first_thread + len(rows)  # of its own: a call lies in no other
                 rows.append((begin, begin, names.setdefault(name, len(names)), thread, -1, 0, 0, -1))
-            owned[int(replay[kernel])] = known[owner]
+            owned[int(replay[kernel])] = given[owner]
     added, (*columns, _) = np.array(rows, np.int64).reshape(-1, 8).T, vars(trace.host).values()
     pairs = zip(columns, added, strict=True)
     extended: list[Any] = [np.concatenate((old, new.astype(old.dtype))) for old, new in pairs]
@@ -81,7 +81,7 @@ def _captured(capture: Trace) -> tuple[Trace, list[Indices]]:
     made = Activities(begin, begin, zero, launches.kernel[chosen], zero, zero, launches.correlation[chosen], none, zero)
     ends = launches.begin[capture.named(lambda name: "EndCapture" in name)[launches.name]]
     place = np.searchsorted(np.sort(ends), begin)
-    return replace(capture, activities=made), [np.flatnonzero(place == one) for one in np.unique(place)]
+    return replace(capture, activities=made), [np.flatnonzero(place == graph) for graph in np.unique(place)]
 
 
 def _matched(kernels: Sequence[str], captured: Trace, groups: Sequence[Indices]) -> list[tuple[int, int]]:
@@ -90,11 +90,11 @@ def _matched(kernels: Sequence[str], captured: Trace, groups: Sequence[Indices])
     for group in groups:
         held = captured.activities.name[group]
         if (held < 0).any():
-            pairs = [(place, int(one)) for place, one in enumerate(group)] if len(group) == len(kernels) else []
+            pairs = [(place, int(launch)) for place, launch in enumerate(group)] if len(group) == len(kernels) else []
         else:
-            names = [captured.names[one] for one in held]
+            names = [captured.names[name] for name in held]
             blocks = SequenceMatcher(None, kernels, names, autojunk=False).get_matching_blocks()
-            pairs = [(block.a + one, int(group[block.b + one])) for block in blocks for one in range(block.size)]
+            pairs = [(block.a + n, int(group[block.b + n])) for block in blocks for n in range(block.size)]
         if len(pairs) > len(best):
             best = pairs
         if len(best) == len(kernels):

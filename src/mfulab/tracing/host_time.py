@@ -32,9 +32,9 @@ class HostTime:
         self.sent = np.flatnonzero(host.annotation & self._begins(GLOO) & window.called(host.begin))
         asks = self._begins(ASKS)[self.inside]
         outer = self.inside[(attribution.outermost[self.inside] == self.inside) & ~asks]
-        known = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
-        again = known & attribution.recomputed[mine]
-        spans = [mine[known & ~again], mine[again], mine]
+        has_flops = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
+        again = has_flops & attribution.recomputed[mine]
+        spans = [mine[has_flops & ~again], mine[again], mine]
         kinds = [*map(self._spans, spans), shares.waits(trace), self._spans(outer), self._spans(self.sent)]
         parts = map(length, exclusive(kinds, *window.span))
         names = ("products", "recomputed", "uncounted", "input_wait", "others", "communication", "idle")
@@ -53,13 +53,13 @@ class HostTime:
         """Shares of the window by column; the reason where one is not told."""
         columns = (*shares.OF_KERNELS, "graph_percent", "communication_total_percent", "idle_input_percent")
         absent = dict.fromkeys((*columns, *shares.OF_LAUNCHES))
-        found = shares.readings(absent, reason="a CPU runs operators, not kernels: see operators.csv")
+        empty = shares.readings(absent, reason="a CPU runs operators, not kernels: see operators.csv")
         source, multiplied, others = "operators on the host", shares.multiplying(self.spent), self.spent["others"]
         if not multiplied and (not others or self.others().get(FUSED)):
             reason = "the trace holds no time of any operator"
             if others:
                 reason = "compiled code holds its matmuls itself, and no operator tells them apart"
-            return found | shares.readings(dict.fromkeys(shares.OF_OPERATORS), source, reason=reason)
+            return empty | shares.readings(dict.fromkeys(shares.OF_OPERATORS), source, reason=reason)
         times = {"matmul_percent": multiplied, "other_operators_percent": others}
         times |= {"idle_input_percent": self.spent["input_wait"]}
         if len(self.sent):
@@ -67,7 +67,7 @@ class HostTime:
             times["communication_total_percent"] = length(union(clip(self._spans(self.sent), *self.window.span)))
         wall = self.window.length
         values = {name: 100 * time / wall for name, time in times.items()}
-        return found | shares.readings(values, f"{source}, {self.window.steps} steps", wall / 1e9)
+        return empty | shares.readings(values, f"{source}, {self.window.steps} steps", wall / 1e9)
 
     def collectives(self) -> dict[str, list[int]]:
         """Collectives of gloo by name, in order of their begin: ns of each, from its queue to its end."""
@@ -75,12 +75,12 @@ class HostTime:
 
     def others(self) -> dict[str, int]:
         """Time of each outermost operator that is no product, without the products inside it."""
-        host, found = self.trace.host, Counter[str]()
-        for one in self.outer.tolist():
-            if one not in self.roots:
-                found[called(self.trace.names[host.name[one]])] += int(host.end[one] - host.begin[one])
+        host, times = self.trace.host, Counter[str]()
+        for call in self.outer.tolist():
+            if call not in self.roots:
+                times[called(self.trace.names[host.name[call]])] += int(host.end[call] - host.begin[call])
         for root in self.roots:
             above, around = int(self.attribution.outermost[root]), self.attribution.around[root]
             if above not in (root, -1) and around < 0:  # what lies in another product is that one's time
-                found[called(self.trace.names[host.name[above]])] -= int(host.end[root] - host.begin[root])
-        return dict(found)
+                times[called(self.trace.names[host.name[above]])] -= int(host.end[root] - host.begin[root])
+        return dict(times)

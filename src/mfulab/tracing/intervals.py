@@ -36,7 +36,7 @@ def join(several: Sequence[Intervals]) -> Intervals:
     """Intervals of all sets in one, not merged."""
     if not several:
         return NONE
-    return Intervals(np.concatenate([one.begin for one in several]), np.concatenate([one.end for one in several]))
+    return Intervals(np.concatenate([part.begin for part in several]), np.concatenate([part.end for part in several]))
 
 
 def clip(intervals: Intervals, begin: int, end: int) -> Intervals:
@@ -64,7 +64,7 @@ def within(merged: Intervals, begin: Times, end: Times) -> Times:
 
 
 def in_turn(begin: Times, end: Times, first: int, last: int) -> Intervals:
-    """The part of each interval inside [first, last) that none before it covers; they are in order of their begin."""
+    """Parts of intervals, in order of their begin, inside [first, last) and outside of earlier intervals."""
     end = np.clip(end, first, last)
     reached = np.concatenate(([first], np.maximum.accumulate(end)[:-1]))[: len(end)]
     return Intervals(np.minimum(np.maximum(begin, reached), end), end)
@@ -76,11 +76,11 @@ def gaps(merged: Intervals, begin: int, end: int) -> Intervals:
 
 
 def exclusive(kinds: Sequence[Intervals], begin: int, end: int) -> list[Intervals]:
-    """Stretches of [begin, end) of each kind that none before covers, at last of none: they sum to `end - begin`."""
+    """Stretches of [begin, end) of each kind outside of earlier kinds, last those of no kind: they sum to the whole."""
     covered, parts = NONE, []
     for kind in kinds:
         mine = union(clip(kind, begin, end))
-        edges = np.unique(np.concatenate((*mine, *covered)))
+        edges = np.sort(np.concatenate((*mine, *covered)), kind="stable")
         held = (within(mine, edges[:-1], edges[1:]) > 0) & (within(covered, edges[:-1], edges[1:]) == 0)
         parts.append(union(Intervals(edges[:-1][held], edges[1:][held])))
         covered = union(join([covered, mine]))

@@ -46,23 +46,23 @@ class Spans:
         self.named, self._order = named[chosen], np.lexsort((-self.end, self.begin, self.thread))
         self.parent, self.paths = np.full(len(chosen), -1), [Names()] * len(chosen)
         stack = list[int]()
-        for one in self._order.tolist():
-            while stack and (self.thread[stack[-1]] != self.thread[one] or self.end[stack[-1]] < self.end[one]):
+        for span in self._order.tolist():
+            while stack and (self.thread[stack[-1]] != self.thread[span] or self.end[stack[-1]] < self.end[span]):
                 stack.pop()
             if stack:
-                self.parent[one], self.paths[one] = stack[-1], self.paths[stack[-1]]
-            if self.named[one]:
-                name = trace.names[host.name[chosen[one]]]
+                self.parent[span], self.paths[span] = stack[-1], self.paths[stack[-1]]
+            if self.named[span]:
+                name = trace.names[host.name[chosen[span]]]
                 name = name.removeprefix(MODULE).rpartition("_")[0] if name.startswith(MODULE) else name
-                self.paths[one] = (*self.paths[one], name)
-            stack.append(one)
+                self.paths[span] = (*self.paths[span], name)
+            stack.append(span)
         forward = np.flatnonzero(host.forward & (host.sequence >= 0) & ~of_backward)
         forward = forward[np.argsort(host.begin[forward], kind="stable")]
         last = dict(zip(host.sequence[forward].tolist(), forward.tolist(), strict=True))
-        backward = [one for one in self._order.tolist() if not self.named[one] and host.sequence[chosen[one]] in last]
-        calls = [last[host.sequence[chosen[one]]] for one in backward]
-        for one, found in zip(backward, self.at(host.begin[calls], host.thread[calls]).tolist(), strict=True):
-            self.paths[one] = self.paths[found] if found >= 0 else self.paths[one]
+        backward = [at for at in self._order.tolist() if not self.named[at] and host.sequence[chosen[at]] in last]
+        calls = [last[host.sequence[chosen[at]]] for at in backward]
+        for span, around in zip(backward, self.at(host.begin[calls], host.thread[calls]).tolist(), strict=True):
+            self.paths[span] = self.paths[around] if around >= 0 else self.paths[span]
 
     def at(self, times: Times, threads: Indices) -> Indices:
         """The innermost span that is open on a thread at each of `times`; -1 without one."""
@@ -95,8 +95,8 @@ def by_module(
         mine = window.executed(activities, device)
         mine = mine[np.argsort(activities.begin[mine], kind="stable")]
         own = in_turn(activities.begin[mine], activities.end[mine], window.begin, window.end)
-        for one, length in zip(of_activity[mine].tolist(), (own.end - own.begin).tolist(), strict=True):
-            time[paths[one]] += length
+        for span, length in zip(of_activity[mine].tolist(), (own.end - own.begin).tolist(), strict=True):
+            time[paths[span]] += length
         products, first = np.unique(attribution.product_of_activity[mine], return_index=True)
         owner[products[products >= 0]] = of_activity[mine][first[products >= 0]]
         roots = roots[np.isin(roots, products)]
@@ -108,7 +108,7 @@ def by_module(
         recorded = attribution.costs.get(id(host.calls.get(root)))
         if recorded is not None and recorded.cost is not None:
             flops[paths[owner[root]]] += recorded.cost.flops
-    calls = Counter(paths[one] for one in np.flatnonzero(window.called(spans.begin) & spans.named).tolist())
+    calls = Counter(paths[span] for span in np.flatnonzero(window.called(spans.begin) & spans.named).tolist())
     return _tree(calls, time, flops)
 
 
@@ -118,18 +118,18 @@ def _tree(calls: Counter[Names], time: Counter[Names], flops: Counter[Names]) ->
         for path, value in own.items():
             for depth in range(len(path) + 1):
                 total[path[:depth]] += value
-    known = {path: Module(path, calls[path], sums[0][path], sums[1][path]) for path in {(), *calls, *sums[0]}}
+    modules = {path: Module(path, calls[path], sums[0][path], sums[1][path]) for path in {(), *calls, *sums[0]}}
     below = defaultdict[Names, list[Module]](list)
-    for one in sorted(known.values(), key=lambda one: (-one.time_ns, one.path)):
-        below[one.path[:-1]] += [one] if one.path else []
+    for module in sorted(modules.values(), key=lambda module: (-module.time_ns, module.path)):
+        below[module.path[:-1]] += [module] if module.path else []
 
     def walk(path: Names) -> list[Module]:
-        return [known[path], *(each for one in below[path] for each in walk(one.path))]
+        return [modules[path], *(inner for module in below[path] for inner in walk(module.path))]
 
     return walk(())
 
 
 def column_of(modules: Sequence[Module]) -> str | None:
-    """JSON: the longest modules, each before its parts."""
-    kept = sorted(modules, key=lambda one: (-one.time_ns, len(one.path)))[:MOST_MODULES]
-    return json.dumps([vars(one) for one in modules if one in kept], ensure_ascii=False) if kept else None
+    """JSON of the longest modules, each before its parts; None without any."""
+    kept = sorted(modules, key=lambda module: (-module.time_ns, len(module.path)))[:MOST_MODULES]
+    return json.dumps([vars(module) for module in modules if module in kept], ensure_ascii=False) if kept else None

@@ -78,7 +78,7 @@ class _Export:
 
     def _table(self, name: str) -> str:
         """The newest schema's table of this name, NAME_V2 after NAME; the name itself where there is none."""
-        return max((one for one in self.tables if re.fullmatch(rf"{name}(_V\d+)?", one)), default=name)
+        return max((table for table in self.tables if re.fullmatch(rf"{name}(_V\d+)?", table)), default=name)
 
     def _columns(self, table: str) -> set[str]:
         if (name := self._table(table)) not in self.tables:
@@ -116,7 +116,7 @@ class _Export:
         for table, (own, name_of) in _ACTIVITIES.items():
             held = {} if "MEM" not in table else copied
             for span, (owner, device, context, stream, number, x, y, z, *about) in self._spans(table, *_PLACE, *own):
-                name = name_of([held.get(one) or self._name(one) for one in about])
+                name = name_of([held.get(key) or self._name(key) for key in about])
                 kind = COPY if "MEM" in table else kind_of(name)
                 gpu = int(self.devices.get(((owner or 0) >> 24 & 0xFFFFFF, device), device or 0))
                 place, blocks = (context or 0) << 32 | (stream or 0), (x or 0) * (y or 0) * (z or 0)
@@ -127,8 +127,8 @@ class _Export:
         for span, (text, key, kind, thread) in self._spans("NVTX_EVENTS", "text", "textId", "eventType", "globalTid"):
             if kind not in _RANGES or not (text := text or self._name(key)):
                 continue
-            found = _RANGE.fullmatch(text)
-            name, sequence, sizes = found.group("name", "seq", "sizes") if found else (text, None, None)
+            match = _RANGE.fullmatch(text)
+            name, sequence, sizes = match.group("name", "seq", "sizes") if match else (text, None, None)
             mark = step_mark(name)
             call = Call(name, tuple(_sizes(sizes)), (), ()) if is_traced_matmul(name) else None
             forward = sequence is not None and int(sequence) >= 0
@@ -138,6 +138,6 @@ class _Export:
 
 def _sizes(text: str | None) -> list[Any]:
     with suppress(ValueError):
-        found = json.loads(text or "[]")
-        return found if isinstance(found, list) else []
+        sizes = json.loads(text or "[]")
+        return sizes if isinstance(sizes, list) else []
     return []

@@ -110,8 +110,8 @@ class BlockTrace:
         self._profiler.__exit__(None, None, None)
         traced = TracedPass(self._profiler)
         traced.export(self._path)
-        found, self.analysis = trace_readings(traced, self._device)
-        return found
+        shares, self.analysis = trace_readings(traced, self._device)
+        return shares
 
 
 def operator_table(traced: TracedPass) -> list[Row]:
@@ -156,8 +156,8 @@ def modules_of(traced: TracedPass) -> list[Module]:
     """Times and FLOPs of a step of a traced pass, by module; none where the trace lacks them."""
     with contextlib.suppress(TraceError):
         trace, window = traced.trace, windows(traced.trace)[0]
-        found, steps = by_module(trace, attribute(trace), window, Spans(trace)), window.steps
-        return [Module(one.path, one.calls // steps, one.time_ns // steps, one.flops // steps) for one in found]
+        rows, steps = by_module(trace, attribute(trace), window, Spans(trace)), window.steps
+        return [Module(row.path, row.calls // steps, row.time_ns // steps, row.flops // steps) for row in rows]
     return []
 
 
@@ -171,7 +171,7 @@ def uncounted_operators(traced: TracedPass) -> str | None:
     whole = sum(times.values())
     outside = {event.name for event in events if times[event.name] >= whole / 100 > 0 and not _inside_product(event)}
     shares = {name: round(100 * times[name] / whole, 1) for name in outside if not has_formula(name)}
-    return json.dumps(dict(sorted(shares.items(), key=lambda one: -one[1]))) if shares else None
+    return json.dumps(dict(sorted(shares.items(), key=lambda item: -item[1]))) if shares else None
 
 
 def _inside_product(event: Any) -> bool:

@@ -52,8 +52,8 @@ class Product:
     def judge(self, kernels: list[str], recorded: Traced, blocks: int, capability: tuple[int, int]) -> None:
         """Notes what the kernels execute beyond what is counted, and at which rate, each of as many FLOPs."""
         ratios = [tiles.executed_ratio(kernel, recorded, blocks) for kernel in kernels]
-        if known := [ratio for ratio in ratios if ratio is not None]:
-            self.executed_ratio = sum(known) / len(known)
+        if told := [ratio for ratio in ratios if ratio is not None]:
+            self.executed_ratio = sum(told) / len(told)
         self.slowdown = sum(tiles.slowdown_of(kernel, self.format, capability) for kernel in kernels) / len(kernels)
         self.tile = tiles.tile_of(self.kernel)
 
@@ -75,9 +75,9 @@ def products_of(
     if on_gpu:
         owners = attribution.product_of_activity
         mine = (device is None) | (activities.device == device)
-        for one in np.flatnonzero((owners >= 0) & (activities.kind == COMPUTE) & mine).tolist():
-            times[int(owners[one])] += spans[one]
-            kernels.setdefault(int(owners[one]), []).append(one)
+        for place in np.flatnonzero((owners >= 0) & (activities.kind == COMPUTE) & mine).tolist():
+            times[int(owners[place])] += spans[place]
+            kernels.setdefault(int(owners[place]), []).append(place)
         if device is not None:
             roots = roots[np.isin(roots, np.fromiter(kernels, np.int64, len(kernels)))]
     else:
@@ -87,11 +87,11 @@ def products_of(
                 times[above] -= time
     properties = trace.device_properties(device)
     capability = properties.get("computeMajor", 0), properties.get("computeMinor", 0)
-    found, of_call = dict[Any, Product](), dict[int, Product]()
+    by_key, of_call = dict[Any, Product](), dict[int, Product]()
     for root in roots.tolist():
         call = host.calls.get(root)
         inner = host.calls.get(attribution.innermost[root], call)
-        launched = {one: trace.names[activities.name[one]] for one in kernels.get(root, ())}
+        launched = {place: trace.names[activities.name[place]] for place in kernels.get(root, ())}
         product_format = traced_format(inner.types) if inner else None
         if product_format == "fp32" and any(map(tiles.rounds_to_tf32, launched.values())):
             product_format = "tf32"
@@ -101,11 +101,11 @@ def products_of(
         product_format = product_format or tiles.format_of(kernel)
         recorded = attribution.costs.get(id(call), UNTOLD)
         key = (id(call) if call else name, product_format, again, kernel)
-        product = found.get(key)
+        product = by_key.get(key)
         if product is None:
             shapes = str([shape for shape in call.shapes if shape]) if call and any(call.shapes) else ""
-            about = {each: getattr(recorded, each) for each in ("reason", "matmul", "elements", "bytes_moved")}
-            product = found[key] = Product(name, shapes, product_format, again, kernel=kernel, **about)
+            about = {field: getattr(recorded, field) for field in ("reason", "matmul", "elements", "bytes_moved")}
+            product = by_key[key] = Product(name, shapes, product_format, again, kernel=kernel, **about)
             if kernel:
                 # A convolution's backward pass is two matmuls of as many FLOPs; of others the longest kernel tells.
                 names = list(filter(tiles.multiplies, launched.values())) if recorded.convolution else [kernel]
@@ -118,7 +118,7 @@ def products_of(
         if cost := recorded.cost:
             for what in ("flops", "causal_flops", "executed_flops"):
                 setattr(product, what, getattr(product, what) + getattr(cost, what))
-    told = (product for product in found.values() if product.time_ns or not product.reason)
+    told = (product for product in by_key.values() if product.time_ns or not product.reason)
     ordered = sorted(told, key=lambda product: -product.time_ns)
     uncounted: dict[str, tuple[int, Said]] = {}
     for product in ordered:
@@ -135,13 +135,13 @@ def _unknown(trace: Trace, attribution: Attribution, window: Window, device: int
     multiplied = (activities.kind == COMPUTE) & trace.named(tiles.multiplies)[activities.name]
     on_device = (device is None) | (activities.device == device)
     chosen = inside & multiplied & (attribution.product_of_activity < 0) & on_device
-    found, owners = dict[str, tuple[int, Said]](), attribution.operator_of_activity
-    for one in np.flatnonzero(chosen):
-        name, reason = trace.names[activities.name[one]], Said("of_no_operator")
-        if attribution.by_graph[one]:
+    unknown, owners = dict[str, tuple[int, Said]](), attribution.operator_of_activity
+    for place in np.flatnonzero(chosen):
+        name, reason = trace.names[activities.name[place]], Said("of_no_operator")
+        if attribution.by_graph[place]:
             reason = Said("by_graph")
-        elif owners[one] >= 0:
-            name, reason = called(trace.names[host.name[owners[one]]]), Said("no_formula")
-        time = int(activities.end[one] - activities.begin[one])
-        found[name] = found.get(name, (0, reason))[0] + time, reason
-    return found
+        elif owners[place] >= 0:
+            name, reason = called(trace.names[host.name[owners[place]]]), Said("no_formula")
+        time = int(activities.end[place] - activities.begin[place])
+        unknown[name] = unknown.get(name, (0, reason))[0] + time, reason
+    return unknown

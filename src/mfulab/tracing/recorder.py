@@ -59,7 +59,7 @@ class Recorder:
     ) -> None:  # fmt: skip
         """Adds what a device executed: `kind` of `KINDS`, process and device, and blocks of its grid, 0 if unknown."""
         number = self._places.setdefault(place, len(self._places))
-        self._activities.extend((*span, kind, self._name(name), number, stream, correlation, external, blocks))
+        self._activities.fromlist([*span, kind, self._name(name), number, stream, correlation, external, blocks])
         if collective:
             self._collectives.append((*span, number, collective))
 
@@ -74,19 +74,19 @@ class Recorder:
             if text not in self._shared:
                 self._shared[text] = call.plain()
             self._calls[len(self._host) // 8] = self._shared[text]
-        self._host.extend((*span, self._name(name), number, external, forward, annotation, sequence))
+        self._host.fromlist([*span, self._name(name), number, external, forward, annotation, sequence])
 
     def launch(self, span: Span, thread: Pair, correlation: int, name: str, kernel: str = "") -> None:
         """Adds a call of the runtime, with the name of the kernel that it launches where that is known."""
         launched = self._name(kernel) if kernel else -1
         number = self._threads.setdefault(thread, len(self._threads))
-        self._launches.extend((*span, number, correlation, self._name(name), launched))
+        self._launches.fromlist([*span, number, correlation, self._name(name), launched])
 
     def _name(self, name: str) -> int:
-        known = self._numbers.get(name)
-        if known is None:
-            known = self._numbers[name] = self._names.setdefault(printable(name), len(self._names))
-        return known
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = self._names.setdefault(printable(name), len(self._names))
+        return number
 
     def done(self, metadata: dict[str, Any], events: int | None = None, notes: Sequence[Said] = ()) -> list[Trace]:
         """A trace of each process that launched or marked steps, of all events so far; `events` are the file's.
@@ -102,11 +102,11 @@ class Recorder:
         )  # fmt: skip
         threads, places = [process for process, _ in self._threads], [process for process, _ in self._places]
         devices = np.array([device for _, device in self._places], np.int64)
-        found = [_checked(part, devices) for part in _split(trace, threads, places)]
-        if executed := [part.activities for part in found if len(part.activities)]:
-            span = int(min(one.begin.min() for one in executed)), int(max(one.end.max() for one in executed))
-            found = [replace(part, span=span) for part in found]
-        return found
+        traces = [_checked(part, devices) for part in _split(trace, threads, places)]
+        if executed := [part.activities for part in traces if len(part.activities)]:
+            span = int(min(work.begin.min() for work in executed)), int(max(work.end.max() for work in executed))
+            traces = [replace(part, span=span) for part in traces]
+        return traces
 
 
 def _checked(trace: Trace, devices: Indices) -> Trace:
@@ -144,9 +144,9 @@ def _possible(trace: Trace) -> Trace:
     called = begin[count:][held[count:]]
     if len(called):
         held[:count] &= (mine.begin != 0) | (called.min() <= CLOCKS_APART_NS)
-    found = launch_of(trace)
-    linked = (found >= 0) & held[:count]
-    early = linked & (mine.begin < np.append(trace.launches.begin, 0)[found] - CLOCKS_APART_NS)
+    launch = launch_of(trace)
+    linked = (launch >= 0) & held[:count]
+    early = linked & (mine.begin < np.append(trace.launches.begin, 0)[launch] - CLOCKS_APART_NS)
     most = mine.device.max(initial=0) + 1
     of_device = [np.bincount(mine.device[chosen], minlength=most) for chosen in (early, linked)]
     held[:count] &= ~(early & (2 * of_device[0] < of_device[1])[mine.device])
@@ -183,36 +183,36 @@ def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[
     device's number."""
     host, launches = trace.host, trace.launches
     names = _names([*dict.fromkeys(threads)], [*dict.fromkeys(places)])
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names[one] for one in threads))}
-    of_thread = np.array([numbers[names[one]] for one in threads], np.int64)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names[process] for process in threads))}
+    of_thread = np.array([numbers[names[process]] for process in threads], np.int64)
     marks = trace.named(lambda name: name.startswith("ProfilerStep#"))[host.name] & host.annotation
     owners = np.unique(of_thread[launches.thread if len(launches) else host.thread[marks]]).tolist()
     if len(owners) < 2:
         return [trace]
-    of_place = [numbers.get(names[one], -1) for one in places]
+    of_place = [numbers.get(names[place], -1) for place in places]
     of_place = _assigned(trace, of_thread[launches.thread], of_place, owners)
-    labels, found = {number: str(name) for name, number in numbers.items()}, []
-    said = [int(told[0]) if len(told := re.findall(r"\d+", labels[one])) == 1 else -1 for one in owners]
+    labels, traces = {number: str(name) for name, number in numbers.items()}, []
+    said = [int(told[0]) if len(told := re.findall(r"\d+", labels[owner])) == 1 else -1 for owner in owners]
     ranks = said if len(set(said)) == len(said) and max(said) < len(said) else list(range(len(owners)))
     of_thread = np.where(np.isin(of_thread, owners), of_thread, owners[0])
     of_activity = np.array(of_place, np.int64)[trace.activities.device]
     for owner, rank in zip(owners, ranks, strict=True):
         masks = of_activity == owner, of_thread[host.thread] == owner, of_thread[launches.thread] == owner
         part = trace.chosen(*masks)
-        held = [one for one in trace.collectives if of_place[one[2]] == owner]
+        held = [collective for collective in trace.collectives if of_place[collective[2]] == owner]
         note = Said("one_of_processes", {"process": labels[owner].strip(), "count": len(owners)})
         about = {"distributedInfo": {"rank": rank, "world_size": len(owners)}}
         metadata, notes = trace.metadata | about, [*trace.notes, note]
-        found.append(replace(part, metadata=metadata, collectives=held, notes=notes, ranks=len(owners)))
-    return found
+        traces.append(replace(part, metadata=metadata, collectives=held, notes=notes, ranks=len(owners)))
+    return traces
 
 
 def _names(threads: list[Any], places: list[Any]) -> dict[Any, Any]:
     """Processes' names without numbers: "[TP01] 4242" in a merged file, whose device is called "[TP01] 1"."""
-    known = set(threads)
-    if all(one in known for one in places):
-        return {one: one for one in threads}
-    return {one: (_NUMBER.sub("", one) or one) if isinstance(one, str) else one for one in (*threads, *places)}
+    processes = set(threads)
+    if all(place in processes for place in places):
+        return {process: process for process in threads}
+    return {name: (_NUMBER.sub("", name) or name) if isinstance(name, str) else name for name in (*threads, *places)}
 
 
 def _assigned(trace: Trace, of_launch: Indices, of_place: list[int], owners: list[int]) -> list[int]:
@@ -228,7 +228,7 @@ def _assigned(trace: Trace, of_launch: Indices, of_place: list[int], owners: lis
             begins = dict(zip(launches.correlation[chosen].tolist(), launches.begin[chosen].tolist(), strict=True))
             pairs = zip(activities.correlation[mine].tolist(), activities.begin[mine].tolist(), strict=True)
             scores.append(sum(begins.get(number, begin + 1) <= begin for number, begin in pairs))
-        best = max(range(len(owners)), key=lambda one: (scores[one], owners[one] not in taken, -one))
+        best = max(range(len(owners)), key=lambda number: (scores[number], owners[number] not in taken, -number))
         of_place[place] = owners[best]
         taken.add(owners[best])
     return of_place

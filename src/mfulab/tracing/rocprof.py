@@ -23,7 +23,7 @@ def read(path: Path) -> list[Trace]:
         raise TraceError(f"{path}: cut or damaged rocprofv3 JSON ({str(error)[:120]}); copy it anew") from None
     recorder, properties = Recorder(path), list[dict[str, Any]]()
     try:
-        count = sum(_process(recorder, number, one, properties) for number, one in enumerate(processes))
+        count = sum(_process(recorder, number, process, properties) for number, process in enumerate(processes))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         why = f"a schema of rocprofv3 that is not known here ({type(error).__name__}: {error})"
         raise TraceError(f"{path}: {why}") from None
@@ -34,12 +34,12 @@ def read(path: Path) -> list[Trace]:
 
 def _process(recorder: Recorder, number: int, process: dict[str, Any], properties: list[dict[str, Any]]) -> int:
     devices: dict[int, int] = {}
-    for place, agent in enumerate(one for one in process["agents"] if one["type"] == GPU):
-        devices[agent["id"]["handle"]] = known = agent.get("logical_node_type_id", place)
-        properties.append({"id": known, "name": agent.get("product_name"), "numSms": agent.get("cu_count")})
-    symbols = {one["kernel_id"]: one for one in process["kernel_symbols"]}
-    kinds = [one["operations"] for one in process["strings"]["buffer_records"]]
-    said = {one["key"]: one["value"] for one in process["strings"].get("marker_api", ())}
+    for place, agent in enumerate(agent for agent in process["agents"] if agent["type"] == GPU):
+        devices[agent["id"]["handle"]] = ordinal = agent.get("logical_node_type_id", place)
+        properties.append({"id": ordinal, "name": agent.get("product_name"), "numSms": agent.get("cu_count")})
+    symbols = {symbol["kernel_id"]: symbol for symbol in process["kernel_symbols"]}
+    kinds = [buffer["operations"] for buffer in process["strings"]["buffer_records"]]
+    said = {marker["key"]: marker["value"] for marker in process["strings"].get("marker_api", ())}
     records, pid = process["buffer_records"], process.get("metadata", {}).get("pid", number)
 
     def name_of(record: dict[str, Any]) -> str:
@@ -54,22 +54,22 @@ def _process(recorder: Recorder, number: int, process: dict[str, Any], propertie
             raise ValueError(f"a record from {begin} to {end}")
         return begin, end
 
-    for one in records.get("kernel_dispatch", ()):
-        about = one["dispatch_info"]
+    for record in records.get("kernel_dispatch", ()):
+        about = record["dispatch_info"]
         symbol = symbols.get(about["kernel_id"], {})
         name = next((str(symbol[key]) for key in _NAMES if symbol.get(key)), f"kernel {about['kernel_id']}")
         blocks = math.prod(about["grid_size"][side] // max(1, about["workgroup_size"][side]) for side in "xyz")
-        stream = one.get("stream_id", about["queue_id"])["handle"]
+        stream = record.get("stream_id", about["queue_id"])["handle"]
         device = devices[about["agent_id"]["handle"]]
-        recorder.activity(span(one), kind_of(name), name, (pid, device), stream, linked(one), -1, blocks)
-    for one in records.get("memory_copy", ()):
-        agents = [one[side]["handle"] for side in ("dst_agent_id", "src_agent_id")]
+        recorder.activity(span(record), kind_of(name), name, (pid, device), stream, linked(record), -1, blocks)
+    for record in records.get("memory_copy", ()):
+        agents = [record[side]["handle"] for side in ("dst_agent_id", "src_agent_id")]
         device = next((devices[agent] for agent in agents if agent in devices), 0)
-        recorder.activity(span(one), COPY, name_of(one), (pid, device), -1, linked(one), -1, 0)
-    for one in records.get("hip_api", ()):
-        recorder.launch(span(one), (pid, one["thread_id"]), linked(one), name_of(one))
-    for one in records.get("marker_api", ()):
-        if text := said.get(one["correlation_id"]["internal"]):
+        recorder.activity(span(record), COPY, name_of(record), (pid, device), -1, linked(record), -1, 0)
+    for record in records.get("hip_api", ()):
+        recorder.launch(span(record), (pid, record["thread_id"]), linked(record), name_of(record))
+    for record in records.get("marker_api", ()):
+        if text := said.get(record["correlation_id"]["internal"]):
             mark = step_mark(text)
-            recorder.host_call(span(one), mark or text, (pid, one["thread_id"]), -1, False, mark is not None)
+            recorder.host_call(span(record), mark or text, (pid, record["thread_id"]), -1, False, mark is not None)
     return sum(len(kept) for kept in records.values())

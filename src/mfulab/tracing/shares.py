@@ -49,8 +49,8 @@ def waits(trace: Trace) -> Intervals:
 
 def lengths_by_name(names: list[str], spans: Activities | HostCalls, chosen: Indices) -> dict[str, list[int]]:
     """Nanoseconds of each of the chosen spans, in order of their begin, by their names without arguments."""
-    found: dict[str, list[int]] = {}
-    for one in chosen[np.argsort(spans.begin[chosen], kind="stable")].tolist():
-        name = names[spans.name[one]].partition("(")[0]
-        found.setdefault(name, []).append(int(spans.end[one] - spans.begin[one]))
-    return found
+    lengths: dict[str, list[int]] = {}
+    for place in chosen[np.argsort(spans.begin[chosen], kind="stable")].tolist():
+        name = names[spans.name[place]].partition("(")[0]
+        lengths.setdefault(name, []).append(int(spans.end[place] - spans.begin[place]))
+    return lengths

@@ -37,8 +37,8 @@ _PRODUCT = re.compile(
 @functools.cache
 def tile_of(kernel: str) -> tuple[int, int, int] | None:
     """(m, n) of the tile that one block computes, and k of a step, 1 if untold; None where the name does not tell."""
-    found = next(filter(None, (pattern.search(kernel) for pattern in _TILES)), None)
-    return (int(found[1]), int(found[2]), int(found[3] or 1)) if found else None
+    match = next(filter(None, (pattern.search(kernel) for pattern in _TILES)), None)
+    return (int(match[1]), int(match[2]), int(match[3] or 1)) if match else None
 
 
 @functools.cache
@@ -73,14 +73,14 @@ def rounds_to_tf32(kernel: str) -> bool:
 @functools.cache
 def alignment_of(kernel: str) -> int:
     """Elements to a multiple of which its operands must be aligned; 0, a multiple of any, where the name says none."""
-    found = re.search(r"align[a-z]?(\d+)", kernel)
-    return int(found[1]) if found else 0
+    match = re.search(r"align[a-z]?(\d+)", kernel)
+    return int(match[1]) if match else 0
 
 
 def slowdown_of(kernel: str, product_format: str | None, capability: tuple[int, int]) -> float:
     """Cycles of the tensor pipe ÷ those of the GPU's own instructions, by the name; 1 where no slower one is named."""
-    found = next((factor for factor, pattern in _OLDER if pattern.search(kernel)), 1.0) if capability == HOPPER else 1.0
-    return min(found, 1.5) if product_format == "tf32" else found  # k of 8 is the whole width of tf32
+    ratio = next((factor for factor, pattern in _OLDER if pattern.search(kernel)), 1.0) if capability == HOPPER else 1.0
+    return min(ratio, 1.5) if product_format == "tf32" else ratio  # k of 8 is the whole width of tf32
 
 
 def executed_ratio(kernel: str, recorded: Traced, blocks: int = 0) -> float | None:
@@ -121,10 +121,10 @@ def _convolution(kernel: str, tile: tuple[int, int, int], pixels: int, channels:
 
 def _attention(kernel: str, queries: int, keys: int, width: int, is_causal: bool) -> float | None:
     """Pairs in whole tiles ÷ all pairs; of a causal triangle the tiles that it touches."""
-    if found := _CUDNN_ATTENTION.search(kernel):
-        rows, columns, step = (int(side) for side in found.groups())
-    elif found := _FLASH.search(kernel):
-        step, rows, columns = (int(side) for side in found.groups())
+    if match := _CUDNN_ATTENTION.search(kernel):
+        rows, columns, step = (int(side) for side in match.groups())
+    elif match := _FLASH.search(kernel):
+        step, rows, columns = (int(side) for side in match.groups())
     else:
         return None
     across, down = -(-keys // columns), -(-queries // rows)

@@ -36,7 +36,7 @@ def short(told: DeviceTime) -> str:
     begin = told.window.begin
     edges = np.linspace(begin, begin + told.window.length / told.window.steps, PARTS + 1).round().astype(np.int64)
     spans = pieces(told)
-    most = np.argmax([within(one, edges[:-1], edges[1:]) for one in spans.values()], axis=0)
+    most = np.argmax([within(intervals, edges[:-1], edges[1:]) for intervals in spans.values()], axis=0)
     starts = np.flatnonzero(np.diff(most, prepend=-1))
     names = list(spans)
     return json.dumps([[names[most[at]], int(n)] for at, n in zip(starts, np.diff([*starts, PARTS]), strict=True)])
@@ -48,7 +48,7 @@ def mfu_over_time(told: DeviceTime, flops: dict[int, int], peak_flop_s: float) -
     kernels = np.flatnonzero((told.product >= 0) & (length > 0))
     owners, place = np.unique(told.product[kernels], return_inverse=True)
     whole = np.bincount(place, length[kernels], len(owners))
-    rate = np.array([flops.get(one, 0) for one in owners.tolist()], float)[place] / whole[place]
+    rate = np.array([flops.get(call, 0) for call in owners.tolist()], float)[place] / whole[place]
     times = np.concatenate((told.begin[kernels], told.end[kernels]))
     order = np.argsort(times, kind="stable")
     times = times[order]
@@ -78,7 +78,7 @@ def tracks(
         ended_by = trace.names[trace.activities.name[told.inside[last]]] if last >= 0 else ""
         yield _slice(names.get(cause, cause), begin, end, process, 2, {"ended by": ended_by})
     if peak_flop_s:
-        for at, percent in zip(*(one.tolist() for one in mfu_over_time(told, flops, peak_flop_s)), strict=True):
+        for at, percent in zip(*(column.tolist() for column in mfu_over_time(told, flops, peak_flop_s)), strict=True):
             yield _event("C", "MFU %", process, at, f',"args":{{"MFU":{percent:.3f}}}')
 
 
@@ -108,8 +108,8 @@ def write(target: Path, traces: Sequence[Trace], added: list[str]) -> None:
             text, opened = b"", False
             for chunk in Stream(path).chunks():
                 text += chunk
-                if not opened and (found := _OPENING.search(text)):
-                    text, opened = text[: found.end()] + f"{','.join(added)},".encode() + text[found.end() :], True
+                if not opened and (opening := _OPENING.search(text)):
+                    text, opened = text[: opening.end()] + f"{','.join(added)},".encode() + text[opening.end() :], True
                 if opened:
                     out.write(text)
                     text = b""
@@ -120,6 +120,6 @@ def write(target: Path, traces: Sequence[Trace], added: list[str]) -> None:
 def _activities(trace: Trace) -> Iterator[str]:
     activities, host = trace.activities, trace.host
     columns = (activities.begin, activities.end, activities.name, activities.device, activities.stream)
-    for each in (columns, (host.begin, host.end, host.name, np.full(len(host), PROCESS - 1), host.thread)):
-        for begin, end, name, process, track in zip(*(one.tolist() for one in each), strict=True):
+    for table in (columns, (host.begin, host.end, host.name, np.full(len(host), PROCESS - 1), host.thread)):
+        for begin, end, name, process, track in zip(*(column.tolist() for column in table), strict=True):
             yield _slice(trace.names[name], begin, end, process, track)

@@ -37,8 +37,8 @@ def kind_of(kernel: str) -> int:
 
 def step_mark(name: str) -> str | None:
     """The mark of one step as torch.profiler writes it, for a range that a user called step 12, iteration_12, ….."""
-    found = _STEP.fullmatch(name)
-    return f"ProfilerStep#{int(found[1])}" if found else None
+    match = _STEP.fullmatch(name)
+    return f"ProfilerStep#{int(match[1])}" if match else None
 
 
 def _fits(name: str, value: Any) -> bool:
@@ -54,7 +54,7 @@ class TraceError(UnsupportedError):
 
 def printable(name: str) -> str:
     """A name from a file without control characters and halves of characters, which no terminal and no file takes."""
-    return name if name.isprintable() else "".join(one if one.isprintable() else " " for one in name)
+    return name if name.isprintable() else "".join(letter if letter.isprintable() else " " for letter in name)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Call:
 
 def _is_shape(shape: list[Any]) -> bool:
     inner, sides = ([side for side in shape if isinstance(side, list) is nested] for nested in (True, False))
-    return all(map(_is_shape, inner)) and all(isinstance(one, int) and 0 <= one < MOST_ELEMENTS for one in sides)
+    return all(map(_is_shape, inner)) and all(isinstance(side, int) and 0 <= side < MOST_ELEMENTS for side in sides)
 
 
 @dataclass
@@ -146,7 +146,7 @@ class Trace:
     def chosen(self, activities: Chosen, host: Chosen, launches: Chosen) -> "Trace":
         """A trace of some of its activities, host calls and launches, in the same order."""
         place = np.cumsum(host) - 1
-        calls = {int(place[one]): call for one, call in self.host.calls.items() if host[one]}
+        calls = {int(place[index]): call for index, call in self.host.calls.items() if host[index]}
         *columns, _ = vars(self.host).values()
         return replace(
             self,
@@ -168,15 +168,15 @@ class Trace:
     @property
     def properties(self) -> list[dict[str, Any]]:
         """Facts about each device that the file tells, without what is no fact: a list, a name that is a number."""
-        found = self.metadata.get("deviceProperties")
-        known = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-        fitting = ([(name, value) for name, value in one.items() if _fits(name, value)] for one in known)
-        return [{name: printable(told) if name == "name" else told for name, told in each} for each in fitting]
+        listed = self.metadata.get("deviceProperties")
+        devices = [device for device in listed if isinstance(device, dict)] if isinstance(listed, list) else []
+        fitting = ([(name, value) for name, value in device.items() if _fits(name, value)] for device in devices)
+        return [{name: printable(told) if name == "name" else told for name, told in facts} for facts in fitting]
 
     def distributed(self, name: str) -> int | None:
         """A whole number of the file's `distributedInfo`: `rank` or `world_size`."""
-        found = self.metadata.get("distributedInfo")
-        value = found.get(name) if isinstance(found, dict) else None
+        about = self.metadata.get("distributedInfo")
+        value = about.get(name) if isinstance(about, dict) else None
         return value if isinstance(value, int) and 0 <= value < MOST_DEVICES else None
 
     def device_properties(self, ordinal: int | None = None) -> dict[str, Any]:
@@ -187,15 +187,15 @@ class Trace:
             numbers, counts = np.unique(self.activities.device, return_counts=True)
             ordinal = int(numbers[counts.argmax()])
         # ROCm numbers a process's devices after those of the machine; of like devices the first will do.
-        alike = self.properties[0] if len({one.get("name") for one in self.properties}) == 1 else {}
-        return next((one for one in self.properties if one.get("id") == ordinal), alike)
+        alike = self.properties[0] if len({device.get("name") for device in self.properties}) == 1 else {}
+        return next((device for device in self.properties if device.get("id") == ordinal), alike)
 
 
 def launch_delays(trace: Trace, device: int | None = None) -> Times:
     """Nanoseconds from each launch's call to the begin of what it launched on a device, or on any, where linked."""
-    found = launch_of(trace)
-    linked = (found >= 0) & ((device is None) | (trace.activities.device == device))
-    return trace.activities.begin[linked] - trace.launches.begin[found[linked]]
+    launch = launch_of(trace)
+    linked = (launch >= 0) & ((device is None) | (trace.activities.device == device))
+    return trace.activities.begin[linked] - trace.launches.begin[launch[linked]]
 
 
 def launch_of(trace: Trace) -> Indices:
@@ -208,5 +208,5 @@ def places_of(wanted: Indices, numbers: Indices) -> Indices:
     if not len(numbers):
         return np.full(len(wanted), -1)
     order = np.argsort(numbers, kind="stable")
-    found = order[np.searchsorted(numbers[order], wanted).clip(max=len(order) - 1)]
-    return np.where((numbers[found] == wanted) & (wanted > 0), found, -1)
+    place = order[np.searchsorted(numbers[order], wanted).clip(max=len(order) - 1)]
+    return np.where((numbers[place] == wanted) & (wanted > 0), place, -1)

@@ -73,28 +73,28 @@ def annotation(steps: int) -> str:
 
 def windows(trace: Trace, steps: int | None = None) -> list[Window]:
     """One window for each run of consecutive steps, else one of `steps`. Raises TraceError: there is no time in it."""
-    host, marks, found = trace.host, [], list[Window]()
+    host, marks, stretches = trace.host, [], list[Window]()
     for index in np.flatnonzero(host.annotation):
         name = trace.names[host.name[index]]
         if name.startswith(STEPS):
             count = int(name.rpartition(":")[2]) if ":" in name else 1
             begin, end = int(host.begin[index]), int(host.end[index])
-            found = [Window(begin, end, count, (Said("annotated_steps"),), host_begin=begin, host_end=end)]
+            stretches = [Window(begin, end, count, (Said("annotated_steps"),), host_begin=begin, host_end=end)]
             break
         if step := _STEP.fullmatch(name):
             marks.append((int(step[1]), int(host.begin[index]), int(host.end[index])))
-    if not found and (engine := _engine_steps(trace)):
-        found = engine
-    elif marks and not found:
-        numbered = groupby(enumerate(sorted(set(marks))), lambda one: one[1][0] - one[0])
-        found = [_stretch(trace, [mark for _, mark in run], Said("profiler_steps")) for _, run in numbered]
-    elif not found and steps is None:
-        found = _by_torch(trace) or _repeating(trace)
-    for one in found:
-        if one.steps < 1 or one.length <= 0:
-            raise TraceError(f"{trace.path}: {one.steps} steps of {one.length} ns: no step was recorded whole")
-    if found:
-        return found
+    if not stretches and (engine := _engine_steps(trace)):
+        stretches = engine
+    elif marks and not stretches:
+        numbered = groupby(enumerate(sorted(set(marks))), lambda item: item[1][0] - item[0])
+        stretches = [_stretch(trace, [mark for _, mark in run], Said("profiler_steps")) for _, run in numbered]
+    elif not stretches and steps is None:
+        stretches = _by_torch(trace) or _repeating(trace)
+    for window in stretches:
+        if window.steps < 1 or window.length <= 0:
+            raise TraceError(f"{trace.path}: {window.steps} steps of {window.length} ns: no step was recorded whole")
+    if stretches:
+        return stretches
     held = ~trace.of_module
     own = int(host.begin[held].min(initial=1 << 62)), int(host.end[held].max(initial=0))
     begin, end = (trace.span if len(trace.activities) else None) or own
@@ -116,14 +116,14 @@ def phase_of(name: str) -> str | None:
 def _ranges(trace: Trace, kinds: Sequence[str | None]) -> list[tuple[int, int, str]]:
     """Begin, end and kind of the host's ranges in order, of those names that have a kind."""
     host = trace.host
-    told = [(host.begin[one], host.end[one], kinds[host.name[one]]) for one in np.flatnonzero(host.annotation)]
+    told = [(host.begin[index], host.end[index], kinds[host.name[index]]) for index in np.flatnonzero(host.annotation)]
     return sorted((int(begin), int(end), kind) for begin, end, kind in told if kind)
 
 
 def _engine_steps(trace: Trace) -> list[Window]:
     """The longest run of consecutive steps of each kind that an engine marked."""
     runs, counts = dict[str, list[tuple[int, int, int]]](), Counter[str]()
-    for kind, several in groupby(enumerate(_ranges(trace, [*map(phase_of, trace.names)])), lambda one: one[1][2]):
+    for kind, several in groupby(enumerate(_ranges(trace, [*map(phase_of, trace.names)])), lambda item: item[1][2]):
         run = [(number, begin, end) for number, (begin, end, _) in several]
         counts[kind] += len(run)
         runs[kind] = max(run, runs.get(kind, []), key=len)
@@ -157,8 +157,8 @@ def _repeating(trace: Trace) -> list[Window]:
     main = np.flatnonzero(place == busy.argmax()) if len(busy) else place
     main = main[np.argsort(activities.begin[main], kind="stable")]
     names, copies = activities.name[main], trace.named(_HOST_COPY.search)[activities.name[main]]
-    known, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
-    for name in known[np.argsort(counts, kind="stable")][np.sort(counts) >= FEWEST]:
+    kernels, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
+    for name in kernels[np.argsort(counts, kind="stable")][np.sort(counts) >= FEWEST]:
         places = np.flatnonzero(names == name)
         parts = [names[begin:end].tobytes() for begin, end in pairwise(places)]
         run = max((list(run) for _, run in groupby(range(len(parts)), parts.__getitem__)), key=len)
@@ -169,7 +169,7 @@ def _repeating(trace: Trace) -> list[Window]:
             begin, end = activities.begin[main[list(ends)]].tolist()
             # What the host called between the launches that precede both ends belongs to these steps.
             launches = np.append(trace.launches.end, -1)[launch_of(trace)]
-            since, until = (int(launches[main[one - 1]]) if one else 0 for one in ends)
+            since, until = (int(launches[main[at - 1]]) if at else 0 for at in ends)
             called = (since, until) if until > since >= 0 else (begin, end)
             said = Said("repeating", {"name": trace.names[name][:MOST_LETTERS]})
             return [Window(begin, end, len(run), (said,), host_begin=called[0], host_end=called[1])]
@@ -199,15 +199,15 @@ def _stretch(trace: Trace, run: list[tuple[int, int, int]], how: Said) -> Window
 
 def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:
     """Times between which the main stream completed earlier work and that of steps marked from `begin` to `end`."""
-    activities, found = trace.activities, launch_of(trace)
-    times = np.append(trace.launches.begin, end)[found]
-    own = (times >= begin) & (times < end) & (found >= 0)
+    activities, launch = trace.activities, launch_of(trace)
+    times = np.append(trace.launches.begin, end)[launch]
+    own = (times >= begin) & (times < end) & (launch >= 0)
     if not own.any():
         return begin, end
     streams, place = np.unique(np.stack((activities.device, activities.stream)), axis=1, return_inverse=True)
     busy = np.bincount(place.ravel()[own], (activities.end - activities.begin)[own], streams.shape[1])
     main = place.ravel() == busy.argmax()
-    mine, unlinked = np.flatnonzero(own & main), (found < 0) & main
+    mine, unlinked = np.flatnonzero(own & main), (launch < 0) & main
     first = mine[activities.begin[mine].argmin()]
     before = activities.begin < activities.begin[first]
     if np.count_nonzero(unlinked & ~before) > LOST * len(mine):
@@ -217,7 +217,7 @@ def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:
     left = unlinked & before
     if left.any() and activities.begin[left].min() > begin and activities.end[left].max() < times[first]:
         left[:] = False
-    left |= main & (found >= 0) & (times < begin)
+    left |= main & (launch >= 0) & (times < begin)
     completed = int(activities.end[left].max()) if left.any() else begin
     if not left.any():
         # Own work that waited for so long, with nothing on the device, waited for work that was not recorded.

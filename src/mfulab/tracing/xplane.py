@@ -23,6 +23,9 @@ _TENSOR = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 Cost = tuple[int, Any, list[tuple[str, list[int]]]]  # FLOPs, bytes, and type and sides of each operand
 HOST = "host"  # the process of all that a profile holds
 _NEW = 1 << 40  # with the number of events so far a number by which activities name their operator
+_PROPERTIES = {"name": "device_type_string", "numSms": "core_count", "computeMajor": "compute_cap_major"}
+_PROPERTIES |= {"computeMinor": "compute_cap_minor", "peak_tflop_s": "peak_teraflops_per_second"}
+_PROPERTIES |= {"peak_gb_s": "peak_hbm_bw_gigabytes_per_second"}
 _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 
 
@@ -54,8 +57,8 @@ def _take(recorder: Recorder, properties: list[dict[str, Any]], planes: "list[_P
     modules = next((plane.modules() for plane in planes if plane.name == "/host:metadata"), {})
     marked = False
     for plane in planes:
-        if (found := _DEVICE.fullmatch(plane.name)) and any(line.events for line in plane.lines):
-            number = int(found[2])
+        if (match := _DEVICE.fullmatch(plane.name)) and any(line.events for line in plane.lines):
+            number = int(match[2])
             properties.append(plane.properties(number))
             marked |= plane.device(recorder, number, modules, marked)
         elif plane.name == "/host:CPU":
@@ -70,39 +73,31 @@ class _Plane:
         self.kinds = {entry.key: entry.value for entry in plane.event_metadata}
 
     def stats(self, holder: Any) -> dict[str, Any]:
-        found = {}
+        values = {}
         for stat in holder.stats:
             field = stat.WhichOneof("value")
             value = getattr(stat, field) if field else None
             if field == "ref_value":
                 value = self._stat.get(value, "")
-            found[self._stat.get(stat.metadata_id, "")] = _text(value) if field == "str_value" else value
-        return found
+            values[self._stat.get(stat.metadata_id, "")] = _text(value) if field == "str_value" else value
+        return values
 
     @functools.cached_property
     def _about(self) -> dict[int, dict[str, Any]]:
         return {key: self.stats(kind) for key, kind in self.kinds.items()}
 
     def modules(self) -> dict[int, Any]:
-        found = {}
+        modules = {}
         for key, about in self._about.items():
             if content := about.get("Hlo Proto") or about.get("hlo_proto"):
                 proto = message("HloProto")
                 proto.ParseFromString(content)
-                found[key] = module_costs(proto.hlo_module)
-        return found
+                modules[key] = module_costs(proto.hlo_module)
+        return modules
 
     def properties(self, number: int) -> dict[str, Any]:
         about = self.stats(self._plane)
-        return {
-            "id": number,
-            "name": about.get("device_type_string"),
-            "numSms": about.get("core_count"),
-            "computeMajor": about.get("compute_cap_major"),
-            "computeMinor": about.get("compute_cap_minor"),
-            "peak_tflop_s": about.get("peak_teraflops_per_second"),
-            "peak_gb_s": about.get("peak_hbm_bw_gigabytes_per_second"),
-        }
+        return {"id": number} | {name: about.get(stat) for name, stat in _PROPERTIES.items()}
 
     def device(self, recorder: Recorder, number: int, modules: dict[int, Any], marked: bool) -> bool:
         steps = False
@@ -124,7 +119,7 @@ class _Plane:
         """A GPU's kernels; those of one HLO operator in a row are its one call."""
         copies = bool(_COPY.search(_text(line.name)))
         operator, external = None, -1
-        for event in sorted(line.events, key=lambda one: one.offset_ps):
+        for event in sorted(line.events, key=lambda event: event.offset_ps):
             about, span = self.stats(event), _span(line, event)
             name = _text(self.kinds[event.metadata_id].name)
             owner = about.get("program_id"), about.get("hlo_op")
@@ -179,7 +174,7 @@ def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
             if stack:
                 stack[-1][2] = max(stack[-1][2], end)
 
-    for event in sorted(line.events, key=lambda one: (one.offset_ps, -one.duration_ps)):
+    for event in sorted(line.events, key=lambda event: (event.offset_ps, -event.duration_ps)):
         begin, end = _span(line, event)
         yield from give(begin)
         if stack:
@@ -194,32 +189,32 @@ def _operator(recorder: Recorder, span: Span, name: str, cost: Cost | None, thre
     short, call = re.sub(r"[.\d]+$", "", name), None  # without its number
     if cost:
         flops, moved, tensors = cost
-        types = tuple(XLA_TYPES[one] for one, _ in tensors if one in XLA_TYPES)
+        types = tuple(XLA_TYPES[kind] for kind, _ in tensors if kind in XLA_TYPES)
         call = Call(f"xla::matmul {short}", tuple(sides for _, sides in tensors), types, (flops, moved))
     recorder.host_call(span, call.name if call else f"xla::{short}", thread, external, False, False, call)
 
 
 def module_costs(module: Any) -> dict[str, Cost]:
     """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies, fusions included."""
-    computations = {one.id: one for one in module.computations}
-    known = {one.id: one for computation in module.computations for one in computation.instructions}
+    computations = {computation.id: computation for computation in module.computations}
+    parts = {part.id: part for computation in module.computations for part in computation.instructions}
 
-    def flops(one: Any) -> int:
-        output = _result(one.shape)
-        operands = [known[number] for number in one.operand_ids if number in known]
-        opcode, target = _text(one.opcode), _text(one.custom_call_target)
+    def flops(part: Any) -> int:
+        output = _result(part.shape)
+        operands = [parts[number] for number in part.operand_ids if number in parts]
+        opcode, target = _text(part.opcode), _text(part.custom_call_target)
         if opcode == "fusion":
-            inner = (computations[number] for number in one.called_computation_ids if number in computations)
+            inner = (computations[number] for number in part.called_computation_ids if number in computations)
             return sum(flops(part) for computation in inner for part in computation.instructions)
         if opcode == "dot" or "$matmul" in target or "$gemm" in target:
-            sides = one.dot_dimension_numbers.lhs_contracting_dimensions
+            sides = part.dot_dimension_numbers.lhs_contracting_dimensions
             if opcode != "dot":
-                found = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', _text(one.backend_config))
-                sides = [int(side) for side in re.findall(r"\d+", found[1])] if found else ()
+                match = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', _text(part.backend_config))
+                sides = [int(side) for side in re.findall(r"\d+", match[1])] if match else ()
             lengths = [operands[0].shape.dimensions[side] for side in sides] if operands else []
             return 2 * math.prod(output.dimensions) * math.prod(lengths) if lengths else 0
         if (opcode == "convolution" or "cudnn$conv" in target) and len(operands) >= 2:
-            numbers = one.convolution_dimension_numbers
+            numbers = part.convolution_dimension_numbers
             result, weight = output.dimensions, operands[1].shape.dimensions
             if "BackwardInput" in target:
                 result = operands[0].shape.dimensions
@@ -228,17 +223,17 @@ def module_costs(module: Any) -> dict[str, Cost]:
             return 2 * math.prod(result) * math.prod(weight) // weight[numbers.kernel_output_feature_dimension]
         return 0
 
-    found = {}
+    costs = {}
     for computation in module.computations:
-        for one in computation.instructions:
-            if count := flops(one):
-                shapes = [known[number].shape for number in one.operand_ids if number in known] + [_result(one.shape)]
+        for part in computation.instructions:
+            if count := flops(part):
+                shapes = [parts[number].shape for number in part.operand_ids if number in parts] + [_result(part.shape)]
                 kinds = [XLA_ELEMENTS.get(shape.element_type, ("", 0)) for shape in shapes]
                 sides = [list(shape.dimensions) for shape in shapes]
-                moved = sum(math.prod(each) * size for each, (_, size) in zip(sides, kinds, strict=True))
-                operands = [(kind, each) for each, (kind, _) in zip(sides, kinds, strict=True)][:-1]
-                found[_text(one.name)] = count, moved, operands
-    return found
+                moved = sum(math.prod(lengths) * size for lengths, (_, size) in zip(sides, kinds, strict=True))
+                operands = [(kind, lengths) for lengths, (kind, _) in zip(sides, kinds, strict=True)][:-1]
+                costs[_text(part.name)] = count, moved, operands
+    return costs
 
 
 def _result(shape: Any) -> Any:
@@ -302,16 +297,16 @@ def _classes() -> dict[str, Any]:
         declared = file.message_type.add(name=owner)
         for text in fields.split():
             name, number, sign, kind = re.fullmatch(r"(\w+)=(\d+)([*|]?)(\w+)", text).groups()  # type: ignore[union-attr]
-            one = declared.field.add(name=name, number=int(number), label=3 if sign == "*" else 1)
+            entry = declared.field.add(name=name, number=int(number), label=3 if sign == "*" else 1)
             if kind in types:
-                one.type = types[kind]
+                entry.type = types[kind]
             else:
-                one.type, one.type_name = field.TYPE_MESSAGE, f".xplane.{kind}"
+                entry.type, entry.type_name = field.TYPE_MESSAGE, f".xplane.{kind}"
             if sign == "|":
                 if not declared.oneof_decl:
                     declared.oneof_decl.add(name="value")
-                one.oneof_index = 0
+                entry.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    found = {owner: pool.FindMessageTypeByName(f"xplane.{owner}") for owner in _MESSAGES}
-    return {owner: message_factory.GetMessageClass(descriptor) for owner, descriptor in found.items()}
+    descriptors = {owner: pool.FindMessageTypeByName(f"xplane.{owner}") for owner in _MESSAGES}
+    return {owner: message_factory.GetMessageClass(descriptor) for owner, descriptor in descriptors.items()}

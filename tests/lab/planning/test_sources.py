@@ -1,12 +1,15 @@
 """The files that a run depends on, read from import statements and from the names of data files."""
 
 import os
+import re
 import shutil
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.lab.planning import sources
@@ -332,3 +335,130 @@ def test_a_syntax_error_is_told_with_its_line(elsewhere):
 def test_the_docstring_of_a_module_that_counts_whole_counts_nowhere(lab):
     assert not lab("parts/one/part.py", "Says nothing.", "Says something.", root="lab.dynamic.used")
     assert lab("parts/one/part.py", "value = 1", "value = 2", root="lab.dynamic.used")
+
+
+def counted(statement):
+    """What counts of a statement, as text."""
+    Path("read.py").write_text(statement)
+    return sources._Module("read", Path("read.py")).text(0)
+
+
+ALIKE = """
+def f(a): ~ = a; return ~
+def f(a): ~, *b = a; ~ += b; del b; return ~
+def f(a): return [~ for ~ in a if ~]
+def f(a): return [~ for ~ in a], [b for b in a]
+def f(a): return {~: c for ~, c in a}, lambda c: [c for ~ in a]
+def f(a): return g(b=1) if (~ := a) else ~
+def f(a): return any((~ := b) for b in a) and ~
+def f(a): return [[~, b] for ~ in a for b in ~]
+class A: b = [~ for ~ in (1, 2)]
+B = {~ for ~ in (1, 2)}
+""".strip().splitlines()
+ALIKE += [
+    "def f(a):\n    for ~ in a:\n        with b(~) as c:\n            c(~)",
+    "def f(a):\n    try:\n        a()\n    except OSError as ~:\n        raise a from ~",
+    "def f(a):\n    ~ = a\n    def g(b=~):\n        c = ~\n        return lambda: (~, c)\n    return g",
+    "class A:\n    def f(self):\n        ~ = self.x\n        return ~\n    def g(self, x):\n        return x",
+]
+
+
+@pytest.mark.parametrize("statement", ALIKE)
+def test_the_name_of_a_variable_counts_nowhere(elsewhere, statement):
+    assert counted(statement.replace("~", "x")) == counted(statement.replace("~", "found"))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "def f(~): return ~",
+        "def f(*~): return ~",
+        "def f(a): return lambda ~: ~",
+        "def f(a): return ~",
+        "def f(a): return a.~",
+        "def f(a): return a(~=1)",
+        "def f(a): ~ = a; return f'{~=}'",
+        "def f(a): ~ = a; return locals()",
+        "def f(a): return [~ for ~ in a] + ~",
+        "def f(a): return [~ for ~ in ~]",
+        "def f(a): return [a for a in ~]",
+        "def f(a): import ~; return ~",
+        "def f(a): from b import c as ~; return ~",
+        "def f(a):\n    global ~\n    ~ = a",
+        "def f(a):\n    def ~(): return ~\n    return ~",
+        "def f(a):\n    class A: ~ = a\n    return A",
+        "def f(a):\n    x = a\n    def g(b=~):\n        z = b\n        return z\n    return g",
+        "def f(a):\n    match a:\n        case {'b': c, **~}: return c",
+        "class A: ~ = 1",
+        "~ = 1",
+    ],
+)
+def test_any_other_name_counts(elsewhere, statement):
+    assert counted(statement.replace("~", "x")) != counted(statement.replace("~", "y"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("def f(a): x, y = a; return x - y", "def f(a): x, y = a; return y - x"),
+        ("def f(a): x = 1; return x", "def f(a): x = 2; return x"),
+        ("def f(a): x = a; return [x for y in a]", "def f(a): x = a; return [y for y in a]"),
+        ("def f(a): x = a; return lambda y: x", "def f(a): x = a; return lambda y: y"),
+        ("def f(a): x = a; y = a; return x", "def f(a): x = a; x = a; return x"),
+        ("def f(a): x = a; return lambda x=x: x", "def f(a): y = a; return lambda x=x: x"),
+        ("def f(a): b((x := c) for c in a); return x", "def f(a): b((y := c) for c in a); return x"),
+        ("def f(a):\n global x\n x = a", "def f(a):\n global x\n y = a"),
+        (
+            "def f(a):\n x = a\n class A:\n  x = 1\n  def g(self): return x",
+            "def f(a):\n y = a\n class A:\n  x = 1\n  def g(self): return x",
+        ),
+        ("def f(a):\n try: a()\n except E: a()", "def f(a):\n try: a()\n except E as x: a()"),
+    ],
+)
+def test_another_variable_counts(elsewhere, old, new):
+    assert counted(old) != counted(new)
+
+
+PIECES = [
+    *("x = 5", "y = x", "z += 1", "x, y = y, x", "out(x)", "out([x for x in [6, x]])", "out([x for y in [x, 7]])"),
+    *(
+        "out([y for x in [8] for y in [x, z]])",
+        "out((x := 9))",
+        "out([(y := z) for z in [x]])",
+        "out((lambda x: y)(1))",
+    ),
+    *("out((lambda x=y: [x for z in [1]])())", "global x", "for y in [x]: out(y)", "g = lambda: x", "out(g())"),
+    "def g(x=y): z = x; out(z); return y",
+    "class x: y = z; out(y); z = [y for z in [y]]",
+    "try: out(1 / 0)\nexcept ZeroDivisionError as x: out(str(x))",
+    "def g():\n    nonlocal x\n    x = y",
+    "def x(): return y",
+    "match [1, 2]:\n    case [x, y]: out(x)",
+]
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4), st.data())
+def test_programs_that_count_alike_do_the_same(elsewhere, pieces, data):
+    def outputs(text):
+        told = []
+        held = {"x": 1, "y": 2, "z": 3, "g": lambda: 4, "out": lambda value: told.append(repr(value)[:12])}
+        try:
+            exec(text, held)
+            held["f"]()
+        except Exception as error:
+            told.append(type(error).__name__)
+        return told
+
+    old = "def f():\n" + textwrap.indent("\n".join(pieces), "    ")
+    parts = re.split(r"\b([xyz])\b", old)
+    change = data.draw(st.permutations("xyz"))
+    for place in range(1, len(parts), 2):  # here and there another variable
+        parts[place] = data.draw(st.sampled_from([change["xyz".index(parts[place])]] * 4 + [parts[place]]))
+    new = "".join(parts)
+    try:
+        compile(old, "", "exec"), compile(new, "", "exec")
+    except SyntaxError:
+        return
+    if counted(old) == counted(new):
+        assert outputs(old) == outputs(new)

@@ -2,7 +2,7 @@
 
 Snakemake tracks neither the modules behind a script nor the data that these read. Declared as inputs, an edited kernel
 re-runs its own runs alone. In this package what a measurement reaches by name counts, and each statement with an effect
-on import; docstrings, comments and descriptions of fields count nowhere.
+on import; docstrings, comments, descriptions of fields and names of local variables count nowhere.
 """
 
 import ast
@@ -12,10 +12,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import dropwhile
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -32,6 +34,10 @@ ALL, IMPORTING = "*", ""  # in place of a name: every statement of the module; t
 DOTTED = re.compile(r"\w+(\.[\w*]+)+")
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+BY_NAME = ("locals(", "vars()", "dir()", "eval(", "exec(")  # calls that see variables by their names
+Variable = tuple[ast.AST, str]  # the scope that binds it, and its name
+Scopes = tuple[ast.AST, ...]  # innermost first, the module last
 
 
 def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
@@ -163,6 +169,7 @@ class _Module:
     def _text(self, place: int) -> str:
         """The part of the statement at a place that counts, as text; making it takes as long as all else."""
         uses = self.read(place)[2]  # first: it takes out what does not count
+        _number_variables(self.statements[place])
         return "\n".join([ast.dump(self.statements[place]), *uses])
 
     def _read(self, place: int) -> tuple[set[Node], set[Path], list[str]]:
@@ -250,6 +257,53 @@ def _bound(statement: ast.stmt) -> set[str]:
         return {statement.name}
     names = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     return {node.id for node in names} | {node.name for node in ast.walk(statement) if isinstance(node, DEFINITIONS)}
+
+
+def _number_variables(statement: ast.stmt) -> None:
+    """Puts a number in place of the name of each variable that a function or comprehension binds.
+
+    Statements are alike after it only if they do the same: what others can name stays (parameters, attributes,
+    functions, imports, globals), and all of a statement that looks at variables by name.
+    """
+    uses, stated = list[tuple[ast.AST, str, str, Scopes]](), set[str]()
+    variables, numbers = dict[Variable, bool](), dict[Variable, str]()  # False of what keeps its name
+    for node, scopes in _scoped(statement, (ast.Module([], []),)):
+        if isinstance(node, ast.Call) and ast.unparse(node).startswith(BY_NAME):
+            return
+        field = next((field for field in ("id", "asname", "name", "rest") if getattr(node, field, None)), "")
+        name = str(getattr(node, field, "")).partition(".")[0]  # of an import the part that it binds
+        if is_named := isinstance(node, ast.Name | ast.ExceptHandler):
+            uses.append((node, field, name, scopes))
+        if not isinstance(getattr(node, "ctx", None), ast.Load):
+            is_variable = is_named and not isinstance(scopes[0], ast.Module | ast.ClassDef)
+            variables[scopes[0], name] = is_variable and variables.get((scopes[0], name), True)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            variables |= {(node, arg.arg): False for arg in ast.iter_child_nodes(node.args) if isinstance(arg, ast.arg)}
+        stated |= set(node.names) if isinstance(node, ast.Global | ast.Nonlocal) else set()
+    for node, field, name, scopes in uses:
+        variable = next(((scope, name) for scope in scopes if (scope, name) in variables), (node, ""))
+        if name and name not in stated and variables.get(variable):
+            setattr(node, field, numbers.setdefault(variable, str(len(numbers))))
+
+
+def _scoped(node: ast.AST, scopes: Scopes) -> Iterator[tuple[ast.AST, Scopes]]:
+    """Each node of a tree in order, with the scopes in which Python looks for its name."""
+    yield node, scopes
+    outside, inside = list(ast.iter_child_nodes(node)), list[Any]()
+    if isinstance(node, COMPREHENSIONS):
+        first, *others = node.generators
+        inside = [first.target, *first.ifs, *others, *(child for child in outside if child not in node.generators)]
+        outside = [first.iter]
+    elif isinstance(node, (*DEFINITIONS, ast.Lambda)):
+        inside = node.body if isinstance(node.body, list) else [node.body]
+        outside = [child for child in outside if child not in inside]
+    elif isinstance(node, ast.NamedExpr):
+        outside = [node.value]
+        yield node.target, tuple(dropwhile(lambda scope: isinstance(scope, COMPREHENSIONS), scopes))
+    within = (node, *(scope for scope in scopes if not isinstance(scope, ast.ClassDef)))
+    for children, around in ((outside, scopes), (inside, within)):
+        for child in children:
+            yield from _scoped(child, around)
 
 
 def _parts(node: ast.expr) -> tuple[ast.expr | None, tuple[str, ...]]:

@@ -190,7 +190,7 @@ class Loop:
         rest, self.rest = self.rest, None
         if rest is None:
             return
-        self.phases.known.passed(self._entries, rest.ticks)
+        self.phases.costs.passed(self._entries, rest.ticks)
         if not rest.of_forwards:
             self._publish(None if rest.odd else rest.cost, rest.ticks)
         if rest.odd:

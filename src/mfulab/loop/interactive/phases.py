@@ -50,7 +50,7 @@ class Phases:
         self._time_first: set[tuple[Any, ...]] = set()
         self._names: dict[tuple[Any, ...], int] = {}
         self._enders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        self.known = KnownCosts()
+        self.costs = KnownCosts()
         self.done: list[Phase] = []
         self.failure = ""  # why counting was given up
         self.forwards = 0
@@ -142,7 +142,7 @@ class Phases:
 
     def cost(self, phases: Sequence[Phase]) -> Cost | None:
         """Cost of phases together; None if one is of a kind that was neither counted nor follows from others."""
-        costs = [_NO_COST if phase.entry is _FAILED else self.known.cost(phase.kind) for phase in phases]
+        costs = [_NO_COST if phase.entry is _FAILED else self.costs.cost(phase.kind) for phase in phases]
         key = tuple(map(id, costs))
         if key not in self._sums:
             if len(self._sums) > MOST_PENDING:
@@ -306,11 +306,11 @@ class Phases:
         phase = self._current
         wanted, starts = self._counting and not self.failure, self._counter is None
         if wanted:
-            wanted = self.known.wants(phase.entry) or self._owed > 0
+            wanted = self.costs.wants(phase.entry) or self._owed > 0
         if wanted and starts and phase.entry.words[0] == "backward" and self._is_of_compiled(phase.entry):
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
             for passed in self._passed:
-                self.known.doubt(passed.entry, passed.entry)
+                self.costs.doubt(passed.entry, passed.entry)
             wanted = False
         self._owed = max(0, self._owed - 1)
         stops = self._counter is not None and not (wanted and self._counter.sees_all)
@@ -361,9 +361,9 @@ class Phases:
                 pass  # what compiled ran otherwise than the next of its kind will
             elif counter is not None and counter.sees_all:
                 of_forward = self._passed[-1].entry if entry.words[0] == "backward" else entry
-                self.known.note(entry, phase.kind, counter.operations, self._real.get(of_forward))
-            elif not self.known.has(phase.kind):
-                self.known.doubt(entry, phase.kind)
+                self.costs.note(entry, phase.kind, counter.operations, self._real.get(of_forward))
+            elif not self.costs.has(phase.kind):
+                self.costs.doubt(entry, phase.kind)
         if phase.batch:
             if inside.leading and inside.leading == phase.batch[:2]:
                 self._time_first.add(phase.entry.words)

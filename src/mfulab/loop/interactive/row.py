@@ -216,13 +216,13 @@ def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
         return _unknown(f"the counter gave up ({phases.failure}); {HOW_TO_GIVE}")
     with_cost = [step for step in steps if step.cost is not None]
     if not with_cost:
-        return _unknown(f"{phases.known.differing or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
+        return _unknown(f"{phases.costs.differing or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
     counts = Counter(id(step.cost) for step in with_cost)
     costs = {id(cost): cost for step in with_cost if (cost := step.cost) is not None}
     total = cost_of_all([(cost, counts[place]) for place, cost in costs.items()])
     if not total.model:
         return _unknown(f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}")
-    counted, derived = phases.known.numbers
+    counted, derived = phases.costs.numbers
     parts = [f"operators of {counted} kinds of phases, each counted once"]
     if derived:
         parts.append(f"{derived} kinds cost what counted ones of as many elements cost")

@@ -37,9 +37,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     first = rows[rows["machine"] == rows["machine"].iloc[0]]
     trust = _trust(tuple(first["times"]))
     spread = trust.spread_percent if trust.spread_percent is not None else first["spread_percent"].median()
-    words = text("spread", found=trust, spread=spread, worst=first.loc[first["spread_percent"].idxmax()])
+    words = text("spread", trust=trust, spread=spread, worst=first.loc[first["spread_percent"].idxmax()])
     repeated = trust.false_percent is not None and trust.covered_percent is not None
-    return f"{words} {text('repeated', found=trust) if repeated else text('not_repeated')}"
+    return f"{words} {text('repeated', trust=trust) if repeated else text('not_repeated')}"
 
 
 def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
