@@ -108,6 +108,17 @@ def test_marks_are_no_denser_than_the_clock_resolves(machine):
     assert window.median_s == pytest.approx(0.001)
 
 
+@pytest.mark.parametrize("turn", [2, 3, 4, 7])
+@pytest.mark.parametrize("resolution_s", [0.0, 0.05])
+def test_steps_that_wait_in_turn_have_the_mean_of_a_turn(machine, turn, resolution_s):
+    """Of a loader of n processes each nth step waits for all of them: its steps' median would be the free ones'."""
+    made = machine(*[0.02, *[0.001] * (turn - 1)] * 2000)
+    made.resolution_s = resolution_s
+    window = measure_window(made.step, made, 1.0, 0.001, turn=turn)
+    assert window.median_s == pytest.approx((0.02 + 0.001 * (turn - 1)) / turn)
+    assert len(set(map(round, [time * 1e9 for time in window.step_times_s]))) == 1
+
+
 class Watcher:
     def __init__(self, name: str, log: list[str]) -> None:
         self.name, self.log = name, log

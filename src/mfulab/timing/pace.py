@@ -16,6 +16,7 @@ class Pace:
     tolerance: float  # relative spread at which step times are steady
     patience_s: float = 0.0  # for further windows: where some were disturbed, or their median is not precise yet
     precision: float | None = None  # relative half-width of the median's confidence interval; None: not asked for
+    turn: int = 1  # steps timed as one: processes of a loader deliver in turn, and each nth step waits
     traced_s: float = 0.3  # of steps under the profiler, whose events take a hundred times as long to read
     is_traced_once: bool = False  # one traced pass tells operators and modules, where two would cost more than the rest
 

@@ -142,7 +142,7 @@ def observe(
 
     def window() -> WindowTimes:
         nonlocal estimate_s
-        window = measure_window(step, clock, pace.window_s, estimate_s, in_flight)
+        window = measure_window(step, clock, pace.window_s, estimate_s, in_flight, pace.turn)
         estimate_s = min(estimate_s, agree(window.median_s))  # a disturbed warm-up shortens the first window alone
         return window
 
@@ -227,12 +227,17 @@ def warm_up(
 
 
 def measure_window(
-    step: Step, clock: Clock, length_s: float, estimate_s: float, in_flight: Callable[[], object] | None = None
+    step: Step,
+    clock: Clock,
+    length_s: float,
+    estimate_s: float,
+    in_flight: Callable[[], object] | None = None,
+    turn: int = 1,
 ) -> WindowTimes:
-    """One window of about `length_s` or more; `in_flight` is called behind its first steps and shortly before the
-    last end."""
+    """One window of about `length_s` or more, its times means of `turn` steps or a multiple; `in_flight` is called
+    behind its first steps and shortly before the last end."""
     # Marks are no denser than the clock allows.
-    stride = max(1, math.ceil(clock.resolution_s / max(estimate_s, 1e-9)))
+    stride = turn * max(1, math.ceil(clock.resolution_s / max(turn * estimate_s, 1e-9)))
     strides = max(1, math.ceil(length_s / max(estimate_s * stride, 1e-9)))
     clock.synchronise()
     began = time.perf_counter()

@@ -61,6 +61,11 @@ def test_digests_are_the_same_where_a_library_is_not_installed(lab, monkeypatch)
     assert reached("lab.used.used") == installed
 
 
+def test_what_errors_say_measures_nothing_again():
+    assert "errors.py" not in {path.name for path in sources.run_sources("profile_step", None)}
+    assert "errors.py" in {path.name for path in sources.closure("mfulab.measurements.profile_step.measure")}
+
+
 def test_a_step_does_not_depend_on_other_steps():
     folders = {path.parent.name for path in sources.run_sources("bench_matmul", None)}
     assert folders & set(MEASUREMENTS) == {"bench_matmul"}

@@ -2,7 +2,7 @@
 
 Snakemake tracks neither the modules behind a script nor the data that these read. Declared as inputs, an edited kernel
 re-runs its own runs alone. In this package what a measurement reaches by name counts, and each statement with an effect
-on import; docstrings, comments, descriptions of fields and names of local variables count nowhere.
+on import; docstrings, comments, descriptions of fields, errors and names of local variables count nowhere.
 """
 
 import ast
@@ -32,6 +32,7 @@ Sources = Mapping[Path, str]  # each file, with the digest of what counts of it
 Node = tuple[str, str]  # a module, and a name in it
 ALL, IMPORTING = "*", ""  # in place of a name: every statement of the module; those that importing it needs
 DOTTED = re.compile(r"\w+(\.[\w*]+)+")
+WORDS = ("mfulab.core.errors",)  # what a message says changes no row that was measured
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -46,7 +47,7 @@ def run_sources(step: str, target: str | None, hardware: str = "") -> Sources:
     if target:
         module = locate(target)
         roots.append((module, target.removeprefix(f"{module}.").split(".")[0]))
-    return _reached(tuple(roots), OF_GPUS if hardware and not is_gpu(kind_of(hardware)) else ())
+    return _reached(tuple(roots), (*WORDS, *(OF_GPUS if hardware and not is_gpu(kind_of(hardware)) else ())))
 
 
 def closure(*modules: str) -> Sequence[Path]:

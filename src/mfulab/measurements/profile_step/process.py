@@ -66,7 +66,7 @@ def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str, Pace]:
     device, _ = prepare(config.device, settled=False)
     effective = use_precision(config.precision, device)
     torch.manual_seed(config.seed)
-    pace = pace_for(device.type, config.timing)
+    pace = replace(pace_for(device.type, config.timing), turn=max(1, config.workload.loader_workers))
     if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
         pace = replace(pace, patience_s=0.0, precision=None)
     return device, "int8" if config.execution.multiplies_integers else effective, pace
