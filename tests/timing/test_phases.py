@@ -115,6 +115,7 @@ class Slow(Dataset):
         return torch.zeros(1)
 
 
+@pytest.mark.slow
 def test_a_real_loader_of_two_processes_delivers_in_pairs_and_phases_add_up():
     batches = iter(DataLoader(Slow(), num_workers=2))
 
