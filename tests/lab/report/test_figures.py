@@ -399,6 +399,16 @@ def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
     assert "above 100 %: the peak is too low" in drawn.finding
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "is_unsure"), [(0.1, 3.0, True), (1.5, 3.0, False), (float("nan"),) * 2 + (False,)]
+)
+def test_a_ratio_whose_interval_allows_both_says_so(few, low, high, is_unsure):
+    text = Texts("en", "precision_speed")
+    rows = precision_speed.rows(few).head(1).assign(speedup=2.0, speedup_low=low, speedup_high=high)
+    assert (text("unsure") in precision_speed.finding(rows, text)) == is_unsure
+    assert text("unsure").startswith(" (")
+
+
 def test_a_series_with_one_sound_batch_size_neither_gains_nor_stays(few):
     rows = time_by_batch_size.rows(few)
     series = rows.drop_duplicates(["machine", "model", "mode", "precision", "batch_size"])

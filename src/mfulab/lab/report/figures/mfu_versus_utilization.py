@@ -57,12 +57,8 @@ def _what(rows: pd.DataFrame, total: int, text: Texts) -> str:
 
 def _named(ends: pd.DataFrame, text: Texts) -> list[str]:
     """Names two runs by their models; if these are equal, with what sets the runs apart in parentheses."""
-    if ends["model"].nunique() > 1:
-        return list(ends["model"])
-    return [
-        f"{name} ({apart})" if apart else name
-        for name, _, apart in (n.partition(", ") for n in curves.apart(ends, text))
-    ]
+    names = curves.apart(ends, text) if ends["model"].nunique() == 1 else ends["model"]
+    return [name.replace(", ", " (", 1) + ")" * (", " in name) for name in names]
 
 
 def _trusted(rows: pd.DataFrame, text: Texts) -> str:
@@ -99,9 +95,8 @@ def because(row: pd.Series, rows: pd.DataFrame, text: Texts) -> str:
     clause, cost = clauses(row["verdict"]), remedies.cost(row.to_dict(), row["verdict"])
     reason = clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
     run = text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
-    trusted = _trusted(rows, text)
     key, total = ("because_useful", 2) if row["mfu_percent"] >= USELESS else ("because", 1)
-    return text(key, run=run, because=reason, trusted=trusted, what=_what(rows, total, text))
+    return text(key, run=run, because=reason, trusted=_trusted(rows, text), what=_what(rows, total, text))
 
 
 def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
