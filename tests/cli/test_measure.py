@@ -218,14 +218,23 @@ def test_compiled_code_is_compiled_once_and_measured(measured, form):
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        ("print(1)", "no module with parameters was called"),
-        (STEP, "it ended after 1 steps"),
+        ("print(1)", "it ended before its main thread called a module"),
+        (STEP, "it ended with step 1; measuring begins after --warm-up 3 and one more"),
     ],
 )
 def test_a_script_that_ends_early_keeps_its_status_and_says_why(measured, script, why):
     row, said = measured(script)
     assert row is None
     assert why in said.err
+
+
+def test_a_script_that_refuses_its_options_keeps_its_status_and_no_module_is_blamed(measured, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        measured("import argparse; argparse.ArgumentParser().parse_args()", arguments=["--bogus"])
+    assert_nothing_is_left()
+    said = capsys.readouterr().err
+    assert "unrecognized arguments: --bogus" in said
+    assert "nothing is measured: it ended before its main thread called a module with parameters" in said
 
 
 def test_a_short_script_tells_what_was_measured(measured):
@@ -342,7 +351,7 @@ def test_a_script_runs_as_by_python(tmp_path, mode, end):
     kept = [line for line in own_errors.splitlines() if "mfulab measure" not in line]
     assert kept == errors.splitlines()
     fails = end.startswith(("raise", "import"))
-    assert ("before torch was imported" if fails else "imports no torch") in own_errors
+    assert ("before importing torch" if fails else "ended without importing torch") in own_errors
     assert status == (-signal.SIGINT if "Keyboard" in end else own_status)
 
 

@@ -1,5 +1,6 @@
 """The CPU's facts, read from /proc and /sys trees as several machines have them."""
 
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,23 @@ def test_what_decides_the_clock_is_told_where_it_is_readable(machine, monkeypatc
 def test_amd_tells_turbo_as_boost(machine, boost, turbo):
     machine({"sys/devices/system/cpu/cpufreq/boost": f"{boost}\n"})
     assert cpu.turbo() is turbo
+
+
+def test_an_idle_machine_is_never_busy_below_zero(monkeypatch):
+    """`iowait` may fall, as Linux says, and sums of hundredths are rounded: only busy parts decide what is busy."""
+    core = namedtuple("scputimes", "user nice system idle iowait irq softirq steal guest guest_nice")
+    passed = [0.0, 0.0]
+
+    def cores(percpu):
+        idle, waits = passed
+        return [core(54321.37 + n, 0.13, 12.07, 9000.29 + idle, 3.3 - waits, 0.0, 0.71, 2.19, 5.0, 0.0) for n in (0, 1)]
+
+    monkeypatch.setattr("psutil.cpu_times", cores)
+    monkeypatch.setattr(cpu, "logical_cpus", lambda: {0, 1})
+    first = cpu.system_seconds()
+    for tick in range(1, 300):
+        passed[:] = tick / 100, tick / 1000
+        now = cpu.system_seconds()
+        assert now.busy - first.busy == 0
+        assert now.total > first.total
+    assert first.total == pytest.approx(first.busy + first.steal + 2 * (9000.29 + 3.3))

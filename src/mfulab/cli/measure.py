@@ -51,8 +51,8 @@ def _measured(script: str, arguments: Sequence[str], is_module: bool, wanted: di
         if followers:
             followers[0].end(error)
         elif os.getpid() == pid and "torch" not in sys.modules:
-            why = f"ended by {type(error).__name__} before torch was imported" if error else "it imports no torch"
-            print(f"mfulab measure {script}: nothing is measured: {why}", file=sys.stderr)
+            how = f"ended by {type(error).__name__} before" if error else "it ended without"
+            print(f"mfulab measure {script}: nothing is measured: {how} importing torch", file=sys.stderr)
     return 0
 
 

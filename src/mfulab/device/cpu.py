@@ -103,6 +103,9 @@ def memory_limit_bytes() -> int | None:
     return min((limit for limit in limits if limit is not None and limit < 1 << 60), default=None)
 
 
+NOT_BUSY = ("idle", "iowait", "steal", "guest", "guest_nice")  # Linux counts guests inside user and nice as well
+
+
 @dataclass(frozen=True)
 class SystemSeconds:
     """Running totals, in CPU seconds, of every process on the CPUs that this one may use."""
@@ -118,11 +121,11 @@ def system_seconds() -> SystemSeconds:
 
     every = psutil.cpu_times(percpu=True)
     times = [every[number] for number in sorted(logical_cpus()) if number < len(every)] or every
-    # Linux counts guests' time inside user and nice as well.
-    total = sum(sum(core) - getattr(core, "guest", 0.0) - getattr(core, "guest_nice", 0.0) for core in times)
     idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in times)
     steal = sum(core.steal for core in times) if hasattr(times[0], "steal") else None
-    return SystemSeconds(total - idle - (steal or 0.0), steal, total)
+    # A sum of parts that never fall: total - idle would fall by rounding, and utilization be below 0 %.
+    busy = sum(value for core in times for part, value in core._asdict().items() if part not in NOT_BUSY)
+    return SystemSeconds(busy, steal, busy + idle + (steal or 0.0))
 
 
 def governor() -> str | None:

@@ -439,7 +439,7 @@ def per_sample(row: pd.Series, column: str) -> float:
 
 def busy(rows: pd.DataFrame, model: str | None = None) -> pd.Series:
     """MFU of the runs, or of one model's, that kept their device 90 % busy."""
-    kept = rows[(rows["utilization_percent"] >= 90) & (rows["model"] == model if model else True)]
+    kept = rows[(rows["utilization_percent"] >= 90) & (rows["model"] == model.split(" (")[0] if model else True)]
     return kept["mfu_percent"]
 
 

@@ -399,6 +399,45 @@ def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
     assert "above 100 %: the peak is too low" in drawn.finding
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "is_unsure"), [(0.1, 3.0, True), (1.5, 3.0, False), (float("nan"),) * 2 + (False,)]
+)
+def test_a_ratio_whose_interval_allows_both_says_so(few, low, high, is_unsure):
+    text = Texts("en", "precision_speed")
+    rows = precision_speed.rows(few).head(1).assign(speedup=2.0, speedup_low=low, speedup_high=high)
+    assert (text("unsure") in precision_speed.finding(rows, text)) == is_unsure
+    assert text("unsure").startswith(" (")
+
+
+def test_a_series_with_one_sound_batch_size_neither_gains_nor_stays(few):
+    rows = time_by_batch_size.rows(few)
+    series = rows.drop_duplicates(["machine", "model", "mode", "precision", "batch_size"])
+    alone = series.drop_duplicates(["machine", "model", "mode", "precision"])
+    text = Texts("en", "time_by_batch_size")
+    assert time_by_batch_size.finding(alone, text) == text("single")
+    broken = series[(series["model"] != "resnet18") | series.index.isin(alone.index)]
+    said = time_by_batch_size.finding(broken, text)
+    assert "resnet18" not in said
+    assert "nothing" not in said
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_the_headline_tells_two_runs_of_one_model_apart_and_that_others_are_doubtful(few, language):
+    rows = mfu_versus_utilization.rows(few)
+    two = rows[(rows["model"] == "resnet18")].drop_duplicates("batch_size").head(2)
+    two = two.assign(mfu_percent=[0.5, 12.0], utilization_percent=99.0, steady=True, mode="training")
+    doubtful = two.head(1).assign(mfu_percent=50.0, steady=False)
+    rows = pd.concat([two, doubtful], ignore_index=True).drop(
+        columns=["doubtful", "doubts", "impossible"], errors="ignore"
+    )
+    text = Texts(language, "mfu_versus_utilization")
+    said = mfu_versus_utilization.finding(rows, text)
+    small, large = (f"{size:.0f}" for size in two["batch_size"])
+    assert [*re.findall(r"resnet18 \(.*?(\d+)\)", said)] == [small, large]
+    assert text("trusted").strip() in said
+    assert text("trusted").strip() not in mfu_versus_utilization.finding(rows.head(2), text)
+
+
 def test_the_headline_speaks_of_doubtful_runs_where_none_is_sound(few):
     rows = mfu_versus_utilization.rows(few).assign(steady=False)
     said = mfu_versus_utilization.finding(rows, Texts("en", "mfu_versus_utilization"))

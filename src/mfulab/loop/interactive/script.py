@@ -192,11 +192,11 @@ class Script:
                     self._close()
                 self._tell()
                 return
-            why = "no module with parameters was called in its main thread"
+            why = "it ended before its main thread called a module with parameters"
             if error is not None:
                 why = f"ended by {type(error).__name__} after {steps} measured steps"
             elif seen := max(self._optimizers.values(), default=max(self._forwards.values(), default=0)):
-                why = f"it ended after {seen} steps, --warm-up {self._wanted.warm_up} and the counted one among them"
+                why = f"it ended with step {seen}; measuring begins after --warm-up {self._wanted.warm_up} and one more"
             self._give_up(why, RuntimeError("ended"))
         except Exception as failure:
             self.fail(failure)

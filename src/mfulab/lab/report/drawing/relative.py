@@ -50,6 +50,8 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     ends = {"best": rows.loc[rows["speedup"].idxmax()], "worst": rows.loc[rows["speedup"].idxmin()]}
     values = {f"{which}_run": _named(row, rows, axis, text) for which, row in ends.items()}
     values |= {which: times(row["speedup"], text) for which, row in ends.items()}
+    for which, row in ends.items():
+        values[which] += text("unsure") if row["speedup_low"] < 1 < row["speedup_high"] else ""
     words = [text("finding_one" if ends["best"]["speedup"] == ends["worst"]["speedup"] else "finding", **values)]
     words += [text("left_out", count=left_out)] if left_out else [] if sound.any() else [text("faulty")]
     beyond = rows["speedup"] / rows["possible"]

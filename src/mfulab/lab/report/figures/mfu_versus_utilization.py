@@ -31,12 +31,13 @@ def of_all_machines(tables: Tables) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """MFU of the busy runs; of those that `_sound` keeps."""
-    above = int(above_peak(rows).sum())
+    above, trusted = int(above_peak(rows).sum()), _trusted(rows, text)
     rows = _sound(rows)
     here = _told(rows)
     worst, best = here.loc[here["mfu_percent"].idxmin()], here.loc[here["mfu_percent"].idxmax()]
     low, high = (f"< {LEAST:g}" if mfu < LEAST else percent(mfu) for mfu in (worst["mfu_percent"], best["mfu_percent"]))
-    values = {"low": low, "low_run": worst["model"], "high": high, "high_run": best["model"]}
+    low_run, high_run = _named(here.loc[[worst.name, best.name]], text)
+    values = {"low": low, "low_run": low_run, "high": high, "high_run": high_run, "trusted": trusted}
     if here["utilization_percent"].max() < BUSY:
         busiest = rows["utilization_percent"].max()
         return text("finding_none", busiest=busiest, what=_what(rows, 1, text), **values)
@@ -52,6 +53,16 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
 
 def _what(rows: pd.DataFrame, total: int, text: Texts) -> str:
     return text("steps" if rows["hardware"].str.endswith(READ).all() else "runs", total=total)
+
+
+def _named(ends: pd.DataFrame, text: Texts) -> list[str]:
+    """Names two runs by their models; if these are equal, with what sets the runs apart in parentheses."""
+    names = curves.apart(ends, text) if ends["model"].nunique() == 1 else ends["model"]
+    return [name.replace(", ", " (", 1) + ")" * (", " in name) for name in names]
+
+
+def _trusted(rows: pd.DataFrame, text: Texts) -> str:
+    return text("trusted") if 0 < trust.doubtful(rows).sum() < len(rows) else ""
 
 
 def lowest(rows: pd.DataFrame) -> pd.Series:
@@ -84,9 +95,8 @@ def because(row: pd.Series, rows: pd.DataFrame, text: Texts) -> str:
     clause, cost = clauses(row["verdict"]), remedies.cost(row.to_dict(), row["verdict"])
     reason = clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
     run = text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
-    trusted = text("trusted") if 0 < trust.doubtful(rows).sum() < len(rows) else ""
     key, total = ("because_useful", 2) if row["mfu_percent"] >= USELESS else ("because", 1)
-    return text(key, run=run, because=reason, trusted=trusted, what=_what(rows, total, text))
+    return text(key, run=run, because=reason, trusted=_trusted(rows, text), what=_what(rows, total, text))
 
 
 def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:

@@ -22,6 +22,10 @@ def rows(tables: Tables) -> pd.DataFrame:
 def finding(rows: pd.DataFrame, text: Texts) -> str:
     """The series that gain most and least from a larger batch; those that are not comparable are counted."""
     first, last = curves.ends(rows)
+    paired = first["batch_size"] < last["batch_size"]  # of the others an impossible end was left out
+    if not paired.any():
+        return text("single")
+    first, last = first[paired], last[paired]
     sound = frames.comparable(first) & frames.comparable(last)
     left_out = int((~sound).sum()) if sound.any() else 0
     first, last = frames.preferred(first, sound), frames.preferred(last, sound)
