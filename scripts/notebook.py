@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Of each measurement a line or more, and what Snakemake says of its graph of jobs.
 PROGRESS = re.compile(
-    r" +\S.* · [\d.]+ (?:s|min).*|DAG of jobs will be .*|Updating checkpoint dependencies.*|Using workflow.*"
+    r"(?: +|\d+/\d+ +)\S.* · [\d.]+ (?:s|min).*|"
+    r"DAG of jobs will be .*|Updating checkpoint dependencies.*|Using workflow.*"
 )
 
 

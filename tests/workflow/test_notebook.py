@@ -48,6 +48,7 @@ def test_what_is_kept_of_an_output_has_no_progress_and_no_colours():
     shown = nbformat.v4.new_output("display_data", data={"text/plain": "a table"})
     progress = (
         "\x1b[2m      … quality  none · 10 s\x1b[0m\r\n\x1b[32m 1/12 quality  none · 11 s · █░ 11 s of 20 s\x1b[0m\r\n"
+        "12/12 quality  pooled · 1 min 2 s · ██ 20 s of 20 s\r\n"
     )
     kept = together(
         [printed("2 jobs\r\n"), printed(progress), printed("end\n"), printed("a warning\n", "stderr"), shown]

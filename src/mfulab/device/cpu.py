@@ -103,9 +103,6 @@ def memory_limit_bytes() -> int | None:
     return min((limit for limit in limits if limit is not None and limit < 1 << 60), default=None)
 
 
-NOT_BUSY = ("idle", "iowait", "steal", "guest", "guest_nice")  # Linux counts guests inside user and nice as well
-
-
 @dataclass(frozen=True)
 class SystemSeconds:
     """Running totals, in CPU seconds, of every process on the CPUs that this one may use."""
@@ -124,7 +121,8 @@ def system_seconds() -> SystemSeconds:
     idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in times)
     steal = sum(core.steal for core in times) if hasattr(times[0], "steal") else None
     # A sum of parts that never fall: total - idle would fall by rounding, and utilization be below 0 %.
-    busy = sum(value for core in times for part, value in core._asdict().items() if part not in NOT_BUSY)
+    others = ("idle", "iowait", "steal", "guest", "guest_nice")  # Linux counts guests inside user and nice as well
+    busy = sum(value for core in times for part, value in core._asdict().items() if part not in others)
     return SystemSeconds(busy, steal, busy + idle + (steal or 0.0))
 
 
