@@ -81,8 +81,8 @@ def test_the_largest_batch_fits_and_the_next_does_not(fixed, slope, floor, capac
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"device": "H100"}, r"device=H100: .*did you mean H100 NVL, H100 PCIe or H100 SXM5 80GB\?$"),
-        ({"device": "a100"}, r"device=a100: .*did you mean A100 .*40GB.* or A100 .*"),
+        ({"device": "H100"}, r"device=H100: choose one of H100 SXM5 80GB \(80 GB\), .*H100 NVL \(94 GB\)$"),
+        ({"device": "a100"}, r"device=a100: choose one of A100.* \(40 GB\).* \(80 GB\)"),
         ({"device": "H500"}, "device=H500: there is no datasheet of 'H500' here"),
         ({"device": ""}, "device=: there is no datasheet of '' here"),
         ({"precision": "fp7"}, "precision=fp7.*amp_bf16"),

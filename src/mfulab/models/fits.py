@@ -2,16 +2,16 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from mfulab.core.errors import ConfigurationError, UnsupportedError, unknown
+from mfulab.core.errors import FEW, ConfigurationError, UnsupportedError, unknown
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
-from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find
+from mfulab.device.datasheets import Datasheet, UnknownDeviceError, datasheets, find, normalised
 from mfulab.flops.count import CountError
 from mfulab.flops.memory import STATE_BYTES, Optimizer, inference_peak_bytes, training_memory, training_peak_bytes
 from mfulab.mfu.models import model_config
@@ -76,14 +76,14 @@ def fits(
     built or counted.
     """
     config = model_config(model, sequence_length=sequence_length)
-    choices: dict[str, list[str]] = {
-        "precision": [*FORMATS],
-        "optimizer": [*STATE_BYTES],
-        "mode": ["training", "inference"],
+    choices: dict[str, Collection[str]] = {
+        "precision": FORMATS,
+        "optimizer": STATE_BYTES,
+        "mode": ("training", "inference"),
     }
-    for (name, known), value in zip(choices.items(), (precision, optimizer, mode), strict=True):
-        if value not in known:
-            raise unknown(name, value, known)
+    for name, value in (("precision", precision), ("optimizer", optimizer), ("mode", mode)):
+        if value not in choices[name]:
+            raise unknown(name, value, choices[name])
     if batch_size < 1:
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
     check(config, sequence_length, 1, [mode])
@@ -126,11 +126,15 @@ def largest_batch(peak_bytes: Callable[[int], int], capacity: int, first: int) -
 
 
 def _datasheet(device: str) -> Datasheet:
-    """The datasheet of a device, whose memory is printed. Raises ConfigurationError."""
+    """The datasheet of a device. Raises ConfigurationError, with the choices and their memory where there are a few."""
     try:
         sheet = find(device)
     except UnknownDeviceError as error:
-        raise ConfigurationError(f"device={device}: {error}") from error
+        words = {*normalised(device).split()}
+        alike = [sheet for sheet in datasheets() if words and words <= {*normalised(sheet.device).split()}]
+        choices = ", ".join(f"{sheet.device} ({sheet.memory_gb:g} GB)" for sheet in alike if sheet.memory_gb)
+        says = f"choose one of {choices}" if choices and len(alike) <= FEW else error
+        raise ConfigurationError(f"device={device}: {says}") from error
     if sheet.memory_gb is None:
         raise ConfigurationError(f"device={device}: the datasheet prints no memory")
     return sheet

@@ -20,7 +20,7 @@ class ProbeMemoryConfig(StepConfig):
     axes: ClassVar[tuple[str, ...]] = ("pattern", "working_set_bytes")
     pattern: Pattern = Field(
         "random",
-        description="Walk in order; one element a line; a pointer chase; a matrix by rows, by columns; a copy to the"
+        description="A pointer chase; one element a line; a walk in order; a matrix by rows, by columns; a copy to the"
         " GPU; random pages of a file, in the system's cache or past it; a GPU's memory by cudaMalloc and cudaFree, and"
         " with a cudaMemcpy there and back between them.",
     )
