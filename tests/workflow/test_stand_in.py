@@ -38,7 +38,7 @@ def test_a_gpu_s_first_minutes_show_busy_and_useless_beside_useful(swept):
     assert kinds[:2] == ["bench_matmul", "bench_matmul"], "then one ladder"
     said = gpu_stand_in.sentence(swept.folder)
     assert re.match(r"spinning reads 9\d %? ?busy at an MFU of < 0\.0\d %, resnet50 99 % at [\d.]+ %", said), said
-    assert "the most useful, wide_linear" in said
+    assert "the most useful run, wide_linear" in said
     [about] = re.findall(r"^about (?:(\d+) min )?(\d+) s", swept.output, re.MULTILINE)
     predicted = 60 * int(about[0] or 0) + int(about[1])
     assert 0.7 < predicted / swept.total_s < 1.3, "the estimate"
