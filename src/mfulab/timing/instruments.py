@@ -1,5 +1,6 @@
 """Instruments that watch one device while something is measured on it."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -16,14 +17,17 @@ from mfulab.timing.probe import Best, Probe, known_best
 
 
 class Instruments(AbstractContextManager["Instruments"]):
-    """Clock, probe, peak memory, samplers and time series (`folder`/series.csv) of one device, each made when first
-    used."""
+    """Clock, probe, peak memory, samplers and time series (`folder`/`name`) of a device, each made when first used."""
 
-    def __init__(self, device: Any, folder: Path, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, device: Any, folder: Path, interval_s: float = INTERVAL_S, name: str = "series.csv") -> None:
         self.device, self.folder = device, folder
         self.on_gpu = is_gpu(device)
-        self.frequency_mhz = clock_reader(device)
-        self.series = Series(device, folder / "series.csv", interval_s)
+        self.series = Series(device, folder / name, interval_s)
+
+    @cached_property
+    def frequency_mhz(self) -> Callable[[], float | None]:
+        """Reads the device's clock frequency in MHz."""
+        return clock_reader(self.device)
 
     @cached_property
     def clock(self) -> Clock:

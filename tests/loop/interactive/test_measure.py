@@ -20,6 +20,7 @@ from mfulab.loop.interactive.peaks import Ceiling
 from mfulab.loop.interactive.row import Mark, stretches
 from mfulab.loop.interactive.show import facts_line
 from mfulab.loop.interactive.without_data import count_call, unwrapped
+from mfulab.timing import instruments
 
 SCRIPT = """
 import torch
@@ -255,6 +256,30 @@ def test_a_block_that_ended_halfway_leaves_no_half_a_cost(linear):
     assert window.row["flops"] == 2 * FORWARD
 
 
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize(("error", "is_told"), [(KeyboardInterrupt, True), (ValueError, False)])
+def test_ctrl_c_tells_of_the_steps_until_then_and_an_error_of_none(error, is_told, marked, linear, capsys):
+    window = mfulab.measure(linear, ceiling_s=0)
+
+    def train():
+        for number in range(8):
+            loss = linear(torch.randn(4, 16)).sum()
+            if number == 7:
+                raise error
+            loss.backward()
+            if marked:
+                window.step()
+
+    with pytest.raises(error), window:
+        train()
+    printed = capsys.readouterr().out
+    assert ("a step" in printed) is is_told
+    if is_told:
+        assert window.row["flops"] == 2 * FORWARD, "half a step is none"
+        assert window.row["steps"] <= 6, "and not timed"
+    assert not hooks(linear)
+
+
 def test_an_error_of_measuring_ends_the_window_and_not_the_loop(linear, monkeypatch):
     monkeypatch.setattr(measure.Published, "note_steps", lambda *_: 1 // 0)
     done = []
@@ -358,7 +383,7 @@ def test_a_terminal_without_the_letters_costs_the_ladder_and_not_the_loop(linear
 
 
 def test_what_cannot_be_watched_does_not_stop_the_loop(linear, monkeypatch):
-    monkeypatch.setattr(measure, "samplers_for", lambda *_: 1 // 0)
+    monkeypatch.setattr(instruments, "samplers_for", lambda *_: 1 // 0)
     with pytest.warns(MeasureWarning, match="ZeroDivisionError"):
         window = measured(linear, lambda window: linear(torch.randn(4, 16)))
     assert window.row == {}

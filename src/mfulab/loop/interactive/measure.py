@@ -17,10 +17,8 @@ from mfulab.core.files import scratch
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.language import LANGUAGES
 from mfulab.device.compute import is_first_rank
-from mfulab.device.samplers.memory import peak_memory
 from mfulab.device.samplers.reading import Reading, Readings, first_available, sampling
-from mfulab.device.samplers.selection import per_step, samplers_for
-from mfulab.device.samplers.series import Series
+from mfulab.device.samplers.selection import per_step
 from mfulab.loop.goodput.journal import Journal, journal_of
 from mfulab.loop.interactive import row
 from mfulab.loop.interactive.costs import Cost
@@ -34,6 +32,7 @@ from mfulab.mfu.ladder import Facts
 from mfulab.mfu.utilization import product, ratio
 from mfulab.mfu.verdict import Verdict, corrected_ofu, judge
 from mfulab.timing.clocks import clock_for
+from mfulab.timing.instruments import Instruments
 from mfulab.tracing.operators import BlockTrace
 
 _METRICS = {
@@ -97,6 +96,7 @@ class Measurement:
 
     Raises ValueError or TypeError for an argument that cannot be, before the loop begins.
 
+    Ctrl-C prints the ladder of the steps until then; after any other exception nothing is printed.
     After the block `row` holds every value by its column's name, None if it was not measured. `readings` are the
     measured ones with source, window and reason. `verdict` is the likely cause, None if no step was seen. `phases`
     holds a row for each name that `phase` was given.
@@ -170,14 +170,13 @@ class Measurement:
     def _begin(self, undo: ExitStack) -> None:
         self._steps, self._laps = [], []
         self._trace: BlockTrace | None = None
-        place = self._series_path or undo.enter_context(scratch()) / "series.csv"
-        series = Series(self.device, Path(place)).open()
-        undo.callback(series.close)
-        self._samplers = samplers_for(self.device, [series])
+        place = Path(self._series_path or undo.enter_context(scratch()) / "series.csv")
+        instruments = undo.enter_context(Instruments(self.device, place.parent, name=place.name))
+        self._samplers = instruments.samplers()
         self._clock.synchronise()
         self._watching = undo.enter_context(ExitStack())
         self._watch()
-        self._memory = peak_memory(self.device)
+        self._memory = instruments.memory
         self._published, self._settled = Published(self.device), False
         undo.callback(self._published.close)
         undo.callback(self._phases.close)
@@ -242,15 +241,16 @@ class Measurement:
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._open is None:
             return
+        is_told = error is None or isinstance(error, KeyboardInterrupt)  # who ends a training early wants to know
         with self._open:
             self._open = None
             try:
-                self._finish(error is None)
+                self._finish(error is None, is_told)
             except Exception as failure:
                 if error is None:
                     _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
         self._note("measuring", **facts_of(self.row))
-        if error is None and self.row and not self._quiet and is_first_rank():
+        if is_told and self.row and not self._quiet and is_first_rank():
             try:
                 show(self, language=self._language)
             except Exception as failure:  # a terminal that has no such letters
@@ -291,16 +291,18 @@ class Measurement:
             torch.distributed.all_gather_object(ranks, own)
         return row.as_job(ranks)
 
-    def _finish(self, whole: bool) -> None:
+    def _finish(self, whole: bool, is_told: bool) -> None:
         if not whole:
             self._phases.forget()
+            self._loop.skip()  # half a step is none
         self._phases.close()
         self._cut()
         traced: Readings = self._trace.stop() if self._trace else {}
-        if not whole:
+        if not is_told:
             return
         if not self._steps:
-            _warn("no model given to the window was called inside it; call window.step() after each step")
+            if whole:
+                _warn("no model given to the window was called inside it; call window.step() after each step")
             return
         self._fill({**row.merged(self._laps), **traced}, self._steps)
 
