@@ -56,9 +56,12 @@ def pytest_collection_finish() -> None:
 def _spread(items: list[pytest.Item]) -> None:
     """Gives each module to one process, which compiles and draws once for its tests; those of the workflow go to any.
 
-    The latter are spread evenly among the others: they wait half of their time, in which others compute.
+    The latter are spread evenly among the others: they wait half of their time, in which others compute. One of those
+    that take the miniature comes first, and the rest last: all processes would else wait for the one that makes it.
     """
     workflow = [item for item in items if item.get_closest_marker("workflow")]
+    workflow.sort(key=lambda item: "project" in getattr(item, "fixturenames", ()))
+    workflow = workflow[-1:] + workflow[:-1]
     others = [item for item in items if not item.get_closest_marker("workflow")]
     for item in others:
         if not item.get_closest_marker("xdist_group"):

@@ -66,7 +66,7 @@ input_shape: [4]
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory):
+def own_project(tmp_path_factory):
     """A copy of the workflow with a model of the user's own, and models whose names are digits."""
     copy = Project(copy_workflow(tmp_path_factory.mktemp("own") / "project"))
     (copy.folder / "my_module.py").write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(4, 4)\n")
@@ -76,9 +76,9 @@ def project(tmp_path_factory):
 
 
 @pytest.mark.workflow
-def test_the_readmes_command_measures_the_model_alone(project):
+def test_the_readmes_command_measures_the_model_alone(own_project):
     [command] = re.findall(r"^snakemake .*my_module.*$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    would = project.run(*shlex.split(command), "-n").stdout
+    would = own_project.run(*shlex.split(command), "-n").stdout
     assert len(re.findall(r"^Profiling model=my_module.build,", would, re.MULTILINE)) == 8
     assert "Multiplying" not in would
     assert len(re.findall(r"model=(?!my_module.build,)", would)) == 0
@@ -86,8 +86,9 @@ def test_the_readmes_command_measures_the_model_alone(project):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-def test_snakemake_leaves_a_name_of_digits_as_it_is_typed(project):
-    would = project.snakemake("rows", "-n", "--config", "experiment=miniature", "device=cpu", "model=123_456").stdout
+def test_snakemake_leaves_a_name_of_digits_as_it_is_typed(own_project):
+    config = "--config", "experiment=miniature", "device=cpu", "model=123_456"
+    would = own_project.snakemake("rows", "-n", *config).stdout
     assert "Counting FLOPs of model=123_456," in would
 
 
@@ -101,8 +102,8 @@ def test_snakemake_leaves_a_name_of_digits_as_it_is_typed(project):
         ("choice(7, resnet18)", ["7", "resnet18"]),
     ],
 )
-def test_a_name_of_digits_is_no_number(project, typed, names):
-    [composed] = compose_experiments([f"model={typed}", "batch_size=1_024"], project.folder / "config")
+def test_a_name_of_digits_is_no_number(own_project, typed, names):
+    [composed] = compose_experiments([f"model={typed}", "batch_size=1_024"], own_project.folder / "config")
     assert [value.label for value in composed.axes["model"]] == names
     assert [value.content["name"] for value in composed.axes["model"]] == names
     assert composed.base["batch_size"] == 1024

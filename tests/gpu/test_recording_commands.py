@@ -306,6 +306,7 @@ def test_every_file_with_a_test_for_a_gpu_is_run(started):
     assert run == marked
 
 
+@pytest.mark.slow
 def test_the_rows_that_commands_ask_for_can_be_planned_for_a_gpu(started, tmp_path):
     asked = [words[words.index("--config") + 1 :] for words in started if words[0] == "snakemake"]
     assert len(asked) == 15

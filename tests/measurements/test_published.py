@@ -4,7 +4,6 @@ import csv
 from pathlib import Path
 
 import pytest
-from support.slow import few
 
 from mfulab.core.rows import Row
 from mfulab.lab.tables.records import from_recorded, read_rows
@@ -131,8 +130,9 @@ def test_the_lines_of_a_run_become_rows_of_the_table(recomputed, tmp_path):
     assert "accelerators='many'" in broken["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "collection", few(["mlperf_training_v6_0", "torchtitan", "papers", "llm_foundry", "mlperf_training_v5_1"])
+    "collection", ["mlperf_training_v6_0", "torchtitan", "papers", "llm_foundry", "mlperf_training_v5_1"]
 )
 def test_the_rows_that_are_kept_are_those_counted_anew(collection, tmp_path):
     kept = [row for row in from_recorded(KEPT).records["published"] if row["published"] == collection]

@@ -261,6 +261,7 @@ def test_another_measurement_measures_none_of_the_others_again(everything):
     assert again(everything) == set()
 
 
+@pytest.mark.slow
 def test_a_column_of_one_step_measures_that_step_again(everything):
     declared = everything.folder / "src/mfulab/measurements/probe_memory/__init__.py"
     replace(declared, "    repetitions: int", "    more: int = 0\n    repetitions: int")

@@ -22,7 +22,7 @@ main()
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory):
+def cluster_project(tmp_path_factory):
     return Project(copy_workflow(tmp_path_factory.mktemp("cluster") / "project"))
 
 
@@ -32,10 +32,10 @@ def project(tmp_path_factory):
         [(25, 2, 3, 20), (25, 1, 3, 10), (3, 2, 1, 6)]
     ),  # replicates stay with their matmul; one each; fewer than a group
 )
-def test_a_dry_run_says_what_a_cluster_would_be_asked_for(project, sizes, replicates, jobs, longest):
+def test_a_dry_run_says_what_a_cluster_would_be_asked_for(cluster_project, sizes, replicates, jobs, longest):
     swept = f"size={','.join(str(1001 + 8 * place) for place in range(sizes))}"
     config = (*H100, swept, f"replicates={replicates}", "ceiling_replicates=1")
-    would = project.run("snakemake", *PROFILE, "rows", "-n", *config).stdout
+    would = cluster_project.run("snakemake", *PROFILE, "rows", "-n", *config).stdout
     assert re.search(rf"^bench_matmul +{sizes * replicates}$", would, re.MULTILINE)
     hours, counted, runs, minutes = re.search(
         r"^about (\S+) GPU-hours in (\d+) jobs; runs in the longest: (\d+), by sbatch --time=(\d+) --gpus=1 "
@@ -48,15 +48,15 @@ def test_a_dry_run_says_what_a_cluster_would_be_asked_for(project, sizes, replic
     assert 0 < float(hours) < (sizes * replicates + others) * 60 / 3600
 
 
-def test_a_dry_run_on_this_machine_says_how_long_it_takes(project):
-    would = project.snakemake("rows", "-n", "--config", "device=cpu").stdout
+def test_a_dry_run_on_this_machine_says_how_long_it_takes(cluster_project):
+    would = cluster_project.snakemake("rows", "-n", "--config", "device=cpu").stdout
     assert re.search(r"^about .* on this machine$", would, re.MULTILINE)
 
 
-def test_a_missing_executor_is_one_sentence_with_its_extra(project):
-    done = project.run(sys.executable, "-c", WITHOUT_PLUGIN, *PROFILE, "-n", check=False)
+def test_a_missing_executor_is_one_sentence_with_its_extra(cluster_project):
+    done = cluster_project.run(sys.executable, "-c", WITHOUT_PLUGIN, *PROFILE, "-n", check=False)
     told = [line for line in done.stdout.splitlines() if not line.startswith("Using profile")]
     assert done.returncode == 1
     assert told == ['mfulab: executor=slurm needs a plugin of Snakemake: pip install ".[slurm]" in the checkout.']
-    other = project.run(sys.executable, "-c", WITHOUT_PLUGIN, "--executor", "lsf", "-n", check=False).stdout
+    other = cluster_project.run(sys.executable, "-c", WITHOUT_PLUGIN, "--executor", "lsf", "-n", check=False).stdout
     assert "invalid choice: 'lsf'" in other

@@ -180,6 +180,7 @@ def test_a_sweep_that_was_ended_goes_on_with_the_same_command(tree: Path, who: s
     assert sum(measured(tree).values()) <= RUNS + 2  # what was under way on two cores is measured again
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_leaves_a_page_and_says_how_to_go_on(tree: Path) -> None:
     """By the terminal: everything but what has a session of its own gets the signal."""
     sweep = start(tree, "--cores=1", target="report", budget_min="null", overrides="report.rows=all")

@@ -22,7 +22,7 @@ def wheelhouse():
 
 
 @pytest.fixture
-def project(tmp_path):
+def packages(tmp_path):
     """A project of three packages and one extra, whose index is a folder of empty wheels."""
     for folder in ("index", "scripts", "requirements"):
         (tmp_path / folder).mkdir()
@@ -40,9 +40,9 @@ def project(tmp_path):
     return tmp_path
 
 
-def put(project, name, version, tag="py3-none-any"):
+def put(packages, name, version, tag="py3-none-any"):
     """Makes an empty wheel, and gives its hash."""
-    path = project / "index" / f"{name}-{version}-{tag}.whl"
+    path = packages / "index" / f"{name}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         info = f"{name}-{version}.dist-info"
         wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -51,17 +51,17 @@ def put(project, name, version, tag="py3-none-any"):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def collect(project, *arguments):
+def collect(packages, *arguments):
     offline = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
-    offline |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(project / "index")}
-    command = [sys.executable, project / "scripts/wheelhouse.py", "--into", project / "house", *arguments]
+    offline |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(packages / "index")}
+    command = [sys.executable, packages / "scripts/wheelhouse.py", "--into", packages / "house", *arguments]
     return subprocess.run(command, env=offline, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def test_wheels_are_the_locked_ones_for_the_machine_over_there(project):
-    done = collect(project, "--python", "3.12", "--platform", "manylinux_2_28_x86_64")
+def test_wheels_are_the_locked_ones_for_the_machine_over_there(packages):
+    done = collect(packages, "--python", "3.12", "--platform", "manylinux_2_28_x86_64")
     assert done.returncode == 0, done.stdout
-    names = sorted(path.name for path in (project / "house").iterdir())
+    names = sorted(path.name for path in (packages / "house").iterdir())
     assert names == [
         "added-3.0-py3-none-any.whl",
         "compiled-2.1-cp312-cp312-manylinux_2_28_x86_64.whl",
@@ -71,11 +71,11 @@ def test_wheels_are_the_locked_ones_for_the_machine_over_there(project):
     assert "for Python 3.12 on manylinux_2_28_x86_64" in done.stdout
 
 
-def test_what_the_other_machine_has_is_not_carried(project):
-    (project / "present.txt").write_text("# has\nNumPy\nadded  # does without\n")
-    done = collect(project, "--python", "3.12", "--without", project / "present.txt")
+def test_what_the_other_machine_has_is_not_carried(packages):
+    (packages / "present.txt").write_text("# has\nNumPy\nadded  # does without\n")
+    done = collect(packages, "--python", "3.12", "--without", packages / "present.txt")
     assert done.returncode == 0, done.stdout
-    assert [path.name.partition("-")[0] for path in (project / "house").iterdir()] == ["compiled"]
+    assert [path.name.partition("-")[0] for path in (packages / "house").iterdir()] == ["compiled"]
 
 
 def test_what_a_bare_gpu_machine_lacks_is_little_and_not_its_torch(wheelhouse):
@@ -99,16 +99,16 @@ def test_the_page_lists_what_is_carried_to_a_bare_gpu_machine(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_package_without_a_wheel_for_it_is_an_error_that_names_it(project):
-    done = collect(project, "--python", "3.11", "--platform", "manylinux_2_28_x86_64", "--extras", "")
+def test_a_package_without_a_wheel_for_it_is_an_error_that_names_it(packages):
+    done = collect(packages, "--python", "3.11", "--platform", "manylinux_2_28_x86_64", "--extras", "")
     assert done.returncode != 0
     assert "No matching distribution found for numpy==1.0" in done.stdout
 
 
-def test_a_wheel_that_is_not_the_locked_one_is_an_error(project):
-    put(project, "added", "3.0", "py2.py3-none-any")
-    (project / "index/added-3.0-py3-none-any.whl").unlink()
-    done = collect(project, "--python", "3.12")
+def test_a_wheel_that_is_not_the_locked_one_is_an_error(packages):
+    put(packages, "added", "3.0", "py2.py3-none-any")
+    (packages / "index/added-3.0-py3-none-any.whl").unlink()
+    done = collect(packages, "--python", "3.12")
     assert done.returncode != 0
     assert "DO NOT MATCH THE HASHES" in done.stdout
 

@@ -260,7 +260,7 @@ BAD = [  # the last ones are mistakes of test_planning.py too, and take the way 
 ]
 
 
-@pytest.mark.parametrize(("override", "words"), few(BAD, 4))
+@pytest.mark.parametrize(("override", "words"), few(BAD, 2))
 def test_bad_input_gets_one_message_before_any_measuring(measured, override, words):
     before = measured.rows()
     config = ["experiment=miniature", override] if not override.startswith("experiment") else [override]

@@ -57,6 +57,7 @@ def table(tree: Path) -> dict[str, str]:
         return {row["run"]: row["status"] for row in csv.DictReader(file)}
 
 
+@pytest.mark.slow
 def test_another_command_changes_nothing_of_a_running_sweep(tree: Path) -> None:
     (tree / "hold").touch()
     sweep = start(tree)
