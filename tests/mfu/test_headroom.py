@@ -120,8 +120,15 @@ def test_by_hand():
 
 
 def test_products_above_their_peak_are_shown_and_not_clipped():
-    parts = headroom({"products": 10, "idle": 5}, 12, executed_ratio=1.25)
+    parts = headroom({"products": 10, "idle": 1}, 12, executed_ratio=1.25)
     assert (parts["matmuls_below_best"], parts["tile_padding"], parts["useful"]) == (-2, 0, 12)
+
+
+def test_what_a_trace_slows_around_matmuls_yields_to_the_useful_part():
+    """Of 20, 8 are useful, though the trace saw 4 in matmuls: the other 16 are 12 of the step."""
+    parts = headroom({"products": 4, "idle": 12, "others": 4}, 8, executed_ratio=1.25)
+    assert (parts["useful"], parts["matmuls_below_best"], parts["tile_padding"]) == (8, 0, 0)
+    assert (parts["idle"], parts["other_operators"]) == (9, 3)
 
 
 def test_a_measured_step_of_a_gpu():

@@ -224,6 +224,16 @@ def test_page_faults_are_the_cause_where_they_take_most(faults_ms, cause, mfu):
     if cause == "page_faults":
         assert f"20,000 page faults take {faults_ms:.0f} %" in said(verdict.reason)
         assert "took 40 % of this time" in said(kept.reason)
+    assert judge({**row, "kept_memory_time_s": 0.1}).cause != "page_faults", "without them it took as long"
+
+
+def test_shares_of_a_trace_that_slowed_the_step_leave_room_for_mfu():
+    """A bf16 product of 146 µs whose traced steps took 8 times as long: 24 % in matmuls at an MFU of 52 %."""
+    row = {"time_s": 146e-6, "utilization_percent": 99.0, "mfu_percent": 52.0, "mfu_measured_percent": 52.0}
+    row |= {"matmul_percent": 24.0, "other_operators_percent": 19.0}
+    text = said(judge(row).reason)
+    assert "36 % of the step is spent outside" in text
+    assert "matmuls take 52 % and run at 100 %" in text
 
 
 def test_matmuls_are_a_rung_if_no_sm_is_seen():

@@ -29,8 +29,13 @@ def headroom(
         clock_ns: what a clock below the peak's adds to it; None, and no such part, where the clock is not known.
         best_ns: the FLOPs at the best speed measured; None where the peak is that speed, or none was measured.
 
-    `matmuls_below_best` is negative where matmuls ran above the peak: shown rather than clipped.
+    Where the useful part takes longer than the traced matmuls, the trace slowed what stands around them, which yields
+    in proportion. `matmuls_below_best` is negative where even the step is shorter: shown rather than clipped.
     """
+    if useful_ns is not None and spent_ns.get("products", 0) < round(useful_ns) <= sum(spent_ns.values()):
+        around = [name for name in spent_ns if name != "products"]
+        missing = round(useful_ns) - spent_ns.get("products", 0)
+        spent_ns = _less(spent_ns, around, missing) | {"products": round(useful_ns)}
     named = dict(zip(PARTS, (*_SAME, "others", "recomputed", "uncounted"), strict=False))
     parts = dict.fromkeys(PARTS, 0) | {part: spent_ns.get(name, 0) for part, name in named.items()}
     products = spent_ns.get("products", 0)
@@ -160,14 +165,19 @@ def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
 
 def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
     """Times with `page_faults` taken out of operators, in proportion: a trace does not say out of which."""
+    wanted = min(round(faults_ns), sum(spent_ns.get(name, 0) for name in _OF_OPERATORS))
+    return _less(spent_ns, _OF_OPERATORS, wanted) | {"page_faults": wanted}
+
+
+def _less(spent_ns: Mapping[str, int], names: Sequence[str], wanted: int) -> dict[str, int]:
+    """Times with `wanted` ns taken out of `names`, in proportion and exactly; they hold at least that much."""
     parts, before, taken = dict(spent_ns), 0, 0
-    whole = sum(spent_ns.get(name, 0) for name in _OF_OPERATORS)
-    wanted = min(round(faults_ns), whole)
-    for name in _OF_OPERATORS:
+    whole = sum(spent_ns.get(name, 0) for name in names)
+    for name in names:
         before += spent_ns.get(name, 0)
         until = before * wanted // whole if whole else 0
         parts[name], taken = spent_ns.get(name, 0) - (until - taken), until
-    return parts | {"page_faults": wanted}
+    return parts
 
 
 def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
