@@ -68,7 +68,7 @@ def test_it_opens_without_network_and_shows_the_figure_of_a_category(measured):
         figure.wait_for()
         assert figure.evaluate("image => image.complete && image.naturalWidth") > 0
         tab.locator("a[iconname=information-circle]").first.click()
-        tab.get_by_text("A dot is a run").first.wait_for()
+        tab.get_by_text("A line is a run").first.wait_for()
         browser.close()
     assert complaints == []
     assert [url for url in requests if not url.startswith("data:")] == [(measured.folder / "all.html").as_uri()]
