@@ -107,6 +107,9 @@ def test_page_faults_of_a_measured_step():
     assert (found["other_operators_ms"], found["idle_ms"]) == (pytest.approx(2.0), pytest.approx(1.0))
     assert (found["useful_ms"], found["matmuls_below_best_ms"]) == (pytest.approx(1.0), pytest.approx(3.0))
     assert of_step(row | {"page_fault_s": None})["page_faults_ms"] is None, "too few to take a noticeable time"
+    assert of_step(row | {"kept_memory_time_s": 7e-3})["page_faults_ms"] == pytest.approx(3.0)
+    in_vain = of_step(row | {"kept_memory_time_s": 1e-2})
+    assert (in_vain["page_faults_ms"], in_vain["other_operators_ms"]) == (0, pytest.approx(3.0)), "it took as long"
 
 
 def test_by_hand():

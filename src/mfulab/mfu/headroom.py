@@ -189,7 +189,8 @@ def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
     spent = {"products": 0, "uncounted": 0} | shared(told, round(1e9 * time))
     faults_per_s, fault_s = row.get("page_faults_per_s"), row.get("page_fault_s")
     if faults_per_s is not None and fault_s is not None:
-        spent = apart(spent, 1e9 * faults_per_s * fault_s * time)
+        is_dear = (row.get("kept_memory_time_s") or 0.0) < time  # else the step takes as long without them
+        spent = apart(spent, 1e9 * faults_per_s * fault_s * time if is_dear else 0.0)
     flops, peak, ceiling = row.get("flops"), row.get("peak_tflop_s"), row.get("ceiling_tflop_s")
     denominator = {"spec": peak, "measured": ceiling}.get(basis or "")
     if flops is None or not denominator:

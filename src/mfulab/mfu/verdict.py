@@ -78,8 +78,6 @@ def lost_parts(facts: Facts) -> Lost:
     time = facts["time_s"]
     parts_ms = {part: facts[f"{part}_ms"] for part in headroom.PARTS if part != "useful"}
     if time and any(parts_ms.values()):
-        if _is_kept_in_vain(facts):
-            parts_ms["page_faults"] = None
         return beside | {part: ms / time / 10 for part, ms in parts_ms.items() if ms is not None}
     waited, copied, sent = (facts[f"{name}_percent"] or 0.0 for name in ("input_wait", "copy", "communication"))
     if parts := _attributed(facts):
@@ -295,12 +293,6 @@ def _attributed(facts: Facts) -> dict[str, float] | None:
         matmuls = counted = mfu
     shares = {"matmuls": matmuls, "others": others, "outside": 100 - matmuls - others}
     return {**shares, "speed": 100 * mfu / counted, "measured": int(measured is not None)}
-
-
-def _is_kept_in_vain(facts: Facts) -> bool:
-    """True if the step took no less time while the allocator kept its memory: then page faults are not what costs."""
-    kept_s, time_s = facts["kept_memory_time_s"], facts["time_s"]
-    return kept_s is not None and time_s is not None and kept_s >= time_s
 
 
 def _page_faults(facts: Facts, lost: Lost) -> Said | None:
