@@ -236,10 +236,9 @@ def test_a_gain_above_peaks_and_bytes_is_flagged(few):
         rows.assign(speedup=90.0), text
     )
     assert precision_speed.finding(rows.head(1), text).count(rows["model"].iloc[0]) == 1
-    slow = 1e3 * rows["time_s_base"]
-    faults = rows.assign(speedup=4.0, possible=2.0, page_faults_ms_base=0.6 * slow)
+    faults = rows.assign(speedup=4.0, possible=2.0, page_faults_per_s_base=0.6e6, page_fault_s_base=1e-6)
     assert "Page faults of new memory take" in precision_speed.finding(faults, text)
-    few_faults = faults.assign(page_faults_ms_base=0.1 * slow)
+    few_faults = faults.assign(page_faults_per_s_base=0.09e6)
     low = few_faults.assign(mfu_percent=80.0, mfu_percent_base=20.0)
     assert "further from its own peak: 20 % MFU against 80 %" in precision_speed.finding(low, text)
     assert precision_speed.finding(few_faults.assign(mfu_percent=float("nan")), text).endswith("allow (2.00×).")
@@ -646,9 +645,9 @@ def pair(**more):
 @pytest.mark.parametrize(
     "state",
     [
-        {"page_faults_ms_base": 100.0},  # a third of the slow step
+        {"page_faults_per_s_base": 3e5, "page_fault_s_base": 1e-6},  # 30 % of the slow step
         {"kept_memory_time_s_base": 0.15},
-        {"page_faults_ms": 50.0},
+        {"page_faults_per_s": 5e5, "page_fault_s": 1e-6},
         {"matmul_percent": 0.1},  # a loop that spins for a fixed time
     ],
 )

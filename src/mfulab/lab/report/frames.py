@@ -167,10 +167,10 @@ def emulated(rows: pd.DataFrame) -> pd.Series:
 
 def comparable(rows: pd.DataFrame, suffix: str = "") -> pd.Series:
     """True for each step that a sentence may rank: less than FAULTY in page faults, and MATMULS percent of matmuls."""
-    names = ("page_faults_ms", "kept_memory_time_s", "matmul_percent")
-    faults_ms, kept_s, matmuls = (rows.get(f"{name}{suffix}", pd.Series(float("nan"), rows.index)) for name in names)
-    time_s = rows[f"time_s{suffix}"]
-    faulty = (faults_ms / 1e3 > FAULTY * time_s) | (kept_s < (1 - FAULTY) * time_s)
+    names = ("page_faults_per_s", "page_fault_s", "kept_memory_time_s", "matmul_percent")
+    columns = (rows.get(f"{name}{suffix}", pd.Series(float("nan"), rows.index)) for name in names)
+    faults_per_s, fault_s, kept_s, matmuls = columns
+    faulty = (faults_per_s * fault_s > FAULTY) | (kept_s < (1 - FAULTY) * rows[f"time_s{suffix}"])
     return ~(faulty | (matmuls < MATMULS))
 
 

@@ -14,7 +14,7 @@ from mfulab.mfu.utilization import quotient_interval
 KEYS = (*curves.KEYS, "batch_size")
 READ = (
     *("samples_per_s", "mfu_percent", "ceiling_tflop_s", "effective_precision"),
-    *("page_faults_ms", "kept_memory_time_s", "matmul_percent"),  # of `frames.comparable`
+    *("page_faults_per_s", "page_fault_s", "kept_memory_time_s", "matmul_percent"),  # of `frames.comparable`
 )
 MOST = 24  # models a panel
 MARGIN = 1.1  # by which two measured ceilings may err
