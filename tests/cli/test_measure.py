@@ -355,6 +355,24 @@ def test_a_script_runs_as_by_python(tmp_path, mode, end):
     assert status == (-signal.SIGINT if "Keyboard" in end else own_status)
 
 
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "ValueError"])
+@pytest.mark.parametrize("step", [STEP, "torch.no_grad()(model)(torch.randn(4, 32))"], ids=["training", "inference"])
+def test_ctrl_c_tells_of_the_steps_until_then_and_an_error_of_none(tmp_path, error, step):
+    (tmp_path / "train.py").write_text(
+        f"{HEAD if 'step' in step else MODEL}for _ in range(20):\n    {step}\nraise {error}"
+    )
+    command = [sys.executable, "-m", "mfulab", "measure", "--ceiling", "0", "--json", "row.json", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANGS_S)
+    assert done.stderr.rstrip().endswith(error)
+    if error == "KeyboardInterrupt":
+        row = json.loads((tmp_path / "row.json").read_text())
+        assert row["flops"] == (TRAINING if "step" in step else FORWARD)
+        assert "a step over" in done.stderr
+    else:
+        assert not (tmp_path / "row.json").exists()
+        assert "nothing is measured: ended by ValueError after" in done.stderr
+
+
 @pytest.mark.parametrize(("option", "value"), [("--ceiling", "-1"), ("--steps", "0"), ("--seconds", "0")])
 def test_an_option_that_cannot_be_is_said_before_the_script_runs(option, value, tmp_path, capsys):
     (tmp_path / "train.py").write_text("print('ran')")

@@ -136,14 +136,14 @@ class Script:
         self._window.__enter__()
         self._began = time.perf_counter()
 
-    def _close(self) -> None:
+    def _close(self, error: BaseException | None = None) -> None:
         """Ends the window outside of the script's autocast and inference mode, and leaves its random numbers alone."""
         device = self._window.device
         fork = torch.random.fork_rng([device], device_type=device.type) if is_gpu(device) else torch.random.fork_rng([])
         with torch.inference_mode(False), torch.autocast(device.type, enabled=False), fork:
             if not isinstance(self._boundary, torch.optim.Optimizer):
                 self._window.skip()  # of the last step the forward pass alone is over
-            self._window.__exit__(None, None, None)
+            self._window.__exit__(error and type(error), error, None)
 
     def _tell(self) -> None:
         """Prints the ladder, writes the row, and takes every hook off."""
@@ -187,9 +187,10 @@ class Script:
             return
         try:
             steps, window = self._steps, self._window
-            if window is not None and error is None and (window.row or steps > 1):
+            is_told = error is None or isinstance(error, KeyboardInterrupt)
+            if window is not None and is_told and (window.row or steps > 1):
                 if not window.row:
-                    self._close()
+                    self._close(error)
                 self._tell()
                 return
             why = "it ended before its main thread called a module with parameters"
