@@ -12,6 +12,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support.slow import few
 from support.words import faults
 from support.workflow_copy import ROOT
 
@@ -61,22 +62,25 @@ def test_every_declared_function_takes_what_is_declared():
 
 @pytest.mark.parametrize(
     ("typed", "place", "offered"),
-    [
-        ("mfulab wa", 1, "watch"),
-        ("mfulab run profile_s", 2, "profile_step"),
-        ("mfulab run profile_step mod", 3, "model="),
-        ("mfulab run profile_step model = resnet1", 5, "resnet18"),
-        ("mfulab figures --only roofl", 3, "roofline"),
-        ("mfulab peak h100", 2, "H100-SXM5-80GB"),
-        ("mfulab peak mi250", 2, "MI250X"),
-        ("mfulab fits gpt2 --device a100-p", 4, "A100-PCIe-80GB"),
-        ("mfulab fits gpt2_m", 2, "gpt2_medium"),
-        ("mfulab check --device c", 3, "cuda"),
-        ("mfulab explain dev", 2, "device="),
-        ("mfulab explain model = gpt2 device = h200", 7, "H200-NVL"),
-        ("mfulab explain mode = dec", 4, "decoding"),
-        ("mfulab page --lang", 2, "--language"),
-    ],
+    few(
+        [
+            ("mfulab wa", 1, "watch"),
+            ("mfulab run profile_step model = resnet1", 5, "resnet18"),
+            ("mfulab figures --only roofl", 3, "roofline"),
+            ("mfulab fits gpt2 --device a100-p", 4, "A100-PCIe-80GB"),
+            ("mfulab explain mode = dec", 4, "decoding"),
+            ("mfulab run profile_s", 2, "profile_step"),
+            ("mfulab run profile_step mod", 3, "model="),
+            ("mfulab peak h100", 2, "H100-SXM5-80GB"),
+            ("mfulab peak mi250", 2, "MI250X"),
+            ("mfulab fits gpt2_m", 2, "gpt2_medium"),
+            ("mfulab check --device c", 3, "cuda"),
+            ("mfulab explain dev", 2, "device="),
+            ("mfulab explain model = gpt2 device = h200", 7, "H200-NVL"),
+            ("mfulab page --lang", 2, "--language"),
+        ],
+        5,
+    ),
 )
 def test_bash_completes_commands_options_and_overrides(typed, place, offered):
     environment = os.environ | {"_MFULAB_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(place)}

@@ -11,12 +11,14 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from support import report_rows
+from support.slow import few
 
 from mfulab.cli.main import main
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures, frames
 from mfulab.lab.report.drawing import kinds, labels, runs, style
 
+NAMES = list(figures.modules())
 REFERENCE = Path(__file__).parents[3] / "results/reference"
 CAN_BE_DOUBTED = {"profile", "matmul"}  # their rows hold intervals and flags
 NO_DOUBTS = {
@@ -65,7 +67,7 @@ def doubted(invented, tmp_path_factory) -> tuple[frames.Tables, frames.Tables]:
     return found[0], found[1] | {"published": found[0]["published"]}
 
 
-@pytest.mark.parametrize("name", list(figures.modules()))
+@pytest.mark.parametrize("name", few([*NAMES[::2], *NAMES[1::2]], len(NAMES[::2])))
 def test_a_figure_tells_its_runs_and_leaves_doubtful_ones_hollow(doubted, name, monkeypatch):
     module, text = figures.modules()[name], Texts("en", name)
     several = report_rows.classroom(doubted[0])
