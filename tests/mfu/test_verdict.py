@@ -233,6 +233,10 @@ def test_shares_of_a_trace_that_slowed_the_step_leave_room_for_mfu():
     text = said(judge(row).reason)
     assert "36 % of the step is spent outside" in text
     assert "matmuls take 52 % and run at 100 %" in text
+    row |= {"matmul_percent": 60.0, "other_operators_percent": 5.0, "uncounted_percent": 50.0}
+    text = said(judge(row).reason)
+    assert "35 % of the step is spent outside" in text
+    assert "matmuls take 60 % and run at 100 %" in text, "half of the matmuls' time has no FLOPs"
 
 
 def test_matmuls_are_a_rung_if_no_sm_is_seen():

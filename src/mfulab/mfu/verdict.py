@@ -289,8 +289,8 @@ def _attributed(facts: Facts) -> dict[str, float] | None:
         return None
     counted = matmuls * (1 - (facts["uncounted_percent"] or 0) / 100)
     if counted < mfu <= 100 and matmuls < 100:  # the trace slowed what stands around matmuls
-        others *= (100 - mfu) / (100 - matmuls)
-        matmuls = counted = mfu
+        whole = max(matmuls, mfu)
+        others, matmuls, counted = others * (100 - whole) / (100 - matmuls), whole, mfu
     shares = {"matmuls": matmuls, "others": others, "outside": 100 - matmuls - others}
     return {**shares, "speed": 100 * mfu / counted, "measured": int(measured is not None)}
 

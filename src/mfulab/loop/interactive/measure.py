@@ -294,7 +294,8 @@ class Measurement:
     def _finish(self, whole: bool, is_told: bool) -> None:
         if not whole:
             self._phases.forget()
-            self._loop.skip()  # half a step is none
+            if is_told:
+                self._loop.skip()  # half a step is none
         self._phases.close()
         self._cut()
         traced: Readings = self._trace.stop() if self._trace else {}
