@@ -4,6 +4,7 @@ import math
 
 PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 ABSENT = "–"
+WIDEST = 10_000  # factor, beyond which a number tells no more
 
 
 def significant(value: float | None, digits: int = 3) -> str:
@@ -52,7 +53,10 @@ def duration(seconds: float) -> str:
 
 
 def change(ratio: float) -> str:
-    """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`."""
+    """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`, at most `> ×10,000`: two
+    processes that differ give an interval of any width."""
+    if ratio > WIDEST or ratio < 1 / WIDEST:
+        return f"> {'×' if ratio > 1 else '÷'}{WIDEST:,}"
     if ratio >= 2:
         return f"×{significant(ratio, 2)}"
     if ratio <= 0.5:

@@ -199,7 +199,7 @@ def table(compared: Sequence[Compared]) -> Table:
         bounds = detects = ABSENT
         if run.ratio_low is not None and run.ratio_high is not None and run.detects_percent is not None:
             bounds = f"{change(run.ratio_low)} … {change(run.ratio_high)}"
-            detects = f"≥ {change(1 + run.detects_percent / 100).removeprefix('+')}"
+            detects = f"≥ {change(1 + run.detects_percent / 100).removeprefix('+')}".replace("≥ >", ">")
         times = quantity(run.old_s, "s"), quantity(run.new_s, "s")
         cells = (short(run.run), *times, change(run.ratio), bounds, detects, run.verdict)
         shown.add_row(*map(Text, cells), style=STYLES[run.verdict])
