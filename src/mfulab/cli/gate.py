@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.language.quantities import change, duration, quantity
+from mfulab.core.language.quantities import at_least, change, duration, quantity
 from mfulab.timing.paired import Compared, in_turn
 
 STATUS = {"faster": 0, "same": 0, "slower": 1, "ambiguous": 3}
@@ -191,6 +191,6 @@ def _tell(
     print(f"{compared.verdict}{within}: {quantity(old, unit)} → {quantity(new, unit)}, {shown(row['ratio'])}")
     if compared.detects_percent:
         bounds = [shown(row[end]) for end in ("ratio_low", "ratio_high")][:: -1 if is_rate else 1]
-        least = change(1 + compared.detects_percent / 100).removeprefix("+")
-        print(f"95 % interval {' … '.join(bounds)}; a slowdown from {least} on would have been found")
+        least = at_least(1 + compared.detects_percent / 100)
+        print(f"95 % interval {' … '.join(bounds)}; a slowdown of {least} would have been found")
     print(f"{pairs} pairs in {duration(seconds)}" + f"; {compared.because}" * bool(compared.because))

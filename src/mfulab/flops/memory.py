@@ -103,19 +103,25 @@ def inference_peak_bytes(
 
 
 def onednn_lstm_workspace(steps: int, batch_size: int, input_size: int, hidden_size: int) -> tuple[int, int]:
-    """Predicts oneDNN's workspace of one layer and direction of an LSTM: elements, and bytes that no format changes.
-    Gates, states and gradients of states each begin a page; rows are padded to 64 bytes, and by 16 elements more where
-    256 divide them. oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes, get_good_ld)."""
+    """Predicts oneDNN's workspace of one layer and direction of an LSTM: elements, and bytes that no format changes,
+    exact in formats of 4 and of 2 bytes. Gates, states and gradients of states each begin a page; rows are padded to 64
+    bytes, and by 64 more where 256 elements divide them. oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes,
+    get_good_ld)."""
+    tokens, states, widest = steps * batch_size, 2 * (steps + 1) * batch_size, max(input_size, hidden_size)
 
-    def paged(elements: int) -> int:
-        return -(-elements // 1024) * 1024
+    def paged(elements: int, size: int) -> int:
+        return -(-elements * size // 4096) * 4096
 
-    def padded(width: int) -> int:
-        whole = -(-width // 16) * 16
-        return whole + 16 if whole % 256 == 0 else whole
+    def padded(width: int, size: int) -> int:
+        line = 64 // size
+        whole = -(-width // line) * line
+        return whole + line if whole % 256 == 0 else whole
 
-    tokens, states = steps * batch_size, 2 * (steps + 1) * batch_size
-    wide = padded(max(input_size, hidden_size))
-    elements = (tokens * padded(4 * hidden_size), tokens * padded(hidden_size), states * wide, states * hidden_size)
-    floats = (states * hidden_size, states * wide, states * wide)
-    return sum(map(paged, elements)), 4 * sum(map(paged, floats))
+    def held(size: int) -> int:
+        gates, states_of_layer = tokens * padded(4 * hidden_size, size), tokens * padded(hidden_size, size)
+        parts = gates, states_of_layer, states * padded(widest, size), states * hidden_size
+        return sum(paged(elements, size) for elements in parts)
+
+    wide = paged(states * padded(widest, 4), 4)
+    elements = (held(4) - held(2)) // 2
+    return elements, held(4) - 4 * elements + paged(states * hidden_size, 4) + 2 * wide

@@ -52,6 +52,12 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
+def at_least(ratio: float) -> str:
+    """The smallest slowdown that a comparison finds, in words: `≥ 3.1 %`, `≥ ×2.3`, `> ×10,000`."""
+    words = change(ratio).removeprefix("+")
+    return words if words.startswith(">") else f"≥ {words}"
+
+
 def change(ratio: float) -> str:
     """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`, at most `> ×10,000`: two
     processes that differ give an interval of any width."""

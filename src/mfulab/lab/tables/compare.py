@@ -16,7 +16,7 @@ from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import unquoted, write_csv
-from mfulab.core.language.quantities import ABSENT, change, percent, quantity
+from mfulab.core.language.quantities import ABSENT, at_least, change, percent, quantity
 from mfulab.core.terminal import Terminal
 from mfulab.lab.planning.naming import short
 from mfulab.lab.tables import build, replicates
@@ -199,7 +199,7 @@ def table(compared: Sequence[Compared]) -> Table:
         bounds = detects = ABSENT
         if run.ratio_low is not None and run.ratio_high is not None and run.detects_percent is not None:
             bounds = f"{change(run.ratio_low)} … {change(run.ratio_high)}"
-            detects = f"≥ {change(1 + run.detects_percent / 100).removeprefix('+')}".replace("≥ >", ">")
+            detects = at_least(1 + run.detects_percent / 100)
         times = quantity(run.old_s, "s"), quantity(run.new_s, "s")
         cells = (short(run.run), *times, change(run.ratio), bounds, detects, run.verdict)
         shown.add_row(*map(Text, cells), style=STYLES[run.verdict])

@@ -241,16 +241,15 @@ class Measurement:
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._open is None:
             return
-        is_told = error is None or isinstance(error, KeyboardInterrupt)  # who ends a training early wants to know
         with self._open:
             self._open = None
             try:
-                self._finish(error is None, is_told)
+                self._finish(error)
             except Exception as failure:
                 if error is None:
                     _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
         self._note("measuring", **facts_of(self.row))
-        if is_told and self.row and not self._quiet and is_first_rank():
+        if self.tells(error) and self.row and not self._quiet and is_first_rank():
             try:
                 show(self, language=self._language)
             except Exception as failure:  # a terminal that has no such letters
@@ -291,18 +290,23 @@ class Measurement:
             torch.distributed.all_gather_object(ranks, own)
         return row.as_job(ranks)
 
-    def _finish(self, whole: bool, is_told: bool) -> None:
-        if not whole:
+    @staticmethod
+    def tells(error: BaseException | None) -> bool:
+        """True if the steps before `error` are shown: who ends a training early wants to know."""
+        return error is None or isinstance(error, KeyboardInterrupt)
+
+    def _finish(self, error: BaseException | None) -> None:
+        if error is not None:
             self._phases.forget()
-            if is_told:
+            if self.tells(error):
                 self._loop.skip()  # half a step is none
         self._phases.close()
         self._cut()
         traced: Readings = self._trace.stop() if self._trace else {}
-        if not is_told:
+        if not self.tells(error):
             return
         if not self._steps:
-            if whole:
+            if error is None:
                 _warn("no model given to the window was called inside it; call window.step() after each step")
             return
         self._fill({**row.merged(self._laps), **traced}, self._steps)

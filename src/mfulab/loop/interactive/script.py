@@ -187,8 +187,7 @@ class Script:
             return
         try:
             steps, window = self._steps, self._window
-            is_told = error is None or isinstance(error, KeyboardInterrupt)
-            if window is not None and is_told and (window.row or steps > 1):
+            if window is not None and window.tells(error) and (window.row or steps > 1):
                 if not window.row:
                     self._close(error)
                 self._tell()
