@@ -11,6 +11,7 @@ were answered within `--target` times the latency of a request alone.
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -111,7 +112,7 @@ def measured(engine: Engine, most: int, tokens: int) -> Server:
     prefill, decode = {}, {}
     for size in sorted({1, *(2**power for power in range(1, 10) if 2**power < most), most}):
         rows = range(size)
-        prefill[size] = seconds(lambda rows=rows: engine.prefill(rows))
+        prefill[size] = seconds(partial(engine.prefill, rows))
 
         def step(rows: Sequence[int] = rows) -> None:
             engine.lengths[:] = engine.prompt + tokens // 2
@@ -184,7 +185,7 @@ def main() -> None:
             seen.decode_s.setdefault(options.places, max(seen.decode_s.values()))
             for found in (real, latencies(seen, asked, policy)):
                 good = sum(each <= options.target * alone for each in found) / len(found) * load * most
-                cells.append(f"{Stats(found).median:8.2f} {Stats(found).p95:7.2f} {good:8.2f}")
+                cells.append(f"{Stats(found).median:8.2f} {Stats(found).percentile(95):7.2f} {good:8.2f}")
             print(f"{load:4.1f}  {policy:11} {cells[0]}   {cells[1]}", flush=True)
 
 

@@ -89,7 +89,7 @@ def main() -> None:
         repeatability.measure(part, out / part.name, THREE)
         sweeps.append(repeatability.sweep_of(out / part.name))
         rows = compare.merged(sweeps[-1].folder, fast=True)
-        ours.append({run: float(row["time_s"]) for (_, run), row in rows.items()})
+        ours.append({run: time_s for (_, run), row in rows.items() if isinstance(time_s := row["time_s"], float)})
         began = time.monotonic()
         configs = sorted(sweeps[-1].folder.glob("profile_step/*/config.json"))
         alone = {path.parent.name.partition(",replicate")[0]: path for path in configs}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from targets import HEADER, Target, report
 
-from mfulab.measurements.profile_step import ProfileStepConfig
+from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
 from mfulab.measurements.profile_step import measure as profile_step
 
 TARGET = Target("mfulab's scaling efficiency ÷ the plain script's", 0.95, is_least=True)
@@ -42,6 +42,7 @@ def ours(processes: int, batch: int) -> float:
     config = ProfileStepConfig.model_validate({**content, "profile": {"operators": False}})
     with tempfile.TemporaryDirectory() as folder:
         row = profile_step.measure(config, Path(folder)).row
+    assert isinstance(row, ProfileRow)
     assert row.time_s is not None
     return processes * batch / row.time_s
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 PYTHON = f"{sys.executable} -S -E -c"
@@ -112,7 +113,13 @@ def written(path: Path, lines: int) -> Path:
     return path
 
 
-TOOLS = {"gate": gated, "gate-cpu": gated_by_cpu, "hyperfine": hyperfine, "pyperf": pyperf}
+Tool = Callable[[list[str], float, Path], tuple[bool, str]]
+TOOLS: dict[str, Tool] = {
+    "gate": gated,
+    "gate-cpu": gated_by_cpu,
+    "hyperfine": hyperfine,
+    "pyperf": pyperf,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,14 +1,18 @@
 """A step in `profile_step` against the same step in a plain script: its time, and its page faults.
 
     python benchmarks/plain_script.py [--processes 3] [--only "simple_cnn inference 4"]
+    python benchmarks/plain_script.py --heap-top [--processes 6]
 
 Processes take turns (plain, fresh; plain, settled; mfulab). The plain loop knows nothing of mfulab but how to make the
 model. "Settled" frees one tensor of 31.9 MiB, as any script does that has trained a large model. Each time is a
 process's 5th percentile of steps, the least of all processes, so that what disturbs the machine does not count.
+`--heap-top` asks instead whether equal processes agree better where the top of the heap is never given back: medians
+of steps in plain processes of both states, in turn.
 """
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,12 +24,16 @@ from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.runs import plan
 
 ROOT = Path(__file__).parents[1]
+PLAIN = Path(__file__).with_name("plain_step.py")
 CASES = {  # name: overrides beside fp32 on the CPU
     "simple_cnn inference 4": ("model=simple_cnn", "workload=inference", "batch_size=4"),
     "simple_cnn training 4": ("model=simple_cnn", "workload=training", "batch_size=4"),
     "digit_cnn training 64": ("model=digit_cnn", "workload=training", "batch_size=64"),
     "resnet18 inference 2": ("model=resnet18", "workload=inference", "batch_size=2"),
+    "resnet18 inference 8": ("model=resnet18", "workload=inference", "batch_size=8"),
     "resnet18 training 2": ("model=resnet18", "workload=training", "batch_size=2"),
+    "separable_cnn training 16": ("model=separable_cnn", "workload=training", "batch_size=16"),
+    "plain_cnn inference 16": ("model=plain_cnn", "workload=inference", "batch_size=16"),
     "mobilenet_v2 inference 2": ("model=mobilenet_v2", "workload=inference", "batch_size=2"),
     "perceptron training 64": ("model=perceptron", "workload=training", "batch_size=64"),
     "lstm inference 4": ("model=lstm", "workload=inference", "batch_size=4"),
@@ -35,53 +43,6 @@ CASES = {  # name: overrides beside fp32 on the CPU
 }
 LIMIT = 0.05  # by which a time may differ from the plain script's
 ALIKE = 50  # page faults a step by which processes may differ
-# A user's loop: its arguments are the config, and whether a large tensor was freed before.
-PLAIN = """
-import json, resource, sys, time
-from pathlib import Path
-import torch
-from mfulab.device.cpu import usable_cores
-from mfulab.models.step import make_model
-from mfulab.measurements.profile_step import ProfileStepConfig
-from mfulab.timing.statistics import Stats
-
-config = ProfileStepConfig.model_validate_json(Path(sys.argv[1]).read_text())
-torch.set_num_threads(usable_cores())
-torch.manual_seed(config.seed)
-model, batch = make_model(config, torch.device("cpu"))
-trains = config.workload.mode == "training"
-model.train(trains)
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-3) if trains else None
-
-def train():
-    output = model(batch.inputs)
-    output = getattr(output, "logits", output)
-    loss = torch.nn.functional.cross_entropy(output.flatten(0, -2), batch.targets.flatten())
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-def infer():
-    with torch.no_grad():
-        return model(batch.inputs)
-
-step = train if trains else infer
-step()
-step()
-if sys.argv[2] == "settled":
-    torch.empty((32 << 20) - (1 << 16), dtype=torch.uint8)
-deadline, warmed = time.perf_counter() + 0.5, 0
-while warmed < 3 or time.perf_counter() < deadline:
-    step()
-    warmed += 1
-times, before = [], resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-while len(times) < 3 or sum(times) < 0.8:
-    began = time.perf_counter()
-    step()
-    times.append(time.perf_counter() - began)
-faults = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / len(times)
-print(json.dumps([Stats(times).p5, faults]))
-"""
 
 
 def planned(overrides: tuple[str, ...], folder: Path) -> Path:
@@ -95,12 +56,12 @@ def planned(overrides: tuple[str, ...], folder: Path) -> Path:
     return path
 
 
-def plain(config: Path, state: str) -> tuple[float, float]:
-    """5th percentile of steps in seconds, and page faults a step, of one new plain process."""
-    command = [sys.executable, "-c", PLAIN, str(config), state]
+def plain(config: Path, state: str) -> tuple[float, float, float]:
+    """5th percentile and median of steps in seconds, and page faults a step, of one new plain process."""
+    command = [sys.executable, str(PLAIN), str(config), state]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    time_s, faults = json.loads(done.stdout.splitlines()[-1])
-    return time_s, faults
+    least_s, median_s, faults = json.loads(done.stdout.splitlines()[-1])
+    return least_s, median_s, faults
 
 
 def profiled(config: Path) -> dict[str, str]:
@@ -115,12 +76,28 @@ def compare(config: Path, processes: int) -> list[float]:
     """Least times in ms, plain fresh and settled and mfulab's, and fewest page faults a step of the three."""
     fresh, settled, ours = [], [], []
     for _ in range(processes):
-        fresh.append(plain(config, "fresh"))
-        settled.append(plain(config, "settled"))
+        fresh.append(plain(config, "fresh")[::2])
+        settled.append(plain(config, "settled")[::2])
         row = profiled(config)
         ours.append((float(row["time_p5_s"]), float(row["page_faults_per_s"]) * float(row["time_s"])))
     columns = (fresh, settled, ours)
     return [1e3 * min(time for time, _ in each) for each in columns] + [min(n for _, n in each) for each in columns]
+
+
+def heap_top(config: Path, processes: int) -> str:
+    """Cells of both states: median time, standard deviation ÷ mean between processes, fewest and most page faults."""
+    states = ("settled", "kept_top")
+    taken: dict[str, list[tuple[float, float, float]]] = {state: [] for state in states}
+    for turn in range(processes):
+        for state in states[:: 1 if turn % 2 else -1]:
+            taken[state].append(plain(config, state))
+    cells = []
+    for processes_of_state in taken.values():
+        _, medians, faults = zip(*processes_of_state, strict=True)
+        spread = statistics.stdev(medians) / statistics.fmean(medians)
+        told = f"{min(faults):,.0f} to {max(faults):,.0f}"
+        cells += [f"{1e3 * statistics.median(medians):.1f} ms", f"{spread:.0%}", told]
+    return " | ".join(cells)
 
 
 def main() -> int:
@@ -128,7 +105,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=3, help="of each kind and case, in turn")
     parser.add_argument("--only", choices=CASES, nargs="+", default=list(CASES), metavar="CASE")
+    parser.add_argument("--heap-top", action="store_true", help="compare two states of the heap instead")
     options = parser.parse_args()
+    if options.heap_top:
+        print("| model, workload, batch | settled | spread | faults a step | top kept | spread | faults a step |")
+        print("|---|---|---|---|---|---|---|")
+        with tempfile.TemporaryDirectory() as folder:
+            for name in options.only:
+                path = planned(CASES[name], Path(folder) / name.replace(" ", "_"))
+                print(f"| {name} | {heap_top(path, options.processes)} |", flush=True)
+        return 0
     print("| model, workload, batch | plain, fresh | plain, settled | mfulab | mfulab ÷ settled | faults a step |")
     print("|---|---|---|---|---|---|")
     missed = []

@@ -158,7 +158,7 @@ def covered(sweeps: Sequence[Sweep]) -> list[bool]:
 def halves(sweeps: Sequence[Sweep]) -> list[float]:
     """Half of each interval of the sweeps, in percent."""
     rows = [row for sweep in sweeps for row in compare.merged(sweep.folder).values()]
-    return [row["precision_percent"] for row in rows if row.get("precision_percent")]
+    return [percent for row in rows if isinstance(percent := row.get("precision_percent"), float)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

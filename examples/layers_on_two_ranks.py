@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 import mfulab
 
@@ -69,9 +69,11 @@ def pipeline(rank: int) -> list[dict[str, float]]:
 
 def tensor_parallel() -> dict[str, float]:
     """A step of the same layers, each pair split by columns and rows; `share` is of the FLOPs of one rank alone."""
-    model, batch = layers(), torch.randn(ROWS, WIDTH)
-    plan = {str(at): RowwiseParallel() if at % 2 else ColwiseParallel() for at in range(LAYERS)}
-    model = parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
+    batch = torch.randn(ROWS, WIDTH)
+    plan: dict[str, ParallelStyle] = {
+        str(at): RowwiseParallel() if at % 2 else ColwiseParallel() for at in range(LAYERS)
+    }
+    model = parallelize_module(layers(), init_device_mesh("cpu", (2,)), plan)
     row = measured(model, lambda: model(batch).sum().backward())
     whole = 2 * ROWS * WIDTH**2 * (3 * LAYERS - 1)  # the input needs no gradient
     return row | {"share": row["flops"] / whole}

@@ -115,7 +115,7 @@ def _rows(found: Collected, folder: Path) -> Iterator[str]:
 
 def main(hardware: list[str]) -> int:
     """Checks the recordings of these machines, or all; 1 where one has a problem."""
-    folders = [folder for name in hardware or [None] for folder in recordings(Path("results"), name)]
+    folders = [folder for name in (*hardware,) or (None,) for folder in recordings(Path("results"), name)]
     problems = [f"{folder}: {problem}" for folder in folders for problem in check(folder)]
     print("".join(f"{problem}\n" for problem in problems) or f"{len(folders)} recordings are valid\n", end="")
     return int(bool(problems))

@@ -48,8 +48,8 @@ class Product(torch.nn.Linear):
 class Attention(torch.nn.Module):
     """8 × 16 heads over 2048 tokens of 128, all with all; its backward pass recomputes the scores."""
 
-    def forward(self, *qkv: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(*qkv)
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
     def inputs(self, **where: Any) -> tuple[torch.Tensor, ...]:
         return tuple(torch.randn(8, 16, 2048, 128, **where, requires_grad=True) for _ in range(3))

@@ -9,6 +9,7 @@ scratch memory does not go through this allocator, and is in neither number.
 
 import argparse
 import itertools
+from typing import Any
 
 import torch
 
@@ -58,8 +59,8 @@ def main() -> None:
     for name, mode, precision, batch_size in cases:
         length = asked.length if model_config(name).vocabulary_size else None
         got = measured(name, batch_size, precision, length, mode == "training")
-        about = {"optimizer": "adam", "precision": precision, "sequence_length": length, "mode": mode}
-        told = mfulab.fits(name, batch_size, device=DEVICE, **about).peak_bytes
+        about: dict[str, Any] = {"precision": precision, "sequence_length": length, "mode": mode}
+        told = mfulab.fits(name, batch_size, device=DEVICE, optimizer="adam", **about).peak_bytes
         off = 100 * (told / got - 1)
         print(f"| `{name}` | {mode} | {precision} | {batch_size} | {got / 1e6:.1f} | {told / 1e6:.1f} | {off:+.1f} % |")
 

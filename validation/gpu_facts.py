@@ -208,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except NoDeviceError as error:
         device, _ = prepare(DeviceConfig(type="cpu"))
         print(f"No GPU to tell facts about: {error}")
-        probes = {"software": software, "cpu": on_cpu}
+        probes: dict[str, Callable[[torch.device], Facts]] = {"software": software, "cpu": on_cpu}
     else:
         probes = {"software": software, "device": properties, "copies": copies, "profiler": profiler}
         probes |= {f"{name} {SIZE}³": rate(name, pace) for name in PRECISIONS}

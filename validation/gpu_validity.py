@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pandas as pd
 
@@ -54,7 +54,7 @@ class Line:
         return f"{self.verdict:15} {self.check}: {self.subject}: {self.because}"
 
 
-def known(value: Any) -> bool:
+def known(value: Any) -> TypeGuard[float]:
     """True if a cell holds a number."""
     return isinstance(value, int | float) and value == value
 

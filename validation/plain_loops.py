@@ -52,7 +52,7 @@ def gpt2(
     flops = rows * length * (6 * counted + 12 * layers * config.n_embd * length)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-4, fused=True)
     ids = torch.randint(0, config.vocab_size, (rows, length), device=device)
-    model = torch.compile(plain) if compiled else plain
+    model: nn.Module = torch.compile(plain) if compiled else plain  # type: ignore[assignment]
 
     def step():
         with torch.autocast(device, torch.bfloat16):

@@ -63,7 +63,7 @@ def by_proton(step: Callable[[], object], calls: int) -> float | None:
 
 def compare(name: str, precision: str, size: int) -> dict[str, Any]:
     """Seconds of one product by both clocks, or the reason for there being none."""
-    case = {"case": f"{name} {precision} {size}³", "events_s": None, "proton_s": None, "reason": ""}
+    case: dict[str, Any] = {"case": f"{name} {precision} {size}³", "events_s": None, "proton_s": None, "reason": ""}
     try:
         module, _, kind = keys.content(CONFIG, "kernel", name)["_target_"].rpartition(".")
         kernel, shape = getattr(importlib.import_module(module), kind)(precision), Shape(1, size, size, size)
