@@ -4,7 +4,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,9 @@ from mfulab.measurements.registry import TABLES
 # Each column lies apart, so that frames share what they do not change: a page of many rows takes a third less memory.
 warnings.filterwarnings("ignore", category=pd.errors.PerformanceWarning)
 
-Tables = dict[str, pd.DataFrame]
+Frame: TypeAlias = pd.DataFrame
+Series: TypeAlias = pd.Series
+Tables = dict[str, Frame]
 TEXTS = {
     "problems": ["problem"],
     "excluded": ["experiment", "step", "run", "because"],  # runs left out on purpose

@@ -8,7 +8,7 @@ from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.lab.report import frames
-from mfulab.lab.report.drawing import curves, kinds, runs, style, ticks
+from mfulab.lab.report.drawing import Legend, curves, kinds, style, ticks
 from mfulab.mfu.utilization import quotient_interval
 
 KEYS = (*curves.KEYS, "batch_size")
@@ -73,7 +73,7 @@ def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
     return f"{row['model']} ({', '.join([*words, *([row['machine']] if rows['machine'].nunique() > 1 else [])])})"
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
     """A panel a machine and mode, dots of each model on a line, by its best gain; phases of inference apart."""
     phase = ~rows["mode"].isin(("training", "inference"))
     pairs = rows[["machine", "mode"]][~phase].drop_duplicates()
@@ -83,7 +83,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     rows = rows.assign(model=rows["model"].mask(phase, named), mode=rows["mode"].mask(phase, "inference"))
     titles, machines = style.modes(rows, text), style.machines(rows)
     titles = dict.fromkeys(titles, "") if phase.all() else titles
-    panels = style.facets(figure, rows, "mode", titles, sharey="row", sharex=True)
+    name = style.wrapped(text("speedup"), 78 // len(titles))
+    panels = style.facets(figure, rows, "mode", titles, x=name, sharey="row", sharex=True)
     if len(machines) == 1:
         style.fit(figure, min(MOST, rows["model"].nunique()))
     limits = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
@@ -102,5 +103,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
         kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
         axes.set_xlim(limits)
-    style.label(figure, style.wrapped(text("speedup"), 78 // len(titles)))
-    style.legend(figure, style.dots(colors, text, axis, shapes) + runs.key(rows, text))
+    return style.dots(colors, text, axis, shapes)

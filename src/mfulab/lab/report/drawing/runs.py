@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from typing import TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,6 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
@@ -21,7 +21,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import style
+from mfulab.lab.report.drawing import Legend, style
 
 NAMED = ("recorded", "hardware", "run")  # the columns that name a run
 DOUBTFUL = "doubtful"  # the column of a figure's rows
@@ -33,6 +33,7 @@ MARK = "hover:"
 LINK = re.compile(rf'<a xlink:href="{MARK}(\w*):([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
 
 Drawn: TypeAlias = PathCollection | Iterable[Rectangle]
+_with_hollow: WeakSet[Figure] = WeakSet()
 
 
 def judged(rows: pd.DataFrame) -> pd.DataFrame:
@@ -40,22 +41,24 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
     return rows if DOUBTFUL in rows else rows.assign(doubtful=trust.doubtful)
 
 
-def key(rows: pd.DataFrame, text: Texts) -> list[Line2D]:
-    """A legend's entry for hollow marks; none where no row is doubtful."""
-    return [style.dot(style.MUTED, text("hollow"), fillstyle="none")] if rows[DOUBTFUL].any() else []
+def key(figure: Figure, text: Texts) -> Legend:
+    """A legend's entry for hollow marks; none where the figure has none."""
+    return [style.dot(style.MUTED, text("hollow"), fillstyle="none")] if figure in _with_hollow else []
 
 
 def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
     """Titles of points or bars, one a row in its order: run and columns `values`; doubtful ones become hollow."""
     hollow = rows[DOUBTFUL].to_numpy(dtype=bool)
     if isinstance(drawn, PathCollection):
-        _leave_rims(drawn, hollow)
         drawn.set_urls(_titles(rows, values) if len(rows) <= style.MANY else None)
+        if hollow.any():
+            _leave_rims(drawn, hollow)
         return
     for bar, title, doubtful in zip(drawn, _titles(rows, values), hollow, strict=True):
         bar.set_url(title)
         if doubtful and bar.get_width() and bar.get_height():
             bar.set(edgecolor=bar.get_facecolor(), facecolor=style.PAPER, linewidth=EDGE)
+            _with_hollow.add(bar.figure)
 
 
 def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: str) -> None:
@@ -70,6 +73,8 @@ def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: s
     for words in axes.texts:
         if words.get_position() in hollow:
             words.set_color(style.INK)
+    if hollow:
+        _with_hollow.add(axes.figure)
 
 
 def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
@@ -92,8 +97,7 @@ def svg(figure: Figure) -> str:
 
 
 def _leave_rims(points: PathCollection, hollow: np.ndarray) -> None:
-    if not hollow.any():
-        return
+    _with_hollow.add(points.figure)
     faces = np.resize(points.get_facecolor(), (len(hollow), 4))
     edges = np.resize(points.get_edgecolor() if len(points.get_edgecolor()) else faces, (len(hollow), 4))
     widths = np.resize(points.get_linewidths(), len(hollow)).astype(float)

@@ -123,8 +123,13 @@ def arrange(figure: Figure, top: float = 0.76) -> None:
     figure.get_layout_engine().set(rect=(0.01, bottom, 0.98, 1 - top - bottom))
 
 
-def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared: Any) -> np.ndarray:
-    """A grid of axes, titled by the names of its rows or columns, whichever vary; more rows make a higher figure."""
+def panels(
+    figure: Figure, rows: Sequence[str], columns: Sequence[str], x: str | Sequence[str] = "", y: str = "", **shared: Any
+) -> np.ndarray:
+    """A grid of axes, titled by the names of its rows or columns, whichever vary; more rows make a higher figure.
+
+    `x` names the lowest axes, all or each, `y` the leftmost ones.
+    """
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
     arrange(figure)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
@@ -133,6 +138,10 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
         parts = [part for part in (row if len(rows) > 1 or not column else "", column) if part]
         beside = len(columns) < 3 and sum(map(letters, parts)) + 3 <= width
         axes.set_title((" · " if beside else "\n").join(wrapped(part, width) for part in parts))
+    for axes, name in zip(grid[-1], [x] * len(columns) if isinstance(x, str) else x, strict=True):
+        axes.set_xlabel(name)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(y)
     return grid
 
 
@@ -160,16 +169,6 @@ def in_rows(figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared
     names = machines(rows, 2)
     grid = panels(figure, names, columns, **shared)
     return [(row, rows[rows["machine"] == name]) for row, name in zip(grid, names, strict=True)]
-
-
-def label(figure: Figure, x: str = "", y: str = "") -> None:
-    """Names the x axes of the lowest panels and the y axes of the leftmost ones."""
-    for axes in figure.axes:
-        place = axes.get_subplotspec()
-        if x and place is not None and place.is_last_row():
-            axes.set_xlabel(x)
-        if y and place is not None and place.is_first_col():
-            axes.set_ylabel(y)
 
 
 def wrapped(text: str, width: int) -> str:

@@ -2,7 +2,8 @@
 
 A module has `TOPIC` (one of TOPICS), `ORDER` (its place there) and three functions: `rows(tables)` selects what
 is drawn (no rows: no figure), `finding(rows, text)` says it in one sentence whose numbers come from those rows,
-`draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
+`draw(rows, figure, text)` draws them and returns the entries of the legend, to which one for hollow marks is added.
+Its words stand in the catalogues under the module's name.
 """
 
 import gc
@@ -77,7 +78,9 @@ def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.Data
     rows = runs.judged(rows)
     with style.theme():
         figure = style.blank(text("title"), style.provenance(rows))
-        module.draw(rows, figure, text)
+        entries = module.draw(rows, figure, text)
+        if not figure.legends:
+            style.legend(figure, [*(entries or ()), *runs.key(figure, text)])
         labels.settle(figure)
         figure.set_layout_engine("none")  # the layout is final: saving must not repeat it
         for axes in figure.axes:  # the layout's solver is not exact: the same data would give other last digits

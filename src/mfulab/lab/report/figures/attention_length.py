@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
-from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
+from mfulab.lab.report.frames import Frame, Tables, alone, ok, one_each, with_machine
 
 TOPIC, ORDER = "memory", 10
 ALIKE = ["machine", "model", "workload", "batch_size", "precision"]
@@ -13,7 +13,7 @@ FAILED = "out_of_memory"
 ALIKE_WITHIN = 0.02  # of a time: less is no difference
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> Frame:
     """Runs with a chosen backend at two lengths or more; `share` is attention's of forward FLOPs, in percent."""
     chosen = alone(tables["profile"])[lambda table: table["attention"].isin(BACKENDS)]
     tried = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])
@@ -25,7 +25,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return tried[lengths.transform("nunique") > 1].sort_values("sequence_length")
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: Frame, text: Texts) -> str:
     """Sentence on the case with the longest sequence: attention's share, memory and speed of backends, failures."""
     measured = rows[rows["status"] == "ok"]
     longest = measured.loc[measured["sequence_length"].idxmax()]
@@ -44,12 +44,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join([*words, *([text("failed", count=failed)] if failed else [])])
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """For each machine, by length: the share of FLOPs, peak memory, and MFU, a line a backend."""
     rows = rows.assign(memory_mib=rows["memory_bytes"] / 2**20, failed=(rows["status"] == FAILED).map({True: 0.97}))
     colors = {backend: color for backend, color in COLORS.items() if (rows["attention"] == backend).any()}
     look: style.Look = {"by": [*ALIKE, "attention"], "hue": "attention", "palette": colors}
-    for (left, middle, right), here in style.in_rows(figure, rows, [*map(text, ("shares", "memory", "useful"))]):
+    titles = [*map(text, ("shares", "memory", "useful"))]
+    for (left, middle, right), here in style.in_rows(figure, rows, titles, x=text("tokens")):
         measured, failed = (here[here["status"] == status] for status in ("ok", FAILED))
         shares = measured.drop_duplicates([*ALIKE, "sequence_length"])
         kinds.lines(left, shares, "sequence_length", "share", "share", by=ALIKE, color=style.MUTED)
@@ -63,7 +64,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ticks.decades(middle.yaxis)
         for axes in (left, middle, right):
             ticks.doublings(axes, rows["sequence_length"])
-    style.label(figure, text("tokens"))
     entries = [style.line(color, text.name("attention", backend)) for backend, color in colors.items()]
     entries += [style.dot(style.INK, text("failure"), "x")] if (rows["status"] == FAILED).any() else []
-    style.legend(figure, entries + runs.key(rows, text))
+    return entries

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from mfulab.core.groups import LEAKED_STEPS
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
-from mfulab.lab.report.frames import Tables, against, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
+from mfulab.lab.report.frames import Frame, Tables, against, alone, ok, one_each, with_machine
 
 TOPIC, ORDER = "execution", 10
 CASE = ["machine", "model", "precision", "sequence_length", "batch_size"]
@@ -14,7 +14,7 @@ LEAST = 0.5  # % of a time: less is no difference
 MOST = 8  # cases that get a line each
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> Frame:
     """Eager inference in ways beside no_grad, `relative` to its time in percent; a leak keeps `graph_bytes` a step."""
     timed = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     timed = timed[(timed["mode"] == "inference") & (timed["execution"] == "eager") & timed["autograd"].isin(WAYS)]
@@ -32,7 +32,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return timed.assign(relative=100 * timed["factor"], graph_bytes=graph_bytes.where(timed["autograd"] == "leaked"))
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: Frame, text: Texts) -> str:
     """The case where recording costs most time, beyond what processes differ by, and the graph that holds most."""
     words, off = [], (rows["relative"] - 100).where(rows["apart"], 0)
     for way, key, none, sign in (
@@ -47,7 +47,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """For each machine, a line a case: time relative to no_grad on the left, peak memory on the right."""
     shown = rows.assign(memory_mib=rows["memory_bytes"] / 2**20)
     shown["case"] = [text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()]
@@ -64,4 +64,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         left.axvline(100, color=style.MUTED, linewidth=1)
         left.set_xlim(min(90.0, 0.95 * here["relative"].min()), max(110.0, 1.05 * here["relative"].max()))
         ticks.decades(right.xaxis, 5)
-    style.legend(figure, style.dots(colors, text, "autograd") + runs.key(shown, text))
+    return style.dots(colors, text, "autograd")

@@ -1,9 +1,7 @@
 """One convolution three ways: by the library, as a matmul of unfolded images, by direct loops."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, significant, style, ticks
-from mfulab.lab.report.frames import Tables, against, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, significant, style, ticks
+from mfulab.lab.report.frames import Frame, Tables, against, ok, one_each, with_machine
 
 TOPIC, ORDER = "flops", 6
 THREE_WAYS = ("convolution_library", "convolution_im2col", "convolution_direct")
@@ -11,7 +9,7 @@ LIBRARY = THREE_WAYS[0]
 CASE = ["mode", "batch_size", "precision"]
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> Frame:
     """Eager steps of the three ways on one machine, the first, each beside the library's of the same case."""
     timed = with_machine(tables, ok(tables["profile"], "time_s", "flops"))
     timed = timed[timed["model"].isin(THREE_WAYS) & (timed["execution"] == "eager")]
@@ -20,7 +18,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return beside[beside.groupby(CASE)["model"].transform("nunique") > 1].sort_values(CASE)
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: Frame, text: Texts) -> str:
     """The largest case: the same FLOPs, each way's time against the library's; and the largest error of all."""
     most = rows.loc[rows["flops"].idxmax()]
     here = rows[(rows[CASE] == most[CASE]).all(axis=1) & (rows["model"] != LIBRARY)].sort_values("factor")
@@ -30,9 +28,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join([text("finding", most=most, ways=", ".join(ways)), *words])
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """A panel a mode, a group of bars a batch size: time relative to the library's, logarithmic; MFU behind it."""
-    panels = style.facets(figure, rows, "mode", style.modes(rows, text))
+    panels = style.facets(figure, rows, "mode", style.modes(rows, text), x=text("relative"))
     cases = {batch: text("batch", count=int(batch)) for batch in sorted(rows["batch_size"].unique(), reverse=True)}
     style.fit(figure, 2 * len(cases))
     colors = dict(zip([way for way in THREE_WAYS if (rows["model"] == way).any()], style.PALETTE, strict=False))
@@ -45,5 +43,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.bars(axes, here, "factor", "case", "factor", "time_s", "mfu_percent", fontsize=10, **look)
         axes.set_xlim(lowest, max(6, longest) * (longest / lowest) ** 0.6)
         ticks.decades(axes.xaxis)
-    style.label(figure, text("relative"))
-    style.legend(figure, [*style.dots(colors, text, marker="s"), *runs.key(rows, text)])
+    return style.dots(colors, text, marker="s")

@@ -3,16 +3,16 @@
 import numpy as np
 import pandas as pd
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, runs, style, ticks
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, style, ticks
 from mfulab.lab.report.figures import transfers
-from mfulab.lab.report.frames import Tables, most, ok, preferred, with_machine
+from mfulab.lab.report.frames import Frame, Series, Tables, most, ok, preferred, with_machine
 
 TOPIC, ORDER = "kernels", 4
 KINDS = ("cpu", "gpu", "kernel")
 COLORS = dict(zip(KINDS, style.PALETTE, strict=False))
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> Frame:
     """The fastest matmul of each size on one CPU and on one GPU, in one precision; a GPU's kernel alone as a line."""
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
     timed = timed.assign(side="cpu", whole_s=timed[list(transfers.PARTS)].sum(axis=1))
@@ -25,7 +25,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return best.assign(line=best["side"], seconds=best["whole_s"]) if len(best["n"].unique()) > 1 else best.head(0)
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: Frame, text: Texts) -> str:
     """From which size on the GPU wins for good, by its kernel alone too; or what is missing to tell."""
     cpu, gpu = (
         rows[rows["side"] == side].drop_duplicates("n").set_index("n", drop=False).sort_index() for side in KINDS[:2]
@@ -45,18 +45,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def _from(faster: pd.Series) -> float | None:
+def _from(faster: Series) -> float | None:
     """The size from which on all are true; None where the last is not."""
     lost = faster[~faster].index.max()
     won = faster.index[~(faster.index <= lost)]
     return float(won[0]) if len(won) else None
 
 
-def _sizes(rows: pd.DataFrame) -> str:
+def _sizes(rows: Frame) -> str:
     return "–".join(dict.fromkeys(f"{rows.index[place]:.0f}³" for place in (0, -1)))
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """Time over size on logarithmic axes: a line of the CPU, of the GPU, and of the GPU's kernel alone."""
     axes, kernels = figure.subplots(), rows[rows["side"] == "gpu"]
     shown = pd.concat([rows, kernels.assign(line="kernel", seconds=kernels["time_s"])]).sort_values("n")
@@ -70,6 +70,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     absent = [
         style.dot("none", text("no_cpu" if side == "cpu" else "no_gpu")) for side in KINDS[:2] if side not in present
     ]
-    style.legend(figure, style.dots(present, text) + absent + runs.key(rows, text))
+    return style.dots(present, text) + absent
     names = [*dict.fromkeys(rows["machine"]), text.name("precision", rows["precision"].iloc[0])]
     axes.set_title(" · ".join(names))

@@ -3,10 +3,8 @@
 import itertools
 import json
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, significant, style
-from mfulab.lab.report.frames import Tables, alone, apart, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, significant, style
+from mfulab.lab.report.frames import Frame, Tables, alone, apart, ok, one_each, with_machine
 
 TOPIC, ORDER = "execution", 2
 ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
@@ -17,7 +15,7 @@ VANISHED = 1e-6  # of the first loss
 TOLERANCE_PERCENT = 1.0  # of a loss: the order of additions differs, and each update carries its rounding on
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> Frame:
     """Steps on one machine, the first, of cases that another framework than torch was timed in."""
     timed = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     timed = timed[timed["execution"].isin(EXECUTIONS) & (timed["precision"] == "fp32")]
@@ -34,7 +32,7 @@ def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
     return len(compared), 100 * max(((max(losses) - min(losses)) / max(losses) for losses in compared), default=0.0)
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: Frame, text: Texts) -> str:
     """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree."""
     cases = [case.sort_values("time_s") for _, case in rows.groupby(CASE, sort=False)]
     ranked = [case for case in cases if len(case) > 1 and apart(case.iloc[-1], case.iloc[0])]
@@ -60,7 +58,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: Frame, figure: Figure, text: Texts) -> None:
     """A panel a case, a bar an execution; MFU and compile time behind it."""
     shares = rows["mfu_percent"].map(lambda share: "" if share != share else f"{percent(share)} %\n")
     times = rows["compile_s"].map(lambda time: "" if time != time else text("after", time=time))
@@ -71,7 +69,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         behind=(shares + times).str.strip(),
     )
     cases = {case: case for case in rows["case"].drop_duplicates().head(MOST)}
-    panels = style.facets(figure, rows, "case", cases, sharey=True)
+    panels = style.facets(figure, rows, "case", cases, x=text("time"), sharey=True)
     names = list(dict.fromkeys(rows.sort_values("order")["name"]))
     style.fit(figure, len(names) + 1)
     look: style.Look = {"hue": "execution", "palette": dict(zip(EXECUTIONS, style.PALETTE, strict=False))}
@@ -81,5 +79,3 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.bars(axes, here, "time_ms", "name", *told, **look)
         axes.set_xlim(0, 2.4 * here["time_ms"].max())
         axes.locator_params(axis="x", nbins=4)
-    style.label(figure, text("time"))
-    style.legend(figure, runs.key(rows, text))

@@ -1,10 +1,9 @@
 """Number formats: how their bits are spent, and what sums lose in them by the way they are added."""
 
-import pandas as pd
 from matplotlib.ticker import NullFormatter
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, style, ticks
-from mfulab.lab.report.frames import Tables, ok
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
+from mfulab.lab.report.frames import Frame, Tables, ok
 
 TOPIC, ORDER = "precision", 3
 PARTS = ("sign", "exponent_bits", "mantissa_bits")
@@ -12,14 +11,14 @@ BITS = dict(zip(PARTS, (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5]), s
 RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> Frame:
     """One row a format, the widest last; integers have no exponent and are left out."""
     formats = ok(tables["formats"], "bits", "exponent_bits", "mantissa_bits").drop_duplicates("precision")
     formats = formats[formats["exponent_bits"] > 0]
     return formats.assign(sign=1).sort_values(["bits", "mantissa_bits"])
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: Frame, text: Texts) -> str:
     """Gain of Kahan's sum in the format in which the plain one loses most."""
     summed = rows.dropna(subset=["naive_sum_error", "kahan_sum_error"])
     if len(summed):
@@ -28,7 +27,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return text("finding_bits" if low["bits"] < high["bits"] else "finding_one", low=low, high=high)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """Left the bits as stacked bars; right relative errors of three ways to add, exact sums at the left edge."""
     bits, errors = figure.subplots(1, 2, width_ratios=[1, 1.4])
     rows = rows.assign(name=[text.name("precision", precision) for precision in rows["precision"]])
@@ -46,4 +45,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     errors.set_xlabel(text("error"))
     errors.set_yticklabels([])
     entries = [style.dot(colors[way], text(way), markers[way]) for way in RUNGS]
-    style.legend(figure, style.dots(BITS, text, marker="s") + entries)
+    return style.dots(BITS, text, marker="s") + entries

@@ -1,9 +1,7 @@
 """Speed of quantised models against the same step before, with the bytes of their weights and their error."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style
-from mfulab.lab.report.frames import Tables, against, alone, apart, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, significant, style
+from mfulab.lab.report.frames import Frame, Series, Tables, against, alone, apart, ok, one_each, with_machine
 
 TOPIC = "precision"
 ALIKE = ["machine", "model", "workload", "mode", "batch_size", "sequence_length", "precision"]
@@ -11,7 +9,7 @@ ORDER_OF_SCHEMES = ("dynamic_int8", "static_int8", "weight_int8", "weight_int4")
 MOST = 4  # cases that get a panel each
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> Frame:
     """Quantised steps, each beside the eager step that it was: `relative` is their speed in percent of that."""
     timed = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
     before = one_each(timed[timed["execution"] == "eager"], ALIKE)
@@ -27,7 +25,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     ).assign(size=lambda rows: rows.groupby(["machine", "model", "precision", "quantisation"])["size"].transform("max"))
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: Frame, text: Texts) -> str:
     """The fastest and the slowest scheme beyond the intervals, the bandwidth of decoding, and the largest error."""
     beyond = rows[rows["apart"]]
     faster, slower = beyond[beyond["relative"] > 100], beyond[beyond["relative"] < 100]
@@ -46,12 +44,12 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def _case(row: pd.Series, text: Texts) -> dict[str, object]:
-    size = "?" if pd.isna(row["size"]) else significant(row["size"])
+def _case(row: Series, text: Texts) -> dict[str, object]:
+    size = significant(row["size"]) if row["size"] >= 0 else "?"
     return {"row": row, "scheme": text("of", row=row), "factor": row["relative"] / 100, "size": size}
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine and case, a bar a scheme."""
     shown = rows[rows["machine"].isin(style.machines(rows, 2))]
     schemes = {}
@@ -77,4 +75,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
     panels[len(cases) // 2 - len(cases)][0].set_xlabel(text("relative"))
     entries = [style.dot("none", text("behind")), *style.within(~shown["apart"], text)]
-    style.legend(figure, entries + runs.key(shown, text))
+    return entries

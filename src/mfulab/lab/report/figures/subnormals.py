@@ -1,9 +1,7 @@
 """Cost of subnormal numbers: operations on them beside those on normal ones, and with subnormal taken for zero."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style
-from mfulab.lab.report.frames import Tables, against, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, significant, style
+from mfulab.lab.report.frames import Frame, Tables, against, ok, one_each, with_machine
 
 TOPIC, ORDER = "precision", 7
 KINDS = {"normal": 0, "subnormal": 3, "flushed": 2}  # with places in the palette
@@ -11,7 +9,7 @@ OPERATIONS = ("products", "quotients", "roots")
 CASE = ["operation", "precision"]
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> Frame:
     """One row an operation, precision and kind of numbers of one machine, with the factor over normal numbers."""
     timed = with_machine(tables, ok(tables["profile"], "time_s"))
     timed = timed[timed["model"].isin([f"{numbers}_{name}" for numbers in KINDS for name in OPERATIONS])]
@@ -23,7 +21,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return both.sort_values([*CASE, "numbers"])
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: Frame, text: Texts) -> str:
     """The operation and precision that subnormal numbers slow down most, what zero makes of it, and the least."""
     slow = rows[rows["numbers"] == "subnormal"].sort_values("factor")
     row, least = slow.iloc[-1], slow.iloc[0]
@@ -34,7 +32,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join([*words, *([text("least", row=least, operation=text(least.operation))] if other else [])])
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """A panel an operation, a bar a precision and kind of numbers: the step's time, with its factor behind it."""
     operations = {name: text(name) for name in OPERATIONS if (rows["operation"] == name).any()}
     colors = {name: style.PALETTE[place] for name, place in KINDS.items() if (rows["numbers"] == name).any()}
@@ -45,11 +43,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     )
     order = list(dict.fromkeys(rows["named"]))
     look: style.Look = {"hue": "numbers", "palette": colors, "order": order, "words": "words", "fontsize": 11}
-    panels = style.facets(figure, rows, "operation", operations)
+    panels = style.facets(figure, rows, "operation", operations, x=text("time"))
     style.fit(figure, len(order) * 2)
     for axes, here in panels:
         kinds.bars(axes, here, "time_us", "named", "time_s", "factor", **look)
         axes.set_xlim(0, 1.3 * here["time_us"].max())
         axes.locator_params(axis="x", nbins=4)
-    style.label(figure, text("time"))
-    style.legend(figure, [*style.dots(colors, text, marker="s"), *runs.key(rows, text)])
+    return style.dots(colors, text, marker="s")

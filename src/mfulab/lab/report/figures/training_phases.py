@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
 from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, percent, runs, style
-from mfulab.lab.report.frames import Tables, against, alone, apart, ok, one_each, preferred, with_machine
+from mfulab.lab.report.frames import Frame, Series, Tables, against, alone, apart, ok, one_each, preferred, with_machine
 
 TOPIC, ORDER = "training", 0
 PLAIN = "training"  # the workload that others are held against, in fp32 where that was measured
@@ -18,7 +16,7 @@ MOST_BARS = 14
 WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> Frame:
     """Eager training steps with phases; `relative` is the time a sample in percent of the same model's plain step."""
     timed = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
     plainly_fed = ~(timed["loader_workers"] > 0) & timed["loader_source"].isin(["", "random"])
@@ -41,18 +39,18 @@ def rows(tables: Tables) -> pd.DataFrame:
     )
 
 
-def technique(row: Mapping[str, Any] | pd.Series, text: Texts) -> str:
+def technique(row: Mapping[str, Any] | Series, text: Texts) -> str:
     """The workload's word, with the precision where it is not the plain step's."""
     word = text.name("workload", row["workload"])
     words = [text.name("precision", row["precision"])] if row["precision_differs"] else []
     return ", ".join(words if words and row["workload"] == PLAIN else [word, *words])
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: Frame, text: Texts) -> str:
     """The plain step whose optimiser weighs most, what is fastest there, and what checkpointing trades."""
     plain = rows[rows["is_plain"]]
     worst = plain.loc[plain["share"].idxmax()]
-    words = [text("finding", row=worst)] + ([text("busy", row=worst)] if pd.notna(worst["utilization_percent"]) else [])
+    words = [text("finding", row=worst)] + ([text("busy", row=worst)] if worst["utilization_percent"] >= 0 else [])
     others = rows[(rows[CASE] == worst[CASE]).all(axis=1) & ~rows["is_plain"] & rows["mfu_percent"].notna()]
     if not others.empty:
         faster = others["apart"] & (others["relative"] < 100)
@@ -74,7 +72,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: Frame, figure: Figure, text: Texts) -> None:
     """A panel a machine and case, a bar a technique; one panel with a bar a case if no case has two techniques."""
     shown = style.one_machine(rows)
     shown = shown.assign(
@@ -88,7 +86,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         shown, cases = shown.assign(name=shown["case"], case=""), [""]
     shown = shown[shown["case"].isin(cases)].sort_values(["is_plain", "relative"], ascending=[False, True])
     names = list(dict.fromkeys(shown.loc[shown["case"] == cases[0], "name"]))[:MOST_BARS]
-    grid = style.panels(figure, [""], cases, sharex=True, sharey=True)
+    grid = style.panels(figure, [""], cases, x=text("relative"), sharex=True, sharey=True)
     style.fit(figure, len(names))
     parts = {f"{phase} %": color for phase, color in COLORS.items()}
     longest = min(WIDEST, max(100.0, shown["relative"].max()))
@@ -105,17 +103,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         for _, row in here.iterrows():
             end = min(row["relative"], 1.02 * longest) + 0.01 * longest
             axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
-    style.label(figure, text("relative"))
     entries = style.dots(COLORS, text, marker="s")
     entries += [style.dot("none", text("behind")), *style.within(~shown["differs"], text)]
-    style.legend(figure, entries + runs.key(shown, text))
+    style.legend(figure, entries + runs.key(figure, text))
     labels.settle(figure)
 
 
-def _label(row: pd.Series, text: Texts) -> str:
+def _label(row: Series, text: Texts) -> str:
     """MFU behind a bar, HFU behind it where more is executed than needed; the length of a bar that is cut off."""
     words = [f"→ {text('share_of', share=row['relative'])}"] if row["relative"] > WIDEST else []
-    if pd.notna(row["mfu_percent"]):
+    if row["mfu_percent"] >= 0:
         executes_more = row["checkpointing"] is True or row["teacher"] == "online"
         *shares, last = [row["mfu_percent"], *([row["hfu_percent"]] if executes_more else [])]
         words.append(" / ".join([*map(percent, shares), text("share_of", share=last)]))
