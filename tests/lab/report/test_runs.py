@@ -15,7 +15,7 @@ from support.slow import few
 
 from mfulab.cli.main import main
 from mfulab.core.language import Texts
-from mfulab.lab.report import figures, frames
+from mfulab.lab.report import figures, frames, trust
 from mfulab.lab.report.drawing import kinds, labels, runs, style
 
 NAMES = list(figures.modules())
@@ -79,7 +79,7 @@ def test_a_figure_tells_its_runs_and_leaves_doubtful_ones_hollow(doubted, name, 
     artists = list(drawn(figure))
     assert any(map(titles, artists))
     if name not in NO_DOUBTS:
-        assert runs.judged(rows)[runs.DOUBTFUL].any()
+        assert trust.doubtful(rows).any()
         assert any(map(hollow, artists))
         entries = [words.get_text() for legend in figure.legends for words in legend.get_texts()]
         assert text("hollow") in entries
@@ -127,6 +127,6 @@ def test_cells_have_titles_and_doubtful_ones_a_rim():
 
 def test_a_figure_s_own_judgement_stays():
     """A figure that keeps few columns judges its rows before it drops the others."""
-    assert runs.judged(ROWS)[runs.DOUBTFUL].tolist() == [True, False]
+    assert trust.doubtful(ROWS).tolist() == [True, False]
     bare = ROWS.drop(columns=runs.DOUBTFUL).assign(status="ok", mfu_percent=[30.0, 120.0])
-    assert runs.judged(bare)[runs.DOUBTFUL].tolist() == [False, True]
+    assert trust.doubtful(bare).tolist() == [False, True]

@@ -80,8 +80,7 @@ def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     if not rows.duplicated(list(keys)).any():
         return rows
     numbers = [name for name in rows.select_dtypes("number") if name not in keys]
-    grouped = rows.groupby(list(keys), dropna=False, sort=False)
-    medians = grouped[numbers].median().reset_index(drop=True)
+    medians = rows.groupby(list(keys), dropna=False, sort=False)[numbers].median().reset_index(drop=True)
     first = rows.drop_duplicates(list(keys)).drop(columns=numbers).reset_index(drop=True)
     return pd.concat([first, medians], axis=1)[[*rows]]
 
@@ -91,8 +90,7 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     profile, traces = tables["profile"], tables["traces"]
     if traces.empty:
         return profile
-    devices = [f"{short_name(device)}{READ}" for device in traces["device"].replace("", UNNAMED)]
-    read = traces.assign(hardware=devices)
+    read = traces.assign(hardware=[f"{short_name(device)}{READ}" for device in traces["device"].replace("", UNNAMED)])
     wanted = kinds("profile") | dict.fromkeys((name for name in JUDGED if name in profile), bool)
     cells = {name: read.get(name, pd.Series(ABSENT[kind], read.index, kind)) for name, kind in wanted.items()}
     return pd.concat([profile, pd.DataFrame(cells)], ignore_index=True)

@@ -142,7 +142,6 @@ def _free(
         if (np.array(extent[:2]) < inside[:2]).any() or (np.array(extent[2:]) > inside[2:]).any():
             continue
         wanted, others = boxes[:, None], taken[None]
-        overlap = (wanted[..., :2] < others[..., 2:]) & (others[..., :2] < wanted[..., 2:])
-        if not overlap.all(axis=-1).any():
+        if not ((wanted[..., :2] < others[..., 2:]) & (others[..., :2] < wanted[..., 2:])).all(axis=-1).any():
             return (dx, dy, align), boxes
     return None

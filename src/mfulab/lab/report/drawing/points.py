@@ -27,9 +27,8 @@ def panels(
     figure: Figure, rows: Frame, place: tuple[str, str], shapes: Mapping[str, str] | None = None, **shared: Any
 ) -> Iterator[tuple[Axes, Frame]]:
     """Yields a panel a machine with its points at two columns, for its scales and lines; then names the models."""
-    colors = style.usual_colors(rows["precision"])
     for axes, here in style.by_machine(figure, rows, **shared):
-        scatter(axes, here, *place, colors, shapes)
+        scatter(axes, here, *place, style.usual_colors(rows["precision"]), shapes)
         yield axes, here
         name_highest(axes, here, *place)
 

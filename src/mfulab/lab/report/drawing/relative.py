@@ -24,10 +24,9 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     """Each run that has a partner at `axis == baseline`, at its largest such batch, with `speedup` and its interval."""
     keys = [key for key in KEYS if key != axis]
     filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
-    values = [*READ, *frames.INTERVAL]
-    filled = filled.reindex(columns=dict.fromkeys([*filled, *values]))
-    partners = filled[filled[axis] == baseline].drop_duplicates(keys)
-    paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
+    filled = filled.reindex(columns=dict.fromkeys([*filled, *READ, *frames.INTERVAL]))
+    partners = filled[filled[axis] == baseline].drop_duplicates(keys)[[*keys, *READ, *frames.INTERVAL]]
+    paired = filled[filled[axis] != baseline].merge(partners, on=keys, suffixes=("", "_base"))
     largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
     paired = paired[paired["batch_size"] == largest]
     paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.lab.planning.naming import short
-from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Legend, style
 
 NAMED = ("recorded", "hardware", "run")  # the columns that name a run
@@ -36,11 +35,6 @@ Drawn: TypeAlias = PathCollection | Iterable[Rectangle]
 _with_hollow: WeakSet[Figure] = WeakSet()
 
 
-def judged(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with their column `doubtful`; those that a figure judged itself, from more than it draws, stay so."""
-    return rows if DOUBTFUL in rows else rows.assign(doubtful=trust.doubtful)
-
-
 def key(figure: Figure, text: Texts) -> Legend:
     """A legend's entry for hollow marks; none where the figure has none."""
     return [style.dot(style.MUTED, text("hollow"), fillstyle="none")] if figure in _with_hollow else []
@@ -52,7 +46,12 @@ def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
     if isinstance(drawn, PathCollection):
         drawn.set_urls(_titles(rows, values) if len(rows) <= style.MANY else None)
         if hollow.any():
-            _leave_rims(drawn, hollow)
+            faces = np.resize(drawn.get_facecolor(), (len(hollow), 4))
+            edges = np.resize(drawn.get_edgecolor() if len(drawn.get_edgecolor()) else faces, (len(hollow), 4))
+            widths = np.resize(drawn.get_linewidths(), len(hollow)).astype(float)
+            edges[hollow], faces[hollow], widths[hollow] = faces[hollow], to_rgba(style.PAPER), EDGE
+            drawn.set(facecolor=faces, edgecolor=edges, linewidth=widths)
+            _with_hollow.add(drawn.figure)
         return
     for bar, title, doubtful in zip(drawn, _titles(rows, values), hollow, strict=True):
         bar.set_url(title)
@@ -94,12 +93,3 @@ def svg(figure: Figure) -> str:
     with style.theme():
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     return LINK.sub(r'<g data-run="\1"><title>\2</title>\3</g>', buffer.getvalue().decode())
-
-
-def _leave_rims(points: PathCollection, hollow: np.ndarray) -> None:
-    _with_hollow.add(points.figure)
-    faces = np.resize(points.get_facecolor(), (len(hollow), 4))
-    edges = np.resize(points.get_edgecolor() if len(points.get_edgecolor()) else faces, (len(hollow), 4))
-    widths = np.resize(points.get_linewidths(), len(hollow)).astype(float)
-    edges[hollow], faces[hollow], widths[hollow] = faces[hollow], to_rgba(style.PAPER), EDGE
-    points.set(facecolor=faces, edgecolor=edges, linewidth=widths)

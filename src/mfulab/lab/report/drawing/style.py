@@ -11,7 +11,6 @@ import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from rich.cells import cell_len as letters
@@ -74,12 +73,6 @@ def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
     usual = dict.fromkeys(get_args(WorkloadConfig.model_fields["mode"].annotation))
     present = rows["mode"].unique()
     return {mode: text.name("mode", mode) for mode in usual | dict.fromkeys(sorted(present)) if mode in present}
-
-
-def keep_words(axes: Axes) -> None:
-    """Keeps the words in a heat map's cells as they are in a dark page, where the paper's white would be black."""
-    for words in axes.texts:
-        words.set_color(ON_DEEP if to_hex(words.get_color()) == PAPER else ON_PALE)
 
 
 def usual_colors(values: Iterable[str], usual: Sequence[str] = PRECISIONS) -> dict[str, str]:
@@ -155,10 +148,14 @@ def by_machine(
 
 
 def facets(
-    figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str], **shared: Any
+    figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str] | int, **shared: Any
 ) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel for each machine, if any, and each of `cases`, values of the column `case` with titles, with its rows."""
+    """A panel for each machine, if any, and each of `cases`, with its rows.
+
+    These are values of the column `case` with titles, or how many of its values have a panel with them as title.
+    """
     rows = rows if "machine" in rows else rows.assign(machine="")
+    cases = {value: value for value in rows[case].drop_duplicates()[:cases]} if isinstance(cases, int) else cases
     names = machines(rows)
     grid = zip(panels(figure, names, list(cases.values()), **shared).flat, product(names, cases), strict=True)
     return [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in grid]

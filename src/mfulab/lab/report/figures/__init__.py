@@ -21,7 +21,6 @@ from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 
-import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
@@ -33,6 +32,7 @@ from mfulab.core.language import Texts
 from mfulab.lab.planning.naming import SNAKEMAKE
 from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import labels, runs, style
+from mfulab.lab.report.frames import Frame
 from mfulab.lab.runtime.client import SOCKET
 from mfulab.lab.runtime.forked import drawing_cores, in_processes
 
@@ -69,13 +69,13 @@ def modules() -> dict[str, ModuleType]:
     return {name: loaded[name] for name in order}
 
 
-def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.DataFrame | None = None) -> Drawn | None:
+def render(name: str, tables: frames.Tables, language: str = "en", rows: Frame | None = None) -> Drawn | None:
     """Draws one figure; None if the tables hold nothing for it. `rows` are what it draws, if they are known already."""
     module, text = modules()[name], Texts(language, name)
     rows = frames.in_words(module.rows(tables) if rows is None else rows, text)
     if rows.empty:
         return None
-    rows = runs.judged(rows)
+    rows = trust.with_doubts(rows)
     with style.theme():
         figure = style.blank(text("title"), style.provenance(rows))
         entries = module.draw(rows, figure, text)
@@ -119,7 +119,7 @@ def has_data(name: str, tables: frames.Tables) -> bool:
         return True
 
 
-def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
+def finding(module: ModuleType, rows: Frame, text: Texts) -> str:
     """Tells a figure's sentence, of rows measured here, if any, that can be right; a recorded machine is named."""
     own = frames.own(rows)
     sentence = module.finding(frames.preferred(own, ~trust.impossible(own)), text)

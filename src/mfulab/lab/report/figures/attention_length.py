@@ -7,15 +7,14 @@ from mfulab.lab.report.frames import Frame, Tables, alone, ok, one_each, with_ma
 
 TOPIC, ORDER = "memory", 10
 ALIKE = ["machine", "model", "workload", "batch_size", "precision"]
-BACKENDS = ("math", "flash", "efficient", "cudnn")
-COLORS = dict(zip(BACKENDS, (style.PALETTE[place] for place in (1, 0, 2, 4)), strict=True))
+COLORS = {way: style.PALETTE[place] for way, place in {"math": 1, "flash": 0, "efficient": 2, "cudnn": 4}.items()}
 FAILED = "out_of_memory"
 ALIKE_WITHIN = 0.02  # of a time: less is no difference
 
 
 def rows(tables: Tables) -> Frame:
     """Runs with a chosen backend at two lengths or more; `share` is attention's of forward FLOPs, in percent."""
-    chosen = alone(tables["profile"])[lambda table: table["attention"].isin(BACKENDS)]
+    chosen = alone(tables["profile"])[lambda table: table["attention"].isin(COLORS)]
     tried = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])
     counted = tables["flops"].drop_duplicates("run").set_index("run")
     share = tried["flops_run"].map(100 * counted["attention_flops"] / counted["forward_flops"])

@@ -1,7 +1,5 @@
 """The cost of autograd where nobody wants gradients: time beside no_grad, and the memory of graphs that are kept."""
 
-import pandas as pd
-
 from mfulab.core.groups import LEAKED_STEPS
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
 from mfulab.lab.report.frames import Frame, Tables, against, alone, ok, one_each, with_machine
@@ -21,12 +19,10 @@ def rows(tables: Tables) -> Frame:
     timed = one_each(timed, [*CASE, "autograd"])
     timed = against(timed, timed[timed["autograd"] == "no_grad"], CASE, "_no_grad")
     timed = timed[timed.groupby(CASE, dropna=False)["autograd"].transform("nunique") > 1]
-    if timed.empty:
-        return timed.assign(relative=[], graph_bytes=[])
     timed = timed[timed["machine"].isin(style.machines(timed, 2))]
     # The cases that are drawn, and spoken of: those in which the ways differ most.
-    largest = (timed["factor"] - 1).abs().groupby([timed["model"], timed["batch_size"]]).max().nlargest(MOST)
-    timed = timed[pd.MultiIndex.from_frame(timed[["model", "batch_size"]]).isin(largest.index)]
+    differs = (timed["factor"] - 1).abs().groupby([timed["model"], timed["batch_size"]]).transform("max")
+    timed = timed[differs.rank(method="dense", ascending=False) <= MOST]
     once = timed.assign(once=timed["memory_bytes"].where(timed["autograd"] == "recorded"))
     graph_bytes = (timed["memory_bytes"] - once.groupby(CASE, dropna=False)["once"].transform("first")) / LEAKED_STEPS
     return timed.assign(relative=100 * timed["factor"], graph_bytes=graph_bytes.where(timed["autograd"] == "leaked"))
@@ -35,10 +31,7 @@ def rows(tables: Tables) -> Frame:
 def finding(rows: Frame, text: Texts) -> str:
     """The case where recording costs most time, beyond what processes differ by, and the graph that holds most."""
     words, off = [], (rows["relative"] - 100).where(rows["apart"], 0)
-    for way, key, none, sign in (
-        ("recorded", "slower", "no_slower", 1),
-        ("inference_mode", "faster", "no_faster", -1),
-    ):
+    for way, key, none, sign in (("recorded", "slower", "no_slower", 1), ("inference_mode", "faster", "no_faster", -1)):
         if len(gaps := sign * off[rows["autograd"] == way]):
             words.append(text(key if gaps.max() >= LEAST else none, row=rows.loc[gaps.idxmax()], share=gaps.max()))
     if (rows["graph_bytes"] > 0).any():

@@ -28,9 +28,8 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> None:
     """A heat map of GFLOP/s; first side across, second down."""
     fastest = rows.sort_values("tflop_s", ascending=False).drop_duplicates(["block_x", "block_y"])
     table = fastest.pivot_table(index="block_y", columns="block_x", values="tflop_s") * 1e3
-    words = table.map(lambda speed: "" if speed != speed else significant(speed))
     axes, look = figure.subplots(), style.Look(small=12, cbar_kws={"label": "GFLOP/s"})
-    kinds.cells(axes, table, words, fastest, "block_x", "block_y", "tflop_s", "time_s", **look)
+    kinds.cells(axes, table, table.map(significant), fastest, "block_x", "block_y", "tflop_s", "time_s", **look)
     axes.invert_yaxis()
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticklabels([label.get_text().removesuffix(".0") for label in axis.get_ticklabels()])

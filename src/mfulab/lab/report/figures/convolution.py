@@ -23,8 +23,7 @@ def finding(rows: Frame, text: Texts) -> str:
     most = rows.loc[rows["flops"].idxmax()]
     here = rows[(rows[CASE] == most[CASE]).all(axis=1) & (rows["model"] != LIBRARY)].sort_values("factor")
     ways = [text("way", name=text(row.model), factor=significant(row.factor, 2)) for row in here.itertuples()]
-    errors = rows["relative_error"].dropna().nlargest(1)
-    words = [text("error", error=significant(error, 2)) for error in errors]
+    words = [text("error", error=significant(error, 2)) for error in rows["relative_error"].nlargest(1)]
     return " ".join([text("finding", most=most, ways=", ".join(ways)), *words])
 
 

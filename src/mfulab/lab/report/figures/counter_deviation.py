@@ -38,4 +38,4 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     look: style.Look = {"hue": "counter", "palette": colors, "style": "counter", "markers": markers}
     kinds.points(axes, rows, "deviation_percent", "place", "deviation_percent", **look)
     axes.set_xlabel(text("deviation"))
-    return [style.dot(colors[counter], counter, markers[counter]) for counter in counters]
+    return style.dots(colors, text, "counter", markers)

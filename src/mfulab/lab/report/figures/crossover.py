@@ -8,8 +8,8 @@ from mfulab.lab.report.figures import transfers
 from mfulab.lab.report.frames import Frame, Series, Tables, most, ok, preferred, with_machine
 
 TOPIC, ORDER = "kernels", 4
-KINDS = ("cpu", "gpu", "kernel")
-COLORS = dict(zip(KINDS, style.PALETTE, strict=False))
+COLORS = dict(zip(("cpu", "gpu", "kernel"), style.PALETTE, strict=False))
+SIDES = {"cpu": "no_cpu", "gpu": "no_gpu"}  # and what is said where one has no rows
 
 
 def rows(tables: Tables) -> Frame:
@@ -20,16 +20,15 @@ def rows(tables: Tables) -> Frame:
     timed = preferred(timed, timed["n"] % transfers.WHOLE == 0)
     sides = timed.groupby("precision")["side"].transform("nunique")
     timed = most(timed[sides == sides.max()], ["precision"])
-    of_sides = [style.one_machine(timed[timed["side"] == side]) for side in KINDS[:2]]
+    of_sides = [style.one_machine(timed[timed["side"] == side]) for side in SIDES]
     best = pd.concat([side.loc[side.groupby("n")["whole_s"].idxmin()] for side in of_sides])
     return best.assign(line=best["side"], seconds=best["whole_s"]) if len(best["n"].unique()) > 1 else best.head(0)
 
 
 def finding(rows: Frame, text: Texts) -> str:
     """From which size on the GPU wins for good, by its kernel alone too; or what is missing to tell."""
-    cpu, gpu = (
-        rows[rows["side"] == side].drop_duplicates("n").set_index("n", drop=False).sort_index() for side in KINDS[:2]
-    )
+    best = rows.drop_duplicates(["side", "n"]).set_index("n", drop=False).sort_index()
+    cpu, gpu = (best[best["side"] == side] for side in SIDES)
     if cpu.empty or gpu.empty:
         here = pd.concat([cpu, gpu])
         return text("cpu_alone" if gpu.empty else "gpu_alone", small=here.iloc[0], large=here.iloc[-1])
@@ -47,8 +46,7 @@ def finding(rows: Frame, text: Texts) -> str:
 
 def _from(faster: Series) -> float | None:
     """The size from which on all are true; None where the last is not."""
-    lost = faster[~faster].index.max()
-    won = faster.index[~(faster.index <= lost)]
+    won = faster.index[~(faster.index <= faster[~faster].index.max())]
     return float(won[0]) if len(won) else None
 
 
@@ -66,10 +64,7 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     axes.set_xticks(sizes, [f"{size:.0f}" for size in sizes], fontsize=9)
     axes.minorticks_off()
     ticks.decades(axes.yaxis)
-    present = {line: COLORS[line] for line in KINDS if (shown["line"] == line).any()}
-    absent = [
-        style.dot("none", text("no_cpu" if side == "cpu" else "no_gpu")) for side in KINDS[:2] if side not in present
-    ]
+    axes.set_title(" · ".join([*dict.fromkeys(rows["machine"]), text.name("precision", rows["precision"].iloc[0])]))
+    present = {line: color for line, color in COLORS.items() if (shown["line"] == line).any()}
+    absent = [style.dot("none", text(none)) for side, none in SIDES.items() if side not in present]
     return style.dots(present, text) + absent
-    names = [*dict.fromkeys(rows["machine"]), text.name("precision", rows["precision"].iloc[0])]
-    axes.set_title(" · ".join(names))

@@ -4,7 +4,6 @@ from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, labe
 from mfulab.lab.report.frames import Frame, Tables, ok, with_machine
 
 TOPIC, ORDER = "batch_size", 2
-WORDS = ("mbu_percent", "mfu_percent")
 DASHES: style.Look = {"mbu_percent": "", "mfu_percent": (4, 2)}
 MARKERS = {"decoding": "o", "prefill": "s"}
 CONTEXT = ["machine", "model", "precision", "execution", "sequence_length"]
@@ -12,7 +11,7 @@ CONTEXT = ["machine", "model", "precision", "execution", "sequence_length"]
 
 def rows(tables: Tables) -> Frame:
     """Runs of series of decoding with at least two batch sizes, and of prefill, which has no MBU here."""
-    steps = ok(tables["profile"], *WORDS)
+    steps = ok(tables["profile"], *DASHES)
     steps = curves.series(with_machine(tables, steps[steps["mode"].isin(MARKERS)]))
     decoding = steps["mode"] == "decoding"
     return steps.assign(mbu_percent=steps["mbu_percent"].where(decoding)) if decoding.any() else steps.head(0)

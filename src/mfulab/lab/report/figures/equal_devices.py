@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from mfulab.lab.planning.naming import short
+from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
 from mfulab.lab.report.frames import Frame, Tables, most, ok, own
 from mfulab.lab.tables.merge import OF
@@ -16,7 +17,7 @@ RATIOS = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2,
 
 def rows(tables: Tables) -> Frame:
     """Runs that two participants or more measured on devices of one kind, with `kind`, `relative` and `range`."""
-    parts = [ok(runs.judged(tables[name])[COLUMNS], "time_s") for name in ("profile", "matmul")]
+    parts = [ok(trust.with_doubts(tables[name])[COLUMNS], "time_s") for name in ("profile", "matmul")]
     timed = own(pd.concat(parts, ignore_index=True))
     timed = timed[timed["hardware"].str.contains(OF, regex=False)]
     names = timed["hardware"].str.split(OF, n=1).str
@@ -40,10 +41,8 @@ def finding(rows: Frame, text: Texts) -> str:
 def draw(rows: Frame, figure: Figure, text: Texts) -> None:
     """A panel a kind of device, a line a run, a dot a participant; the line in the middle is the median."""
     order = rows.groupby("what")["range"].max().nlargest(MOST).sort_values().index
-    names, most = (
-        {kind: kind for kind in sorted(rows["kind"].unique())},
-        max(1.3, 1.1 * np.exp(np.abs(np.log(rows["relative"])).max())),
-    )
+    most = max(1.3, 1.1 * np.exp(np.abs(np.log(rows["relative"])).max()))
+    names = {kind: kind for kind in sorted(rows["kind"].unique())}
     for axes, here in style.facets(figure, rows, "kind", names, sharex=True, sharey=True):
         here = here[here["what"].isin(order)]
         axes.axvline(1, **style.LIMIT)

@@ -68,8 +68,7 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> None:
         time_ms=1e3 * rows["time_s"],
         behind=(shares + times).str.strip(),
     )
-    cases = {case: case for case in rows["case"].drop_duplicates().head(MOST)}
-    panels = style.facets(figure, rows, "case", cases, x=text("time"), sharey=True)
+    panels = style.facets(figure, rows, "case", MOST, x=text("time"), sharey=True)
     names = list(dict.fromkeys(rows.sort_values("order")["name"]))
     style.fit(figure, len(names) + 1)
     look: style.Look = {"hue": "execution", "palette": dict(zip(EXECUTIONS, style.PALETTE, strict=False))}

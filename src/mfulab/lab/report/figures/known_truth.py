@@ -50,10 +50,9 @@ def finding(rows: Frame, text: Texts) -> str:
 def draw(rows: Frame, figure: Figure, text: Texts) -> None:
     """A table: loads down, counters across; each cell the reading and its error, by which it is coloured."""
     off = errors(rows, (*COUNTERS, *SINGLE))
-    readings = rows.set_index("load")[list(off.columns)]
     style.resize(figure, min(figure.get_figheight(), 2.2 + 0.42 * max(3, len(rows))))
     axes = figure.subplots()
-    words = readings.map(lambda value: "–" if value != value else percent(value))
+    words = rows.set_index("load")[list(off.columns)].map(lambda value: "–" if value != value else percent(value))
     words += off.map(lambda error: "" if error != error else f" ({round(error):+d})".replace("-", "−"))
     colors = LinearSegmentedColormap.from_list("error", [style.PAPER, style.PALETTE[3]])
     cells = rows.melt([*rows.columns.drop([*off.columns])], [*off.columns], "counter", "reading_percent")

@@ -31,9 +31,8 @@ def finding(rows: Frame, text: Texts) -> str:
         place = int(steps.idxmax())
         upper, lower = (_name(rows.iloc[at], text) for at in (place - 1, place))
         words.append(text("step", upper=upper, lower=lower, factor=steps.max()))
-    clock = rows["nominal_mhz"].dropna()
-    words += [text.within("memory_hierarchy")("nominal", clock=f"{clock.iloc[0]:,.0f}")] if len(clock) else []
-    return " ".join(words)
+    own_words, clocks = text.within("memory_hierarchy"), rows["nominal_mhz"].dropna().head(1)
+    return " ".join([*words, *(own_words("nominal", clock=f"{clock:,.0f}") for clock in clocks)])
 
 
 def _name(row: Series, text: Texts) -> str:

@@ -60,17 +60,14 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> None:
     shapes = list(rows.sort_values(["batched", "flat", "flops"])["shape"].drop_duplicates())
     kernels = list(rows.groupby("kernel")[SHARE].median().nlargest(MOST_KERNELS).index)
     table = rows.pivot_table(index="shape", columns="kernel", values=SHARE).reindex(shapes, columns=kernels)
-    words = table.map(lambda share: "" if share != share else percent(share))
     shown = rows[rows["kernel"].isin(kernels)].drop_duplicates(["shape", "kernel"])
-    axes, small = figure.subplots(), 8 if len(kernels) > 8 else 10
+    axes, turned, small = figure.subplots(), len(kernels) > FLAT_NAMES, 8 if len(kernels) > 8 else 10
     look = style.Look(small=small, vmin=0, cbar_kws={"label": text("share")})
-    kinds.cells(axes, table, words, shown, "kernel", "shape", SHARE, "tflop_s", **look)
+    kinds.cells(axes, table, table.map(percent), shown, "kernel", "shape", SHARE, "tflop_s", **look)
     axes.set_ylabel(text("shape"))
     axes.tick_params(labelsize=small + 1)
-    turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(kernels) > FLAT_NAMES else {}
-    names = (
-        kernels
-        if turned
-        else [textwrap.fill(name.replace("_", "_ "), LETTERS // len(kernels)).replace("_ ", "_") for name in kernels]
-    )
-    axes.set_xticks(axes.get_xticks(), names, **({"rotation": 0} | turned))
+    if turned:
+        axes.set_xticks(axes.get_xticks(), kernels, rotation=35, ha="right", rotation_mode="anchor")
+    else:
+        lines = [textwrap.fill(name.replace("_", "_ "), LETTERS // len(kernels)).replace("_ ", "_") for name in kernels]
+        axes.set_xticks(axes.get_xticks(), lines, rotation=0)

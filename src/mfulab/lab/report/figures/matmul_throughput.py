@@ -36,6 +36,5 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
             axes.text(0.01, ceiling, text("ceiling"), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)
         ticks.speeds(axes)
         last = here.groupby("kernel").last().reset_index()
-        inks = last["family"].map(colors)
-        labels.later(labels.at_line_ends, axes, last["n"], last["tflop_s"], last["kernel"], inks)
+        labels.later(labels.at_line_ends, axes, last["n"], last["tflop_s"], last["kernel"], last["family"].map(colors))
     return style.dots(colors, text, "family", "s")

@@ -8,6 +8,7 @@ import pandas as pd
 
 from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
+from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, quantity, runs, style
 from mfulab.lab.report.frames import Frame, Series, Tables, alone, ok, with_machine
 
@@ -46,7 +47,7 @@ def rows(tables: Tables) -> Frame:
     profile = with_machine(tables, alone(ok(tables["profile"], "memory_bytes")))
     plain = profile["gradient_accumulation"].fillna(1) == 1
     plain &= (profile["mode"] == "training") & (profile["execution"] == "eager")
-    measured = runs.judged(style.one_machine(profile[plain]))  # peaks of plain training, own ones before recorded
+    measured = trust.with_doubts(style.one_machine(profile[plain]))  # peaks of plain training, own ones before recorded
     size = counted["batch_size"] * counted["sequence_length"].fillna(1)
     counted = counted.assign(seen=counted["run"].isin(measured["flops_run"]), size=size)
     counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates("model")

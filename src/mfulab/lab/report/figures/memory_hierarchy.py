@@ -70,5 +70,4 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     ticks.decades(axes.yaxis)
     axes.set(title=rows["machine"].iloc[0], xlabel=text("working_set"), ylabel=text("time"))
     present = [pattern for pattern in ORDERS if (rows["pattern"] == pattern).any()]
-    entries = [style.dot(colors[name], text(name), markers[name]) for name in present]
-    return entries
+    return [style.dot(colors[name], text(name), markers[name]) for name in present]

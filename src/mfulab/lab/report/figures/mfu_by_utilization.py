@@ -27,17 +27,14 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> None:
     """A panel a machine; colour is the precision, shape the mode, size the batch. Zero has a place on both axes."""
     modes, top = style.modes(rows, text), max(110.0, 1.3 * rows["mfu_percent"].max())
     shapes = dict(zip(modes, style.MARKERS, strict=False))
+    # As far apart as distances from 102 % are on a logarithmic axis.
+    spread = (lambda busy: -np.log10(np.maximum(102 - np.asarray(busy), 0.1)), lambda place: 102 - 10.0**-place)
     place, names = ("utilization_percent", "mfu_percent"), {"x": text("utilization"), "y": text("mfu")}
     for axes, here in points.panels(figure, rows, place, shapes, **names, sharey=True):
         axes.set_yscale("symlog", linthresh=1, linscale=0.5)
         axes.set_yticks([0, 1, 3, 10, 30, 100], ["0", "1", "3", "10", "30", "100"])
         axes.minorticks_off()
-        axes.set_xscale("function", functions=(_spread, lambda place: 102 - 10.0**-place))
+        axes.set_xscale("function", functions=spread)
         axes.set_xticks([0, 50, 80, 90, 95, 100])
         axes.set(ylim=(-0.08, top), xlim=(max(0.0, here["utilization_percent"].min() - 5), 101.2))
     points.legend(figure, rows, text, [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()])
-
-
-def _spread(busy: np.ndarray) -> np.ndarray:
-    """Places of utilization in percent: as far apart as its distances from 102 % are on a logarithmic axis."""
-    return -np.log10(np.clip(102 - np.asarray(busy, dtype=float), 0.1, None))

@@ -129,13 +129,12 @@ def share(mfu: float, text: Texts) -> str:
 def draw(rows: Frame, figure: Figure, text: Texts) -> None:
     """A panel a machine, one below the other, a line a run."""
     rows = shown(rows, text)
-    machines = style.machines(rows)
-    counts = [int((rows["machine"] == machine).sum()) for machine in machines]
-    heights = [count + 1 for count in counts]
-    grid = style.panels(figure, machines, [""], x=text("share"), sharex=True, height_ratios=heights)
-    style.resize(figure, min(TALLEST, 1.5 + 0.45 * len(machines) + 0.36 * sum(counts)))
-    for machine, axes in zip(machines, grid.flat, strict=True):
-        here = rows[rows["machine"] == machine].assign(place=np.arange(counts[machines.index(machine)]))
+    machines = dict([*rows.groupby("machine", sort=False)])
+    heights = [len(here) + 1 for here in machines.values()]
+    grid = style.panels(figure, [*machines], [""], x=text("share"), sharex=True, height_ratios=heights)
+    style.resize(figure, min(TALLEST, 1.5 + 0.45 * len(machines) + 0.36 * len(rows)))
+    for here, axes in zip(machines.values(), grid.flat, strict=True):
+        here = here.assign(place=np.arange(len(here)))
         ends, busy = here[["mfu_percent", "utilization_percent"]], here["utilization_percent"]
         axes.hlines(here["place"], ends.min(axis=1), ends.max(axis=1), colors=here["color"], linewidth=3, zorder=2)
         look: style.Look = {"hue": "color", "palette": {color: color for color in here["color"]}}
@@ -145,7 +144,7 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> None:
             label = text("share_of", share=percent_busy)
             axes.annotate(label, (percent_busy, place), (7, 0), textcoords="offset points", va="center", fontsize=9)
         names = here["name"] + "   " + [share(mfu, text) for mfu in here["mfu_percent"]]
-        axes.set_yticks(here["place"], names, fontsize=10 if sum(counts) < MOST - 6 else 9)
+        axes.set_yticks(here["place"], names, fontsize=10 if len(rows) < MOST - 6 else 9)
         axes.tick_params(axis="y", length=0)
         axes.set(ylim=(len(here) - 0.4, -0.6), xlim=(-1.5, max(107.0, 1.05 * ends.max(axis=None))))
         axes.grid(axis="y", visible=False)

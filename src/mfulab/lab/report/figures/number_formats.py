@@ -6,8 +6,7 @@ from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
 from mfulab.lab.report.frames import Frame, Tables, ok
 
 TOPIC, ORDER = "precision", 3
-PARTS = ("sign", "exponent_bits", "mantissa_bits")
-BITS = dict(zip(PARTS, (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5]), strict=True))
+PARTS = dict(zip(("sign", "exponent_bits", "mantissa_bits"), style.PALETTE[7:4:-1], strict=True))  # with colours
 RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")
 
 
@@ -31,18 +30,16 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """Left the bits as stacked bars; right relative errors of three ways to add, exact sums at the left edge."""
     bits, errors = figure.subplots(1, 2, width_ratios=[1, 1.4])
     rows = rows.assign(name=[text.name("precision", precision) for precision in rows["precision"]])
-    kinds.stacks(bits, rows.iloc[::-1], BITS, "name", width=0.6)
+    kinds.stacks(bits, rows.iloc[::-1], PARTS, "name", width=0.6)
     bits.set(xlabel=text("bits"), xlim=(0, 1.05 * rows[list(PARTS)].sum(axis=1).max()))
     colors, markers = (dict(zip(RUNGS, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
     edge = ticks.zero_at_left(errors, rows[list(RUNGS)].to_numpy(dtype=float).ravel())
     sums = rows.melt([*rows.columns.drop([*RUNGS])], [*RUNGS], "way", "error")
-    sums["place"] = kinds.lanes(errors, sums, "name", list(rows["name"]))
-    sums = sums.assign(shown=sums["error"].clip(lower=edge))
+    place = kinds.lanes(errors, sums, "name", list(rows["name"]))
+    sums = sums.assign(place=place, shown=sums["error"].clip(lower=edge))
     look: style.Look = {"hue": "way", "palette": colors, "style": "way", "markers": markers, "s": 81, "alpha": 0.85}
     kinds.points(errors, sums, "shown", "place", "error", clip_on=False, **look)
     errors.xaxis.set_minor_formatter(NullFormatter())
     errors.grid(axis="y", visible=False)
-    errors.set_xlabel(text("error"))
-    errors.set_yticklabels([])
-    entries = [style.dot(colors[way], text(way), markers[way]) for way in RUNGS]
-    return style.dots(BITS, text, marker="s") + entries
+    errors.set(xlabel=text("error"), yticklabels=[])
+    return style.dots(PARTS, text, marker="s") + style.dots(colors, text, marker=markers)

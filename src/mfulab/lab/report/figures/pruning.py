@@ -5,8 +5,7 @@ from mfulab.lab.report.frames import Frame, Tables, against, alone, ok, one_each
 
 TOPIC, ORDER = "flops", 3
 ALIKE = ["machine", "model", "workload", "batch_size", "precision", "execution"]
-WAYS = ("masked", "structured", "two_of_four")
-COLORS = dict(zip(WAYS, style.PALETTE[:3], strict=True))
+COLORS = dict(zip(("masked", "structured", "two_of_four"), style.PALETTE, strict=False))
 MOST = 3  # batch sizes that get a panel each
 
 
@@ -14,7 +13,7 @@ def rows(tables: Tables) -> Frame:
     """Pruned steps in percent of the whole model's time (`relative`), weights (`left`) and FLOPs (`executed`)."""
     timed = with_machine(tables, alone(ok(tables["profile"], "time_s")))
     whole = one_each(timed[timed["pruning"] == "none"], ALIKE)
-    pruned = one_each(timed[timed["pruning"].isin(WAYS)], [*ALIKE, "pruning", "pruned_share"])
+    pruned = one_each(timed[timed["pruning"].isin(COLORS)], [*ALIKE, "pruning", "pruned_share"])
     pruned = against(pruned, whole, ALIKE, "_whole", "executed_flops")
     left, executed = 100 * (1 - pruned["pruned_share"]), pruned["executed_flops"] / pruned["executed_flops_whole"]
     return pruned.assign(
@@ -28,7 +27,7 @@ def rows(tables: Tables) -> Frame:
 def finding(rows: Frame, text: Texts) -> str:
     """For each way, its most pruned and then fastest case: time, weights that are left, and FLOPs by both counts."""
     order = rows.sort_values(["pruned_share", "apart", "relative"], ascending=[False, False, True])
-    order = order.drop_duplicates("pruning").sort_values("pruning", key=lambda way: way.map(WAYS.index))
+    order = order.drop_duplicates("pruning").sort_values("pruning", key=lambda way: way.map([*COLORS].index))
     words = []
     for _, best in order.iterrows():
         words.append(text("finding" if best["apart"] else "finding_alike", best=best, pruned=100 - best["left"]))

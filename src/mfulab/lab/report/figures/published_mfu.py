@@ -3,7 +3,8 @@
 import pandas as pd
 
 from mfulab.core.formats import FORMATS
-from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, runs, style
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style
 from mfulab.lab.report.frames import Frame, Tables, ok, preferred
 
 TOPIC, ORDER = "published", 1
@@ -26,7 +27,7 @@ def rows(tables: Tables) -> Frame:
     public = public[public["model"].isin(models)]
     public = public.assign(family=public["architecture"].replace(FAMILIES), doubtful=False)
     # Their MFU is of the peak of the format that their matmuls used: of another, it is no share of the 16-bit peak.
-    mine = runs.judged(ok(tables["profile"], "mfu_percent"))
+    mine = trust.with_doubts(ok(tables["profile"], "mfu_percent"))
     mine = mine[mine["model"].isin(models) & (mine["mode"] == "training")]
     mine = mine[mine["effective_precision"].isin(SIXTEEN_BITS)].assign(
         family=OWN,
@@ -59,8 +60,8 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     markers = {name: style.MARKERS[place % 7] for place, name in enumerate(public)} | {OWN: "*"}
     top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
     look: style.Look = {"hue": "family", "palette": colors, "style": "family", "markers": markers, "alpha": 0.75}
-    models, words = {name: name for name in rows["model"]}, {"x": text("accelerators"), "y": text("mfu_of_16_bits")}
-    for axes, here in style.facets(figure, rows, "model", models, **words, sharey=True):
+    words = {"x": text("accelerators"), "y": text("mfu_of_16_bits")}
+    for axes, here in style.facets(figure, rows, "model", MOST, **words, sharey=True):
         axes.axhline(FULL, **style.LIMIT)
         sizes = here["family"].eq(OWN).map({True: 190, False: 46})
         kinds.points(axes, here, "accelerators", "mfu_bf16_percent", s=sizes, **look)
@@ -71,7 +72,6 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
         axes.minorticks_off()
         axes.set_ylim(0, top)
     entries = [style.dot(colors[family], family, markers[family]) for family in public]
-    entries += [style.dot(style.INK, text("you_are_here"), "*")] if OWN in present else []
-    return entries
     # Attribution that MLPerf's rules ask for, at the right of the provenance.
     figure.text(0.985, 0.07 / figure.get_figheight(), text("derived"), ha="right", fontsize=9, color=style.MUTED)
+    return entries + ([style.dot(style.INK, text("you_are_here"), "*")] if OWN in present else [])

@@ -58,14 +58,13 @@ def _span(row: Series) -> str:
 
 def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """A line a way; a panel each of errors, time, FLOPs and bytes: in all of them shorter is better."""
-    shown = ("errors", "time_percent", "flops_percent", "bytes_percent")
-    titles = [text("errors"), text("time"), text("flops"), text("bytes")]
-    grid = style.panels(figure, [""], titles, sharey=True)[0]
+    shown = {"errors": "differs", "time_percent": "timed", "flops_percent": "within", "bytes_percent": "within"}
+    grid = style.panels(figure, [""], [text("errors"), text("time"), text("flops"), text("bytes")], sharey=True)[0]
     style.resize(figure, 2.0 + 0.3 * len(rows))
     rows = rows.assign(named=[text.name("compression", way) for way in rows["compression"]], within=True)
     half = [f" ± {reach:.1f}" if reach >= 0 else "" for reach in rows["accuracy_half_points"]]
     look: style.Look = {"order": list(rows["named"]), "words": "words", "fontsize": 8}
-    for axes, name, pale in zip(grid, shown, ("differs", "timed", "within", "within"), strict=True):
+    for axes, (name, pale) in zip(grid, shown.items(), strict=True):
         whole = 1 if name == "errors" else 100
         words = rows[name].map(lambda share: text("share_of", share=share))
         here = rows.assign(words=rows[name].map("{:.1f}".format) + half if name == "errors" else words)
@@ -74,5 +73,4 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
         kinds.bars(axes, here, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
         axes.tick_params(axis="y", labelsize=9)
         axes.set(xlim=(0, 1.8 * max(rows[name].max(), whole)), xlabel=text("of_images" if whole == 1 else "of_whole"))
-    entries = [style.dot("none", text("behind")), *style.within(~(rows["differs"] & rows["timed"]), text)]
-    return entries
+    return [style.dot("none", text("behind")), *style.within(~(rows["differs"] & rows["timed"]), text)]

@@ -64,15 +64,14 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
         words=[", ".join(text("share_of", share=share) for share in both if share == share) for both in shares],
         named=shown["quantisation"].map(schemes),
     )
-    cases = {case: case for case in shown["case"].drop_duplicates().head(MOST)}
-    panels = style.facets(figure, shown, "case", cases, sharey=True, sharex=True)
-    style.resize(figure, 1.8 + 2.6 * len(panels) / len(cases))
+    panels = style.facets(figure, shown, "case", MOST, sharey=True, sharex=True)
+    cases = panels[0][0].get_gridspec().ncols
+    style.resize(figure, 1.8 + 2.6 * len(panels) / cases)
     look: style.Look = {"order": list(schemes.values()), "words": "words", "fontsize": 8, "width": 0.6}
     for axes, here in panels:
         axes.axvline(100, **style.LIMIT)
         kinds.bars(axes, here, "relative", "named", "relative", "time_s", "mbu_percent", pale="apart", **look)
         axes.tick_params(axis="y", labelsize=9)
         axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
-    panels[len(cases) // 2 - len(cases)][0].set_xlabel(text("relative"))
-    entries = [style.dot("none", text("behind")), *style.within(~shown["apart"], text)]
-    return entries
+    panels[cases // 2 - cases][0].set_xlabel(text("relative"))
+    return [style.dot("none", text("behind")), *style.within(~shown["apart"], text)]

@@ -5,6 +5,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
+from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, runs, style, ticks
 from mfulab.lab.report.frames import Frame, Tables, ok, own, with_machine
 from mfulab.lab.tables import compare, replicates
@@ -19,7 +20,7 @@ MOST = 24  # groups of runs: models, kernels
 def rows(tables: Tables) -> Frame:
     """Runs that two processes or more measured; `what` is a run's model or kernel."""
     parts = [
-        ok(runs.judged(tables[name])[[*SHARED, runs.DOUBTFUL, what]], "time_s").rename(columns={what: "what"})
+        ok(trust.with_doubts(tables[name])[[*SHARED, runs.DOUBTFUL, what]], "time_s").rename(columns={what: "what"})
         for name, what in (("profile", "model"), ("matmul", "kernel"))
     ]
     timed = own(pd.concat(parts, ignore_index=True))

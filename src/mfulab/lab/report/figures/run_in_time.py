@@ -1,5 +1,6 @@
 """One run in time: what the device reported while it ran, the measured window marked."""
 
+from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, runs, style
 from mfulab.lab.report.frames import Frame, Tables, ok, with_machine
 
@@ -11,14 +12,13 @@ def rows(tables: Tables) -> Frame:
     """The series of the run with the most readings in its window, the busiest of these, of this machine first."""
     keys = ["hardware", "recorded", "run"]
     columns = [*keys, "model", "mode", "precision", "batch_size", "mfu_percent", "started_at", "commit", runs.DOUBTFUL]
-    profiled = runs.judged(tables["profile"])[[*columns, "status", "utilization_percent"]]
+    profiled = trust.with_doubts(tables["profile"])[[*columns, "status", "utilization_percent"]]
     profiled = ok(profiled, "utilization_percent", "mfu_percent")
     series = tables["series"]
     if series.empty:  # without columns too, as of traces
         return series
     series = series.assign(read=series["in_window"] & series["utilization_percent"].notna())
-    seen = series.groupby(keys, as_index=False)["read"].sum()
-    profiled = profiled.merge(seen, on=keys)
+    profiled = profiled.merge(series.groupby(keys, as_index=False)["read"].sum(), on=keys)
     wanted = profiled.sort_values(["recorded", "read", "utilization_percent"], ascending=[True, False, False]).head(1)
     return with_machine(tables, tables["series"].merge(wanted[columns], on=keys))
 

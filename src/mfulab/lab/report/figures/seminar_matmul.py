@@ -93,6 +93,5 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
             if axes.dataLim.x1 > 0:
                 axes.set_xlim(axes.dataLim.x0 / 30, 30 * axes.dataLim.x1)  # so wide that whole decades are enough
                 ticks.decades(axes.xaxis, 3)
-    entries = [style.dot(colors[name], text(name), markers[name]) for name in TIMES]
-    entries += [style.dot(authors[True], text("as_written"), "D"), style.dot(authors[False], text("others"), "D")]
-    return entries
+    written = {"as_written": authors[True], "others": authors[False]}
+    return style.dots(colors, text, marker=markers) + style.dots(written, text, marker="D")

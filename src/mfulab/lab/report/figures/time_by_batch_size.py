@@ -48,12 +48,11 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     keys = ["model", "precision", "workload", "execution", "sequence_length"]
     look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "s": 25}
     panels = style.facets(figure, rows, "mode", modes, x=text("batch_size"), y=text("time"), sharex=True)
-    ranges = rows.groupby("machine")["time_s"]
     for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(modes)), strict=True):
         kinds.lines(axes, here, "batch_size", "time_s", interval=INTERVAL[1:], **look)
         ticks.doublings(axes, rows["batch_size"])
         # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
-        values = ranges.get_group(machine)
+        values = rows.groupby("machine")["time_s"].get_group(machine)
         axes.set_ylim(values.min() / 2, values.max() * 2)
         ticks.decades(axes.yaxis)
         ends = here.groupby(keys, sort=False, dropna=False).tail(1)

@@ -55,10 +55,9 @@ def finding(rows: Frame, text: Texts) -> str:
     if not others.empty:
         faster = others["apart"] & (others["relative"] < 100)
         best = others.loc[preferred(others, faster)["relative"].idxmin()]
-        key = "faster" if faster.any() else "no_faster"
         beside = ~apart(others, best, ratio=others["relative"] / best["relative"]).drop(best.name)
         values = {"technique": technique(best, text), "factor": 100 / best["relative"], "tied": 1 + int(beside.sum())}
-        words.append(text(key, row=best, **values))
+        words.append(text("faster" if faster.any() else "no_faster", row=best, **values))
         if alike := int((~others["apart"]).sum()):
             words.append(text("overlaps", count=alike, total=len(others)))
     again = rows[rows["checkpointing"].fillna(False).astype(bool)]

@@ -22,8 +22,7 @@ def finding(rows: Frame, text: Texts) -> str:
     """All that is not the kernel, at both ends of the sizes."""
     rows = preferred(rows, rows["host_to_device_s"].notna())
     here = most(rows, ["machine"]).sort_values("n")
-    total = here[list(PARTS)].sum(axis=1)
-    here = here.assign(share=100 * (1 - here["time_s"] / total))
+    here = here.assign(share=100 * (1 - here["time_s"] / here[list(PARTS)].sum(axis=1)))
     return text("finding_one" if len(here) == 1 else "finding", small=here.iloc[0], large=here.iloc[-1])
 
 

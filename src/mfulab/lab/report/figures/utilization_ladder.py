@@ -1,7 +1,5 @@
 """The ladder from busy to useful: a panel a run, a bar a rung, from the loosest measure to the strictest."""
 
-import numpy as np
-
 from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, style
 from mfulab.lab.report.frames import Frame, Tables, ok, own, those, with_machine, with_traces
 from mfulab.mfu import ladder
@@ -18,18 +16,16 @@ def rows(tables: Tables) -> Frame:
     steps = own(with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent")))
     rungs = steps.filter(ladder.COLUMNS)
     # Most rows have three rungs that belong to any row's order: only the others are looked at one by one.
-    sure = np.isfinite(rungs[PLAIN]).sum(axis=1) >= 3
+    sure = (rungs[PLAIN].abs() < float("inf")).sum(axis=1) >= 3
     others = rungs[~sure].to_dict("index").items()
     few = [index for index, row in others if sum(rung.falls for rung in ladder.measured(row)) < 3]
     steps = those(steps, ~steps.index.isin(few))
     if steps.empty:
         return steps
-    counts = steps[RUNGS].notna().groupby(steps["machine"]).any().sum(axis=1)
-    here = steps[steps["machine"] == counts.idxmax()]
+    here = steps[steps["machine"] == steps[RUNGS].notna().groupby(steps["machine"]).any().sum(axis=1).idxmax()]
     here = here.loc[here.groupby("model")["utilization_percent"].idxmax()].sort_values("mfu_percent", ascending=False)
     lost = here["utilization_percent"] - here["mfu_percent"]
-    chosen = dict.fromkeys([here.index[0], here.index[len(here) // 2], lost.idxmax()])
-    return here.loc[here.index.isin(chosen)]
+    return here.loc[here.index.isin(dict.fromkeys([here.index[0], here.index[len(here) // 2], lost.idxmax()]))]
 
 
 def finding(rows: Frame, text: Texts) -> str:

@@ -308,10 +308,9 @@ def _fits_says(recommended: list[Batch], text: Texts) -> str:
     with_fits = [batch for batch in recommended if any(fit is not None for fit in batch.fits)]
     if not with_fits:
         return text("fits_unknown")
-    small = sum(bool(batch.fits[0]) for batch in with_fits)
     never = [batch.case for batch in with_fits if not any(batch.fits)]
     card = {"gigabytes": CARDS_GB[0], "usable": percent(100 * USABLE)}
-    says = [text("fits_says", count=small, total=len(with_fits), **card)]
+    says = [text("fits_says", count=sum(bool(batch.fits[0]) for batch in with_fits), total=len(with_fits), **card)]
     for case in never[:1]:
         says.append(text("fits_never", model=case["model"], mode=text.name("mode", case["mode"]), count=len(never)))
     return " ".join(says)
