@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -73,6 +73,14 @@ def ok(frame: pd.DataFrame, *needed: str) -> pd.DataFrame:
 def alone(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of one process each: a job of several is no point beside them."""
     return those(rows, rows["processes"].fillna(1) == 1)
+
+
+def steps(tables: Tables, *needed: str, **wanted: str | Iterable[str]) -> pd.DataFrame:
+    """Steps of one process each, with their machine, with finite `needed` columns and `wanted` values in others."""
+    rows = with_machine(tables, alone(ok(tables["profile"], *needed)))
+    for name, values in wanted.items():
+        rows = rows[rows[name].isin([values] if isinstance(values, str) else values)]
+    return rows
 
 
 def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -189,8 +189,8 @@ class DutyCycle:
 def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
     """Duty cycle of rows, gaps between their runs included, pauses left out; None where no row has its times."""
     begins = pd.to_datetime(rows["started_at"], utc=True, errors="coerce")
-    timed = rows.assign(begin=(begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds())
-    timed = timed.dropna(subset=["begin", "process_s"])
+    begin = (begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+    timed = rows.assign(begin=begin).dropna(subset=["begin", "process_s"])
     total_s = sum(_total_s(zip(here["begin"], here["process_s"], strict=True)) for _, here in timed.groupby("hardware"))
     return DutyCycle(len(timed), total_s, timed["measured_s"].sum()) if total_s > 0 else None
 

@@ -101,17 +101,8 @@ def stacks(axes: Axes, rows: Frame, parts: Mapping[str, str], name: str, *told: 
         start = start + here[part]
 
 
-def cells(
-    axes: Axes,
-    table: Frame,
-    words: Frame,
-    rows: Frame,
-    across: str,
-    down: str,
-    *told: str,
-    small: float = 10,
-    **look: Any,
-) -> None:
+def cells(axes: Axes, table: Frame, words: Frame, rows: Frame, across: str, down: str, *told: str,
+          small: float = 10, **look: Any) -> None:  # fmt: skip
     """A heat map with `words` in its cells; a row of `rows` belongs to the cell of its columns `across` and `down`."""
     sns.heatmap(table, ax=axes, annot=words, fmt="", annot_kws={"fontsize": small}, linewidths=1, linecolor=style.PAPER,
                 **{"cmap": "crest"} | look)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -12,6 +13,7 @@ from matplotlib.text import Annotation
 
 from mfulab.lab.report.drawing.style import INK, MUTED, PAPER, Look
 
+Places: TypeAlias = Sequence[tuple[float, float]]
 GAP = 1.5  # points between two labels
 ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
 NEAR = 20  # points from which on a label needs a leader
@@ -83,10 +85,7 @@ def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
 
 
 def beside_points(
-    axes: Axes,
-    points: Sequence[tuple[float, float, str]],
-    obstacles: Sequence[tuple[float, float]] = (),
-    lines: Sequence[tuple[float, float]] = (),
+    axes: Axes, points: Sequence[tuple[float, float, str]], obstacles: Places = (), lines: Places = ()
 ) -> list[Annotation]:
     """Names points (x, y, name), each at the nearest place free of `obstacles`, labels and, if possible, `lines`.
 
@@ -121,7 +120,7 @@ def beside_points(
     return labels
 
 
-def _around(axes: Axes, points: Sequence[tuple[float, float]], reach: float) -> np.ndarray:
+def _around(axes: Axes, points: Places, reach: float) -> np.ndarray:
     """Squares about points given in data units: x0, y0, x1, y1 in pixels."""
     places = axes.transData.transform(np.asarray(points, dtype=float).reshape(-1, 2))
     return np.hstack([places - reach, places + reach])

@@ -18,8 +18,9 @@ def rows(tables: Tables) -> Frame:
     tried = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])
     counted = tables["flops"].drop_duplicates("run").set_index("run")
     share = tried["flops_run"].map(100 * counted["attention_flops"] / counted["forward_flops"])
-    tried = with_machine(tables, tried.assign(share=share))
-    tried = one_each(tried, [*ALIKE, "attention", "sequence_length", "status"])
+    tried = one_each(
+        with_machine(tables, tried.assign(share=share)), [*ALIKE, "attention", "sequence_length", "status"]
+    )
     lengths = tried["sequence_length"].where(tried["status"] == "ok").groupby([tried[key] for key in ALIKE])
     return tried[lengths.transform("nunique") > 1].sort_values("sequence_length")
 
@@ -37,8 +38,7 @@ def finding(rows: Frame, text: Texts) -> str:
         times = math["time_s"] / flash["time_s"]
         key = "equal" if abs(times - 1) < ALIKE_WITHIN else "slower" if times > 1 else "faster"
         words.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
-        both = pd.notna(math["memory_bytes"]) and pd.notna(flash["memory_bytes"])
-        words += [text("peaks", math=math, flash=flash)] if both else []
+        words += [text("peaks", math=math, flash=flash)] if math["memory_bytes"] + flash["memory_bytes"] >= 0 else []
     failed = int((rows["status"] == FAILED).sum())
     return " ".join([*words, *([text("failed", count=failed)] if failed else [])])
 
@@ -64,5 +64,4 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
         for axes in (left, middle, right):
             ticks.doublings(axes, rows["sequence_length"])
     entries = [style.line(color, text.name("attention", backend)) for backend, color in colors.items()]
-    entries += [style.dot(style.INK, text("failure"), "x")] if (rows["status"] == FAILED).any() else []
-    return entries
+    return entries + ([style.dot(style.INK, text("failure"), "x")] if (rows["status"] == FAILED).any() else [])

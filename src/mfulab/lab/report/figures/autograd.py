@@ -2,7 +2,7 @@
 
 from mfulab.core.groups import LEAKED_STEPS
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
-from mfulab.lab.report.frames import Frame, Tables, against, alone, ok, one_each, with_machine
+from mfulab.lab.report.frames import Frame, Tables, against, one_each, steps
 
 TOPIC, ORDER = "execution", 10
 CASE = ["machine", "model", "precision", "sequence_length", "batch_size"]
@@ -14,8 +14,7 @@ MOST = 8  # cases that get a line each
 
 def rows(tables: Tables) -> Frame:
     """Eager inference in ways beside no_grad, `relative` to its time in percent; a leak keeps `graph_bytes` a step."""
-    timed = with_machine(tables, alone(ok(tables["profile"], "time_s")))
-    timed = timed[(timed["mode"] == "inference") & (timed["execution"] == "eager") & timed["autograd"].isin(WAYS)]
+    timed = steps(tables, "time_s", mode="inference", execution="eager", autograd=WAYS)
     timed = one_each(timed, [*CASE, "autograd"])
     timed = against(timed, timed[timed["autograd"] == "no_grad"], CASE, "_no_grad")
     timed = timed[timed.groupby(CASE, dropna=False)["autograd"].transform("nunique") > 1]

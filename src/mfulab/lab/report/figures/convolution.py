@@ -1,7 +1,7 @@
 """One convolution three ways: by the library, as a matmul of unfolded images, by direct loops."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, significant, style, ticks
-from mfulab.lab.report.frames import Frame, Tables, against, ok, one_each, with_machine
+from mfulab.lab.report.frames import Frame, Tables, against, one_each, steps
 
 TOPIC, ORDER = "flops", 6
 THREE_WAYS = ("convolution_library", "convolution_im2col", "convolution_direct")
@@ -11,8 +11,7 @@ CASE = ["mode", "batch_size", "precision"]
 
 def rows(tables: Tables) -> Frame:
     """Eager steps of the three ways on one machine, the first, each beside the library's of the same case."""
-    timed = with_machine(tables, ok(tables["profile"], "time_s", "flops"))
-    timed = timed[timed["model"].isin(THREE_WAYS) & (timed["execution"] == "eager")]
+    timed = steps(tables, "time_s", "flops", model=THREE_WAYS, execution="eager")
     timed = one_each(style.one_machine(timed), [*CASE, "model"])
     beside = against(timed, timed[timed["model"] == LIBRARY], CASE, "_library")
     return beside[beside.groupby(CASE)["model"].transform("nunique") > 1].sort_values(CASE)

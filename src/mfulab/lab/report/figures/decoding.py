@@ -59,6 +59,5 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
         labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["share"], names, [style.INK] * len(ends))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     entries += [style.line(style.MUTED, text(column), dash) for column, dash in DASHES.items()]
-    if rows["mode"].nunique() > 1:
-        entries += [style.dot(style.MUTED, text.name("mode", mode), marker) for mode, marker in MARKERS.items()]
-    return entries
+    modes = dict.fromkeys(MARKERS, style.MUTED) if rows["mode"].nunique() > 1 else {}
+    return entries + style.dots(modes, text, "mode", MARKERS)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, points, style, ticks
-from mfulab.lab.report.frames import Frame, Tables, alone, comparable, ok, with_machine
+from mfulab.lab.report.frames import Frame, Tables, comparable, steps
 
 TOPIC, ORDER = "flops", 2
 PLACE = ("flops_per_sample", "time_per_sample")
@@ -12,8 +12,7 @@ ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
 
 def rows(tables: Tables) -> Frame:
     """Eager runs that other models' runs can be held against: alike in all but the model."""
-    timed = with_machine(tables, alone(ok(tables["profile"], "flops", "time_s", "batch_size")))
-    timed = timed[(timed["flops"] > 0) & (timed["execution"] == "eager")]
+    timed = steps(tables, "flops", "time_s", "batch_size", execution="eager").query("flops > 0")
     timed = timed.drop_duplicates([*ALIKE, "model"])
     timed = timed.assign(models=timed.groupby(ALIKE)["model"].transform("nunique")).query("models > 1")
     timed = timed.sort_values(["models", "batch_size"])

@@ -4,7 +4,7 @@ import itertools
 import json
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, significant, style
-from mfulab.lab.report.frames import Frame, Tables, alone, apart, ok, one_each, with_machine
+from mfulab.lab.report.frames import INTERVAL, Frame, Tables, apart, one_each, steps
 
 TOPIC, ORDER = "execution", 2
 ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
@@ -17,8 +17,7 @@ TOLERANCE_PERCENT = 1.0  # of a loss: the order of additions differs, and each u
 
 def rows(tables: Tables) -> Frame:
     """Steps on one machine, the first, of cases that another framework than torch was timed in."""
-    timed = with_machine(tables, alone(ok(tables["profile"], "time_s")))
-    timed = timed[timed["execution"].isin(EXECUTIONS) & (timed["precision"] == "fp32")]
+    timed = steps(tables, "time_s", execution=EXECUTIONS, precision="fp32")
     timed = timed.assign(other=timed["execution"].isin(ELSEWHERE))
     timed = timed[timed.groupby(["machine", *CASE])["other"].transform("any")]
     timed = one_each(style.one_machine(timed), [*CASE, "execution"])
@@ -73,8 +72,7 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> None:
     style.fit(figure, len(names) + 1)
     look: style.Look = {"hue": "execution", "palette": dict(zip(EXECUTIONS, style.PALETTE, strict=False))}
     look |= {"order": names, "dodge": False, "words": "behind", "fontsize": 8}
-    told = ("time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
     for axes, here in panels:
-        kinds.bars(axes, here, "time_ms", "name", *told, **look)
+        kinds.bars(axes, here, "time_ms", "name", *INTERVAL, "mfu_percent", **look)
         axes.set_xlim(0, 2.4 * here["time_ms"].max())
         axes.locator_params(axis="x", nbins=4)

@@ -1,7 +1,7 @@
 """Speed by source and workers of a DataLoader, and MFU against the time that the loop does not wait for it."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style
-from mfulab.lab.report.frames import Frame, Tables, against, alone, apart, most, ok, one_each, preferred, with_machine
+from mfulab.lab.report.frames import Frame, Tables, against, apart, most, one_each, preferred, steps
 
 TOPIC, ORDER = "training", 8
 ALIKE = ["machine", "model", "mode", "batch_size", "sequence_length", "precision", "execution"]
@@ -11,13 +11,11 @@ LOADER = ["loader_source", "loader_workers", *VARIED]
 
 def rows(tables: Tables) -> Frame:
     """Runs fed by a DataLoader beside the step with a batch on the device; `kept` is MFU in percent of that step's."""
-    timed = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
-    timed = timed.assign(sequence_length=timed["sequence_length"].fillna(0))
+    timed = steps(tables, "samples_per_s", "time_s").fillna({"sequence_length": 0})
     here = one_each(timed[timed["input"] == "device"], [*ALIKE, "workload"])
     here = here[here["workload"].isin(["training", "inference"])]
     fed = timed[(timed["input"] == "host") & timed["input_wait_percent"].notna() & (timed["loader_source"] != "")]
-    fed = one_each(fed, [*ALIKE, *LOADER])
-    fed = against(fed, here, ALIKE, "_device", "samples_per_s", "mfu_percent")
+    fed = against(one_each(fed, [*ALIKE, *LOADER]), here, ALIKE, "_device", "samples_per_s", "mfu_percent")
     return fed.assign(
         kept=100 * fed["samples_per_s"] / fed["samples_per_s_device"],
         not_waiting=100 - fed["input_wait_percent"],
@@ -63,6 +61,5 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
         kinds.points(right, here, "not_waiting", "kept", "not_waiting", "kept", "mfu_percent", **marked)
         right.axline((0, 0), (100, 100), **style.LIMIT)
         right.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())), ylabel=text("kept"))
-    entries = style.dots(sources, text, "loader_source")
-    entries += [] if rows["usual"].all() else [style.dot(style.MUTED, text("varied"), VARIED_MARK)]
-    return entries
+    varied = [] if rows["usual"].all() else [style.dot(style.MUTED, text("varied"), VARIED_MARK)]
+    return style.dots(sources, text, "loader_source") + varied

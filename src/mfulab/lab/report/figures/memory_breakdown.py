@@ -10,7 +10,7 @@ from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
 from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, quantity, runs, style
-from mfulab.lab.report.frames import Frame, Series, Tables, alone, ok, with_machine
+from mfulab.lab.report.frames import Frame, Series, Tables, ok, steps
 
 TOPIC, ORDER = "memory", 0
 PARTS = [part.name for part in fields(StepMemory)]
@@ -44,9 +44,8 @@ NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointe
 def rows(tables: Tables) -> Frame:
     """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured."""
     counted = ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
-    profile = with_machine(tables, alone(ok(tables["profile"], "memory_bytes")))
+    profile = steps(tables, "memory_bytes", mode="training", execution="eager")
     plain = profile["gradient_accumulation"].fillna(1) == 1
-    plain &= (profile["mode"] == "training") & (profile["execution"] == "eager")
     measured = trust.with_doubts(style.one_machine(profile[plain]))  # peaks of plain training, own ones before recorded
     size = counted["batch_size"] * counted["sequence_length"].fillna(1)
     counted = counted.assign(seen=counted["run"].isin(measured["flops_run"]), size=size)
@@ -104,8 +103,7 @@ def finding(rows: Frame, text: Texts) -> str:
     least = ways.loc[ways["total"].idxmin()]
     state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
     words = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
-    if least["total"] < plain["total"]:
-        words.append(text("least", way=least.name, **_needed(least["total"], text)))
+    words += [text("least", way=least.name, **_needed(least["total"], text))] if least["total"] < plain["total"] else []
     measured = rows[rows["measured_bytes"] > 0]
     if len(measured):
         deviation = (100 * (measured["total"] / measured["measured_bytes"] - 1)).abs()
@@ -138,8 +136,7 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
         parts = {f"{part} ": color for part, color in colors.items()}
         kinds.stacks(axes, formulas, parts, "name", *colors, "total", order=order, width=0.8)
         here = here.assign(place=here["way"].map(present.index), peak=here["measured_bytes"].astype(float) / unit)
-        peaks = ("peak", "place", "measured_bytes", "total")
-        kinds.points(axes, here, *peaks, color=style.INK, marker="D", s=25)
+        kinds.points(axes, here, "peak", "place", "measured_bytes", "total", color=style.INK, marker="D", s=25)
         axes.set(xlim=(0, 1.1 * most / unit), xlabel=letter)
         axes.tick_params(axis="y", labelsize=9)
         axes.set_ylim(len(order) + 2.2, -0.6)  # room for the names of cards, below the bars
@@ -152,6 +149,5 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
                 axes.axvline(place, **style.LIMIT)
                 axes.text(place, 0.02, card, transform=axes.get_xaxis_transform(), **words)
                 last = place
-    entries = style.dots(colors, text, "memory_part", "s")
-    entries += [style.dot(style.INK, text("peak"), "D")] if rows["measured_bytes"].notna().any() else []
-    return entries
+    peaks = [style.dot(style.INK, text("peak"), "D")] if rows["measured_bytes"].notna().any() else []
+    return style.dots(colors, text, "memory_part", "s") + peaks

@@ -1,7 +1,7 @@
 """Time of pruned models against the same model before, beside the share of the weights that is left."""
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
-from mfulab.lab.report.frames import Frame, Tables, against, alone, ok, one_each, with_machine
+from mfulab.lab.report.frames import Frame, Tables, against, one_each, steps
 
 TOPIC, ORDER = "flops", 3
 ALIKE = ["machine", "model", "workload", "batch_size", "precision", "execution"]
@@ -11,7 +11,7 @@ MOST = 3  # batch sizes that get a panel each
 
 def rows(tables: Tables) -> Frame:
     """Pruned steps in percent of the whole model's time (`relative`), weights (`left`) and FLOPs (`executed`)."""
-    timed = with_machine(tables, alone(ok(tables["profile"], "time_s")))
+    timed = steps(tables, "time_s")
     whole = one_each(timed[timed["pruning"] == "none"], ALIKE)
     pruned = one_each(timed[timed["pruning"].isin(COLORS)], [*ALIKE, "pruning", "pruned_share"])
     pruned = against(pruned, whole, ALIKE, "_whole", "executed_flops")

@@ -1,7 +1,7 @@
 """Speed of quantised models against the same step before, with the bytes of their weights and their error."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, significant, style
-from mfulab.lab.report.frames import Frame, Series, Tables, against, alone, apart, ok, one_each, with_machine
+from mfulab.lab.report.frames import Frame, Series, Tables, against, apart, one_each, steps
 
 TOPIC = "precision"
 ALIKE = ["machine", "model", "workload", "mode", "batch_size", "sequence_length", "precision"]
@@ -11,7 +11,7 @@ MOST = 4  # cases that get a panel each
 
 def rows(tables: Tables) -> Frame:
     """Quantised steps, each beside the eager step that it was: `relative` is their speed in percent of that."""
-    timed = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
+    timed = steps(tables, "samples_per_s", "time_s")
     before = one_each(timed[timed["execution"] == "eager"], ALIKE)
     fewer = timed[~timed["quantisation"].isin(["", "none"]) & timed["weight_bytes"].notna()]
     fewer = one_each(fewer, [*ALIKE, "quantisation"])
@@ -37,8 +37,7 @@ def finding(rows: Frame, text: Texts) -> str:
     words += [text("overlaps", count=alike, total=len(rows))] if alike else []
     ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
     decoded = rows[(rows["mode"] == "decoding") & ratio.notna() & apart(rows, suffix="_before", ratio=ratio)]
-    for _, best in decoded.nlargest(1, "relative").iterrows():
-        words.append(text("bandwidth", **_case(best, text)))
+    words += [text("bandwidth", **_case(best, text)) for _, best in decoded.nlargest(1, "relative").iterrows()]
     if rows["quantisation"].nunique() > 1:
         words.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
     return " ".join(words)

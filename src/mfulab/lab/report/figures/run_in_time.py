@@ -46,5 +46,4 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     first.axhline(mfu, color=style.PALETTE[3], linewidth=1.5, linestyle=(0, (4, 3)))
     first.text(1.01, mfu, named, transform=first.get_yaxis_transform(), va="center", fontsize=10)
     strips[-1].set_xlabel(text("time"))
-    window = [style.dot(style.GRID, text("window", row=rows.iloc[0]), "s")] if len(inside) else []
-    return window
+    return [style.dot(style.GRID, text("window", row=rows.iloc[0]), "s")] if len(inside) else []

@@ -1,7 +1,7 @@
 """Cost of subnormal numbers: operations on them beside those on normal ones, and with subnormal taken for zero."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, significant, style
-from mfulab.lab.report.frames import Frame, Tables, against, ok, one_each, with_machine
+from mfulab.lab.report.frames import Frame, Tables, against, one_each, steps
 
 TOPIC, ORDER = "precision", 7
 KINDS = {"normal": 0, "subnormal": 3, "flushed": 2}  # with places in the palette
@@ -11,11 +11,9 @@ CASE = ["operation", "precision"]
 
 def rows(tables: Tables) -> Frame:
     """One row an operation, precision and kind of numbers of one machine, with the factor over normal numbers."""
-    timed = with_machine(tables, ok(tables["profile"], "time_s"))
-    timed = timed[timed["model"].isin([f"{numbers}_{name}" for numbers in KINDS for name in OPERATIONS])]
+    timed = steps(tables, "time_s", model=[f"{numbers}_{name}" for numbers in KINDS for name in OPERATIONS])
     parts = timed["model"].str.split("_", n=1).str
-    timed = timed.assign(numbers=parts[0], operation=parts[1])
-    timed = one_each(style.one_machine(timed), [*CASE, "numbers"])
+    timed = one_each(style.one_machine(timed.assign(numbers=parts[0], operation=parts[1])), [*CASE, "numbers"])
     both = against(timed, timed[timed["numbers"] == "normal"], CASE, "_normal")
     both = both.merge(both.loc[both["numbers"] == "subnormal", CASE], on=CASE)
     return both.sort_values([*CASE, "numbers"])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, percent, runs, style
-from mfulab.lab.report.frames import Frame, Series, Tables, against, alone, apart, ok, one_each, preferred, with_machine
+from mfulab.lab.report.frames import Frame, Series, Tables, against, apart, one_each, preferred, steps
 
 TOPIC, ORDER = "training", 0
 PLAIN = "training"  # the workload that others are held against, in fp32 where that was measured
@@ -18,10 +18,9 @@ WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 
 def rows(tables: Tables) -> Frame:
     """Eager training steps with phases; `relative` is the time a sample in percent of the same model's plain step."""
-    timed = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
-    plainly_fed = ~(timed["loader_workers"] > 0) & timed["loader_source"].isin(["", "random"])
-    # The figure `input` has the others.
-    timed = timed[(timed["mode"] == "training") & (timed["execution"] == "eager") & plainly_fed]
+    timed = steps(tables, *WORDS, "samples_per_s", "mfu_percent", mode="training", execution="eager")
+    # Plainly fed: the figure `input` has the others.
+    timed = timed[~(timed["loader_workers"] > 0) & timed["loader_source"].isin(["", "random"])]
     plain = timed[timed["workload"] == PLAIN]
     if plain.empty:
         return plain
@@ -58,8 +57,8 @@ def finding(rows: Frame, text: Texts) -> str:
         beside = ~apart(others, best, ratio=others["relative"] / best["relative"]).drop(best.name)
         values = {"technique": technique(best, text), "factor": 100 / best["relative"], "tied": 1 + int(beside.sum())}
         words.append(text("faster" if faster.any() else "no_faster", row=best, **values))
-        if alike := int((~others["apart"]).sum()):
-            words.append(text("overlaps", count=alike, total=len(others)))
+        alike = int((~others["apart"]).sum())
+        words += [text("overlaps", count=alike, total=len(others))] if alike else []
     again = rows[rows["checkpointing"].fillna(False).astype(bool)]
     more = again["hfu_percent"] / again["mfu_percent"]
     words += [text("checkpointed", row=again.loc[more.idxmax()])] if more.notna().any() else []

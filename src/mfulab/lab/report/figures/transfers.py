@@ -12,8 +12,7 @@ MOST_LEVEL = 16  # bars whose words fit beside one another
 
 def rows(tables: Tables) -> Frame:
     """The fastest kernel of each size on each machine, in the usual precision."""
-    timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
-    timed = most(timed, ["precision"])
+    timed = most(matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s"))), ["precision"])
     timed = preferred(timed, timed["n"] % WHOLE == 0)
     return timed.loc[timed.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
 

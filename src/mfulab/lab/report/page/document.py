@@ -191,8 +191,7 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
     parts = [text(f"progress_{state}", count=count) for state, count in counts.items() if count or state == PROGRESS[0]]
     listed = [f"{row['step']} {short(row['run'])}" for _, row in missing.head(MISSING).iterrows()]
     listed += [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
-    says = f"{', '.join(parts)}."
-    return {"measured": counts[PROGRESS[0]], "total": len(planned), "says": says, "missing": listed}
+    return {"measured": counts[PROGRESS[0]], "total": len(planned), "says": f"{', '.join(parts)}.", "missing": listed}
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
@@ -205,8 +204,7 @@ def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
             alike = list(rows.groupby("message", sort=False)["run"])
             lines += [_of_runs(runs, f"{word}. {message}".strip(), text) for message, runs in alike[:LISTED]]
             more = sum(len(runs) for _, runs in alike[LISTED:])
-            if more:
-                lines.append(text("more_unmeasured", count=more, status=word, table=name))
+            lines += [text("more_unmeasured", count=more, status=word, table=name)] if more else []
     noted = tables["profile"][tables["profile"]["mfu_note"] != ""]
     lines += [_of_runs(runs, str(note), text) for note, runs in noted.groupby("mfu_note", sort=False)["run"]]
     traces = tables["traces"][(tables["traces"]["mfu_reason"] != "") & ~tables["traces"]["recorded"]]

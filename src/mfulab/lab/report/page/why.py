@@ -118,8 +118,7 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
 def section(tables: frames.Tables, lowest: pd.Series | None, figures: set[str], language: str) -> dict[str, Any]:
     """The section's cases, `lowest` first, and answers; `figures` are on the page. Empty without a profiled step."""
     text = Texts(language, "why")
-    rows = frames.own(frames.with_machine(tables, frames.with_traces(tables)))
-    rows = frames.in_words(rows, text)
+    rows = frames.in_words(frames.own(frames.with_machine(tables, frames.with_traces(tables))), text)
     measured = frames.ok(rows, "time_s")
     if measured.empty:
         return {}
@@ -146,8 +145,7 @@ def first(lowest: pd.Series | None, rows: pd.DataFrame, figures: set[str], langu
 
 def of_traces(tables: frames.Tables, text: Texts) -> str | None:
     """Sentence on the first trace that was read here: its step and verdict, or why it could not be read."""
-    rows = tables["traces"]
-    rows = rows[~rows["recorded"]]
+    rows = tables["traces"][~tables["traces"]["recorded"]]
     if rows.empty:
         return None
     read = rows[rows["status"] == "ok"]
@@ -249,9 +247,8 @@ def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
     before, kept_s, faults = (number(row.get(name)) for name in names)
     if before and faults and before >= SLOWER * row["time_s"]:
         words.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
-    if kept_s and row["time_s"] >= SLOWER * kept_s:
-        words.append(text("kept_memory", time=quantity(kept_s, "s")))
-    return words
+    slower = kept_s and row["time_s"] >= SLOWER * kept_s
+    return [*words, *([text("kept_memory", time=quantity(kept_s, "s"))] if slower else [])]
 
 
 def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
