@@ -119,10 +119,7 @@ def arrange(figure: Figure, top: float = 0.76) -> None:
 def panels(
     figure: Figure, rows: Sequence[str], columns: Sequence[str], x: str | Sequence[str] = "", y: str = "", **shared: Any
 ) -> np.ndarray:
-    """A grid of axes, titled by the names of its rows or columns, whichever vary; more rows make a higher figure.
-
-    `x` names the lowest axes, all or each, `y` the leftmost ones.
-    """
+    """A grid of axes, titled by its rows or columns, whichever vary; `x` names the lowest, all or each, `y` the left."""
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
     arrange(figure)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
@@ -150,10 +147,7 @@ def by_machine(
 def facets(
     figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str] | int, **shared: Any
 ) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel for each machine, if any, and each of `cases`, with its rows.
-
-    These are values of the column `case` with titles, or how many of its values have a panel with them as title.
-    """
+    """A panel a machine, if any, and value of `case`: of the `cases` with titles, or the first so many; with its rows."""
     rows = rows if "machine" in rows else rows.assign(machine="")
     cases = {value: value for value in rows[case].drop_duplicates()[:cases]} if isinstance(cases, int) else cases
     names = machines(rows)

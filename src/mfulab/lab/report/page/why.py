@@ -133,11 +133,9 @@ def section(tables: frames.Tables, lowest: pd.Series | None, figures: set[str], 
     return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
 
 
-def first(lowest: pd.Series | None, rows: pd.DataFrame, figures: set[str], language: str) -> dict[str, Any]:
-    """Case of the lowest run of the page's first figure, with its sentence `because`; empty where it draws nothing."""
+def first(lowest: pd.Series, rows: pd.DataFrame, figures: set[str], language: str) -> dict[str, Any]:
+    """Case of the lowest run of the page's first figure, with its sentence `because`."""
     text = Texts(language, "mfu_versus_utilization")
-    if lowest is None:
-        return {}
     row = frames.in_words(lowest.to_frame().T, text).iloc[0]
     because = mfu_versus_utilization.because(row, rows, text)
     return _case(row.to_dict(), figures, text.within("why")) | {"because": because}
@@ -161,8 +159,6 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[dict[str, Any]]]:
     """The lines of the page's first figure by machine, for a screen that is too narrow for a drawing."""
     text = Texts(language, "mfu_versus_utilization")
     by_machine: dict[str, list[dict[str, Any]]] = {}
-    if rows.empty:
-        return by_machine
     rows = rows.assign(doubtful=trust.doubtful)
     for row in mfu_versus_utilization.shown(frames.in_words(rows, text), text).to_dict("records"):
         mfu, busy = row["mfu_percent"], row["utilization_percent"]
