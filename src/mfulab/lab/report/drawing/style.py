@@ -119,7 +119,7 @@ def arrange(figure: Figure, top: float = 0.76) -> None:
 def panels(
     figure: Figure, rows: Sequence[str], columns: Sequence[str], x: str | Sequence[str] = "", y: str = "", **shared: Any
 ) -> np.ndarray:
-    """A grid of axes, titled by its rows or columns, whichever vary; `x` names the lowest, all or each, `y` the left."""
+    """A grid of axes, titled by rows or columns, whichever vary; `x` names the lowest, all or each, `y` the leftmost."""
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
     arrange(figure)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
@@ -147,7 +147,7 @@ def by_machine(
 def facets(
     figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str] | int, **shared: Any
 ) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel a machine, if any, and value of `case`: of the `cases` with titles, or the first so many; with its rows."""
+    """A panel a machine, if any, and value of `case`, of `cases` with titles or the first so many; with its rows."""
     rows = rows if "machine" in rows else rows.assign(machine="")
     cases = {value: value for value in rows[case].drop_duplicates()[:cases]} if isinstance(cases, int) else cases
     names = machines(rows)
