@@ -83,10 +83,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
     titles, machines = style.modes(rows, text), style.machines(rows)
     titles = dict.fromkeys(titles, "") if phase.all() else titles
     name = style.wrapped(text("speedup"), 78 // len(titles))
-    panels = style.facets(figure, rows, "mode", titles, x=name, sharey="row", sharex=True)
-    if len(machines) == 1:
-        style.fit(figure, min(MOST, rows["model"].nunique()))
-    limits = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
+    lines = min(MOST, rows["model"].nunique()) if len(machines) == 1 else None
+    panels = style.facets(figure, rows, "mode", titles, x=name, sharey="row", sharex=True, lines=lines)
     colors = style.usual_colors(rows[axis]) if axis == "precision" else style.colors(sorted(rows[axis].unique()))
     shapes = style.shapes(colors)
     for number, (axes, here) in enumerate(panels):
@@ -101,5 +99,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
         look |= {"style": axis, "markers": shapes}
         kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
-        axes.set_xlim(limits)
+        axes.set_xlim(min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4)
     return style.dots(colors, text, axis, shapes)

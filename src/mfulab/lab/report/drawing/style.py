@@ -117,9 +117,13 @@ def arrange(figure: Figure, top: float = 0.76) -> None:
 
 
 def panels(
-    figure: Figure, rows: Sequence[str], columns: Sequence[str], x: str | Sequence[str] = "", y: str = "", **shared: Any
-) -> np.ndarray:
-    """A grid of axes, titled by rows or columns, whichever vary; `x` names the lowest, all or each, `y` the leftmost."""
+    figure: Figure, rows: Sequence[str], columns: Sequence[str], x: str | Sequence[str] = "", y: str = "",
+    lines: int | None = None, **shared: Any,
+) -> np.ndarray:  # fmt: skip
+    """A grid of axes, titled by its rows or columns, whichever vary, as high as `lines` need where these are given.
+
+    `x` names the lowest axes, all or each, `y` the leftmost ones.
+    """
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
     arrange(figure)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
@@ -132,6 +136,8 @@ def panels(
         axes.set_xlabel(name)
     for axes in grid[:, 0]:
         axes.set_ylabel(y)
+    if lines is not None:
+        fit(figure, lines)
     return grid
 
 

@@ -164,8 +164,7 @@ def draw(
         write_text(listed, "".join(f"{name}\n" for name in names))
         return 0
     for name in due:
-        is_drawn = _draw(name, judged, out, formats, language)
-        if only and not is_drawn:
+        if not _draw(name, judged, out, formats, language) and only:
             why = "; ".join(problems) or f"{tables}/ holds nothing to draw"
             again = "Tables are made anew by: snakemake --cores 1 report --forcerun tables"
             print(f"{name}: {why}. {again}", file=sys.stderr)

@@ -44,12 +44,10 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     shown = rows.assign(memory_mib=rows["memory_bytes"] / 2**20)
     shown["case"] = [text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()]
     cases = list(shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates())[::-1]
-    panels = style.in_rows(figure, shown, [text("times"), text("memory")], sharey=True)
-    if len(panels) == 1:
-        style.fit(figure, len(cases))
+    lines = len(cases) if shown["machine"].nunique() == 1 else None
     colors = {way: color for way, color in COLORS.items() if (shown["autograd"] == way).any()}
     look: style.Look = {"hue": "autograd", "palette": colors}
-    for (left, right), here in panels:
+    for (left, right), here in style.in_rows(figure, shown, [text("times"), text("memory")], sharey=True, lines=lines):
         here = here.assign(place=kinds.lanes(left, here, "case", cases, hue="autograd", hues=[*colors], apart=0.18))
         kinds.points(left, here, "relative", "place", "relative", "time_s", **look)
         kinds.points(right, here, "memory_mib", "place", "memory_bytes", **look)

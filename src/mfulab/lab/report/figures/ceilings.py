@@ -32,9 +32,7 @@ def _words(row: Series, text: Texts) -> tuple[str, str]:
 
 def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """One panel a machine: a bar to the measured ceiling, a ring at the computed peak."""
-    panels = style.by_machine(figure, rows, x="TFLOP/s")
-    style.fit(figure, int(rows.groupby("machine").size().max()))
-    for axes, here in panels:
+    for axes, here in style.by_machine(figure, rows, x="TFLOP/s", lines=rows["machine"].value_counts().max()):
         here = here.sort_values("measured_tflop_s", ascending=False)
         names, behind = zip(*(_words(row, text) for _, row in here.iterrows()), strict=True)
         here = here.assign(name=names, place=range(len(here)))

@@ -28,13 +28,12 @@ def finding(rows: Frame, text: Texts) -> str:
 
 def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """A panel a mode, a group of bars a batch size: time relative to the library's, logarithmic; MFU behind it."""
-    panels = style.facets(figure, rows, "mode", style.modes(rows, text), x=text("relative"))
     cases = {batch: text("batch", count=int(batch)) for batch in sorted(rows["batch_size"].unique(), reverse=True)}
-    style.fit(figure, 2 * len(cases))
+    modes = style.modes(rows, text)
     colors = dict(zip([way for way in THREE_WAYS if (rows["model"] == way).any()], style.PALETTE, strict=False))
     longest, lowest = rows["factor"].max(), rows["factor"].min() / 2
     look: style.Look = {"hue": "model", "palette": colors, "order": list(cases.values()), "words": "words"}
-    for axes, here in panels:
+    for axes, here in style.facets(figure, rows, "mode", modes, x=text("relative"), lines=2 * len(cases)):
         shares = here["mfu_percent"].map(lambda mfu: f" · {percent(mfu)} %" if mfu == mfu else "")
         words = here["factor"].map(lambda factor: f"{significant(factor, 2)}×") + shares
         here = here.assign(case=here["batch_size"].map(cases), words=words)

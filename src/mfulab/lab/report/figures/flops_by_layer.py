@@ -51,9 +51,8 @@ def finding(rows: Frame, text: Texts) -> str:
 
 def draw(rows: Frame, figure: Figure, text: Texts) -> None:
     """A panel a model, a bar a layer in the model's order, as long as its share."""
-    panels = style.facets(figure, rows, "model", {model: text.name("model", model) for model in rows["model"]})
-    style.fit(figure, int(rows["model"].value_counts().max()) - 3)
-    for axes, here in panels:
+    models = {model: text.name("model", model) for model in rows["model"]}
+    for axes, here in style.facets(figure, rows, "model", models, lines=rows["model"].value_counts().max() - 3):
         short = [layer if len(layer) <= LONGEST else INNER.sub(r"\1.", layer) for layer in here["layer"]]
         here = here.assign(share=100 * here["part"], named=[layer[-LONGEST:] or text("rest") for layer in short])
         here = here.assign(words=[text("of_whole", share=share) for share in here["share"]])

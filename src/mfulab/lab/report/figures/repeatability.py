@@ -45,12 +45,10 @@ def finding(rows: Frame, text: Texts) -> str:
 
 def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine, a line of dots a model or kernel, one dot a run."""
-    panels = style.by_machine(figure, rows, sharex=True, sharey=True)
     order = rows.groupby("what")["spread_percent"].median().nsmallest(MOST).sort_values(ascending=False).index
-    style.fit(figure, len(order))
     most = max(2.6, 1.4 * rows["spread_percent"].max())
     least = max(FINEST, min(rows["spread_percent"].min(), most / 8))  # three doublings at least
-    for axes, here in panels:
+    for axes, here in style.by_machine(figure, rows, sharex=True, sharey=True, lines=len(order)):
         if usual := _trust(tuple(here["times"])).spread_percent:
             axes.axvline(usual, **style.LIMIT)
         here = here[here["what"].isin(order)]

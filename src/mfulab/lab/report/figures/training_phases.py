@@ -84,8 +84,7 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> None:
         shown, cases = shown.assign(name=shown["case"], case=""), [""]
     shown = shown[shown["case"].isin(cases)].sort_values(["is_plain", "relative"], ascending=[False, True])
     names = list(dict.fromkeys(shown.loc[shown["case"] == cases[0], "name"]))[:MOST_BARS]
-    grid = style.panels(figure, [""], cases, x=text("relative"), sharex=True, sharey=True)
-    style.fit(figure, len(names))
+    grid = style.panels(figure, [""], cases, x=text("relative"), sharex=True, sharey=True, lines=len(names))
     parts = {f"{phase} %": color for phase, color in COLORS.items()}
     longest = min(WIDEST, max(100.0, shown["relative"].max()))
     for axes, case in zip(grid.flat, cases, strict=True):
