@@ -59,7 +59,7 @@ def lines(axes: Axes, rows: Frame, x: str, y: str, *told: str, by: Sequence[str]
 
 def bars(axes: Axes, rows: Frame, value: str, name: str, *told: str, order: Sequence[str] | None = None,
          words: str = "", pale: str = "", start: str = "", upright: bool = False, fontsize: float = 9,
-         **look: Any) -> None:  # fmt: skip
+         labelsize: float = 0, **look: Any) -> None:  # fmt: skip
     """A bar a row, the first above (left if `upright`), from the column `start` on, `words` behind it.
 
     Bars are pale where the column `pale` is false. Without hue and order every row has a line of its own.
@@ -84,6 +84,8 @@ def bars(axes: Axes, rows: Frame, value: str, name: str, *told: str, order: Sequ
         bar.set_alpha(None if differs else style.PALE)
     (axes.set_xticks if upright else axes.set_yticks)(range(len(names)), names)
     axes.grid(axis="x" if upright else "y", visible=False)
+    if labelsize:
+        axes.tick_params(axis="y", labelsize=labelsize)
     behind = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
     for bar, label in zip(drawn, lanes[words] if words else (), strict=False):
         end = (bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2)

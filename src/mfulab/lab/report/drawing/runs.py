@@ -62,11 +62,10 @@ def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
 
 def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: str) -> None:
     """Titles of a heat map's cells, with middles at `x` and `y`, after their words; doubtful ones keep a rim."""
-    sides = np.where(rows[[DOUBTFUL]], RIM, 0.5)
     corners = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
     middles = np.column_stack([x, y]).astype(float)
     faces = [style.PAPER if doubtful else UNSEEN for doubtful in rows[DOUBTFUL]]
-    squares = middles[:, None] + corners[None] * sides[:, None]
+    squares = middles[:, None] + corners * np.where(rows[[DOUBTFUL]], RIM, 0.5)[:, None]
     axes.add_collection(PolyCollection(squares, facecolors=faces, linewidth=0, urls=_titles(rows, values), zorder=2.5))
     hollow = {tuple(middle) for middle in middles[rows[DOUBTFUL].to_numpy(dtype=bool)]}
     for words in axes.texts:

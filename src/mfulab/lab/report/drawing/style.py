@@ -120,10 +120,7 @@ def panels(
     figure: Figure, rows: Sequence[str], columns: Sequence[str], x: str | Sequence[str] = "", y: str = "",
     lines: int | None = None, **shared: Any,
 ) -> np.ndarray:  # fmt: skip
-    """A grid of axes, titled by its rows or columns, whichever vary, as high as `lines` need where these are given.
-
-    `x` names the lowest axes, all or each, `y` the leftmost ones.
-    """
+    """A grid of axes with titles where rows or columns vary, `x` and `y` at its outer axes, as high as `lines` need."""
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
     arrange(figure)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)

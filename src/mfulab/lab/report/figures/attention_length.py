@@ -18,9 +18,8 @@ def rows(tables: Tables) -> Frame:
     tried = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])
     counted = tables["flops"].drop_duplicates("run").set_index("run")
     share = tried["flops_run"].map(100 * counted["attention_flops"] / counted["forward_flops"])
-    tried = one_each(
-        with_machine(tables, tried.assign(share=share)), [*ALIKE, "attention", "sequence_length", "status"]
-    )
+    tried = with_machine(tables, tried.assign(share=share))
+    tried = one_each(tried, [*ALIKE, "attention", "sequence_length", "status"])
     lengths = tried["sequence_length"].where(tried["status"] == "ok").groupby([tried[key] for key in ALIKE])
     return tried[lengths.transform("nunique") > 1].sort_values("sequence_length")
 

@@ -70,8 +70,9 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     for (left, right), here in panels:
         left.axvline(100, **style.LIMIT)
         told = ("efficiency", "samples_per_s", "exposed_communication_ms")
-        kinds.bars(left, here, told[0], "job", *told, words="words", fontsize=8, color=style.MUTED, width=0.6)
-        left.tick_params(axis="y", labelsize=8)
+        kinds.bars(
+            left, here, told[0], "job", *told, words="words", fontsize=8, labelsize=8, color=style.MUTED, width=0.6
+        )
         left.set(xlim=(0, 1.7 * max(100, here["efficiency"].max())), xticks=[0, 50, 100])
         kinds.stacks(right, here, PARTS, "job", "time_s", "exposed_communication_ms", width=0.6)
         right.set_yticks([])

@@ -56,6 +56,5 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> None:
         short = [layer if len(layer) <= LONGEST else INNER.sub(r"\1.", layer) for layer in here["layer"]]
         here = here.assign(share=100 * here["part"], named=[layer[-LONGEST:] or text("rest") for layer in short])
         here = here.assign(words=[text("of_whole", share=share) for share in here["share"]])
-        kinds.bars(axes, here, "share", "named", "forward_flops", words="words", fontsize=8)
-        axes.tick_params(axis="y", labelsize=8)
+        kinds.bars(axes, here, "share", "named", "forward_flops", words="words", fontsize=8, labelsize=8)
         axes.set(xlim=(0, 1.35 * here["share"].max()), xlabel=text("share"))

@@ -63,14 +63,13 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
         small = 8 if len(here) > 14 else 10
         axes.axvline(100, color=style.MUTED, linewidth=1.2)
         look: style.Look = {"hue": "family", "palette": colors, "dodge": False, "words": "words", "fontsize": small}
-        kinds.bars(axes, here, SHARE, "kernel", SHARE, "tflop_s", "time_s", **look)
+        kinds.bars(axes, here, SHARE, "kernel", SHARE, "tflop_s", "time_s", labelsize=small + 1, **look)
         for height, adds in enumerate(map(text.said, here["adds"]) if len(panels) == 1 else ()):
             short = textwrap.shorten(adds, int(72 * (len(adds) / max(1, style.letters(adds)))), placeholder=" …")
             beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": small, "color": style.MUTED}
             axes.text(1.01, height, style.wrapped(adds, 44) if len(here) <= 14 and adds else short, **beside)
         axes.set_xlim(here[SHARE].min() / 2, max(150.0, here[SHARE].max()) * 8)
         ticks.decades(axes.xaxis, 5)
-        axes.tick_params(axis="y", labelsize=small + 1)
         references = {*here["reference_name"]} - {""}
         share = text("share", reference=references.pop() if len(references) == 1 else text("library"))
         axes.set_xlabel(style.wrapped(share, 64 // len(panels)))

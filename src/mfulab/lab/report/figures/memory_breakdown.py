@@ -134,11 +134,10 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
         unit, letter = (1e9, "GB") if here["total"].max() >= 1e9 else (1e6, "MB")
         formulas = here.assign(doubtful=False, **{f"{part} ": here[part] / unit for part in colors})
         parts = {f"{part} ": color for part, color in colors.items()}
-        kinds.stacks(axes, formulas, parts, "name", *colors, "total", order=order, width=0.8)
+        kinds.stacks(axes, formulas, parts, "name", *colors, "total", order=order, width=0.8, labelsize=9)
         here = here.assign(place=here["way"].map(present.index), peak=here["measured_bytes"].astype(float) / unit)
         kinds.points(axes, here, "peak", "place", "measured_bytes", "total", color=style.INK, marker="D", s=25)
         axes.set(xlim=(0, 1.1 * most / unit), xlabel=letter)
-        axes.tick_params(axis="y", labelsize=9)
         axes.set_ylim(len(order) + 2.2, -0.6)  # room for the names of cards, below the bars
         # A line at the memory of each card that lies in view, named along it, none closer to another than is read.
         end, last = axes.get_xlim()[1], 0.0

@@ -63,7 +63,7 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     style.resize(figure, 2.0 + 0.3 * len(rows))
     rows = rows.assign(named=[text.name("compression", way) for way in rows["compression"]], within=True)
     half = [f" ± {reach:.1f}" if reach >= 0 else "" for reach in rows["accuracy_half_points"]]
-    look: style.Look = {"order": list(rows["named"]), "words": "words", "fontsize": 8}
+    look: style.Look = {"order": list(rows["named"]), "words": "words", "fontsize": 8, "labelsize": 9}
     for axes, (name, pale) in zip(grid, shown.items(), strict=True):
         whole = 1 if name == "errors" else 100
         words = rows[name].map(lambda share: text("share_of", share=share))
@@ -71,6 +71,5 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
         if name != "errors":
             axes.axvline(100, **style.LIMIT)
         kinds.bars(axes, here, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
-        axes.tick_params(axis="y", labelsize=9)
         axes.set(xlim=(0, 1.8 * max(rows[name].max(), whole)), xlabel=text("of_images" if whole == 1 else "of_whole"))
     return [style.dot("none", text("behind")), *style.within(~(rows["differs"] & rows["timed"]), text)]

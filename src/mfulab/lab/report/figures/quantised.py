@@ -66,11 +66,10 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     panels = style.facets(figure, shown, "case", MOST, sharey=True, sharex=True)
     cases = panels[0][0].get_gridspec().ncols
     style.resize(figure, 1.8 + 2.6 * len(panels) / cases)
-    look: style.Look = {"order": list(schemes.values()), "words": "words", "fontsize": 8, "width": 0.6}
+    look: style.Look = {"order": list(schemes.values()), "words": "words", "fontsize": 8, "labelsize": 9, "width": 0.6}
     for axes, here in panels:
         axes.axvline(100, **style.LIMIT)
         kinds.bars(axes, here, "relative", "named", "relative", "time_s", "mbu_percent", pale="apart", **look)
-        axes.tick_params(axis="y", labelsize=9)
         axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
     panels[cases // 2 - cases][0].set_xlabel(text("relative"))
     return [style.dot("none", text("behind")), *style.within(~shown["apart"], text)]

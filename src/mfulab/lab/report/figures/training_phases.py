@@ -93,9 +93,8 @@ def draw(rows: Frame, figure: Figure, text: Texts) -> None:
         ends = here[[*WORDS]].cumsum(axis=1).mul(here["relative"] / here[[*WORDS]].sum(axis=1), axis=0)
         ends = ends.clip(upper=longest).add_suffix(" %")
         here = here.join(ends.sub(ends.shift(axis=1).fillna(0)))
-        look: style.Look = {"order": names, "pale": "differs", "width": 0.8}
+        look: style.Look = {"order": names, "pale": "differs", "width": 0.8, "labelsize": 9}
         kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", **look)
-        axes.tick_params(axis="y", labelsize=9)
         axes.set(xlim=(0, 1.25 * longest), xticks=[tick for tick in (0, 100, 200) if tick <= longest])
         for _, row in here.iterrows():
             end = min(row["relative"], 1.02 * longest) + 0.01 * longest

@@ -27,8 +27,8 @@ def finding(rows: Frame, text: Texts) -> str:
 
 def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine; bars are shares of each part, stacked to 100 %, the total time above each."""
-    precision, name = (lambda here: text.name("precision", here["precision"].iloc[0])), text("share_of_time")
-    panels = style.by_machine(figure, rows, precision, y=name, sharey=True)
+    precision = text.name("precision", rows["precision"].iloc[0])
+    panels = style.by_machine(figure, rows, lambda here: precision, y=text("share_of_time"), sharey=True)
     turned = 90 if rows.groupby("machine").size().max() * len(panels) > MOST_LEVEL else 0
     parts = {f"{part} %": color for part, color in COLORS.items()}
     words = {"ha": "center", "rotation": turned, "fontsize": 8 if turned else 9}
