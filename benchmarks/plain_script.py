@@ -47,7 +47,8 @@ ALIKE = 50  # page faults a step by which processes may differ
 
 def planned(overrides: tuple[str, ...], folder: Path) -> Path:
     """Writes the config of the run that `overrides` name below `folder`, and gives its path."""
-    given = [*overrides, "precision=fp32", "device=cpu", "steps=[profile_step]", "replicates=1", "timing.patience_s=0"]
+    alone = ("device=cpu", "steps=[profile_step]", "replicates=1", "exclude=[]")
+    given = [*overrides, *alone, "precision=fp32", "timing.patience_s=0"]
     hardware = hardware_slug("cpu")
     (composition,) = compose_experiments(given, ROOT / "config")
     (run,) = (run for run in plan(composition, hardware, "cpu").runs if run.step == "profile_step")
