@@ -85,8 +85,11 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
     """Reasons to doubt what was measured here, the most frequent first; impossible ceilings before all."""
     tried = {step: frames.own(with_doubts(tables[table]))[["run", "doubts"]] for table, step in STEPS.items()}
     rows = pd.concat(tried, names=["step"]).reset_index("step")
-    by_key = {key: rows[(rows["doubts"] & 2**place) > 0] for place, key in enumerate(WORDS)}
-    of_steps = [Doubt(key, (*here["run"],), (*here["step"].unique(),)) for key, here in by_key.items() if len(here)]
+    of_steps = []
+    for place, key in enumerate(WORDS):
+        here = rows[(rows["doubts"] & 2**place) > 0]  # runs of the step with most of them first
+        here = here.sort_values("step", key=lambda step: -step.map(step.value_counts()), kind="stable")
+        of_steps += [Doubt(key, (*here["run"],), (*here["step"].unique(),))] if len(here) else []
     of_steps.sort(key=lambda doubt: -len(doubt.runs))
     # Formats in which a run of the sweep was faster than all that their ceiling's own runs reached.
     # A quick search is made to be passed.
