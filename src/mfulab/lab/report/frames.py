@@ -18,9 +18,9 @@ from mfulab.measurements.registry import TABLES
 # Each column lies apart, so that frames share what they do not change: a page of many rows takes a third less memory.
 warnings.filterwarnings("ignore", category=pd.errors.PerformanceWarning)
 
-Frame: TypeAlias = pd.DataFrame
+DataFrame: TypeAlias = pd.DataFrame
 Series: TypeAlias = pd.Series
-Tables = dict[str, Frame]
+Tables = dict[str, DataFrame]
 TEXTS = {
     "problems": ["problem"],
     "excluded": ["experiment", "step", "run", "because"],  # runs left out on purpose

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 
 from mfulab.lab.report.drawing import runs, style
-from mfulab.lab.report.frames import Frame, Series
+from mfulab.lab.report.frames import DataFrame, Series
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def _unlabelled(axes: Axes) -> Iterator[None]:
     axes.set(**words)
 
 
-def points(axes: Axes, rows: Frame, x: str, y: str, *told: str, interval: Sequence[str] = (), **look: Any) -> None:
+def points(axes: Axes, rows: DataFrame, x: str, y: str, *told: str, interval: Sequence[str] = (), **look: Any) -> None:
     """A point a row at `x` and `y`, with `told` in its title; `interval` are columns of the ends, of x if named so."""
     looks = [look[word] for word in ("hue", "style", "size") if look.get(word)]
     read = dict.fromkeys([x, y, *told, *looks, *interval, *runs.NAMED, runs.DOUBTFUL])
@@ -41,7 +41,7 @@ def points(axes: Axes, rows: Frame, x: str, y: str, *told: str, interval: Sequen
         axes.errorbar(rows[x], rows[y], **reach, fmt="none", ecolor=ink, elinewidth=1.3)
 
 
-def lines(axes: Axes, rows: Frame, x: str, y: str, *told: str, by: Sequence[str] = (), dash: str = "",
+def lines(axes: Axes, rows: DataFrame, x: str, y: str, *told: str, by: Sequence[str] = (), dash: str = "",
           dashes: Mapping[Any, Any] | None = None, linewidth: float = 2, **look: Any) -> None:  # fmt: skip
     """A line for each distinct value of `by` (default: of hue and dash), in the order of its rows, with its points."""
     rows = rows.dropna(subset=[x, y])
@@ -57,7 +57,7 @@ def lines(axes: Axes, rows: Frame, x: str, y: str, *told: str, by: Sequence[str]
     points(axes, rows, x, y, *told, **look)
 
 
-def bars(axes: Axes, rows: Frame, value: str, name: str, *told: str, order: Sequence[str] | None = None,
+def bars(axes: Axes, rows: DataFrame, value: str, name: str, *told: str, order: Sequence[str] | None = None,
          words: str = "", pale: str = "", start: str = "", upright: bool = False, fontsize: float = 9,
          labelsize: float = 0, **look: Any) -> None:  # fmt: skip
     """A bar a row, the first above (left if `upright`), from the column `start` on, `words` behind it.
@@ -93,7 +93,7 @@ def bars(axes: Axes, rows: Frame, value: str, name: str, *told: str, order: Sequ
             axes.annotate(label, end, (5, 0), textcoords="offset points", va="center", fontsize=fontsize, bbox=behind)
 
 
-def stacks(axes: Axes, rows: Frame, parts: Mapping[str, str], name: str, *told: str, **look: Any) -> None:
+def stacks(axes: Axes, rows: DataFrame, parts: Mapping[str, str], name: str, *told: str, **look: Any) -> None:
     """A bar a row of its columns `parts`, each in its colour, one behind another; what is missing takes nothing."""
     start = pd.Series(0.0, rows.index)
     for part, color in parts.items():
@@ -103,7 +103,7 @@ def stacks(axes: Axes, rows: Frame, parts: Mapping[str, str], name: str, *told: 
         start = start + here[part]
 
 
-def cells(axes: Axes, table: Frame, words: Frame, rows: Frame, across: str, down: str, *told: str,
+def cells(axes: Axes, table: DataFrame, words: DataFrame, rows: DataFrame, across: str, down: str, *told: str,
           small: float = 10, **look: Any) -> None:  # fmt: skip
     """A heat map with `words` in its cells; a row of `rows` belongs to the cell of its columns `across` and `down`."""
     sns.heatmap(table, ax=axes, annot=words, fmt="", annot_kws={"fontsize": small}, linewidths=1, linecolor=style.PAPER,
@@ -117,7 +117,7 @@ def cells(axes: Axes, table: Frame, words: Frame, rows: Frame, across: str, down
     axes.tick_params(axis="y", labelrotation=0)
 
 
-def lanes(axes: Axes, rows: Frame, name: str, order: Sequence[Any], hue: str = "", hues: Sequence[Any] = (),
+def lanes(axes: Axes, rows: DataFrame, name: str, order: Sequence[Any], hue: str = "", hues: Sequence[Any] = (),
           apart: float = 0.1, **look: Any) -> Series:  # fmt: skip
     """The heights of rows whose names are lines of the y axis, the first below; hues stand `apart`, the first above."""
     axes.set_yticks(range(len(order)), list(order), **look)

@@ -7,14 +7,14 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, runs, style
-from mfulab.lab.report.frames import Frame
+from mfulab.lab.report.frames import DataFrame
 
 NAMED = 12  # models a panel
 KEPT_CLEAR = 400  # points that labels keep off; among more there is no free place
 
 
 def scatter(
-    axes: Axes, rows: Frame, x: str, y: str, colors: Mapping[str, str], shapes: Mapping[str, str] | None = None
+    axes: Axes, rows: DataFrame, x: str, y: str, colors: Mapping[str, str], shapes: Mapping[str, str] | None = None
 ) -> None:
     """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful rows are hollow."""
     area = 36 + 16 * np.log2(rows["batch_size"].fillna(1).clip(lower=1))  # points², by the number of doublings
@@ -24,8 +24,8 @@ def scatter(
 
 
 def panels(
-    figure: Figure, rows: Frame, place: tuple[str, str], shapes: Mapping[str, str] | None = None, **shared: Any
-) -> Iterator[tuple[Axes, Frame]]:
+    figure: Figure, rows: DataFrame, place: tuple[str, str], shapes: Mapping[str, str] | None = None, **shared: Any
+) -> Iterator[tuple[Axes, DataFrame]]:
     """Yields a panel a machine with its points at two columns, for its scales and lines; then names the models."""
     for axes, here in style.by_machine(figure, rows, **shared):
         scatter(axes, here, *place, style.usual_colors(rows["precision"]), shapes)
@@ -33,14 +33,14 @@ def panels(
         name_highest(axes, here, *place)
 
 
-def legend(figure: Figure, rows: Frame, text: Texts, entries: Legend) -> None:
+def legend(figure: Figure, rows: DataFrame, text: Texts, entries: Legend) -> None:
     """Puts the colours of precisions, `entries` and the meaning of hollow and of large points below the title."""
     colors = style.dots(style.usual_colors(rows["precision"]), text, "precision")
     sizes = [style.dot(style.MUTED, text("dot_size"))] if rows["batch_size"].nunique() > 1 else []
     style.legend(figure, [*colors, *entries, *runs.key(figure, text), *sizes])
 
 
-def name_highest(axes: Axes, rows: Frame, x: str, y: str, every: int = 3) -> None:
+def name_highest(axes: Axes, rows: DataFrame, x: str, y: str, every: int = 3) -> None:
     """Names each model's highest point, off the others and, where there is room, off `every` such point of lines."""
     lines = [place for line in axes.lines for place in line.get_xydata()[::every].tolist() if place[1] == place[1]]
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)

@@ -32,7 +32,7 @@ from mfulab.core.language import Texts
 from mfulab.lab.planning.naming import SNAKEMAKE
 from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import labels, runs, style
-from mfulab.lab.report.frames import Frame
+from mfulab.lab.report.frames import DataFrame
 from mfulab.lab.runtime.client import SOCKET
 from mfulab.lab.runtime.forked import drawing_cores, in_processes
 
@@ -69,7 +69,7 @@ def modules() -> dict[str, ModuleType]:
     return {name: loaded[name] for name in order}
 
 
-def render(name: str, tables: frames.Tables, language: str = "en", rows: Frame | None = None) -> Drawn | None:
+def render(name: str, tables: frames.Tables, language: str = "en", rows: DataFrame | None = None) -> Drawn | None:
     """Draws one figure; None if the tables hold nothing for it. `rows` are what it draws, if they are known already."""
     module, text = modules()[name], Texts(language, name)
     rows = frames.in_words(module.rows(tables) if rows is None else rows, text)
@@ -119,7 +119,7 @@ def has_data(name: str, tables: frames.Tables) -> bool:
         return True
 
 
-def finding(module: ModuleType, rows: Frame, text: Texts) -> str:
+def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
     """Tells a figure's sentence, of rows measured here, if any, that can be right; a recorded machine is named."""
     own = frames.own(rows)
     sentence = module.finding(frames.preferred(own, ~trust.impossible(own)), text)

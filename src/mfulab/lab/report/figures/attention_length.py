@@ -3,7 +3,7 @@
 import pandas as pd
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
-from mfulab.lab.report.frames import Frame, Tables, alone, ok, one_each, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, alone, ok, one_each, with_machine
 
 TOPIC, ORDER = "memory", 10
 ALIKE = ["machine", "model", "workload", "batch_size", "precision"]
@@ -12,7 +12,7 @@ FAILED = "out_of_memory"
 ALIKE_WITHIN = 0.02  # of a time: less is no difference
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Runs with a chosen backend at two lengths or more; `share` is attention's of forward FLOPs, in percent."""
     chosen = alone(tables["profile"])[lambda table: table["attention"].isin(COLORS)]
     tried = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])
@@ -24,7 +24,7 @@ def rows(tables: Tables) -> Frame:
     return tried[lengths.transform("nunique") > 1].sort_values("sequence_length")
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence on the case with the longest sequence: attention's share, memory and speed of backends, failures."""
     measured = rows[rows["status"] == "ok"]
     longest = measured.loc[measured["sequence_length"].idxmax()]
@@ -42,7 +42,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join([*words, *([text("failed", count=failed)] if failed else [])])
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """For each machine, by length: the share of FLOPs, peak memory, and MFU, a line a backend."""
     rows = rows.assign(memory_mib=rows["memory_bytes"] / 2**20, failed=(rows["status"] == FAILED).map({True: 0.97}))
     colors = {backend: color for backend, color in COLORS.items() if (rows["attention"] == backend).any()}

@@ -2,7 +2,7 @@
 
 from mfulab.core.groups import LEAKED_STEPS
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
-from mfulab.lab.report.frames import Frame, Tables, against, one_each, steps
+from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, steps
 
 TOPIC, ORDER = "execution", 10
 CASE = ["machine", "model", "precision", "sequence_length", "batch_size"]
@@ -12,7 +12,7 @@ LEAST = 0.5  # % of a time: less is no difference
 MOST = 8  # cases that get a line each
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Eager inference in ways beside no_grad, `relative` to its time in percent; a leak keeps `graph_bytes` a step."""
     timed = steps(tables, "time_s", mode="inference", execution="eager", autograd=WAYS)
     timed = one_each(timed, [*CASE, "autograd"])
@@ -27,7 +27,7 @@ def rows(tables: Tables) -> Frame:
     return timed.assign(relative=100 * timed["factor"], graph_bytes=graph_bytes.where(timed["autograd"] == "leaked"))
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The case where recording costs most time, beyond what processes differ by, and the graph that holds most."""
     words, off = [], (rows["relative"] - 100).where(rows["apart"], 0)
     for way, key, none, sign in (("recorded", "slower", "no_slower", 1), ("inference_mode", "faster", "no_faster", -1)):
@@ -39,7 +39,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """For each machine, a line a case: time relative to no_grad on the left, peak memory on the right."""
     shown = rows.assign(memory_mib=rows["memory_bytes"] / 2**20)
     shown["case"] = [text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()]

@@ -2,18 +2,18 @@
 
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, quantity, style
-from mfulab.lab.report.frames import Frame, Series, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
 
 TOPIC, ORDER = "roofline", 1
 RING = style.PALETTE[1]
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Ceilings with a measured matmul."""
     return with_machine(tables, ok(tables["ceilings"], "measured_tflop_s"))
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The fastest format, and what share of the computed peak was reached; on a CPU why that may be over 100 %."""
     best = rows.loc[rows["measured_tflop_s"].idxmax()]
     share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
@@ -30,7 +30,7 @@ def _words(row: Series, text: Texts) -> tuple[str, str]:
     return "\n".join(filter(None, [text.name("precision", row["ceiling"]), short(extra)])), "\n".join(behind)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """One panel a machine: a bar to the measured ceiling, a ring at the computed peak."""
     for axes, here in style.by_machine(figure, rows, x="TFLOP/s", lines=rows["machine"].value_counts().max()):
         here = here.sort_values("measured_tflop_s", ascending=False)

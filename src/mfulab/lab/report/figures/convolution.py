@@ -1,7 +1,7 @@
 """One convolution three ways: by the library, as a matmul of unfolded images, by direct loops."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, significant, style, ticks
-from mfulab.lab.report.frames import Frame, Tables, against, one_each, steps
+from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, steps
 
 TOPIC, ORDER = "flops", 6
 THREE_WAYS = ("convolution_library", "convolution_im2col", "convolution_direct")
@@ -9,7 +9,7 @@ LIBRARY = THREE_WAYS[0]
 CASE = ["mode", "batch_size", "precision"]
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Eager steps of the three ways on one machine, the first, each beside the library's of the same case."""
     timed = steps(tables, "time_s", "flops", model=THREE_WAYS, execution="eager")
     timed = one_each(style.one_machine(timed), [*CASE, "model"])
@@ -17,7 +17,7 @@ def rows(tables: Tables) -> Frame:
     return beside[beside.groupby(CASE)["model"].transform("nunique") > 1].sort_values(CASE)
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The largest case: the same FLOPs, each way's time against the library's; and the largest error of all."""
     most = rows.loc[rows["flops"].idxmax()]
     here = rows[(rows[CASE] == most[CASE]).all(axis=1) & (rows["model"] != LIBRARY)].sort_values("factor")
@@ -26,7 +26,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join([text("finding", most=most, ways=", ".join(ways)), *words])
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a mode, a group of bars a batch size: time relative to the library's, logarithmic; MFU behind it."""
     cases = {batch: text("batch", count=int(batch)) for batch in sorted(rows["batch_size"].unique(), reverse=True)}
     modes = style.modes(rows, text)

@@ -5,14 +5,14 @@ import pandas as pd
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, style, ticks
 from mfulab.lab.report.figures import transfers
-from mfulab.lab.report.frames import Frame, Series, Tables, most, ok, preferred, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, most, ok, preferred, with_machine
 
 TOPIC, ORDER = "kernels", 4
 COLORS = dict(zip(("cpu", "gpu", "kernel"), style.PALETTE, strict=False))
 SIDES = {"cpu": "no_cpu", "gpu": "no_gpu"}  # and what is said where one has no rows
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """The fastest matmul of each size on one CPU and on one GPU, in one precision; a GPU's kernel alone as a line."""
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
     timed = timed.assign(side="cpu", whole_s=timed[list(transfers.PARTS)].sum(axis=1))
@@ -25,7 +25,7 @@ def rows(tables: Tables) -> Frame:
     return best.assign(line=best["side"], seconds=best["whole_s"]) if len(best["n"].unique()) > 1 else best.head(0)
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """From which size on the GPU wins for good, by its kernel alone too; or what is missing to tell."""
     best = rows.drop_duplicates(["side", "n"]).set_index("n", drop=False).sort_index()
     cpu, gpu = (best[best["side"] == side] for side in SIDES)
@@ -50,11 +50,11 @@ def _from(faster: Series) -> float | None:
     return float(won[0]) if len(won) else None
 
 
-def _sizes(rows: Frame) -> str:
+def _sizes(rows: DataFrame) -> str:
     return "–".join(dict.fromkeys(f"{rows.index[place]:.0f}³" for place in (0, -1)))
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Time over size on logarithmic axes: a line of the CPU, of the GPU, and of the GPU's kernel alone."""
     axes, kernels = figure.subplots(), rows[rows["side"] == "gpu"]
     shown = pd.concat([rows, kernels.assign(line="kernel", seconds=kernels["time_s"])]).sort_values("n")

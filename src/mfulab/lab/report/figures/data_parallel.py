@@ -1,7 +1,7 @@
 """Scaling of several processes, and what each of them spends on communication that compute does not hide."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style
-from mfulab.lab.report.frames import Frame, Series, Tables, against, apart, ok, one_each, preferred, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, against, apart, ok, one_each, preferred, with_machine
 
 TOPIC, ORDER = "training", 10
 # What a job and the single process beside it have in common; a ceiling's name holds a CPU's threads.
@@ -11,7 +11,7 @@ PARTS = {"computes": style.PALETTE[0], "not_hidden": style.PALETTE[1]}
 MOST = 12  # jobs a machine
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Jobs of several processes beside the same step in one: `efficiency` is their speed ÷ (processes × its speed)."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s", "time_s"))
     timed = timed[(timed["mode"] == "training") & (timed["execution"] == "eager")]
@@ -28,7 +28,7 @@ def job(row: Series, text: Texts) -> str:
     return name + (text("slowed", job=row) if row["slowed_rank"] >= 0 else "")
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Best and worst scaling, its exposed communication, FSDP2 against DDP, bytes against formula, who is slow."""
     plain = preferred(rows, rows["slowed_rank"].isna())
     best, worst = plain.loc[plain["efficiency"].idxmax()], plain.loc[plain["efficiency"].idxmin()]
@@ -54,7 +54,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join([*words, *(text("named", job=row) for _, row in slowed.iterrows())])
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """For each machine efficiency by job, and beside it the step with the communication that compute does not hide."""
     rows = rows.sort_values("efficiency", ascending=False, kind="stable").groupby("machine", sort=False).head(MOST)
     shares = rows[["efficiency", "mfu_percent"]].to_numpy()

@@ -1,7 +1,7 @@
 """Generating text: the share of the memory's bandwidth beside that of the arithmetic, by batch size; prompts too."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, labels, significant, style, ticks
-from mfulab.lab.report.frames import Frame, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC, ORDER = "batch_size", 2
 DASHES: style.Look = {"mbu_percent": "", "mfu_percent": (4, 2)}
@@ -9,7 +9,7 @@ MARKERS = {"decoding": "o", "prefill": "s"}
 CONTEXT = ["machine", "model", "precision", "execution", "sequence_length"]
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Runs of series of decoding with at least two batch sizes, and of prefill, which has no MBU here."""
     steps = ok(tables["profile"], *DASHES)
     steps = curves.series(with_machine(tables, steps[steps["mode"].isin(MARKERS)]))
@@ -17,7 +17,7 @@ def rows(tables: Tables) -> Frame:
     return steps.assign(mbu_percent=steps["mbu_percent"].where(decoding)) if decoding.any() else steps.head(0)
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The series of decoding nearest to the memory's limit; then its cache, the longest prompt, and the experts."""
     decoded = rows[rows["mode"] == "decoding"]
     if decoded.empty:
@@ -37,7 +37,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision, squares are prompts."""
     colors = style.usual_colors(rows["precision"])
     shares = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")

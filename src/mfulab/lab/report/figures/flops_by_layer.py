@@ -6,14 +6,14 @@ import re
 import numpy as np
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, style
-from mfulab.lab.report.frames import Frame, Tables, ok, own, preferred
+from mfulab.lab.report.frames import DataFrame, Tables, ok, own, preferred
 
 TOPIC, ORDER = "flops", 1
 PANELS, BARS = 3, 12  # models, and layers of each
 LONGEST, INNER = 26, re.compile(r"(\w)\w*\.")  # letters of a layer's name; its modules, of which one letter stays
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """A row a layer of the models with the fewest FLOPs, in their order, and one of what is not among the largest."""
     counted = ok(tables["flops"], "forward_flops")
     counted = own(counted[(counted["layers"] != "") & (counted["forward_flops"] > 0)])
@@ -24,7 +24,7 @@ def rows(tables: Tables) -> Frame:
         for row in counted.drop_duplicates("model").head(PANELS).to_dict("records")
         for place, (layer, flops) in enumerate(_largest(row))
     ]
-    return Frame(lines, columns=[*counted, "layer", "part", "place"])
+    return DataFrame(lines, columns=[*counted, "layer", "part", "place"])
 
 
 def _largest(row: dict[str, object]) -> list[tuple[str, float]]:
@@ -35,7 +35,7 @@ def _largest(row: dict[str, object]) -> list[tuple[str, float]]:
     return [*largest, ("", remainder)] if remainder > 0 else largest
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Each model's largest layer, and how many of its largest do half of its FLOPs; the most uneven model first."""
     words = {}
     for _, here in rows.groupby("model", sort=False):
@@ -49,7 +49,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join(sorted(words, key=lambda sentence: -words[sentence]))
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a model, a bar a layer in the model's order, as long as its share."""
     models = {model: text.name("model", model) for model in rows["model"]}
     for axes, here in style.facets(figure, rows, "model", models, lines=rows["model"].value_counts().max() - 3):

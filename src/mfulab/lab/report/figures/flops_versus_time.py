@@ -3,14 +3,14 @@
 import numpy as np
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, points, style, ticks
-from mfulab.lab.report.frames import Frame, Tables, comparable, steps
+from mfulab.lab.report.frames import DataFrame, Tables, comparable, steps
 
 TOPIC, ORDER = "flops", 2
 PLACE = ("flops_per_sample", "time_per_sample")
 ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Eager runs that other models' runs can be held against: alike in all but the model."""
     timed = steps(tables, "flops", "time_s", "batch_size", execution="eager").query("flops > 0")
     timed = timed.drop_duplicates([*ALIKE, "model"])
@@ -23,7 +23,7 @@ def rows(tables: Tables) -> Frame:
     return timed.assign(flops_per_sample=flops / size, time_per_sample=time_s / size, speed=flops / time_s)
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The two comparable runs, alike in all but the model, whose FLOPs mislead most about their times."""
     sound = rows[comparable(rows)]  # not what spins by design
     sound = sound[sound.groupby(ALIKE)["model"].transform("nunique") > 1]
@@ -37,7 +37,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return text("finding", large=large, small=small, **ratios)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
     colors = style.usual_colors(rows["precision"])
     modes = style.modes(rows, text)

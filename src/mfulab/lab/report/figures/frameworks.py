@@ -4,7 +4,7 @@ import itertools
 import json
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, significant, style
-from mfulab.lab.report.frames import INTERVAL, Frame, Tables, apart, one_each, steps
+from mfulab.lab.report.frames import INTERVAL, DataFrame, Tables, apart, one_each, steps
 
 TOPIC, ORDER = "execution", 2
 ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
@@ -15,7 +15,7 @@ VANISHED = 1e-6  # of the first loss
 TOLERANCE_PERCENT = 1.0  # of a loss: the order of additions differs, and each update carries its rounding on
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Steps on one machine, the first, of cases that another framework than torch was timed in."""
     timed = steps(tables, "time_s", execution=EXECUTIONS, precision="fp32")
     timed = timed.assign(other=timed["execution"].isin(ELSEWHERE))
@@ -31,7 +31,7 @@ def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
     return len(compared), 100 * max(((max(losses) - min(losses)) / max(losses) for losses in compared), default=0.0)
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree."""
     cases = [case.sort_values("time_s") for _, case in rows.groupby(CASE, sort=False)]
     ranked = [case for case in cases if len(case) > 1 and apart(case.iloc[-1], case.iloc[0])]
@@ -57,7 +57,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a case, a bar an execution; MFU and compile time behind it."""
     shares = rows["mfu_percent"].map(lambda share: "" if share != share else f"{percent(share)} %\n")
     times = rows["compile_s"].map(lambda time: "" if time != time else text("after", time=time))

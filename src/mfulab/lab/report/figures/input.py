@@ -1,7 +1,7 @@
 """Speed by source and workers of a DataLoader, and MFU against the time that the loop does not wait for it."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style
-from mfulab.lab.report.frames import Frame, Tables, against, apart, most, one_each, preferred, steps
+from mfulab.lab.report.frames import DataFrame, Tables, against, apart, most, one_each, preferred, steps
 
 TOPIC, ORDER = "training", 8
 ALIKE = ["machine", "model", "mode", "batch_size", "sequence_length", "precision", "execution"]
@@ -9,7 +9,7 @@ VARIED, VARIED_MARK = ["loader_prefetch", "loader_epoch", "loader_persistent", "
 LOADER = ["loader_source", "loader_workers", *VARIED]
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Runs fed by a DataLoader beside the step with a batch on the device; `kept` is MFU in percent of that step's."""
     timed = steps(tables, "samples_per_s", "time_s").fillna({"sequence_length": 0})
     here = one_each(timed[timed["input"] == "device"], [*ALIKE, "workload"])
@@ -23,7 +23,7 @@ def rows(tables: Tables) -> Frame:
     )
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The longest wait in the loop itself, the workers that shorten it, and those that are too many."""
     usual = preferred(rows, rows["usual"])
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
@@ -42,7 +42,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join([*words, text("tracks", deviation=percent(off), count=len(rows))])
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """For each machine speed by workers, a line a source, and MFU against the time not spent waiting."""
     sources = style.colors(sorted(set(rows["loader_source"])))
     counts = sorted(set(rows["loader_workers"]))

@@ -6,13 +6,13 @@ import pandas as pd
 
 from mfulab.core.language import verdicts
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, style, ticks
-from mfulab.lab.report.frames import Frame, Series, Tables, most, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, most, ok, with_machine
 
 TOPIC, ORDER = "kernels", 1
 SHARE = "share_of_reference_percent"
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Each machine's largest square matmul that nearly all implementations share; others at their own, named so."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], SHARE)))
     shared = matmuls.most_shared(square)
@@ -24,7 +24,7 @@ def rows(tables: Tables) -> Frame:
     return rungs.assign(kernel=rungs["kernel"].where(own, rungs["kernel"] + rungs["n"].map(" ({:.0f}³)".format)))
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """From the lowest rung to the highest on the machine with the most rungs."""
     all_sizes = most(rows, ["machine"])
     here = all_sizes[all_sizes["n"] == all_sizes["n"].max()].sort_values(SHARE)
@@ -43,14 +43,14 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join(words)
 
 
-def out_of_order(here: Frame) -> list[tuple[Series, Series]]:
+def out_of_order(here: DataFrame) -> list[tuple[Series, Series]]:
     """Pairs (below, rung) on one machine of a rung that is no faster than the one below it; libraries are beside."""
     rungs = {rung["kernel"]: rung for _, rung in here[here["family"] != "library"].iterrows()}
     pairs = [(rungs[rung["after"]], rung) for rung in rungs.values() if rung["after"] in rungs]
     return [(below, rung) for below, rung in pairs if rung[SHARE] <= below[SHARE]]
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Bars on a logarithmic scale, slowest below, each with its share; of one machine also what each rung adds."""
     panels = style.by_machine(
         figure, rows, lambda here: f"{here['n'].max():.0f}³ · {text.name('precision', here['precision'].iloc[0])}"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.colors import LinearSegmentedColormap
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, style
-from mfulab.lab.report.frames import Frame, Tables, most, ok, one_each, own, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, most, ok, one_each, own, with_machine
 
 TOPIC, ORDER = "ladder", 5
 COUNTERS = (
@@ -18,7 +18,7 @@ DISTURBED = 5.0  # percent of the CPUs: beyond it the load itself waited, and it
 WORST = 50  # points of error that have the full colour
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """One row a load of one machine, the one with the most loads; medians where one was run more than once."""
     measured = own(with_machine(tables, ok(tables["readings"], "truth_percent")))
     measured = measured[measured[list(COUNTERS)].notna().any(axis=1)]
@@ -26,13 +26,13 @@ def rows(tables: Tables) -> Frame:
     return loads.sort_values("load", key=lambda load: load.map(WORDS.index))
 
 
-def errors(rows: Frame, columns: Sequence[str] = COUNTERS) -> Frame:
+def errors(rows: DataFrame, columns: Sequence[str] = COUNTERS) -> DataFrame:
     """Points by which each counter that read anything is off, a row a load."""
     loads = rows.set_index("load")
     return loads[[*columns]].dropna(axis="columns", how="all").sub(loads["truth_percent"], axis=0)
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The worst counter, the one whose worst is the least, what else ran meanwhile, and a reading after the load."""
     load, worst = (off := errors(rows)).abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
@@ -47,7 +47,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join([*words, *([text("after", row=late.loc[lost.idxmax()])] if (lost > 0).any() else [])])
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A table: loads down, counters across; each cell the reading and its error, by which it is coloured."""
     off = errors(rows, (*COUNTERS, *SINGLE))
     style.resize(figure, min(figure.get_figheight(), 2.2 + 0.42 * max(3, len(rows))))

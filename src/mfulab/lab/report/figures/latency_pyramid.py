@@ -4,21 +4,21 @@ import numpy as np
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, significant, style
 from mfulab.lab.report.figures import memory_hierarchy
-from mfulab.lab.report.frames import Frame, Series, Tables
+from mfulab.lab.report.frames import DataFrame, Series, Tables
 
 TOPIC, ORDER = "memory", 3
 WORDS = ("memory", "page_cache", "disk")  # levels with a word of their own
 DEPENDENT = ("random", "page_cache", "disk")  # patterns in which each access waits for the last one
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """The fastest working set of each level on one machine, the nearest level first."""
     walked = memory_hierarchy.rows(tables)
     walked = walked[walked["pattern"].isin(DEPENDENT) & (walked["level"] != "")].sort_values("time_per_access_s")
     return walked.drop_duplicates("level").reset_index(drop=True)
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The nearest level against the farthest, and the largest step between two neighbours."""
     first, last = rows.iloc[0], rows.iloc[-1]
     if len(rows) == 1:
@@ -46,7 +46,7 @@ def _cost(row: Series, text: Texts) -> str:
     return text("time_alone" if cycles != cycles else "cost", row=row, cycles=significant(cycles))
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A bar a level about one middle, as long as the logarithm of its time, its numbers behind it."""
     style.fit(figure, len(rows))
     axes, fastest = figure.subplots(), rows["time_per_access_s"].min()

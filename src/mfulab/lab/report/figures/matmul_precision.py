@@ -1,13 +1,13 @@
 """Speed against error of each number format in a matmul, by its fastest implementation."""
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, matmuls, style, ticks
-from mfulab.lab.report.frames import Frame, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC, ORDER = "precision", 2
 INTEGERS = "int8"  # whose products and sums are exact
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """On each machine with two formats or more: the fastest matmul of each, at the largest size that all have."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "relative_error")))
     formats = square.groupby(["machine", "n"])["precision"].transform("nunique")
@@ -17,7 +17,7 @@ def rows(tables: Tables) -> Frame:
     return same.loc[same.groupby(["machine", "precision"])["tflop_s"].idxmax()]
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The fastest format against the most exact one; where integers are fastest, against that of those that round."""
     fast = rows.loc[rows["tflop_s"].idxmax()]
     here = rows[rows["machine"] == fast["machine"]]
@@ -29,7 +29,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return text("finding_same" if fast.name == exact.name else key, fast=fast, exact=exact, **errors)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A point a format; left is exact, up is fast; an exact zero is drawn at the left edge."""
     for axes, here in style.by_machine(figure, rows, sharex=True):
         edge = ticks.zero_at_left(axes, rows["relative_error"])

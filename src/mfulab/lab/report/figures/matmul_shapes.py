@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, percent, style
-from mfulab.lab.report.frames import Frame, Series, Tables, most, ok, own, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, most, ok, own, with_machine
 
 TOPIC, ORDER = "kernels", 2
 SHARE, MOST_SHAPES, MOST_KERNELS = "share_of_measured_percent", 16, 16
@@ -18,7 +18,7 @@ LETTERS = 96
 BESIDE = 0.1  # an odd cube is compared with those that fit and are so near in size
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Odd shapes of the machine and precision with most, and cubes to compare, of implementations given both."""
     timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], SHARE, "m", "n", "k")))
     timed = timed[~timed["kernel"].str.endswith(NO_MATMUL)]
@@ -35,7 +35,7 @@ def rows(tables: Tables) -> Frame:
     return compared[compared["shape"].isin(given.nlargest(MOST_SHAPES, ["kernel", "flops"]).index)]
 
 
-def odd(rows: Frame) -> Series:
+def odd(rows: DataFrame) -> Series:
     """True for a matmul that is not n × n × n, or whose n is no multiple of a common tile."""
     return ~(matmuls.cube(rows) & (rows["n"] % FITS == 0))
 
@@ -47,14 +47,14 @@ def shape(row: Mapping[str, Any] | Series) -> str:
     return f"{int(row['batch'])} · {single}" if row["batch"] > 1 else single
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The shape that costs most against the best shape, for the implementation that is fastest overall."""
     here = rows[rows["kernel"] == rows.groupby("kernel")[SHARE].max().idxmax()]
     best, worst = here.loc[here[SHARE].idxmax()], here.loc[here[SHARE].idxmin()]
     return text("finding_one" if best[SHARE] == worst[SHARE] else "finding", best=best, worst=worst)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A heat map: shapes down, implementations across, each cell its share of the measured ceiling in percent."""
     rows = rows.assign(batched=rows["batch"] > 1, flat=~matmuls.cube(rows))
     shapes = list(rows.sort_values(["batched", "flat", "flops"])["shape"].drop_duplicates())

@@ -1,12 +1,12 @@
 """One matmul in every implementation: throughput against its size."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, matmuls, style, ticks
-from mfulab.lab.report.frames import Frame, Tables, most, ok, preferred, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, most, ok, preferred, with_machine
 
 TOPIC, ORDER = "kernels", 0
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Square matmuls of the precision that most implementations share."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
     square = most(square, ["precision"], "kernel").sort_values("n")
@@ -14,7 +14,7 @@ def rows(tables: Tables) -> Frame:
     return preferred(square, square.groupby("machine")["n"].transform("nunique") > 2)
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The fastest and the slowest implementation of the largest size that several have."""
     here = rows[rows["machine"] == rows["machine"].iloc[0]]
     shared = here.groupby("n")["kernel"].nunique()
@@ -24,7 +24,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return text("finding_one" if values["factor"] == 1 else "finding", best=best, worst=worst, **values)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """FLOP/s with the measured ceiling above, a panel a machine; a family has one colour, a line its kernel's name."""
     colors = style.usual_colors(rows["family"], style.FAMILIES)
     for axes, here in style.by_machine(figure, rows, sharex=True, x=text("size")):

@@ -10,7 +10,7 @@ from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
 from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, quantity, runs, style
-from mfulab.lab.report.frames import Frame, Series, Tables, ok, steps
+from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, steps
 
 TOPIC, ORDER = "memory", 0
 PARTS = [part.name for part in fields(StepMemory)]
@@ -41,7 +41,7 @@ SAME = ("run", "model", "batch_size", "sequence_length", "recorded", "started_at
 NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointed_activation_bytes")
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured."""
     counted = ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
     profile = steps(tables, "memory_bytes", mode="training", execution="eager")
@@ -53,10 +53,10 @@ def rows(tables: Tables) -> Frame:
     seen = counted[counted["seen"]].nlargest(1, "parameters")
     largest = counted.drop(seen.index).nlargest(MOST - len(seen), "parameters")
     counted = pd.concat([seen, largest]).sort_values("parameters")
-    return Frame(line for row in counted.to_dict("records") for line in _of_model(row, measured))
+    return DataFrame(line for row in counted.to_dict("records") for line in _of_model(row, measured))
 
 
-def _of_model(row: Mapping[str, Any], measured: Frame) -> list[dict[str, Any]]:
+def _of_model(row: Mapping[str, Any], measured: DataFrame) -> list[dict[str, Any]]:
     shared = {**{name: row[name] for name in SAME}, "measured_bytes": None, runs.DOUBTFUL: False}
     here = measured[measured["flops_run"] == row["run"]]
     lines = []
@@ -82,7 +82,7 @@ def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **op
     return memory.sharded(devices)
 
 
-def _are(measured: Frame, options: Mapping[str, Any]) -> Series:
+def _are(measured: DataFrame, options: Mapping[str, Any]) -> Series:
     """True for each measured step of a way: of its format, optimiser and checkpointing, on one device."""
     settings = {
         "element_bytes": measured["dtype"].map({"bfloat16": 2, "float16": 2, "float64": 8}).fillna(4),
@@ -93,10 +93,10 @@ def _are(measured: Frame, options: Mapping[str, Any]) -> Series:
         "master_copy": False,
     }
     wanted = {"autocast": False, "master_copy": False, **options}
-    return Frame({name: values == wanted[name] for name, values in settings.items()}, measured.index).all(axis=1)
+    return DataFrame({name: values == wanted[name] for name, values in settings.items()}, measured.index).all(axis=1)
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The largest model: what fp32 with Adam holds, what the leanest way holds, and cards that suffice; deviations."""
     largest = rows[rows["model"] == rows.loc[rows["total"].idxmax(), "model"]].set_index("way")
     plain, ways = largest.loc["fp32_adam"], largest.drop(index=INFERENCE, errors="ignore")
@@ -118,7 +118,7 @@ def _needed(needed: float, text: Texts) -> dict[str, str]:
     return {"needed": quantity(needed, "B", 4), "fits": fits}
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a model, a stacked bar a way; lines are capacities of cards, diamonds measured peaks."""
     present = [way for way in (*WAYS, INFERENCE) if (rows["way"] == way).any()]
     rows = rows.assign(name=[text.name("memory_way", way) for way in rows["way"]])

@@ -4,7 +4,7 @@ import json
 from typing import get_args
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, significant, style, ticks
-from mfulab.lab.report.frames import Frame, Series, Tables, most, ok, one_each, own, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, most, ok, one_each, own, with_machine
 from mfulab.measurements.probe_memory import Pattern
 
 TOPIC, ORDER = "memory", 2
@@ -12,7 +12,7 @@ ORDERS = get_args(Pattern)
 KIB = 1024
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """One row a pattern and working set of one machine, the one with the most; `nominal_mhz` if its clock is hidden."""
     timed = own(with_machine(tables, ok(tables["memory"], "time_per_access_s", "working_set_bytes")))
     here = most(timed[timed["pattern"].isin(ORDERS)], ["hardware"])
@@ -22,7 +22,7 @@ def rows(tables: Tables) -> Frame:
     return one_each(here, ["pattern", "working_set_bytes"]).sort_values(["pattern", "working_set_bytes"])
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """A chase in the smallest and the largest set; columns against rows; memory by hand; whose clock the cycles are."""
     pattern = "random" if (rows["pattern"] == "random").any() else rows["pattern"].iloc[0]
     walked = rows[rows["pattern"] == pattern].sort_values("working_set_bytes")
@@ -49,7 +49,7 @@ def size_of(size: float) -> str:
     return f"{size / KIB**power:.4g} {'KMG'[power - 1]}iB"
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Lines of time over working set on logarithmic axes; a line where each cache ends."""
     axes = figure.subplots()
     both = style.PALETTE, style.MARKERS  # a GPU's own orders look like those of files, which it has not

@@ -4,26 +4,26 @@ import numpy as np
 
 from mfulab.lab.report.drawing import Figure, Texts, points, style
 from mfulab.lab.report.figures import mfu_versus_utilization
-from mfulab.lab.report.frames import Frame, Tables
+from mfulab.lab.report.frames import DataFrame, Tables
 
 TOPIC, ORDER = "ladder", 1
 NEAR = 95  # percent busy: from there on utilization tells runs no longer apart
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """All runs with both measures, where they are more than the first figure has lines."""
     measured = mfu_versus_utilization.of_all_machines(tables)
     return measured if len(measured) > mfu_versus_utilization.MOST else measured.iloc[:0]
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The runs that utilization cannot tell apart, and the range of their MFU."""
     near = rows.loc[rows["utilization_percent"] >= NEAR, "mfu_percent"]
     counts = {"count": len(near), "total": len(rows), "near": NEAR}
     return text("finding" if len(near) > 1 else "finding_few", **counts, half=near.median(), high=near.max())
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine; colour is the precision, shape the mode, size the batch. Zero has a place on both axes."""
     modes, top = style.modes(rows, text), max(110.0, 1.3 * rows["mfu_percent"].max())
     shapes = dict(zip(modes, style.MARKERS, strict=False))

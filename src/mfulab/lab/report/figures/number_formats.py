@@ -3,21 +3,21 @@
 from matplotlib.ticker import NullFormatter
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
-from mfulab.lab.report.frames import Frame, Tables, ok
+from mfulab.lab.report.frames import DataFrame, Tables, ok
 
 TOPIC, ORDER = "precision", 3
 PARTS = dict(zip(("sign", "exponent_bits", "mantissa_bits"), style.PALETTE[7:4:-1], strict=True))  # with colours
 RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """One row a format, the widest last; integers have no exponent and are left out."""
     formats = ok(tables["formats"], "bits", "exponent_bits", "mantissa_bits").drop_duplicates("precision")
     formats = formats[formats["exponent_bits"] > 0]
     return formats.assign(sign=1).sort_values(["bits", "mantissa_bits"])
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Gain of Kahan's sum in the format in which the plain one loses most."""
     summed = rows.dropna(subset=["naive_sum_error", "kahan_sum_error"])
     if len(summed):
@@ -26,7 +26,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return text("finding_bits" if low["bits"] < high["bits"] else "finding_one", low=low, high=high)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Left the bits as stacked bars; right relative errors of three ways to add, exact sums at the left edge."""
     bits, errors = figure.subplots(1, 2, width_ratios=[1, 1.4])
     rows = rows.assign(name=[text.name("precision", precision) for precision in rows["precision"]])

@@ -3,12 +3,12 @@
 from functools import partial
 
 from mfulab.lab.report.drawing import relative
-from mfulab.lab.report.frames import Frame, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC, ORDER = "precision", 0
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Runs in another format than fp32 beside the same run in fp32."""
     return relative.against(with_machine(tables, ok(tables["profile"], "samples_per_s")), "precision", "fp32")
 

@@ -1,7 +1,7 @@
 """Time of pruned models against the same model before, beside the share of the weights that is left."""
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
-from mfulab.lab.report.frames import Frame, Tables, against, one_each, steps
+from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, steps
 
 TOPIC, ORDER = "flops", 3
 ALIKE = ["machine", "model", "workload", "batch_size", "precision", "execution"]
@@ -9,7 +9,7 @@ COLORS = dict(zip(("masked", "structured", "two_of_four"), style.PALETTE, strict
 MOST = 3  # batch sizes that get a panel each
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Pruned steps in percent of the whole model's time (`relative`), weights (`left`) and FLOPs (`executed`)."""
     timed = steps(tables, "time_s")
     whole = one_each(timed[timed["pruning"] == "none"], ALIKE)
@@ -24,7 +24,7 @@ def rows(tables: Tables) -> Frame:
     )
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """For each way, its most pruned and then fastest case: time, weights that are left, and FLOPs by both counts."""
     order = rows.sort_values(["pruned_share", "apart", "relative"], ascending=[False, False, True])
     order = order.drop_duplicates("pruning").sort_values("pruning", key=lambda way: way.map([*COLORS].index))
@@ -35,7 +35,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and batch size: time over the pruned share, and the line on which weights left decide it."""
     shown = rows[rows["machine"].isin(style.machines(rows, 2))].sort_values("pruned_share")
     batches = {batch: text("batch", batch=int(batch)) for batch in sorted(shown["batch_size"].unique())[:MOST]}

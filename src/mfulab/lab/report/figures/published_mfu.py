@@ -5,7 +5,7 @@ import pandas as pd
 from mfulab.core.formats import FORMATS
 from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style
-from mfulab.lab.report.frames import Frame, Tables, ok, preferred
+from mfulab.lab.report.frames import DataFrame, Tables, ok, preferred
 
 TOPIC, ORDER = "published", 1
 MOST = 4  # panels
@@ -17,7 +17,7 @@ OWN = "own"
 SIXTEEN_BITS = [form.name for form in FORMATS.values() if form.bits == 16]
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Public runs of the models with most of them, and training steps of the same models measured here in 16 bits."""
     public = ok(tables["published"], "mfu_bf16_percent", "accelerators")
     # The models that ran on the most devices, of those with several sizes of machine, if any.
@@ -38,7 +38,7 @@ def rows(tables: Tables) -> Frame:
     return together.assign(place=together["model"].map(models.index)).sort_values(["place", "accelerators"])
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The widest fall from few to many devices of one kind, and how many runs exceed the 16-bit peak."""
     public = rows[rows["family"] != OWN]
     above = int((public["mfu_bf16_percent"] > FULL).sum())
@@ -52,7 +52,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return f"{text('finding', **falls.iloc[0])} {words}" if len(falls) else words
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A point a run; the dashed line is the 16-bit peak, above which matmuls ran in a faster format."""
     present = set(rows["family"])
     public = [name for name in dict.fromkeys([*FAMILIES.values(), *rows["family"]]) if name in present - {OWN}]

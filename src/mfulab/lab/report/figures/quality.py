@@ -3,7 +3,7 @@
 from typing import get_args
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style
-from mfulab.lab.report.frames import Frame, Series, Tables, most, ok, one_each, own, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, most, ok, one_each, own, with_machine
 from mfulab.measurements.quality import Compression
 
 TOPIC, ORDER = "flops", 2
@@ -11,7 +11,7 @@ WAYS = get_args(Compression)
 WHOLE = WAYS[0]
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """A row a way of one machine, in percent of the whole model's; flags tell differences beyond their interval."""
     needed = ("accuracy_percent", "whole_accuracy_percent", "time_percent", "flops", "whole_flops", "weight_bytes")
     ways = own(with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes")))
@@ -32,7 +32,7 @@ def rows(tables: Tables) -> Frame:
     )
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The fastest way that keeps the accuracy within its interval, the one that loses most, and the least FLOPs."""
     ways = rows[rows["compression"] != WHOLE]
     if ways.empty:
@@ -56,7 +56,7 @@ def _span(row: Series) -> str:
     return f" ({percent(low)}–{percent(high)})" if low <= high else ""
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A line a way; a panel each of errors, time, FLOPs and bytes: in all of them shorter is better."""
     shown = {"errors": "differs", "time_percent": "timed", "flops_percent": "within", "bytes_percent": "within"}
     grid = style.panels(figure, [""], [text("errors"), text("time"), text("flops"), text("bytes")], sharey=True)[0]

@@ -1,7 +1,7 @@
 """Speed of quantised models against the same step before, with the bytes of their weights and their error."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, significant, style
-from mfulab.lab.report.frames import Frame, Series, Tables, against, apart, one_each, steps
+from mfulab.lab.report.frames import DataFrame, Series, Tables, against, apart, one_each, steps
 
 TOPIC = "precision"
 ALIKE = ["machine", "model", "workload", "mode", "batch_size", "sequence_length", "precision"]
@@ -9,7 +9,7 @@ ORDER_OF_SCHEMES = ("dynamic_int8", "static_int8", "weight_int8", "weight_int4")
 MOST = 4  # cases that get a panel each
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Quantised steps, each beside the eager step that it was: `relative` is their speed in percent of that."""
     timed = steps(tables, "samples_per_s", "time_s")
     before = one_each(timed[timed["execution"] == "eager"], ALIKE)
@@ -25,7 +25,7 @@ def rows(tables: Tables) -> Frame:
     ).assign(size=lambda rows: rows.groupby(["machine", "model", "precision", "quantisation"])["size"].transform("max"))
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The fastest and the slowest scheme beyond the intervals, the bandwidth of decoding, and the largest error."""
     beyond = rows[rows["apart"]]
     faster, slower = beyond[beyond["relative"] > 100], beyond[beyond["relative"] < 100]
@@ -48,7 +48,7 @@ def _case(row: Series, text: Texts) -> dict[str, object]:
     return {"row": row, "scheme": text("of", row=row), "factor": row["relative"] / 100, "size": size}
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine and case, a bar a scheme."""
     shown = rows[rows["machine"].isin(style.machines(rows, 2))]
     schemes = {}

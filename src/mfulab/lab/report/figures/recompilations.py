@@ -1,18 +1,18 @@
 """Recompilations: what changing shapes and branches make torch.compile do anew, and how long the calls take."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style
-from mfulab.lab.report.frames import Frame, Tables, ok, one_each, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, ok, one_each, with_machine
 
 TOPIC, ORDER = "execution", 3
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """One row a model and execution of one machine, the first, that was called with changing batch sizes."""
     varied = with_machine(tables, ok(tables["profile"], "varied_calls", "varied_s"))
     return one_each(style.one_machine(varied), ["model", "execution", "batch_size"])
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The run that compiled most often, then eager and the same model's run that compiled least."""
     compiled = rows.dropna(subset=["recompilations"]).sort_values(["recompilations", "varied_s"])
     if compiled.empty:
@@ -28,7 +28,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A bar a run: the time of all its calls, with its counts behind it."""
     keys = (rows["graph_breaks"] == 0).map({True: "counted", False: "counted_breaks"})
     keys = keys.where(rows["recompilations"] >= 0, "")

@@ -7,7 +7,7 @@ import pandas as pd
 
 from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, runs, style, ticks
-from mfulab.lab.report.frames import Frame, Tables, ok, own, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, ok, own, with_machine
 from mfulab.lab.tables import compare, replicates
 
 TOPIC, ORDER = "trust", 0
@@ -17,7 +17,7 @@ DOUBLINGS = tuple(2.0**power for power in range(-3, 10))
 MOST = 24  # groups of runs: models, kernels
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Runs that two processes or more measured; `what` is a run's model or kernel."""
     parts = [
         ok(trust.with_doubts(tables[name])[[*SHARED, runs.DOUBTFUL, what]], "time_s").rename(columns={what: "what"})
@@ -26,14 +26,14 @@ def rows(tables: Tables) -> Frame:
     timed = own(pd.concat(parts, ignore_index=True))
     times = [tuple(replicates.times_of({"process_times_s": cell})) for cell in timed["process_times_s"]]
     timed = with_machine(tables, timed.assign(times=times)[np.array([len(run) > 1 for run in times], dtype=bool)])
-    columns = Frame(timed["times"].tolist(), timed.index, dtype=float).T  # one a run
+    columns = DataFrame(timed["times"].tolist(), timed.index, dtype=float).T  # one a run
     return timed.assign(spread_percent=100 * np.log(columns).std())
 
 
 _trust = lru_cache(4)(compare.trust)  # of each panel, and once more of the sentence
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The spread between processes, and the verdicts and intervals of repeated measurements, if any."""
     first = rows[rows["machine"] == rows["machine"].iloc[0]]
     trust = _trust(tuple(first["times"]))
@@ -43,7 +43,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return f"{words} {text('repeated', trust=trust) if repeated else text('not_repeated')}"
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine, a line of dots a model or kernel, one dot a run."""
     order = rows.groupby("what")["spread_percent"].median().nsmallest(MOST).sort_values(ascending=False).index
     most = max(2.6, 1.4 * rows["spread_percent"].max())

@@ -5,12 +5,12 @@ import pandas as pd
 
 from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Figure, Texts, points, quantity, style, ticks
-from mfulab.lab.report.frames import READ, Frame, Tables, ok, preferred, with_machine, with_traces
+from mfulab.lab.report.frames import READ, DataFrame, Tables, ok, preferred, with_machine, with_traces
 
 TOPIC, ORDER = "roofline", 0
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Runs with an intensity, a speed and both measured ceilings, and steps of traces with both computed ones."""
     needed, traces = ("tflop_s", "arithmetic_intensity"), with_traces({**tables, "profile": tables["profile"].head(0)})
     steps = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
@@ -21,7 +21,7 @@ def rows(tables: Tables) -> Frame:
     return preferred(steps, ~(steps["recorded"] & steps["hardware"].str.endswith(READ)))
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Number of runs that memory limits, the run closest to its roof, and the one furthest above memory's."""
     memory = rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3  # what it lets a run reach, TFLOP/s
     limited = memory < rows["roof_tflop_s"]
@@ -39,7 +39,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """One panel a machine: solid roofs are measured, dashed computed; colour is the precision, a label the height."""
     colors = style.usual_colors(rows["precision"])
     for axes, here in points.panels(figure, rows, ("arithmetic_intensity", "tflop_s"), x=text("intensity")):

@@ -2,13 +2,13 @@
 
 from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, runs, style
-from mfulab.lab.report.frames import Frame, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC, ORDER = "series", 0
 VALUES = ("utilization_percent", "system_utilization_percent", "clock_mhz", "power_w", "temperature_c")
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """The series of the run with the most readings in its window, the busiest of these, of this machine first."""
     keys = ["hardware", "recorded", "run"]
     columns = [*keys, "model", "mode", "precision", "batch_size", "mfu_percent", "started_at", "commit", runs.DOUBTFUL]
@@ -23,14 +23,14 @@ def rows(tables: Tables) -> Frame:
     return with_machine(tables, tables["series"].merge(wanted[columns], on=keys))
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Mean utilization inside the window, and the MFU of the same window."""
     inside = rows.loc[rows["in_window"], "utilization_percent"]
     key = "finding_none" if inside.isna().all() else "finding"
     return text(key, row=rows.iloc[0], busy=inside.mean(), count=int(inside.notna().sum()))
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A strip a quantity over time; the window is shaded, its MFU a line across the first strip."""
     values = [name for name in VALUES if name in rows and rows[name].notna().any()]
     strips = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]

@@ -1,7 +1,7 @@
 """Cost of subnormal numbers: operations on them beside those on normal ones, and with subnormal taken for zero."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, significant, style
-from mfulab.lab.report.frames import Frame, Tables, against, one_each, steps
+from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, steps
 
 TOPIC, ORDER = "precision", 7
 KINDS = {"normal": 0, "subnormal": 3, "flushed": 2}  # with places in the palette
@@ -9,7 +9,7 @@ OPERATIONS = ("products", "quotients", "roots")
 CASE = ["operation", "precision"]
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """One row an operation, precision and kind of numbers of one machine, with the factor over normal numbers."""
     timed = steps(tables, "time_s", model=[f"{numbers}_{name}" for numbers in KINDS for name in OPERATIONS])
     parts = timed["model"].str.split("_", n=1).str
@@ -19,7 +19,7 @@ def rows(tables: Tables) -> Frame:
     return both.sort_values([*CASE, "numbers"])
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The operation and precision that subnormal numbers slow down most, what zero makes of it, and the least."""
     slow = rows[rows["numbers"] == "subnormal"].sort_values("factor")
     row, least = slow.iloc[-1], slow.iloc[0]
@@ -30,7 +30,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join([*words, *([text("least", row=least, operation=text(least.operation))] if other else [])])
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel an operation, a bar a precision and kind of numbers: the step's time, with its factor behind it."""
     operations = {name: text(name) for name in OPERATIONS if (rows["operation"] == name).any()}
     colors = {name: style.PALETTE[place] for name, place in KINDS.items() if (rows["numbers"] == name).any()}

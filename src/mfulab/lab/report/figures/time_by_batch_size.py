@@ -4,21 +4,21 @@ import numpy as np
 
 from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, labels, style, ticks
-from mfulab.lab.report.frames import INTERVAL, Frame, Tables, ok, preferred, those, with_machine
+from mfulab.lab.report.frames import INTERVAL, DataFrame, Tables, ok, preferred, those, with_machine
 
 TOPIC, ORDER = "batch_size", 0
 MODES = ("training", "inference")  # of the others the figure `decoding` has the series
 MOST_NAMED = 8  # lines of a panel that have a label
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Runs of series with at least two batch sizes; of plain eager steps, where there are any."""
     timed = ok(tables["profile"], "time_s", "samples_per_s")
     series = curves.series(with_machine(tables, those(timed, timed["mode"].isin(MODES))))
     return preferred(series, (series["execution"] == "eager") & (series["workload"] == series["mode"]))
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The series that gain most and least from a larger batch; those that are not comparable are counted."""
     first, last = curves.ends(rows)
     paired = first["batch_size"] < last["batch_size"]  # of the others an impossible end was left out
@@ -42,7 +42,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join([*words, *([text("falling", count=falling)] if falling else [])])
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine and mode, logarithmic; colour is the precision, bars are 95 % confidence intervals."""
     colors, modes = style.usual_colors(rows["precision"]), style.modes(rows, text)
     keys = ["model", "precision", "workload", "execution", "sequence_length"]

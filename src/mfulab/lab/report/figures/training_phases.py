@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, percent, runs, style
-from mfulab.lab.report.frames import Frame, Series, Tables, against, apart, one_each, preferred, steps
+from mfulab.lab.report.frames import DataFrame, Series, Tables, against, apart, one_each, preferred, steps
 
 TOPIC, ORDER = "training", 0
 PLAIN = "training"  # the workload that others are held against, in fp32 where that was measured
@@ -16,7 +16,7 @@ MOST_BARS = 14
 WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Eager training steps with phases; `relative` is the time a sample in percent of the same model's plain step."""
     timed = steps(tables, *WORDS, "samples_per_s", "mfu_percent", mode="training", execution="eager")
     # Plainly fed: the figure `input` has the others.
@@ -45,7 +45,7 @@ def technique(row: Mapping[str, Any] | Series, text: Texts) -> str:
     return ", ".join(words if words and row["workload"] == PLAIN else [word, *words])
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The plain step whose optimiser weighs most, what is fastest there, and what checkpointing trades."""
     plain = rows[rows["is_plain"]]
     worst = plain.loc[plain["share"].idxmax()]
@@ -70,7 +70,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and case, a bar a technique; one panel with a bar a case if no case has two techniques."""
     shown = style.one_machine(rows)
     shown = shown.assign(

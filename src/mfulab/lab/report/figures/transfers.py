@@ -1,7 +1,7 @@
 """Time of a matmul besides its kernel: memory for its matrices and, on a GPU, their transfers."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, style
-from mfulab.lab.report.frames import Frame, Tables, most, ok, preferred, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, most, ok, preferred, with_machine
 
 TOPIC, ORDER = "kernels", 4
 PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
@@ -10,14 +10,14 @@ WHOLE = 32  # sides of other sizes are measured for alignment, and their kernels
 MOST_LEVEL = 16  # bars whose words fit beside one another
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """The fastest kernel of each size on each machine, in the usual precision."""
     timed = most(matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s"))), ["precision"])
     timed = preferred(timed, timed["n"] % WHOLE == 0)
     return timed.loc[timed.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """All that is not the kernel, at both ends of the sizes."""
     rows = preferred(rows, rows["host_to_device_s"].notna())
     here = most(rows, ["machine"]).sort_values("n")
@@ -25,7 +25,7 @@ def finding(rows: Frame, text: Texts) -> str:
     return text("finding_one" if len(here) == 1 else "finding", small=here.iloc[0], large=here.iloc[-1])
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine; bars are shares of each part, stacked to 100 %, the total time above each."""
     precision = text.name("precision", rows["precision"].iloc[0])
     panels = style.by_machine(figure, rows, lambda here: precision, y=text("share_of_time"), sharey=True)

@@ -1,7 +1,7 @@
 """The ladder from busy to useful: a panel a run, a bar a rung, from the loosest measure to the strictest."""
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, style
-from mfulab.lab.report.frames import Frame, Tables, ok, own, those, with_machine, with_traces
+from mfulab.lab.report.frames import DataFrame, Tables, ok, own, those, with_machine, with_traces
 from mfulab.mfu import ladder
 
 TOPIC, ORDER = "ladder", 0
@@ -11,7 +11,7 @@ SMALL = 1.0  # percent below which, in all panels, a rung beside the order has n
 INKS = {True: style.PALETTE[0], False: "#b4c3d0"}  # of rungs that fall, and of those beside the order
 
 
-def rows(tables: Tables) -> Frame:
+def rows(tables: Tables) -> DataFrame:
     """Up to three busiest runs of one machine with three falling rungs: most useful, median, and the largest loss."""
     steps = own(with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent")))
     rungs = steps.filter(ladder.COLUMNS)
@@ -28,7 +28,7 @@ def rows(tables: Tables) -> Frame:
     return here.loc[here.index.isin(dict.fromkeys([here.index[0], here.index[len(here) // 2], lost.idxmax()]))]
 
 
-def finding(rows: Frame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The run that loses most between the first rung and the last, and the drop at which it loses most."""
     worst = rows.loc[(rows["utilization_percent"] - rows["mfu_percent"]).idxmax()]
     drop, batch = ladder.largest_drop(worst.to_dict()), worst["batch_size"]
@@ -39,9 +39,9 @@ def finding(rows: Frame, text: Texts) -> str:
     return text("finding", run=run, worst=worst, drop=drop, before=rungs[0], after=rungs[1])
 
 
-def draw(rows: Frame, figure: Figure, text: Texts) -> Legend:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a run, side by side; bars of rungs that stand beside the falling order are pale."""
-    rungs = Frame(
+    rungs = DataFrame(
         row | {"number": number, "rung": rung.column, "percent": rung.percent, "falls": rung.falls}
         for number, row in enumerate(rows.to_dict("records"))
         for rung in ladder.measured(row)
