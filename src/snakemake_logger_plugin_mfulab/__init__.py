@@ -1,7 +1,5 @@
-"""Snakemake's output for a long sweep: with `--logger mfulab`, one line a run, at its end.
-
-Nothing is redrawn, which costs cycles of a CPU that is measured; after ten seconds of silence a line names what runs.
-"""
+"""Snakemake's output for a long sweep: with `--logger mfulab`, one line a run, at its end. Nothing is redrawn, which
+costs cycles of a CPU that is measured; after ten seconds of silence a line names what runs."""
 
 import csv
 import logging

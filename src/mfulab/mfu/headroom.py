@@ -124,11 +124,9 @@ def of_operators(
 
 
 def attainable_s(roofs: Sequence[Mapping[str, Any]], executed_ratio: float | None = None) -> float | None:
-    """Seconds of a step if each operator of `of_operators` took its best time, and nothing waited between them.
-
-    One without a best time takes its own. Padding of matmuls stays where it is known, as operations executed ÷ counted.
-    None where no matmul has a best time.
-    """
+    """Seconds of a step if each operator of `of_operators` took its best time, and nothing waited between them. One
+    without a best time takes its own. Padding of matmuls stays where it is known, as operations executed ÷ counted.
+    None where no matmul has a best time."""
     times_ms = [
         roof["time_ms"]
         if roof["bound"] is None

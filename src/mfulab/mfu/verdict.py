@@ -143,9 +143,7 @@ def expected_mfu(facts: Facts) -> float | None:
 
 def corrected_ofu(facts: Facts, ofu: float | None) -> float | None:
     """OFU in % without padding to tiles and slow instructions, to hold against HFU; None where no kernel tells them.
-
-    OFU, arXiv:2605.20799, counts what the tensor pipe does: it followed counted MFU at r = 0.78 over 608 jobs.
-    """
+    OFU, arXiv:2605.20799, counts what the tensor pipe does: it followed counted MFU at r = 0.78 over 608 jobs."""
     issued, hfu = facts["issued_percent"], facts["hfu_percent"]
     return ofu * hfu / issued if ofu is not None and hfu is not None and issued else None
 

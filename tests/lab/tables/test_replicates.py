@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mfulab.core.replicates import numbered, replicate_of, turn
 from mfulab.lab.tables import compare, replicates
-from mfulab.lab.tables.replicates import interval_columns, merge_rows, usual_variance
+from mfulab.lab.tables.replicates import interval_columns, merge_rows
 from mfulab.timing.statistics import undisturbed
 
 RUN = ("bench_matmul", "a")

@@ -49,10 +49,8 @@ def imported(configs: Collection[str]) -> list[str]:
 
 
 class Workflow:
-    """Plans of Snakemake's `--config`; a mistake in it ends the process with one message.
-
-    Nothing is written before `begin`: until then scratch files stand in, so a dry run lists what would be measured.
-    """
+    """Plans of Snakemake's `--config`; a mistake in it ends the process with one message. Nothing is written before
+    `begin`: until then scratch files stand in, so a dry run lists what would be measured."""
 
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
         began = time.time() - time.process_time()  # Snakemake's start is part of the command

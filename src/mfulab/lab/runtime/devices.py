@@ -1,7 +1,5 @@
 """Devices of one run: a run of a GPU takes a free one and hides the others from itself; the CPU is measured by one.
-
-Locks on files, dropped by the kernel with their holder, hold also between workflows and inside a job of a cluster.
-"""
+Locks on files, dropped by the kernel with their holder, hold also between workflows and inside a job of a cluster."""
 
 import errno
 import fcntl

@@ -58,7 +58,6 @@ class Merged:
 
 def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> Merged:
     """Copies runs and plans of results folders, projects or archives into `results`; a run that is here stays.
-
     `in_class` sources are folders of what participants gave: machines are named `DEVICE--PARTICIPANT`, and one without
     results is a problem. Else it is a ConfigurationError, before anything is copied."""
     merged = Merged()
@@ -114,7 +113,7 @@ def _results_of(source: Path, room: Path) -> Path:
     """The results folder of a source, which may be an archive that is unpacked into the new folder `room`."""
     folder = source
     if source.is_file():
-        unpack(source, room, _is_wanted)
+        unpack(source, room)
         inner = [path for path in room.iterdir() if path.is_dir()]
         folder = inner[0] if len(inner) == 1 and not any(_runs(room)) else room
     folder = folder / "results" if (folder / "results").is_dir() else folder
@@ -274,9 +273,9 @@ def unpacking_room(folder: Path) -> Iterator[Path]:
         remove(folder)
 
 
-def unpack(archive: Path, folder: Path, is_wanted: Callable[[Sequence[str]], bool]) -> None:
-    """Writes those files of a tar or zip whose path `is_wanted` into the new `folder`. Raises ConfigurationError, naming
-    the member that leads elsewhere, is a link or a device, stands there twice, or makes more than LARGEST."""
+def unpack(archive: Path, folder: Path) -> None:
+    """Writes the runs and plans of a tar or zip into the new `folder`. Raises ConfigurationError, naming the member
+    that leads elsewhere, is a link or a device, stands there twice, or makes more than LARGEST."""
     folder.mkdir(parents=True)
     left, number, name, links = LARGEST, 0, "", dict[PurePosixPath, str]()
     try:
@@ -290,7 +289,7 @@ def unpack(archive: Path, folder: Path, is_wanted: Callable[[Sequence[str]], boo
                     raise ValueError(f"with it the archive is above {LARGEST >> 30} GiB, or {MOST:,} files")
                 if not (member.isreg() or member.isdir()):
                     links[path] = name
-                if member.isdir() or not is_wanted(path.parts):
+                if member.isdir() or not _is_wanted(path.parts):
                     continue
                 if linked := next((links[place] for place in (path, *path.parents) if place in links), ""):
                     raise ValueError(f"{linked} is a link or a device")
