@@ -3,6 +3,7 @@ verdict is keys and numbers, which is what tables store; its sentences stand in 
 thresholds are rules of thumb, and every sentence carries the numbers that it rests on."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -341,13 +342,10 @@ def _doubtful_ceiling(facts: Facts, lost: Lost) -> Said | None:
     return None
 
 
-def _of_operators(key: str, facts: Facts) -> Said | None:
-    return Said(key, parts) if (parts := _attributed(facts)) else None
-
-
-def _slow_matmuls(facts: Facts, lost: Lost) -> Said | None:
+def _of_operators(key: str, facts: Facts, below: float = math.inf) -> Said | None:
+    """The sentence for a trace's operators, where matmuls reach a share of the peak `below` that."""
     parts = _attributed(facts)
-    return Said("slow_matmuls", parts) if parts and parts["speed"] < NEAR_CEILING else None
+    return Said(key, parts) if parts and parts["speed"] < below else None
 
 
 _MATMULS = ("matmuls_below_best", "best_below_peak", "busy")
@@ -374,7 +372,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts, Lost], Said | None]]] 
     "page_faults": (("page_faults",), _page_faults),
     "other_operators": (("other_operators",), _other_operators),
     "overhead": (("idle",), lambda facts, _: _of_operators("overhead", facts) if _on_cpu(facts) else None),
-    "slow_matmuls": (_MATMULS[:2], _slow_matmuls),
+    "slow_matmuls": (_MATMULS[:2], lambda facts, _: _of_operators("slow_matmuls", facts, NEAR_CEILING)),
     "busy_not_useful": (("busy",), _busy_not_useful),
 }
 
