@@ -29,7 +29,7 @@ PACKAGE = Path(mfulab.__file__).parent
 REPORT = PACKAGE / "lab/report"
 SAYING = [
     PACKAGE / "mfu/verdict.py",
-    PACKAGE / "mfu/trace_join.py",
+    PACKAGE / "mfu/join.py",
     PACKAGE / "measurements/read_trace/reader.py",
     PACKAGE / "flops/traced.py",
 ]

@@ -10,13 +10,13 @@ from mfulab.core.columns import Headroom
 from mfulab.lab.report import frames
 from mfulab.lab.tables import build, columns, compare, seminar
 from mfulab.measurements.registry import TABLES
-from mfulab.mfu import headroom, job, join, trace_join
+from mfulab.mfu import headroom, job, join
 
 GIVEN = {
     "profile": {*join.profile_columns({}, {}, {}, {}, None)},
     "matmul": {*join.matmul_columns({}, {}, None)},
     "readings": {*join.reading_columns({}, {}, None)},
-    "traces": {*trace_join.trace_columns({}), *job.COLUMNS, "collective_bandwidth"},
+    "traces": {*join.trace_columns({}), *job.COLUMNS, "collective_bandwidth"},
 }
 
 

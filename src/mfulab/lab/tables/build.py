@@ -14,7 +14,7 @@ from mfulab.lab.tables import records as read
 from mfulab.lab.tables.columns import LEADING, Column, Record, Records, columns, dictionary
 from mfulab.lab.tables.records import AGAIN, Collected, ceiling_name, first_line, identity
 from mfulab.measurements.registry import NO_MACHINE, TABLES
-from mfulab.mfu import headroom, join, trace_join
+from mfulab.mfu import headroom, join
 from mfulab.mfu import job as jobs
 
 PUBLIC = "public"  # rows that are no machine's of ours: public traces and runs
@@ -143,7 +143,7 @@ def joined(records: Records) -> Records:
 
     def trace_columns(row: Record) -> Record:
         jobs.collectives(row)  # which `jobs.joined` holds against those of other ranks
-        return trace_join.trace_columns(row, bests.get(row.get("device") or ""))
+        return join.trace_columns(row, bests.get(row.get("device") or ""))
 
     _fill(steps, profile_columns)
     _fill(records["matmul"], lambda row: join.matmul_columns(row, *beside.of(row)[::2]))  # memory's ceiling aside
