@@ -19,19 +19,14 @@ def headroom(
     spent_ns: Mapping[str, int], useful_ns: Known, *, executed_ratio: Known = None, issued_ratio: Known = None,
     clock_ns: Known = None, best_ns: Known = None,
 ) -> dict[str, int]:  # fmt: skip
-    """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exactly.
+    """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exclusive times by kind, exactly.
 
-    Args:
-        spent_ns: exclusive times by kind that sum to the step, with `page_faults` where these are known.
-        useful_ns: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then `uncounted`.
-        executed_ratio: operations that kernels execute, padding included ÷ the FLOPs counted of them; None: unknown.
-        issued_ratio: these at their instructions' own rates ÷ the FLOPs counted of them; None likewise.
-        clock_ns: what a clock below the peak's adds to it; None, and no such part, where the clock is not known.
-        best_ns: the FLOPs at the best speed measured; None where the peak is that speed, or none was measured.
-
+    `useful_ns`: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then `uncounted`.
+    `executed_ratio`: operations that kernels execute, padding included ÷ FLOPs counted; `issued_ratio`: these at their
+    instructions' own rates ÷ FLOPs counted. `clock_ns`: what a clock below the peak's adds. `best_ns`: the FLOPs at the
+    best speed measured; None where the peak is that speed. What is None has no part.
     Where the useful part takes longer than the traced matmuls, the trace slowed what stands around them, which yields
-    in proportion. `matmuls_below_best` is negative where even the step is shorter: shown rather than clipped.
-    """
+    in proportion. `matmuls_below_best` is negative where even the step is shorter: shown rather than clipped."""
     if useful_ns is not None and spent_ns.get("products", 0) < round(useful_ns) <= sum(spent_ns.values()):
         around = [name for name in spent_ns if name != "products"]
         missing = round(useful_ns) - spent_ns.get("products", 0)
