@@ -1,5 +1,4 @@
-"""Lost milliseconds of a step between the peak and MFU: each nanosecond once, the parts sum to the step. A part ÷ the
-step is what it takes off MFU, in points: the useful part is MFU itself."""
+"""Lost milliseconds of a step between the peak and MFU: parts that sum to it; a part ÷ the step is points of MFU."""
 
 import json
 import math
@@ -76,10 +75,9 @@ def best_speeds(matmuls: Iterable[tuple[str | None, Mapping[str, Any]]]) -> dict
 def best_time(
     products: Sequence[Mapping[str, Any]], measured: Mapping[tuple[str, tuple[int, ...]], float]
 ) -> tuple[float | None, str | None]:
-    """Share of the matmuls' time that they would take at the best speed known for each shape, and who says so: `trace`,
-    `matmul_runs` or `both`; None without matmuls. `products` have `format`, `matmul` (batch, m, n, k) or None, `flops`,
-    `time_ns`, and `best_ns`, the time of as many calls as fast as the fastest. `measured` are TFLOP/s of the best
-    matmul by format and `shape_class`."""
+    """Share of matmuls' time that they would take at the best speed known for each shape, and who says so: `trace`,
+    `matmul_runs` or `both`; None without matmuls. `best_ns` of `products` is the time of as many calls as fast as the
+    fastest; `measured` are TFLOP/s of the best matmul by format and `shape_class`."""
     whole, best, sources = sum(product["time_ns"] for product in products), 0.0, set[str]()
     for product in products:
         rate = measured.get((product["format"], shape_class(*product["matmul"]))) if product["matmul"] else None
@@ -119,9 +117,8 @@ def of_operators(
 
 
 def attainable_s(roofs: Sequence[Mapping[str, Any]], executed_ratio: float | None = None) -> float | None:
-    """Seconds of a step if each operator of `of_operators` took its best time, and nothing waited between them. One
-    without a best time takes its own. Padding of matmuls stays where it is known, as operations executed ÷ counted.
-    None where no matmul has a best time."""
+    """Seconds of a step if each operator of `of_operators` took its best time, else its own, and nothing waited.
+    Padding of matmuls stays where known, as operations executed ÷ counted. None where no matmul has a best time."""
     times_ms = [
         roof["time_ms"]
         if roof["bound"] is None

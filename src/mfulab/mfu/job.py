@@ -1,5 +1,4 @@
-"""Ranks of one job, or devices of one process, joined: MFU of all its devices = FLOPs of all ranks ÷ (slowest step ×
-sum of their peaks), and the rank that the others wait for."""
+"""Ranks of a job joined: MFU = FLOPs of all ÷ (slowest step × sum of peaks), and the rank that others wait for."""
 
 import json
 from collections import defaultdict
@@ -99,8 +98,7 @@ def _place(row: Row) -> tuple[int, int]:
 
 
 def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tuple[int, int]]:
-    """Transfer and waiting of each rank, ns, over the collectives, ns in order by name, that all ranks recorded equally
-    often. The shortest is the transfer; what a rank's own takes beyond it is waiting."""
+    """Transfer, the shortest, and waiting of each rank, ns, over collectives that all ranks recorded equally often."""
     first, *others = calls.values()
     shared = [name for name in first if all(len(other.get(name, ())) == len(first[name]) for other in others)]
     sums = dict.fromkeys(calls, (0, 0))

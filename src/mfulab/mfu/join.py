@@ -55,9 +55,9 @@ def counted_flops(row: Values, flops: Values) -> dict[str, Any]:
 
 
 def _moved(row: Values, flops: Values) -> tuple[Known, Known, Known]:
-    """(moved, read, cache) bytes of a step, in the precision's own format. `moved` is what counted operators read and
-    write. `read` is what inference must read: parameters but embedding tables and experts that no token chose; of
-    decoding also the `cache` of keys and values. Quantised or packed weights are fewer bytes."""
+    """(moved, read, cache) bytes of a step in its format: what counted operators move; what inference must read,
+    parameters but embedding tables and experts that no token chose; of decoding, the cache. Quantised weights are fewer
+    bytes."""
     mode, micro_batches, processes = _size(row)
     element_bytes = _element_bytes(row.get("dtype"))
     scale = ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT)
@@ -75,9 +75,8 @@ def _taught(row: Values) -> bool:
 
 
 def roofline_times(row: Values, flops: Values, ceiling_tflop_s: Known, ceiling_gb_s: Known) -> dict[str, Known]:
-    """The least time that the measured roofline allows a step's forward and backward, of matmuls alone and with every
-    other operator reading and writing memory. Empty with checkpointing, whose second forward pass is not among them,
-    and with quantised weights: their bytes are known of all operators together."""
+    """The least time that the measured roofline allows forward and backward, of matmuls alone and with every other
+    operator reading and writing memory. Empty with checkpointing and quantised weights, whose parts are not known."""
     counted: Mapping[str, list[tuple[int, int]]] = json.loads(flops.get("intensities") or "{}")
     (mode, micro_batches, processes), element_bytes = _size(row), _element_bytes(row.get("dtype"))
     passes = ("forward", "backward") if mode == "training" else (mode,)
@@ -94,8 +93,7 @@ def roofline_times(row: Values, flops: Values, ceiling_tflop_s: Known, ceiling_g
 
 
 def predicted_memory(row: Values, flops: Values, device: str | None) -> float | None:
-    """Bytes that a step needs at its peak, as a pretended allocator saw its tensors, without rounding, workspaces and,
-    on a CPU, the interpreter; None if it was not counted."""
+    """Bytes that a step needs at its peak, without rounding, workspaces and interpreter; None if it was not counted."""
     element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
     # Scores of eager attention, a teacher, buckets and gathered weights, a cache, or graphs of inference come on top.
@@ -126,9 +124,8 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
 def profile_columns(
     row: Values, flops: Values, compute: Values, memory: Values, device: str | None, fp32_time_s: float | None = None
 ) -> dict[str, Any]:
-    """Joined columns of one profiled step. `row` is a profile_step row with its config's `mode`,
-    `gradient_accumulation`, `checkpointing` and `dtype`; `flops`, `compute` and `memory` are the count_flops row and
-    the two ceilings rows, empty mappings without one. `fp32_time_s` is the time of the same step in fp32, where it was
+    """Joined columns of one profiled step, a profile_step row with its config's columns. `flops`, `compute` and
+    `memory` are rows of count_flops and ceilings, or empty; `fp32_time_s` is the time of the same step in fp32, where
     measured."""
     mode, micro_batches, processes = _size(row)
     counted, is_ok = counted_flops(row, flops), row.get("status") == "ok"
@@ -309,8 +306,7 @@ def _without_mfu(row: Values, joined: Values, missing: Said | None, at_least: fl
 
 
 def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[str, Any]:
-    """Changes to a measured ceiling that a run of the same format passed with `flops` a step; none otherwise. A ceiling
-    is the best that was measured."""
+    """Changes to a measured ceiling, the best of its format, that a run with `flops` a step passed; none otherwise."""
     devices = row.get("devices") or 1
     ends = (row.get("time_s"), row.get("time_ci_high_s"), row.get("time_ci_low_s"))
     speed, low, high = (ratio(tflop_s(flops, end), devices) for end in ends)
@@ -330,8 +326,7 @@ def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[st
 
 def faster_than_possible(row: Values, compute: Values, memory: Values, device: str | None) -> str | None:
     """Says of a GPU's matmul that no time can be as short; None if it can, or where nobody knows. The floor is FLOPs at
-    the peak of the highest clock, and after a flush of the caches A and B at the memory's bandwidth. What is faster was
-    not computed, not in the precision whose error it shows, or not from these operands."""
+    the peak of the highest clock, and after a flush of the caches A and B at the memory's bandwidth."""
     if row.get("status") != "ok" or not is_gpu(device):
         return None
     speed, limit = tflop_s(row.get("flops"), row.get("time_s")), compute.get("max_clock_tflop_s")

@@ -13,9 +13,8 @@ TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tens
 
 @dataclass(frozen=True)
 class Rung:
-    """One rung: `column` of the profile table, also the key of its name in the catalogues' section `rungs`. With
-    `falls` it belongs to the falling order, limited to `precisions`; a value of the column `instead` puts it beside the
-    order. A rung `only_below` another is left out of rows in which it is no lower."""
+    """One rung: `column` of the profile table. With `falls` it belongs to the falling order, limited to `precisions`,
+    unless a row has the column `instead`; one `only_below` another is left out of rows in which it is no lower."""
 
     column: str
     falls: bool = True

@@ -1,6 +1,5 @@
-"""Verdict on a run: the rung at which its ladder drops, and the cause of the largest part of the time that it loses. A
-verdict is keys and numbers, which is what tables store; its sentences stand in the catalogues, under `verdict`. The
-thresholds are rules of thumb, and every sentence carries the numbers that it rests on."""
+"""Verdict on a run, as keys and numbers: the rung at which its ladder drops, and the cause of the largest part of the
+time that it loses. Thresholds are rules of thumb; every sentence carries the numbers that it rests on."""
 
 import json
 import math

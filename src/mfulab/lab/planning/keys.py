@@ -1,5 +1,4 @@
-"""Keys of an experiment, their defaults, and the choices of its groups: what config/ leaves out is derived here. A
-choice is a file `config/GROUP/NAME.yaml`, a line of `config/GROUP.yaml`, or a kernel or device, found by its module."""
+"""Keys of an experiment, their defaults, and choices of its groups: a file, a line of a table, a kernel or a device."""
 
 import re
 from collections.abc import Mapping

@@ -1,5 +1,4 @@
-"""Runs of an experiment: combinations, exclusions, validation, and the rows that each run is joined with. A run is a
-measurement with the part of the config that it reads; combinations that differ in the rest are one run."""
+"""Runs of an experiment: a run is a measurement with the part of the config that it reads, and the rows it joins."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The results folder: the plan, written only where it changed, results that are never lost, and one sweep at a time.
-A finished run whose config changed is moved to results/superseded/, and comes back untouched when its config does. The
+"""The results folder: the plan, written only where it changed, results that are never lost, and one sweep at a time. A
+finished run whose config changed is moved to results/superseded/, and comes back untouched when its config does. The
 row of one whose code changed is copied there. The lock of a sweep is dropped by the kernel with its holder."""
 
 import atexit
@@ -164,8 +164,7 @@ def clear(results: Path) -> None:
 
 
 def _locked(path: Path) -> tuple[int, dict[str, Any], bool]:
-    """The file's descriptor, who held it before, and false where the file system keeps no locks: a holder then lives
-    as its process."""
+    """The file's descriptor, who held it before, and false where the file system keeps no locks."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:

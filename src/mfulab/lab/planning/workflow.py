@@ -57,8 +57,7 @@ def _told_in_one_line() -> Iterator[None]:
 
 
 class Workflow:
-    """Plans of Snakemake's `--config`; a mistake in it ends the process with one message. Nothing is written before
-    `begin`: until then scratch files stand in, so a dry run lists what would be measured."""
+    """Plans of Snakemake's `--config`. Nothing is written before `begin`: scratch files stand in, also in a dry run."""
 
     @_told_in_one_line()
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:

@@ -1,5 +1,4 @@
-"""Wall time of a sweep: what each run is predicted to cost, what it took, and whether its turn still comes. The
-workflow writes PLAN, the client of each run adds to LEDGER. Standard library alone: a client starts in 25 ms."""
+"""Wall time of a sweep: what runs are predicted to cost and took, whose turn still comes; standard library alone."""
 
 import csv
 import json

@@ -274,8 +274,8 @@ def unpacking_room(folder: Path) -> Iterator[Path]:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Writes the runs and plans of a tar or zip into the new `folder`. Raises ConfigurationError, naming the member
-    that leads elsewhere, is a link or a device, stands there twice, or makes more than LARGEST."""
+    """Writes runs and plans of a tar or zip into a new folder. Raises ConfigurationError, naming the member to
+    blame."""
     folder.mkdir(parents=True)
     left, number, name, links = LARGEST, 0, "", dict[PurePosixPath, str]()
     try:

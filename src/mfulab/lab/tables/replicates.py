@@ -69,10 +69,9 @@ def merge_rows(
     best: Bests | None = None,
     gpus: Collection[str] = (),
 ) -> list[Record]:
-    """Rows of several processes made one for each run, in the order of their first replicates. Numbers are medians over
-    the processes that count (`counting`), durations and counts sums over all. A CPU's time is the undisturbed one, its
-    ceiling the best. A 95 % confidence interval needs two processes. `best` is what the probe reads at best on each
-    machine; `gpus` are machines whose times are medians, as nobody shares them."""
+    """Rows of several processes made one for each run: medians over those that count, sums of durations and counts over
+    all. A CPU's time is the undisturbed one, its ceiling the best. `best` is what the probe reads at best on each
+    machine; `gpus` are machines whose times are medians, as nobody shares them. An interval needs two processes."""
     groups = defaultdict[tuple[Any, ...], list[Record]](list)
     for row in rows:  # whichever experiment asked for them: one with more replicates measures those that another lacks
         groups[row["hardware"], row["recorded"], base_name(row["run"])].append(row)
