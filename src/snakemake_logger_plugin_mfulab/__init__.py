@@ -181,13 +181,9 @@ class LogHandler(LogHandlerBase):
             with self.turn:
                 if self.progress.running and time.monotonic() - self.told_at >= SILENCE_S:
                     run = list(self.progress.running.values())[-1]
-                    words = [
-                        f"{self.progress.place('all')}… {run.rule}  {run.name}",
-                        duration(time.time() - run.started),
-                    ]
-                    for log in run.log if run.rule == "refine" else ():
-                        words += _lines(log)[-1:]
-                    self._print(self._colour(FAINT, " · ".join(words)))
+                    last = [line for log in run.log for line in _lines(log)[-1:] if run.rule == "refine"]
+                    what = f"{self.progress.place('all')}… {run.rule}  {run.name}"
+                    self._print(self._colour(FAINT, " · ".join([what, duration(time.time() - run.started), *last])))
 
     def _left_out(self) -> list[str]:
         """A line on the runs that were left out and not told yet."""

@@ -27,7 +27,6 @@ from mfulab.core.rows import impossible
 from mfulab.core.terminal import printable
 from mfulab.device.identity import slug
 from mfulab.lab.planning import store
-from mfulab.lab.planning.store import is_complete, write_if_changed
 from mfulab.lab.tables.records import first_line
 from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
@@ -140,7 +139,7 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
         return  # planned there, not measured
     if problem := _why_bad(step, theirs):
         merged.problems.append(f"{theirs}: {problem}; not copied")
-    elif not (ours / "row.csv").exists() or not is_complete(ours / "row.csv"):
+    elif not (ours / "row.csv").exists() or not store.is_complete(ours / "row.csv"):
         _copy(theirs, ours, ours.parents[1].name if MEASUREMENTS[step].on_device else "")
         merged.copied.append(str(ours))
     elif _says(theirs) == _says(ours):
@@ -151,7 +150,7 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
 
 def _why_bad(step: str, run: Path) -> str | None:
     """Reason not to take over a run: its row is cut off, does not fit its columns, or is another run's."""
-    if not is_complete(run / "row.csv"):
+    if not store.is_complete(run / "row.csv"):
         return "its row is incomplete"
     row, measurement = read_csv(run / "row.csv")[0], MEASUREMENTS[step]
     hardware = run.parents[1].name if measurement.on_device else ""
@@ -214,7 +213,7 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
                 here[part].append(entry)
             elif ours_too != entry:
                 merged.problems.append(f"{theirs}: {entry['run']} was planned with another config; ours is kept")
-    write_if_changed(ours, json.dumps(here, indent=1) + "\n")
+    store.write_if_changed(ours, json.dumps(here, indent=1) + "\n")
 
 
 def _plan(path: Path) -> dict[str, Any]:

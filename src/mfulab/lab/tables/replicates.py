@@ -217,8 +217,11 @@ def _one(group: Sequence[Record], counts: Sequence[Record]) -> Record:
         # Of most: what began early only lasted longer, and the undisturbed time is not of that process.
         warm = [row["steady"] is not False for row in counts if row["status"] == "ok"]
         row["steady"] = 2 * sum(warm) > len(warm)
-    if "probes" in first:
-        row["probes"] = joined_probes(row.get("probes") for row in measured)
+    if "probes" in first:  # of all processes, in order of time
+        probed = [probes(process) for process in measured if process.get("probes")]
+        states = sorted((state for _, states_of in probed for state in states_of), key=lambda state: state.at_s)
+        columns = {name: [getattr(state, name) for state in states] for name in ("at_s", "product_s", "copy_s")}
+        row["probes"] = json.dumps({"threads": probed[0][0], **columns}) if states else None
     return row
 
 
@@ -255,13 +258,3 @@ def slowdown(row: Mapping[str, Any], bests: Bests) -> float:
     threads, states = probes(row)
     best = bests.get((row["hardware"], threads))
     return median(state.slowdown(best) for state in states) if best and states else 1.0
-
-
-def joined_probes(texts: Iterable[str | None]) -> str | None:
-    """Probes of several processes as one JSON text, in order of time; None without any."""
-    probed = [probes({"probes": text}) for text in texts if text]
-    states = sorted((state for _, states_of in probed for state in states_of), key=lambda state: state.at_s)
-    if not states:
-        return None
-    columns = {name: [getattr(state, name) for state in states] for name in ("at_s", "product_s", "copy_s")}
-    return json.dumps({"threads": probed[0][0], **columns})
