@@ -131,8 +131,7 @@ class Progress:
 
     def finish(self, job_id: int) -> Run | None:
         """Notes that a job ended well; None if its start is not known."""
-        run = self.running.pop(job_id, None)
-        if run:
+        if run := self.running.pop(job_id, None):
             self.finished[run.rule] += 1
             self.remaining[run.rule] -= self.remaining[run.rule] > 0
         return run
@@ -248,8 +247,7 @@ class LogHandler(LogHandlerBase):
         return "" if event in QUIET_EVENTS else self._message(record)
 
     def _finished(self, job_id: int, now: float) -> str:
-        run = self.progress.finish(job_id)
-        if run is None:  # its start was not told: --quiet
+        if (run := self.progress.finish(job_id)) is None:  # its start was not told: --quiet
             return ""
         status, message = row_remark(run.output)
         if status == NOT_MEASURED:

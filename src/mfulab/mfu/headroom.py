@@ -145,8 +145,7 @@ def rungs(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
     """Times of a window scaled to one step in whole nanoseconds; idle takes what rounding loses."""
-    whole = sum(spent_ns.values())
-    if not whole:
+    if not (whole := sum(spent_ns.values())):
         return {"idle": step_ns}
     scaled = {name: time * step_ns // whole for name, time in spent_ns.items()}
     scaled["idle"] = scaled.get("idle", 0) + step_ns - sum(scaled.values())

@@ -32,8 +32,7 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
         flops = total(*(row.get("flops") for row in ranks))
         values = len(ranks), slowest["time_s"], of_peak(flops, slowest["time_s"], peaks), slowest["rank"]
         columns = dict(zip(COLUMNS, values, strict=False)) | {"collective_bandwidth": bandwidths(ranks)}
-        waited = waits({_place(row): collectives(row) for row in ranks})
-        if waited:
+        if waited := waits({_place(row): collectives(row) for row in ranks}):
             columns["job_slowest_rank"] = min(waited, key=lambda place: waited[place][1])[0]
         for row in ranks:
             row |= columns

@@ -303,8 +303,7 @@ def _page_faults(facts: Facts, lost: Lost) -> Said | None:
 
 
 def _other_operators(facts: Facts, lost: Lost) -> Said | None:
-    parts = _attributed(facts)
-    if not parts:
+    if not (parts := _attributed(facts)):
         others = {"others": lost["other_operators"]}
         return None if facts["matmul_percent"] else Said("other_operators_alone", others)
     longest = next(iter(json.loads(facts.text("top_other_operators") or "{}").items()), None)

@@ -114,8 +114,7 @@ def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
     """Keys that have a default, nested as in the config; a key without one comes from a group's choice."""
     keys: dict[str, Any] = {}
     for name, field in model.model_fields.items():
-        inner = group_model(field.annotation)
-        if inner is not None:
+        if (inner := group_model(field.annotation)) is not None:
             keys[name] = defaults(inner)
         elif not field.is_required() and name not in SET_BY_PLANNING:
             keys[name] = field.get_default()

@@ -139,8 +139,7 @@ def _read(path: Path) -> str | None:
 def take(results: Path) -> bool:
     """Holds `results` until this process ends; true where the holder before was killed and left its work half done.
     Raises ConfigurationError, and changes nothing, where a holder lives, or may live on another machine."""
-    path = results.resolve() / LOCK
-    if path in _held:
+    if (path := results.resolve() / LOCK) in _held:
         return False
     descriptor, left, is_kept = _locked(path)
     # On this machine, maybe before it was started anew; in a container only if locks tell.
@@ -158,8 +157,7 @@ def take(results: Path) -> bool:
 
 def clear(results: Path) -> None:
     """Forgets a holder that was killed, here or elsewhere. Raises ConfigurationError if one lives here."""
-    path = results.resolve() / LOCK
-    if path.exists():
+    if (path := results.resolve() / LOCK).exists():
         _close(_locked(path)[0])
 
 

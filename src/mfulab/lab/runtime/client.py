@@ -156,8 +156,7 @@ def _directly(command: list[str], environment: dict[str, str], limit: float | No
         os.execve(sys.executable, [sys.executable, "-u", "-X", "faulthandler", *command], environment)  # noqa: S606
 
     ours, theirs = socket.socketpair()
-    keeper = os.fork()
-    if keeper == 0:
+    if (keeper := os.fork()) == 0:
         try:
             os.setsid()
             ours.close()

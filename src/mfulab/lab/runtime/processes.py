@@ -58,8 +58,7 @@ def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[i
     keeper = os.getpid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what the run leaves behind, in whatever session, becomes this process's child
-    run = os.fork()
-    if run == 0:
+    if (run := os.fork()) == 0:
         try:
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() == keeper:  # which may have ended before

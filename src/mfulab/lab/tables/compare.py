@@ -286,8 +286,7 @@ def trust(runs: Sequence[Sequence[float]]) -> Trust:
     several = [list(times) for times in runs if len(times) > 1]
     usual = usual_variance([fast_variance(times) for times in several])
     basis = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
-    split = list(filter(None, map(replicates.measurements, several)))
-    if not split:
+    if not (split := list(filter(None, map(replicates.measurements, several)))):
         return basis
     # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
     turns = itertools.zip_longest(*split)
