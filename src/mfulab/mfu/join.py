@@ -66,8 +66,7 @@ def _moved(row: Values, flops: Values) -> tuple[Known, Known, Known]:
     saved = weights - row["weight_bytes"] if weights and row.get("weight_bytes") else 0
     cache = product(flops.get("key_value_cache_bytes"), scale) if mode in ("prefill", "decoding") else None
     read = None if mode == "training" else total(weights, -saved, cache if mode == "decoding" else 0)
-    moved = total(product(micro_batches, _counted(flops, mode, "bytes"), scale), -saved)
-    return product(processes, moved), read, cache
+    return product(processes, total(product(micro_batches, _counted(flops, mode, "bytes"), scale), -saved)), read, cache
 
 
 def _taught(row: Values) -> bool:
@@ -256,9 +255,8 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     bandwidth = peak(device, "fp32", units).memory_gb_s if device else None
     operators = json.loads(row.get("operators") or "[]") if time else []
     roofs = headroom.of_operators(operators, tflop_s_of, bandwidth, steps)
-    attainable = product(mfu, ratio(time, headroom.attainable_s(roofs, row.get("executed_ratio"))))
     joined = {
-        "attainable_mfu_percent": attainable,
+        "attainable_mfu_percent": product(mfu, ratio(time, headroom.attainable_s(roofs, row.get("executed_ratio")))),
         "tflop_s": tflop_s(total_flops, time),
         "peak_tflop_s": weighted,
         "peak_weights": json.dumps(weights) if weights else None,

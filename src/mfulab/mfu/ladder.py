@@ -78,8 +78,7 @@ def measured(row: Mapping[str, object]) -> list[Measured]:
 
 def largest_drop(row: Mapping[str, object]) -> Drop | None:
     """The largest drop between neighbours of the falling order, the first of equals; None if the row never falls."""
-    falling = [rung for rung in measured(row) if rung.falls]
-    drops = itertools.starmap(Drop, itertools.pairwise(falling))
+    drops = itertools.starmap(Drop, itertools.pairwise(rung for rung in measured(row) if rung.falls))
     largest = max(drops, key=lambda drop: drop.points, default=None)
     return largest if largest and largest.points > 0 else None
 

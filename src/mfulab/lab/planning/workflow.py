@@ -205,12 +205,11 @@ class Workflow:
 
     def priority(self, measurement: Measurement) -> Callable[[Any], float]:
         """Priority of a run: what others are joined with first, then round by round in an order of the plan's seed."""
-        seed = self.plans[0].seed
 
         def number(wildcards: Any) -> float:
             run, folder = str(wildcards.run), _folder(measurement.step, wildcards)
             first = (measurement.priority if replicate_of(run) == 1 else 0) + FIRST * (folder in self._sweep.headline)
-            return first + self._sweep.turns.get(folder, turn(run, seed))
+            return first + self._sweep.turns.get(folder, turn(run, self.plans[0].seed))
 
         return number
 

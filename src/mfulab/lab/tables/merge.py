@@ -321,8 +321,7 @@ def _members(archive: Path, stack: ExitStack) -> Iterator[tuple[tarfile.TarInfo,
         return
     file.seek(0)
     opener = OPENERS.get(file.peek(3)[:3], OPENERS.get(file.peek(3)[:2]))
-    stream = stack.enter_context(_Stream(opener(file) if opener else file))
-    with tarfile.open(fileobj=stream, mode="r:") as tar:
+    with _Stream(opener(file) if opener else file) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
         for header in tar:
             yield header, partial(tar.extractfile, header)
             tar.members.clear()  # type: ignore[attr-defined]  # of which it keeps every one

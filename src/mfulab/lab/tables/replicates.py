@@ -54,8 +54,7 @@ MEASURED = {"profile": (TIME,), "matmul": (TIME,), "ceilings": RATES}  # by tabl
 
 def merge(records: Records) -> Records:
     """Records with one row for each run; rows of recorded machines are one each already."""
-    own = [row for table in MEASURED for row in records.get(table, []) if not row["recorded"]]
-    best = best_probes(own)
+    best = best_probes(row for table in MEASURED for row in records.get(table, []) if not row["recorded"])
     gpus = {row["hardware"] for row in records.get("environment", []) if is_gpu(row.get("device"))}
     for table, quantities in MEASURED.items():
         if table in records:
