@@ -121,11 +121,6 @@ def _results_of(source: Path, room: Path) -> Path:
     return folder
 
 
-def _is_wanted(parts: Sequence[str]) -> bool:
-    is_plan = parts[-2:-1] == ("plan",) and parts[-1].endswith(".json")
-    return len(parts) <= DEEPEST and (is_plan or (len(parts) > 2 and parts[-3] in MEASUREMENTS))
-
-
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
     for measurement in MEASUREMENTS.values():
         place = f"*/{measurement.step}" if measurement.on_device else measurement.step
@@ -288,7 +283,8 @@ def unpack(archive: Path, folder: Path) -> None:
                     raise ValueError(f"with it the archive is above {LARGEST >> 30} GiB, or {MOST:,} files")
                 if not (member.isreg() or member.isdir()):
                     links[path] = name
-                if member.isdir() or not _is_wanted(path.parts):
+                is_wanted = path.match("plan/*.json") or (len(path.parts) > 2 and path.parts[-3] in MEASUREMENTS)
+                if member.isdir() or not is_wanted or len(path.parts) > DEEPEST:
                     continue
                 if linked := next((links[place] for place in (path, *path.parents) if place in links), ""):
                     raise ValueError(f"{linked} is a link or a device")
