@@ -63,7 +63,8 @@ def flops(work: Work, choices: Choices) -> float:
     products += token_flops * work.looked_up * choices.looked_up
     how = "flops" if choices.attention == "full" else "causal_flops"
     attention = 0.0 if choices.attention == "none" else work.flops("attention", how)
-    return (products + attention + _recomputed(work, choices, products, attention)) * choices.multiply_add / 2
+    total = products + attention + _recomputed(work, choices, products, attention)
+    return total * choices.multiply_add / 2
 
 
 def _recomputed(work: Work, choices: Choices, products: float, attention: float) -> float:

@@ -55,9 +55,9 @@ def counted_flops(row: Values, flops: Values) -> dict[str, Any]:
 
 
 def _moved(row: Values, flops: Values) -> tuple[Known, Known, Known]:
-    """(moved, read, cache) bytes of a step in its format: what counted operators move; what inference must read,
-    parameters but embedding tables and experts that no token chose; of decoding, the cache. Quantised weights are fewer
-    bytes."""
+    """(moved, read, cache) bytes of a step, in the precision's own format. `moved` is what counted operators read and
+    write. `read` is what inference must read: parameters but embedding tables and experts that no token chose; of
+    decoding also the `cache` of keys and values. Quantised or packed weights are fewer bytes."""
     mode, micro_batches, processes = _size(row)
     element_bytes = _element_bytes(row.get("dtype"))
     scale = ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT)

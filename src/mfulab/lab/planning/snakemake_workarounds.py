@@ -24,7 +24,8 @@ OBJECTS_MADE = 100_000  # between two looks for garbage; Python's own number is 
 
 
 def keep_commas(workflow: Any) -> None:
-    """Lets jobs that Snakemake starts have commas in a wildcard, which it reads as several (issue 2366, since 2023)."""
+    """Lets jobs that Snakemake starts have commas in a wildcard (its issue 2366, open since 2023): it tells one
+    `run="kernel=torch,size=64"` and reads the wildcards `run` and `size` from that."""
     get_rule = workflow.get_rule  # which a job asks for its rule just before it uses them
 
     def get_rule_with_whole_names(name: str) -> Any:

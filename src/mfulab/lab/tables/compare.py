@@ -135,13 +135,12 @@ def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: f
     if old is None or new is None:
         return Compared(*run, "not comparable", because=f"only in {'new' if old is None else 'old'}")
     before, after = interval(old), interval(new)
-    because, lacking = "", [name for name, row in (("old", old), ("new", new)) if row.get("median_time_s") is None]
     if before is None or after is None:
         which, row = ("old", old) if before is None else ("new", new)
-        because = f"{which} is {row['status']}: {row['message']}"
-    elif len(lacking) == 1:
+        return Compared(*run, "not comparable", because=f"{which} is {row['status']}: {row['message']}")
+    lacking = [name for name, row in (("old", old), ("new", new)) if row.get("median_time_s") is None]
+    if len(lacking) == 1:
         because = f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
-    if because or not (before and after):
         return Compared(*run, "not comparable", because=because)
     ratio = after.time_s / before.time_s
     if not (before.is_measured and after.is_measured):
