@@ -55,7 +55,7 @@ COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the 
 
 def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
     """(verdict, reason) of two times: `faster` or `slower` where the 95 % interval of their ratio is beyond it;
-    `same` where both one-sided tests at 5 % say that it lies within `noticeable`; `ambiguous` where neither is known."""
+    `same` where both one-sided tests at 5 % place it within `noticeable`; `ambiguous` where neither is known."""
     if old.is_measured and new.is_measured:
         return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
     which = " and ".join(name for name, interval in (("old", old), ("new", new)) if not interval.is_measured)
