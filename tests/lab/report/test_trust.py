@@ -116,7 +116,7 @@ def test_precision_and_what_the_machine_cost_are_told():
 def test_intervals_that_span_factors_are_told_as_factors(reached, numbers):
     rows = profile(*[0.1] * len(reached)).assign(precision_percent=reached)
     for language in ("en", "ko"):
-        told = trust.precision(tables(rows), language)
+        told = re.sub(r" ?\(\d+[^)]+\d+개?\)", "", trust.precision(tables(rows), language))  # how many of all times
         assert set(re.findall(r"(?<!net )\b\d+(?:\.\d+)?%?", told.replace(" %", "%"))) == numbers
 
 
@@ -210,6 +210,18 @@ def test_recorded_rows_are_not_doubted_where_something_was_measured():
     here = profile(0.1)
     there = profile(0.1, steady=False, recorded=True, hardware="there")
     assert trust.doubts(tables(pd.concat([here, there], ignore_index=True))) == []
+
+
+def test_recorded_rows_say_nothing_of_what_was_measured_here():
+    """Each table by itself would fall back on its recorded rows: matmuls that nobody measured here."""
+    beside = tables(profile(0.1, steady=False, precision_percent=None))
+    beside["matmul"] = beside["matmul"].assign(recorded=True, precision_percent=0.5, steady=False)
+    assert trust.precision(beside) == ""
+    assert trust.summary(beside)[0].startswith("1 of 1 ")
+    several = tables(profile(0.1, 0.2).assign(precision_percent=[4.0, None]))
+    assert trust.precision(several).startswith(
+        "Half of the times that several processes measured (1 of 3) are known to ±4.0 %"
+    )
 
 
 def test_a_run_that_failed_is_told_first():

@@ -83,7 +83,7 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
 
 def doubts(tables: frames.Tables) -> list[Doubt]:
     """Reasons to doubt what was measured here, the most frequent first; impossible ceilings before all."""
-    tried = {step: frames.own(with_doubts(tables[table]))[["run", "doubts"]] for table, step in STEPS.items()}
+    tried = {STEPS[table]: with_doubts(rows)[["run", "doubts"]] for table, rows in _own(tables).items()}
     rows = pd.concat(tried, names=["step"]).reset_index("step")
     of_steps = []
     for place, key in enumerate(WORDS):
@@ -99,6 +99,13 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
     rows = rows.assign(machine=rows["hardware"] if rows["hardware"].nunique() > 1 else "")
     low = rows[rows["share"] > ABOVE].drop_duplicates(["ceiling", "machine"]).itertuples()
     return [*(Doubt(row.ceiling, (row.raised_by,), worst=row.share, machine=row.machine) for row in low), *of_steps]
+
+
+def _own(tables: frames.Tables) -> frames.Tables:
+    """Steps and matmuls that were measured here, or the recorded ones where neither was."""
+    rows = {table: tables[table] for table in STEPS}
+    is_here = any((~table["recorded"]).any() for table in rows.values())
+    return {name: frames.those(table, ~table["recorded"]) if is_here else table for name, table in rows.items()}
 
 
 def falling(rows: pd.DataFrame) -> pd.Series:
@@ -117,7 +124,7 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     text, reasons, broken = Texts(language, "trust"), doubts(tables), failed(tables, language)
     if not reasons and not broken:
         return "", [], ""
-    timed = pd.concat([doubtful(frames.own(frames.ok(tables[table], "time_s"))) for table in STEPS])
+    timed = pd.concat([doubtful(frames.ok(rows, "time_s")) for rows in _own(tables).values()])
     lines = [*filter(None, [broken]), *(_line(doubt, text) for doubt in reasons)]
     again = [step for doubt in reasons for step in doubt.steps]
     again += [STEPS[table] for table in STEPS if broken and len(_failed(tables[table]))]
@@ -134,16 +141,18 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     """Sentences on how precise the times are, and on what the machine cost; empty where nothing was measured twice."""
     text = Texts(language, "trust")
     columns = ["precision_percent", "machine_cost_percent"]
-    timed = [frames.own(frames.ok(tables[table], "time_s")) for table in STEPS]
+    timed = [frames.ok(steps, "time_s") for steps in _own(tables).values()]
     rows = pd.concat([steps.reindex(columns=["run", *columns]) for steps in timed])  # few of many columns
     interval, cost = (_typical(rows, column) for column in columns)
+    known = int(rows["precision_percent"].notna().sum())
+    several = text("several", count=known, total=len(rows)) if known < len(rows) else ""
     words = [text("machine_cost", **cost)] if cost else []
     if interval:  # from ±100 % on a factor, as percent would mislead
         vague, wide = interval["half"] >= 100, interval["worst"] >= 100
         key = "precision_none" if vague else "precision_wide" if wide else "precision"
         factor = 1 + interval["half" if vague else "worst"] / 100
-        beyond = f"{VAGUEST}" if vague else f"> {VAGUEST}"
-        words.insert(0, text(key, **interval, factor=significant(factor, 2) if factor < VAGUEST else beyond))
+        told = significant(factor, 2) if factor < VAGUEST else f"{'' if vague else '> '}{VAGUEST}"
+        words.insert(0, text(key, **interval, several=several, factor=told))
     return " ".join(words)
 
 
