@@ -10,12 +10,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.cli.flops import config_of
-from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import Peak, peak
-from mfulab.loop.goodput.engines import COLUMNS, Page, pages_of, sample_of
-from mfulab.loop.goodput.pages import Reader
+from mfulab.loop.goodput.engines import COLUMNS, sample_of
+from mfulab.loop.goodput.pages import Page, Reader
 
 
 def frames(
@@ -24,24 +23,14 @@ def frames(
     """Samples of engines over each interval, for ever. Raises ConfigurationError if no page can be read at first."""
     device_peak = peak(gpu, precision) if gpu else local_peak(precision)
     config = config_of(model, {}, None) if model else None
-    reader, pages = Reader(urls), dict[str, list[Page]]()
-
-    def read() -> dict[str, ConfigurationError]:
-        gone = {}
-        for url, answer in reader.read().items():
-            try:
-                if isinstance(answer, ConfigurationError):
-                    raise answer
-                pages[url] = pages_of(answer, url)
-            except ConfigurationError as error:  # an engine that goes away may come back
-                gone[url] = error
-        return gone
-
-    if len(gone := read()) == len(set(urls)):
+    reader = Reader(urls)
+    pages, gone = reader.read()
+    if not pages:
         raise next(iter(gone.values()))
     while True:
         time.sleep(interval_s)
-        earlier, gone, engines = dict(pages), read(), list[dict[str, Any]]()
+        earlier, (read, gone), engines = pages, reader.read(), list[dict[str, Any]]()
+        pages = earlier | read  # an engine that goes away may come back
         for url in dict.fromkeys(urls):
             before = {page.replica: page for page in earlier.get(url, ())}
             if url in gone:

@@ -1,7 +1,6 @@
 """A serving engine by its own page for Prometheus: throughput and latency, and MFU and MBU of the devices behind it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -9,12 +8,11 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import FORMATS
 from mfulab.core.groups import ModelConfig
 from mfulab.device.peaks import Peak
-from mfulab.loop.goodput.pages import METRICS, Metrics
+from mfulab.loop.goodput.pages import METRICS, Page
 from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total
 from mfulab.models import decoders
 from mfulab.models.work import work_of
 
-MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
 COLUMNS = (
     *("running", "waiting", "cache_percent", "requests_per_s", "prompt_tokens_per_s", "generated_tokens_per_s"),
     *("ttft_s", "tpot_s", "utilization_percent", "tflop_s", "counted_tflop_s", "read_gb_s", "mbu_percent"),
@@ -25,42 +23,6 @@ LENGTHS = (64, 128)  # tokens of the two counts that give any other
 
 Reading = Mapping[str, float]
 Pair = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Page:
-    """One reading of an engine, or of all on a page: when, whose, and its known metrics by our names."""
-
-    seconds: float
-    engine: str
-    model: str
-    values: Reading
-    replica: str = ""  # what tells this engine from the others of its page
-    owners: int = 1  # engines that `values` are of, each with devices of its own
-
-
-def pages_of(page: Metrics, url: str) -> list[Page]:
-    """The page as a whole, then each engine of several on it. Raises ConfigurationError for one of no known metric."""
-    engines = ("vllm", "sglang", "mfulab")
-    engine = next((prefix for prefix in engines if any(name.startswith(prefix) for name in page.series)), "")
-    pages = [Page(page.seconds, engine, page.model, _values(page, None), owners=page.owners)]
-    if not pages[0].values:
-        some = ", ".join(sorted(page.names)[:3]) or "nothing"
-        why = f"has no metric of vLLM, SGLang or mfulab that is known here, but {some}"
-        raise ConfigurationError(f"--engine {url}: {why}")
-    for name, labels in page.engines.items():
-        model = dict(labels).get("model_name", page.model)
-        pages.append(Page(page.seconds, engine, model, _values(page, name), name))
-    return pages
-
-
-def _values(page: Metrics, engine: str | None) -> dict[str, float]:
-    values = {}
-    for kind, metrics in METRICS.items():
-        for name, aliases in metrics.items():
-            if parts := next(filter(None, (page.of(metric, engine) for metric in aliases)), None):
-                values[name] = sum(parts) / (len(parts) if kind == "of_one_gpu" or name in MEANS else 1)
-    return values
 
 
 def sample_of(
