@@ -121,8 +121,8 @@ def parse(text: str, url: str, seconds: float) -> list[Page]:
     owners = {frozenset(pair for pair in labels if not shared or pair[0] != "dp_rank") for labels in engines.values()}
     kind = next(prefix for prefix in ("vllm", "sglang", "mfulab") if any(name.startswith(prefix) for name in series))
     pages = [Page(seconds, kind, model, _values(series, Labels()), owners=max(1, len(owners)))]
-    for name, labels in engines.items():
-        pages.append(Page(seconds, kind, dict(labels).get("model_name", model), _values(series, labels), name))
+    for name, own in engines.items():
+        pages.append(Page(seconds, kind, dict(own).get("model_name", model), _values(series, own), name))
     return pages
 
 

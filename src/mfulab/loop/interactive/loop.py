@@ -21,9 +21,9 @@ from mfulab.timing.clocks import Clock, EventClock, clock_for
 
 class Loop:
     """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check. `settle` is
-    called before each moment, `publish` with the cost of some steps, None if it is not known, and their number.
-    `phases` are those of watched steps; `rest` holds steps that nothing watches now, None while hooks are on. `named`
-    holds stretches of each named phase. `tick_s` are host seconds that the end of a step then takes."""
+    called before each moment. `phases` are those of watched steps; `rest` holds steps that nothing watches now, None
+    while hooks are on. `named` holds stretches of each named phase. `tick_s` are host seconds that the end of a step
+    then takes."""
 
     def __init__(
         self,
@@ -32,25 +32,22 @@ class Loop:
         clock: Clock,
         counting: bool,
         settle: Callable[[], None],
-        publish: Callable[[Cost | None, int], None],
     ) -> None:
         self.phases = Phases(models, self._forward, lambda: self.mark("optimizer"), self._compiles, counting)
-        self._device, self._clock, self._settle, self._publish = device, clock, settle, publish
-        self._marks: list[Mark] = []
+        self._device, self._clock, self._settle = device, clock, settle
         self.rest: Rest | None = None
+        self.tick_s = 0.0
+
+    def open(self, publish: Callable[[Cost | None, int], None]) -> None:
+        """Begins to watch; `publish` is called with the cost of some steps, None if unknown, and their number."""
+        self._publish, self._thread = publish, threading.get_ident()
+        self._marks: list[Mark] = []
+        self.rest = None
         self._woken: Rest | None = None
         self._unproven: Rest | None = None
-        self._entries: list[Any] = []
-        self.tick_s = 0.0
-        self.named: dict[str, list[Step]] = {}
-
-    def open(self) -> None:
-        """Begins to watch."""
-        self._marks, self.rest, self._woken, self._unproven = [], None, None, None
         self._steadiness, self._explicit = Steadiness(), False
         self._spent = array("d")  # host seconds that hooks took of each watched step
-        self.named, self._is_named = {}, False
-        self._thread = threading.get_ident()
+        self.named: dict[str, list[Step]] = {}
         self.phases.open()
         self._reach()
         self._settle()
@@ -95,8 +92,7 @@ class Loop:
         self.mark("skip")
 
     def named_phase(self, name: str, what: What) -> None:
-        """Marks the begin or end of a named phase; from the first one on, hooks stay on."""
-        self._is_named = True
+        """Marks the begin or end of a named phase, from where on hooks are on again."""
         if self.rest is not None:
             self.skip()
         self.phases.begin(Kind(("outside", what, name), ()))
@@ -119,8 +115,8 @@ class Loop:
         return row.steps_of(marks, intervals, self.phases, done)
 
     def _reach(self) -> None:
-        phases = self.phases
-        self._reached = len(phases.done), structure.sequence_number(), phases.hooks.compiled, phases.hooks.spent_s
+        hooks = self.phases.hooks
+        self._reached = len(self.phases.done), structure.sequence_number(), hooks.compiled, hooks.spent_s
 
     def _compiles(self) -> None:
         if self.rest is not None:
@@ -147,8 +143,7 @@ class Loop:
             self._spent.append(phases.hooks.spent_s - spent_s)
         if not of_forwards:
             self._publish(None if counted else cost, 1)
-        nodes = self._reached[1] - number
-        shown = None
+        nodes, shown = self._reached[1] - number, None
         if not counted and phases.hooks.compiled == compiled and (cost is not None or not phases.counts):
             shown = [(phase.entry, phase.kind, phase.samples) for phase in inside], calls, nodes
         if self._unproven is not None and shown is not None:
@@ -162,22 +157,19 @@ class Loop:
         resolution_s = self._clock.resolution_s * (MARK_RARELY if isinstance(self._clock, EventClock) else 1)
         most, group = self._steadiness.between_checks(resolution_s)
         looks = self.phases.look_s * len(calls) <= LOOK * self._steadiness.step_s
-        look = self._look if looks or of_forwards else None
-        if not self.phases.rest(look):
+        if not self.phases.rest(self._look if looks or of_forwards else None):
             return
         if not self.tick_s:
             self.tick_s = self._cost_of_tick(group) + (HOOK_S if of_forwards else 0.0)
         expected = (calls[-1:] if of_forwards else calls) if looks else None
-        samples = row.samples_of(inside)
         self._entries = [phase.entry for phase in inside]
-        self.rest = Rest(self._clock, nodes, most, group, expected, cost, samples, of_forwards)
+        self.rest = Rest(self._clock, nodes, most, group, expected, cost, row.samples_of(inside), of_forwards)
 
     def _look(self, call: Call) -> None:
         rest = self.rest
-        # Another thread, the backward pass and compiled code call for themselves.
-        if rest is None or threading.get_ident() != self._thread or in_compiled_code():
-            return
-        if torch._C._current_autograd_node() is not None:
+        # Another thread, compiled code and the backward pass call for themselves.
+        is_own = rest is not None and threading.get_ident() == self._thread and not in_compiled_code()
+        if rest is None or not is_own or torch._C._current_autograd_node() is not None:
             return
         described = None if rest.calls is None else self.phases.describe(call)[0]
         if not rest.of_forwards:
