@@ -12,14 +12,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich import box
-from rich.table import Column, Table
-
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, parse_json, read_csv, read_given
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.language.quantities import significant
-from mfulab.core.terminal import Terminal
+from mfulab.core.terminal import Terminal, table
 from mfulab.device import ByKind, cpu, identity, is_gpu
 from mfulab.device.local_peak import local_name
 from mfulab.device.peaks import peak
@@ -33,19 +30,20 @@ MOST_HELD_BACK = 5.0  # percent of the time, by heat or the power brake
 SHOWN = ("power_capped_percent", "other_processes_percent")  # a power limit is where a GPU is to work
 FEWEST_NODES = 3  # from which on a median of nodes stands for a device that nothing else is known of
 STATUS = {"low": 1, "unknown": 3, "healthy": 0}  # the worst first
+HELP = "nothing is known of this device here; keep what --json prints of a healthy one, and give it as --baseline FILE"
 KEYS = {"node", "device", "kind", "values", "state"}
 Line = dict[str, Any]
 References = Mapping[str, tuple[float | None, str]]  # name → value, and whose it is
 
 
-def run(device: str, baseline: Path | None, table: str | None, as_json: bool, as_prometheus: bool) -> int:
+def run(device: str, baseline: Path | None, nodes: str | None, as_json: bool, as_prometheus: bool) -> int:
     """Checks this node's device, or shows the lines of others; `STATUS` has the exit status of each state."""
-    given = {"--baseline": baseline, "--table": table, "--json": as_json, "--prometheus": as_prometheus}
+    given = {"--baseline": baseline, "--table": nodes, "--json": as_json, "--prometheus": as_prometheus}
     chosen = [name for name, value in given.items() if value]
     if len([name for name in chosen if name != "--baseline"]) > 1 or {"--baseline", "--table"} <= {*chosen}:
         raise ConfigurationError(f"{' and '.join(chosen)}: give one of them.")
-    if table is not None:
-        lines = _among(_lines(table, sys.stdin if table == "-" else read_given(Path(table)).splitlines()))
+    if nodes is not None:
+        lines = _among(_lines(nodes, sys.stdin if nodes == "-" else read_given(Path(nodes)).splitlines()))
         _show_nodes(lines)
         return STATUS[min((line["state"] for line in lines), key=[*STATUS].index)]
     line = _checked(device, baseline)
@@ -75,7 +73,10 @@ def _checked(device: str, baseline: Path | None) -> Line:
     if before:
         references = {key: (reading["value"], "baseline") for key, reading in before[0]["values"].items()}
     else:
-        references = _by_datasheet(name, values) if is_gpu(where) else {}
+        whole, rates = peak(name, "fp16"), [key for key in values if key.endswith("_tflop_s")]
+        printed = {"memory_gb_s": whole.memory_gb_s, "clock_mhz": whole.spec_clock_mhz}
+        printed |= {key: peak(name, key.removesuffix("_tflop_s")).spec for key in rates}
+        references = {key: (value, "datasheet") for key, value in printed.items()} if is_gpu(where) else {}
         references |= recorded(RECORDINGS / identity.hardware_slug(device))
     return judged({"node": socket.gethostname(), "device": name, "kind": where.type, "values": values}, references)
 
@@ -128,14 +129,6 @@ def recorded(folder: Path) -> dict[str, tuple[float | None, str]]:
     return {name: (max(several), "recording") for name, several in values.items()}
 
 
-def _by_datasheet(name: str, values: Iterable[str]) -> dict[str, tuple[float | None, str]]:
-    whole = peak(name, "fp16")
-    printed = {"memory_gb_s": whole.memory_gb_s, "clock_mhz": whole.spec_clock_mhz}
-    precisions = [key.removesuffix("_tflop_s") for key in values if key.endswith("_tflop_s")]
-    printed |= {f"{precision}_tflop_s": peak(name, precision).spec for precision in precisions}
-    return {key: (value, "datasheet") for key, value in printed.items()}
-
-
 def _lines(file: str, texts: Iterable[str]) -> list[Line]:
     """Checks, one a line, as `--json` prints them; what srun adds is left out. Raises ConfigurationError for none."""
     lines = list[Line]()
@@ -177,12 +170,9 @@ def low(line: Line) -> str:
 
 def _show(line: Line) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
-    nothing = (
-        "nothing is known of this device here; keep what --json prints of a healthy one, and give it as --baseline FILE"
-    )
-    says = {"low": f"low: {low(line)}", "healthy": "healthy", "unknown": nothing}[line["state"]]
+    says = {"low": f"low: {low(line)}", "unknown": HELP}.get(line["state"], "healthy")
     console.print(f"{line['node']}, {line['device']}: {says}", style="bold")
-    shown = Table("check", *map(_number, ("value", "reference", "share, %")), "of", "", box=box.SIMPLE_HEAD)
+    shown = table(["check"], ("value", "reference", "share, %"), ["of", ""])
     for name, reading in line["values"].items():
         numbers = [_text(reading[which], reading["unit"]) for which in ("value", "reference")]
         share = "" if reading["share"] is None else f"{100 * reading['share']:.0f}"
@@ -193,17 +183,13 @@ def _show(line: Line) -> None:
 
 def _show_nodes(lines: Sequence[Line]) -> None:
     columns = list(dict.fromkeys(name for line in lines for name in line["values"]))
-    shown = Table("node", "state", *map(_number, columns), "low", box=box.SIMPLE_HEAD)
+    shown = table(["node", "state"], columns, ["low"])
     for line in sorted(lines, key=lambda line: ([*STATUS].index(line["state"]), line["node"])):
         values = (_text(line["values"].get(name, {}).get("value")) for name in columns)
         shown.add_row(line["node"], line["state"], *values, low(line))
     console = Terminal(highlight=False, width=None if sys.stdout.isatty() else 200)
     console.print(shown)
     console.print(", ".join(sorted({line["device"] for line in lines})), style="dim")
-
-
-def _number(name: str) -> Column:
-    return Column(name, justify="right")
 
 
 def _text(value: float | None, unit: str = "") -> str:

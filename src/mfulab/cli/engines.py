@@ -4,13 +4,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group
-from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.cli.flops import config_of
 from mfulab.core.language import Texts
+from mfulab.core.terminal import table
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import Peak, peak
 from mfulab.loop.goodput.engines import COLUMNS, sample_of
@@ -46,12 +45,12 @@ def picture(engines: Sequence[dict[str, Any]], pages: dict[str, list[Page]], dev
     """A column an engine, a row each number that one of them has; below it verdicts, and why what is missing is."""
     text = Texts("en", "engine")
     heads = (f"{engine.get('replica') or engine['page']}\n{engine['engine']} {engine['model']}" for engine in engines)
-    table = Table("", *(Column(head, justify="right") for head in heads), box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = table([""], heads, pad_edge=False)
     for name in COLUMNS:
         cells = ["—" if engine.get(name) is None else f"{engine[name]:,.4g}" for engine in engines]
         if set(cells) != {"—"}:
-            table.add_row(text(name), *cells)
-    lines: list[Any] = [table]
+            shown.add_row(text(name), *cells)
+    lines: list[Any] = [shown]
     for engine in engines:
         if "gone" in engine:
             last = pages.get(engine["page"])
