@@ -1,8 +1,4 @@
-"""`mfulab check`: whether a node's device is as fast as its recording, its datasheet or an earlier check says.
-
-mfulab check --json > healthy.json; mfulab check --baseline healthy.json
-srun --ntasks-per-node=1 mfulab check --json | mfulab check --table -
-"""
+"""`mfulab check`: whether a node's device is as fast as its recording, its datasheet or an earlier check says."""
 
 import json
 import socket
@@ -82,10 +78,7 @@ def _checked(device: str, baseline: Path | None) -> Line:
 
 
 def judged(line: Line, references: References) -> Line:
-    """The line with each value's reference, share and state, and the state of all: `low` where one is.
-
-    `healthy` where at least one is known and none is low; `unknown` where nothing is known of the device.
-    """
+    """The line with each value's reference, share and state: `low` where one is, `healthy` where any is known."""
     for name, reading in line["values"].items():
         value, (reference, source) = reading["value"], references.get(name) or (None, "")
         reading |= {"reference": reference, "source": source, "share": None, "state": "unknown"}

@@ -21,7 +21,7 @@ def frames(
 ) -> Iterator[tuple[dict[str, Any], Group]]:
     """Samples of engines over each interval, for ever. Raises ConfigurationError if no page can be read at first."""
     device_peak = peak(gpu, precision) if gpu else local_peak(precision)
-    config = config_of(model, {}, None) if model else None
+    config = config_of(model, (), None) if model else None
     reader = Reader(urls)
     pages, gone = reader.read()
     if not pages:

@@ -59,12 +59,12 @@ def jobs_of(url: str, hours: float) -> list[dict[str, Any]]:
         active, clock = row.pop("active_mhz", None), peak(row["device"], "fp16").spec_clock_mhz
         row["gpus"] = None if row["gpus"] is None else int(row["gpus"])
         row["ofu_percent"] = 100 * active / clock if active is not None and clock else None
-    return sorted(rows.values(), key=_unused_hours, reverse=True)
 
+    def unused_hours(job: Mapping[str, Any]) -> float:
+        hours, utilization, ofu = (job[name] for name in COLUMNS[4:])
+        return -math.inf if None in (hours, utilization, ofu) else hours * (utilization - ofu)
 
-def _unused_hours(job: Mapping[str, Any]) -> float:
-    numbers = [job[name] for name in COLUMNS[4:]]
-    return -math.inf if None in numbers else job["gpu_hours"] * (job["utilization_percent"] - job["ofu_percent"])
+    return sorted(rows.values(), key=unused_hours, reverse=True)
 
 
 def _asked(url: str, query: str, hours: float) -> list[tuple[dict[str, str], float]]:

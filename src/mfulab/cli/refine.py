@@ -30,20 +30,15 @@ UNDECIDED = 3  # the exit status where minutes ended first
 
 
 def run(hardware: str | None, results: Path, widest: float, minutes: float, most: int, in_budget: bool = False) -> int:
-    """Adds a process to each of the more promising half of the runs known to less than `widest`, repeatedly.
-
-    The status is 3 where some are left. Raises ConfigurationError where nothing was measured.
-
-    Args:
-        in_budget: the running sweep's budget counts in place of `minutes`, for its own runs alone; the status is 0.
-    """
+    """Adds a process to each of the more promising half of the runs known to less than `widest`, repeatedly; the status
+    is 3 where some are left. `in_budget`: what the running sweep's budget leaves counts in place of `minutes`, for its
+    own runs alone, with status 0. Raises ConfigurationError where nothing was measured."""
     hardware = hardware or hardware_slug()
     if not (results / hardware).is_dir():
         raise ConfigurationError(f"{results / hardware}/: nothing was measured. Measure first: snakemake report.")
     sweep = budget.read() if in_budget else None
-    if sweep is not None:
-        minutes = sweep.left_s() / 60
-    until, lost = time.monotonic() + 60 * minutes, set[str]()
+    left_s = 60 * minutes if sweep is None else sweep.left_s()
+    until, lost = time.monotonic() + left_s, set[str]()
 
     def fits(row: dict[str, Any]) -> bool:
         return row["run"] not in lost and time.monotonic() + _process_s(row) <= until

@@ -1,22 +1,27 @@
-"""Text of `mfulab trace` for each file: the ladder, the verdict, the lost milliseconds, the longest of each kind."""
+"""Text of `mfulab trace` for each file: ladder, verdict, lost milliseconds, the longest of each kind; and of `mfulab
+compare` where a step of a second trace takes more or less than one of the first."""
 
 import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.table import Column, Table
 from rich.text import Text
 
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.core.terminal import Terminal
 from mfulab.loop.interactive.show import bar
-from mfulab.measurements.read_trace.reader import Read
+from mfulab.measurements.read_trace.reader import Read, read_file
 from mfulab.mfu import ladder as rungs
 from mfulab.mfu.headroom import PARTS
 from mfulab.tracing.analysis import Analysis
+from mfulab.tracing.device_time import CAUSES
+from mfulab.tracing.difference import Difference, Part, difference
 
 PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding", "rate")
 OPERATORS = ("operator", "shapes", "bound", "ms", "best", "headroom")
@@ -28,7 +33,8 @@ GAPS = ("ended_by", "cause", "ms")
 OVERVIEW = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
 RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
 KINDS = {"products": "matmuls", "recomputed": "recomputation", "others": "other_operators"}  # of time, as named there
-LONGEST = 5
+COMPARED = ("operator", "shapes", "before", "after", "change")
+LONGEST, MOST_PARTS = 5, 15
 OF_KERNELS = ("products", "recomputed", "uncounted", "others")
 # Columns that hold words, of which a narrow terminal shows the begin.
 TEXTS = {"operator", "shapes", "kernel", "ended_by", "cause", "kind", "bound", "module", "collective", "file"}
@@ -247,3 +253,66 @@ def short(name: str, most: int) -> str:
     """A name without what all have, cut to `most` characters."""
     name = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
     return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def either(old: Path, new: Path, noticeable: float, gate: float | None, out: Path | None, as_json: bool) -> int:
+    """Compares two traces, or two sets of results. Raises ConfigurationError for none, or `out` of traces."""
+    if not (old.is_file() and new.is_file()):
+        from mfulab.lab.tables.compare import show as show_results
+
+        return show_results(old, new, noticeable, gate, out, as_json)
+    if out:
+        raise ConfigurationError(f"--out {out}: it holds the runs of two sets of results; of traces print --json.")
+    return compare([old, new], gate, as_json, "en")
+
+
+def compare(paths: Sequence[Path], gate: float | None, as_json: bool, language: str, **options: Any) -> int:
+    """Shows the difference of the first rows of two files; 1 where the second is slower by more than the gate. Raises
+    ConfigurationError unless there are two files, TraceError if one cannot be read."""
+    if len(paths) != 2:
+        raise ConfigurationError(f"--compare: give two traces, the old one and the new one; here are {len(paths)}")
+    analyses = [read_file(path, **options)[0].analysis for path in paths]
+    compared = difference(*(analysis for analysis in analyses if analysis is not None))
+    failed = gate is not None and compared.verdict == "slower" and compared.change > gate
+    if as_json:
+        print(json.dumps(_plain(compared, failed), ensure_ascii=False))
+    else:
+        _difference(Terminal(highlight=False), Texts(language, "trace"), compared, gate)
+    return int(failed)
+
+
+def _difference(console: Terminal, text: Texts, compared: Difference, gate: float | None) -> None:
+    before, after = (f"{float(span) / 1e6:,.3f}" for span in (compared.before, compared.after))
+    noise = text("no_noise") if compared.noise is None else text("noise", share=percent(100 * compared.noise))
+    heading = text("compared", before=before, after=after, change=f"{100 * compared.change:+.2f}")
+    console.print(Text(heading, style="bold"))
+    console.print(f"{text(compared.verdict)}; {noise}")
+    if gate is not None:
+        console.print(text("gate", share=percent(100 * gate)))
+    whole = Part("step", "", "", compared.before, compared.after)
+    kinds = [(kind, *numbers) for kind, _, _, *numbers in (_cells(text, part) for part in (*compared.kinds(), whole))]
+    table(console, text, "budget", ("kind", *COMPARED[2:]), kinds)
+    rows = [_cells(text, part)[1:] for part in compared.parts[:MOST_PARTS] if part.difference]
+    table(console, text, "differences", COMPARED, rows)
+
+
+def _cells(text: Texts, part: Part) -> tuple[str, ...]:
+    kind = text(KINDS.get(part.kind, part.kind))
+    operator = text(part.operator) if part.operator in CAUSES else part.operator or kind
+    change = f"{float(part.difference) / 1e6:+,.3f}"
+    if not part.before or not part.after:
+        change = f"{change} ({text('appears') if part.after else text('vanishes')})"
+    spans = (f"{float(span) / 1e6:,.3f}" for span in (part.before, part.after))
+    return kind, short(operator, NAME), short(part.shapes, 40), *spans, change
+
+
+def _plain(compared: Difference, failed: bool) -> dict[str, Any]:
+    rows = [
+        {name: getattr(part, name) for name in ("kind", "operator", "shapes")}
+        | {f"{name}_ms": float(getattr(part, name)) / 1e6 for name in ("before", "after", "difference")}
+        for part in compared.parts
+    ]
+    noise = None if compared.noise is None else 100 * compared.noise
+    numbers: dict[str, Any] = {f"{name}_ms": float(getattr(compared, name)) / 1e6 for name in ("before", "after")}
+    numbers |= {"change_percent": 100 * compared.change, "noise_percent": noise}
+    return numbers | {"verdict": compared.verdict, "gate_failed": failed, "parts": rows}

@@ -21,9 +21,6 @@ COLUMNS = (
 )
 LENGTHS = (64, 128)  # tokens of the two counts that give any other
 
-Reading = Mapping[str, float]
-Pair = tuple[float, float]
-
 
 def sample_of(
     url: str, before: Page, after: Page, config: ModelConfig | None, precision: str, peak: Peak, devices: int = 1
@@ -43,13 +40,20 @@ def sample_of(
     first, given, generated = grown("first_tokens"), grown("prompt_tokens"), grown("generated_tokens")
     prefill = decode = None
     moved, steps = total(grown("read_bytes"), grown("written_bytes")), grown("steps")
-    if config is not None and generated is not None and (lengths := _lengths(now)):
+    prompt, answer = (ratio(now.get(name), now.get("first_tokens")) for name in ("prompt_tokens", "generated_tokens"))
+    if config is not None and generated is not None and prompt and answer is not None:
+        context = prompt + answer / 2  # tokens, in the mean, that a decoded one attends to
         decoded = max(0.0, generated - (first or 0))
         if first is not None and given is not None:
             made = given - (grown("cached_tokens") or 0.0)
-            prefill, decode = (ratio(half, devices) for half in _work(config, lengths, made, first, decoded))
-        if moved is None and steps is not None:
-            moved = ratio(_bytes(config, lengths[1], precision, steps, decoded), devices)
+            token, head = _a_token(config, prompt, "inference")
+            # Attention is full; the output layer makes a token that follows, once a request.
+            prefill = ratio(made * token - max(0.0, made - first) * head, devices)
+            decode = ratio(decoded * _a_token(config, context, "decoding")[0], devices)
+        if moved is None and steps is not None:  # decoding reads weights each step, and each token's cache
+            work = _counted(config.model_dump_json(by_alias=True), LENGTHS[1], "decoding")
+            cached = decoded * work.cache_elements * context / LENGTHS[1]
+            moved = (steps * (work.parameters - work.looked_up) + cached) * FORMATS[precision].bytes / devices
     counted, exported = total(prefill, decode), grown("flops")
     flops = counted if exported is None else exported
     moved_gb_s = ratio(ratio(moved, passed), 1e9)
@@ -88,7 +92,7 @@ def _attainable(flops: float | None, prefill: float | None, moved: float | None,
     return of_peak(flops, first_s + max(compute_s - first_s, moved / peak.memory_gb_s / 1e9), peak.spec)
 
 
-def _missing(row: Mapping[str, Any], now: Reading, peak: Peak, anew: bool) -> list[str]:
+def _missing(row: Mapping[str, Any], now: Mapping[str, float], peak: Peak, anew: bool) -> list[str]:
     has_histogram = "first_tokens" in now
     rules = {
         "anew": anew,
@@ -117,28 +121,7 @@ def _verdict(row: Mapping[str, Any]) -> str:
     return next(key for key, holds in rules.items() if holds)
 
 
-def _work(config: ModelConfig, lengths: Pair, made: float, first: float, decoded: float) -> Pair:
-    """FLOPs of prefill of `made` tokens and of decoding, attention full, the output layer once a token that is made."""
-    token, head = _a_token(config, lengths[0], "inference")
-    once, _ = _a_token(config, lengths[1], "decoding")
-    return made * token - max(0.0, made - first) * head, decoded * once
-
-
-def _bytes(config: ModelConfig, context: float, precision: str, steps: float, decoded: float) -> float:
-    """Weights of each scheduler's step and the cache of each decoded token: what decoding has to read."""
-    work = _counted(config.model_dump_json(by_alias=True), LENGTHS[1], "decoding")
-    cached = decoded * work.cache_elements * context / LENGTHS[1]
-    return (steps * (work.parameters - work.looked_up) + cached) * FORMATS[precision].bytes
-
-
-def _lengths(now: Reading) -> Pair | None:
-    """Mean tokens of a prompt, and those that a decoded token attends to; None without a request."""
-    prompt = ratio(now.get("prompt_tokens"), now.get("first_tokens"))
-    answer = ratio(now.get("generated_tokens"), now.get("first_tokens"))
-    return (prompt, prompt + answer / 2) if prompt and answer is not None else None
-
-
-def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> Pair:
+def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> tuple[float, float]:
     """FLOPs of a token, which grow with the length along a line, and of its output layer."""
     short, long = (_counted(config.model_dump_json(by_alias=True), tokens, mode) for tokens in LENGTHS)
     low, high = (work.forward_flops / work.tokens for work in (short, long))
