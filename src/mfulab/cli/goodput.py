@@ -37,8 +37,7 @@ def show(
 
 
 def _notes(job: Job, text: Texts) -> list[str]:
-    notes = [text(key, **values) for key, values in job.notes]
-    return notes if job.mfu["steps"] is not None else [*notes, text("no_mfu")]
+    return [*(text(key, **values) for key, values in job.notes), *[text("no_mfu")] * (job.mfu["steps"] is None)]
 
 
 def _picture(job: Job, row: dict[str, Any], language: str) -> Group:
@@ -48,10 +47,8 @@ def _picture(job: Job, row: dict[str, Any], language: str) -> Group:
         if (share := row[f"{name}_percent"]) is not None:
             rungs.add_row(text(name), f"{share:6.1f} %", Text(bar(share), style="green"))
     whole = sum(job.spans.values()) or 1
-    for name, part in job.spans.most_common():
-        if part:
-            seconds = f"{part / 1e9 / len(job.timed):.1f} s"
-            losses.add_row(text.name("span", name), seconds, f"{100 * part / whole:5.1f} %")
+    for name, part in ((name, part) for name, part in job.spans.most_common() if part):
+        losses.add_row(text.name("span", name), f"{part / 1e9 / len(job.timed):.1f} s", f"{100 * part / whole:5.1f} %")
     besides = (text("beside", name=text.name("span", name), seconds=part / 1e9) for name, part in job.beside.items())
     notes = (Text(note, style="dim") for note in _notes(job, text))
     summary = Text(text("summary", **row), style="bold")

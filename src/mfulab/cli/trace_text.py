@@ -73,12 +73,10 @@ def show(pairs: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
         ranks = sorted((row for row in rows if row["job"] == job["job"]), key=lambda row: row["rank"])
         world, mfu = job["world_size"] or job["job_ranks"], _share(job["job_mfu_percent"])
         console.print(Text(text("job", ranks=job["job_ranks"], world=world, mfu=mfu), style="bold"))
-        lines = []
-        for row in ranks:
-            cells = ("kernel_busy_percent", "communication_percent", "transfer_percent", "waiting_percent")
-            mark = " ←" if row["rank"] == job["job_slowest_rank"] else ""
-            lines.append((f"{row['rank']}{mark}", quantity(row["time_s"], "s"), *(_share(row[name]) for name in cells)))
-        table(console, text, "ranks", RANKS, lines)
+        names = [f"{part}_percent" for part in ("kernel_busy", "communication", "transfer", "waiting")]
+        marks = [f"{row['rank']}" + " ←" * (row["rank"] == job["job_slowest_rank"]) for row in ranks]
+        lines = [(quantity(row["time_s"], "s"), *(_share(row[name]) for name in names)) for row in ranks]
+        table(console, text, "ranks", RANKS, [(mark, *line) for mark, line in zip(marks, lines, strict=True)])
         if any(row["transfer_percent"] is None for row in ranks):
             console.print(Text(text("unmatched"), style="dim"))
 
@@ -99,9 +97,8 @@ def _file(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, Any
         console.print(text("speed", speed=speed, peak=peak, formats=formats, flops=flops))
     words = verdicts.columns(row, language=language)
     console.print(Text(f"{words['verdict']}: {words['verdict_reason']}", style="yellow"))
-    for flag in (words["mfu_note"] if row["mfu_percent"] is not None else "", words["verdict_flags"]):
-        if flag:
-            console.print(Text(str(flag), style="red"))
+    for flag in filter(None, (words["mfu_note"] if row["mfu_percent"] is not None else "", words["verdict_flags"])):
+        console.print(Text(str(flag), style="red"))
     if (attainable := row["attainable_mfu_percent"]) is not None:
         gap = percent(attainable - row["mfu_percent"])
         console.print(text("attainable", share=percent(attainable), gap=gap))
@@ -111,13 +108,12 @@ def _file(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, Any
     if sentence := verdicts.misaligned(row, language):
         console.print(Text(sentence, style="yellow"))
     if row["useful_ms"] is not None:
+        if row["best_basis"]:
+            console.print(Text(text(f"best_{row['best_basis']}"), style="dim"))
         reasons = json.loads(row["reasons"] or "{}")
-        notes = [text(f"best_{row['best_basis']}")] if row["best_basis"] else []
         for part in (part for part in PARTS if f"{part}_ms" in reasons and row[f"{part}_ms"] is None):
             why = verdicts.reason(reasons[f"{part}_ms"], language)
-            notes.append(text("empty_part", part=text(part), reason=why))
-        for line in notes:
-            console.print(Text(line, style="dim"))
+            console.print(Text(text("empty_part", part=text(part), reason=why), style="dim"))
     _longest(console, text, analysis, row, language)
     console.print()
 

@@ -35,15 +35,8 @@ from mfulab.timing.clocks import clock_for
 from mfulab.timing.instruments import Instruments
 from mfulab.tracing.operators import BlockTrace
 
-_METRICS = {
-    "mfu": "mfu_percent",
-    "hfu": "hfu_percent",
-    "useful_mfu": "useful_mfu_percent",
-    "utilization": "utilization_percent",
-    "tflops": "tflop_s",
-    "step_time": "time_s",
-    "samples_per_second": "samples_per_s",
-}
+_METRICS = {name: f"{name}_percent" for name in ("mfu", "hfu", "useful_mfu", "utilization")}
+_METRICS |= {"tflops": "tflop_s", "step_time": "time_s", "samples_per_second": "samples_per_s"}
 
 R = TypeVar("R")
 Models = torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module]
@@ -113,10 +106,9 @@ class Measurement:
         parameters = [parameter for module in self.models for parameter in module.parameters()]
         self._devices = list(dict.fromkeys(parameter.device for parameter in parameters))
         self.device = torch.device(device) if device is not None else (*self._devices, torch.device("cpu"))[0]
-        self._batch, self._given_flops, self._ceiling_s, self._quiet = batch, flops_per_step, ceiling_s, quiet
-        self._language = language
+        self._batch, self._given_flops, self._ceiling_s = batch, flops_per_step, ceiling_s
+        self._quiet, self._language, self._series_path, self._trace_path = quiet, language, series, trace
         self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
-        self._series_path, self._trace_path = series, trace
         self._clock = clock_for(self.device)
         counting = flops_per_step is None and batch is None
         self._loop = Loop(self.models, self.device, self._clock, counting, self._settle)
@@ -303,19 +295,14 @@ class Measurement:
         chosen = row.steady(steps, self._loop.watch_s)
         self.readings = per_step(readings, len(chosen))
         self.row = {name: reading.value for name, reading in self.readings.items()}
-        self.row |= row.times(chosen, self.readings, self.device)
-        self.row |= row.left_out(steps, chosen)
+        self.row |= row.times(chosen, self.readings, self.device) | row.left_out(steps, chosen)
         self.row["measuring_percent"] = row.measuring_percent(chosen, self._loop.watch_s, self._loop.tick_s)
         peaks = functools.partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
-        clock_mhz = self.row.get("clock_mhz")
-
-        def shares(work: Work) -> tuple[dict[str, Any], Readings]:
-            return row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
-
-        columns, reasons = shares(self._work(chosen))
+        about = self._dtype(), self.device, self._devices, self.row.get("clock_mhz"), peaks
+        columns, reasons = row.shares(self._work(chosen), *about)
         self.row |= columns
         named = self._loop.named.items()
-        self.phases = {name: row.named_row(stretches, self._steps, self._phases, shares) for name, stretches in named}
+        self.phases = {name: row.named_row(stretches, self._steps, self._phases, about) for name, stretches in named}
         self.readings |= reasons
         if self._trace and (analysis := self._trace.analysis):
             mean = sum(step.seconds for step in chosen) / len(chosen)

@@ -122,7 +122,7 @@ class Published:
             return
         done, all_known, flops_by_format = self._steps, self._all_known, self._flops
         self._begin()
-        if not all_known:
+        if not all_known or why_unsafe(self._file.parent):
             return
         from mfulab.device.gpu import uuid_of
         from mfulab.loop.interactive.peaks import by_precision
@@ -131,8 +131,6 @@ class Published:
         device = uuid_of(self._device) if is_gpu(self._device) else str(self._device.type)
         a_second = {name: flops / passed for name, flops in formats.items()}
         rate = Rate(os.getpid(), Path(sys.argv[0]).name, device, a_second, passed / done, time.time())
-        if why_unsafe(self._file.parent):
-            return
         with suppress(OSError):  # a full disk is no reason to stop a training
             beside = self._file.with_suffix(".part")
             beside.unlink(missing_ok=True)

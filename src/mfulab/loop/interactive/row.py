@@ -211,11 +211,10 @@ def same_work(steps: Sequence[Step], cost: Cost, reading: Reading) -> Work:
 
 def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
     """Work of steps as a counter saw it."""
-    if phases.failure:
-        return _unknown(f"the counter gave up ({phases.failure}); {HOW_TO_GIVE}")
     with_cost = [step for step in steps if step.cost is not None]
-    if not with_cost:
-        return _unknown(f"{phases.costs.differing or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
+    if phases.failure or not with_cost:
+        why = f"the counter gave up ({phases.failure})" if phases.failure else phases.costs.differing
+        return _unknown(f"{why or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
     costs = {id(step.cost): step.cost for step in with_cost}
     counts = Counter(id(step.cost) for step in with_cost)
     total = cost_of_all([(cost, counts[place]) for place, cost in costs.items() if cost is not None])
@@ -313,12 +312,12 @@ def shares(
 
 
 def named_row(
-    stretches: Sequence[Step], steps: Sequence[Step], phases: Phases, columns: Callable[[Work], tuple[Any, Readings]]
+    stretches: Sequence[Step], steps: Sequence[Step], phases: Phases, about: tuple[Any, ...]
 ) -> dict[str, Any]:
     """Row of a named phase: calls, times, FLOPs and shares of a call, and the share of the steps' time. Stretches under
-    the counter are timed only where there is no other; `columns` makes shares of work."""
+    the counter are timed only where there is no other; `about` is what else `shares` is given."""
     whole = [stretch for stretch in stretches if not stretch.counted and not stretch.compiled] or stretches
-    shown, readings = columns(counted_work(whole, phases))
+    shown, readings = shares(counted_work(whole, phases), *about)
     mean_s = sum(stretch.seconds for stretch in whole) / len(whole)
     timed = steady(steps, 0.0)
     step_s = len(steps) * sum(step.seconds for step in timed) / len(timed) if steps else None
