@@ -59,15 +59,11 @@ def show(pairs: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
         table(console, text, "overview", OVERVIEW, overview)
     for row in {row["job"] if row.get("job_ranks") else id(row): row for row in rows}.values():
         # Of a job the time of the rank that waits least, of one rank its own.
-        kinds = [
-            (
-                *(kind["kind"], f"{kind['calls']}", quantity(kind["bytes"], "B"), f"{kind['processes']}"),
-                _ms(kind["ms"]),
-                *("—" if kind[name] is None else significant(kind[name], 3) for name in ("algorithm_gb_s", "bus_gb_s")),
-                _ms(kind["wait_ms"]),
-            )
-            for kind in json.loads(row.get("collective_bandwidth") or "[]")
-        ]
+        kinds = []
+        for kind in json.loads(row.get("collective_bandwidth") or "[]"):
+            counts = f"{kind['calls']}", quantity(kind["bytes"], "B"), f"{kind['processes']}"
+            rates = ("—" if kind[name] is None else significant(kind[name], 3) for name in COLLECTIVES[5:7])
+            kinds.append((kind["kind"], *counts, _ms(kind["ms"]), *rates, _ms(kind["wait_ms"])))
         table(console, text, "collectives", COLLECTIVES, kinds)
     for job in {row["job"]: row for row in rows if row.get("job_ranks")}.values():
         ranks = sorted((row for row in rows if row["job"] == job["job"]), key=lambda row: row["rank"])
@@ -156,29 +152,21 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, 
         name = short(product.name.removeprefix("aten::").removeprefix("xla::matmul ").lstrip("_"), 24)
         operands = [shape for shape in json.loads(product.shapes or "[]") if len(shape) > 1][:3]
         shapes = " · ".join("×".join(map(str, shape)) for shape in operands)  # 16×559×1024 · 2816×1024
+        name += f" ({text('recomputation')})" if product.recomputed else ""
+        what = short(f"{shapes} {product.format or ''}".strip() or product.kernel, 40)
+        times = f"{product.calls}", percent(100 * product.time_ns / wall)
         speed = 1e9 * product.flops / product.time_ns if product.flops and product.time_ns else None
-        products.append(
-            (
-                name + (f" ({text('recomputation')})" if product.recomputed else ""),
-                short(f"{shapes} {product.format or ''}".strip() or product.kernel, 40),
-                *(f"{product.calls}", percent(100 * product.time_ns / wall)),
-                "" if speed is None else quantity(speed, "FLOP/s"),
-                "" if product.executed_ratio is None else percent(100 * product.executed_ratio - 100),
-                "" if product.slowdown == 1 else percent(100 / product.slowdown),
-            )
-        )
+        padding = "" if product.executed_ratio is None else percent(100 * product.executed_ratio - 100)
+        rate = "" if product.slowdown == 1 else percent(100 / product.slowdown)
+        products.append((name, what, *times, "" if speed is None else quantity(speed, "FLOP/s"), padding, rate))
     shown = len(PRODUCTS) - all(not product[-1] for product in products)  # no rates where all are full
     table(console, text, "products", PRODUCTS[:shown], [product[:shown] for product in products])
     roofs = [roof for roof in json.loads(row.get("operator_roofline") or "[]") if roof["kind"] in OF_KERNELS]
-    lines = [
-        (
-            short(roof["operator"].removeprefix("aten::"), 30),
-            short(roof["shapes"] or "", 34),
-            text(roof["bound"]) + text("doubtful") * roof["doubtful"] if roof["bound"] else "—",
-            *(_ms(roof[name]) for name in ("time_ms", "best_ms", "headroom_ms")),
-        )
-        for roof in roofs[: 2 * LONGEST]
-    ]
+    lines = list[Sequence[str]]()
+    for roof in roofs[: 2 * LONGEST]:
+        bound = text(roof["bound"]) + text("doubtful") * roof["doubtful"] if roof["bound"] else "—"
+        names = short(roof["operator"].removeprefix("aten::"), 30), short(roof["shapes"] or "", 34)
+        lines.append((*names, bound, *(_ms(roof[name]) for name in ("time_ms", "best_ms", "headroom_ms"))))
     table(console, text, "operators", OPERATORS, lines)
     without = Counter[str]()
     for roof in roofs:
@@ -202,22 +190,18 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, 
         console.print(Text(verdicts.flags(row["notes"], language), style="dim"))
 
 
-def _modules(row: dict[str, Any]) -> list[tuple[str, ...]]:
+def _modules(row: dict[str, Any]) -> Sequence[Sequence[str]]:
     """Modules and ranges as a tree: ms of a step, the share of the step, FLOPs, and MFU of that time."""
     modules = json.loads(row.get("module_times") or "[]")
     least = LEAST_PERCENT / 100 * max((module["ms"] for module in modules), default=0.0)
-    return [
-        (
-            "  " * (module["depth"] - 1) + short(module["name"], 44),
-            f"{module['calls']}",
-            _ms(module["ms"]),
-            percent(module["ms"] / 10 / row["time_s"]),
-            quantity(module["flops"], "FLOP") if module["flops"] else "",
-            percent(module["mfu_percent"]) if "mfu_percent" in module else "",
-        )
-        for module in modules
-        if 0 < module["depth"] <= DEEPEST and module["ms"] > least
-    ]
+    lines = []
+    for module in modules:
+        if 0 < module["depth"] <= DEEPEST and module["ms"] > least:
+            name, share = "  " * (module["depth"] - 1) + short(module["name"], 44), module["ms"] / 10 / row["time_s"]
+            flops = quantity(module["flops"], "FLOP") if module["flops"] else ""
+            mfu = percent(module["mfu_percent"]) if "mfu_percent" in module else ""
+            lines.append((name, f"{module['calls']}", _ms(module["ms"]), percent(share), flops, mfu))
+    return lines
 
 
 def table(console: Terminal, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -20,27 +20,21 @@ from mfulab.timing.clocks import Clock, EventClock, clock_for
 
 
 class Loop:
-    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check. `settle` is
-    called before each moment. `phases` are those of watched steps; `rest` holds steps that nothing watches now, None
-    while hooks are on. `named` holds stretches of each named phase. `tick_s` are host seconds that the end of a step
-    then takes."""
+    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check. `phases`
+    are those of watched steps; `rest` holds steps that nothing watches now, None while hooks are on. `named` holds
+    stretches of each named phase. `tick_s` are host seconds that the end of a step then takes."""
 
-    def __init__(
-        self,
-        models: Sequence[torch.nn.Module],
-        device: torch.device,
-        clock: Clock,
-        counting: bool,
-        settle: Callable[[], None],
-    ) -> None:
-        self.phases = Phases(models, self._forward, lambda: self.mark("optimizer"), self._compiles, counting)
-        self._device, self._clock, self._settle = device, clock, settle
+    def __init__(self, models: Sequence[torch.nn.Module], device: torch.device, clock: Clock, counting: bool) -> None:
+        events = {"forward": self._forward, "optimizer": lambda: self.mark("optimizer"), "compilation": self._compiles}
+        self.phases = Phases(models, events, counting)
+        self._device, self._clock = device, clock
         self.rest: Rest | None = None
         self.tick_s = 0.0
 
-    def open(self, publish: Callable[[Cost | None, int], None]) -> None:
-        """Begins to watch; `publish` is called with the cost of some steps, None if unknown, and their number."""
-        self._publish, self._thread = publish, threading.get_ident()
+    def open(self, settle: Callable[[], None], publish: Callable[[Cost | None, int], None]) -> None:
+        """Begins to watch: `settle` is called before each moment, `publish` with the cost of some steps, None if it is
+        not known, and their number."""
+        self._settle, self._publish, self._thread = settle, publish, threading.get_ident()
         self._marks: list[Mark] = []
         self.rest = None
         self._woken: Rest | None = None
@@ -160,7 +154,10 @@ class Loop:
         if not self.phases.rest(self._look if looks or of_forwards else None):
             return
         if not self.tick_s:
-            self.tick_s = self._cost_of_tick(group) + (HOOK_S if of_forwards else 0.0)
+            timed, began = Rest(clock_for(self._device), 0, 2 * TICKS, group), time.perf_counter()
+            for _ in range(TICKS):
+                timed.tick()
+            self.tick_s = (time.perf_counter() - began) / TICKS + CALL_S + (HOOK_S if of_forwards else 0.0)
         expected = (calls[-1:] if of_forwards else calls) if looks else None
         self._entries = [phase.entry for phase in inside]
         self.rest = Rest(self._clock, nodes, most, group, expected, cost, row.samples_of(inside), of_forwards)
@@ -199,10 +196,3 @@ class Loop:
     def _note_rest(self, rest: Rest) -> None:
         self._marks.append(Mark("rest", len(self.phases.done), self.phases.hooks.compiled, rest))
         self._reach()
-
-    def _cost_of_tick(self, group: int) -> float:
-        rest = Rest(clock_for(self._device), 0, 2 * TICKS, group)
-        began = time.perf_counter()
-        for _ in range(TICKS):
-            rest.tick()
-        return (time.perf_counter() - began) / TICKS + CALL_S

@@ -111,7 +111,7 @@ class Measurement:
         self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
         self._clock = clock_for(self.device)
         counting = flops_per_step is None and batch is None
-        self._loop = Loop(self.models, self.device, self._clock, counting, self._settle)
+        self._loop = Loop(self.models, self.device, self._clock, counting)
         self._phases = self._loop.phases
         self.journal = journal_of(job)
         self._open: ExitStack | None = None
@@ -155,7 +155,7 @@ class Measurement:
         published, self._settled = Published(self.device, self._dtype), False
         undo.callback(published.close)
         undo.callback(self._phases.close)
-        self._loop.open(published.note_steps)
+        self._loop.open(self._settle, published.note_steps)
 
     def _settle(self) -> None:
         """Begins to watch anew once nothing is being counted: what the counter slowed is in no reading."""

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,17 +33,12 @@ _NO_COST, _DONE = Cost(), Phase(_OUTSIDE, _OUTSIDE)
 
 
 class Phases:
-    """Follows a loop between `open` and `close`, from the thread that opens it; outermost calls are forward passes."""
+    """Follows a loop between `open` and `close`, from the thread that opens it; outermost calls are forward passes. It
+    calls what `on` holds at each forward pass, optimiser's step and compilation."""
 
-    def __init__(
-        self,
-        models: Sequence[torch.nn.Module],
-        on_forward: Callable[[], None],
-        on_optimizer: Callable[[], None],
-        on_compilation: Callable[[], None],
-        counting: bool,
-    ) -> None:
-        self._models, self._on_forward, self._on_optimizer, self._counting = models, on_forward, on_optimizer, counting
+    def __init__(self, models: Sequence[torch.nn.Module], on: Mapping[str, Callable[[], None]], counting: bool) -> None:
+        self._models, self._on_forward, self._on_optimizer = models, on["forward"], on["optimizer"]
+        self._counting = counting
         self._trainable = [list(model.parameters()) for model in models]
         self._compiled = any(structure.is_compiled(module) for model in models for module in model.modules())
         self._of_compiled: set[tuple[Any, ...]] = set()
@@ -62,7 +57,7 @@ class Phases:
         self._real: dict[Kind, RealTokens] = {}
         self._leaves: list[weakref.ref[torch.Tensor]] = []
         self._current, self._owed = _DONE, 0
-        self.hooks = Hooks(models, self._failed, on_compilation)
+        self.hooks = Hooks(models, self._failed, on["compilation"])
         self.calls: list[Kind] = []  # what forward passes were called with; the caller clears it
         self.look_s = 0.0  # host seconds that describing the last forward pass took, inside a hook of its own
         self.nested = False  # whether a call of a model was part of another

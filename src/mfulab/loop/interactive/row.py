@@ -12,7 +12,7 @@ from mfulab.device.compute import allowed_precision
 from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import sources_answered
-from mfulab.loop.interactive.costs import Cost, Format, Phase, cost_of, cost_of_all
+from mfulab.loop.interactive.costs import Cost, Flops, Phase, cost_of, cost_of_all
 from mfulab.loop.interactive.peaks import WeightedPeaks, attainable_s
 from mfulab.loop.interactive.phases import Phases
 from mfulab.loop.interactive.rest import Rest
@@ -263,7 +263,7 @@ def shares(
     device: torch.device,
     lies_on: Sequence[torch.device],
     clock_mhz: float | None,
-    peaks: Callable[[Mapping[Format, int], Mapping[Format, int]], WeightedPeaks],
+    peaks: Callable[[Flops, Flops], WeightedPeaks],
 ) -> tuple[dict[str, Any], Readings]:
     """Columns of FLOPs, MFU and HFU of the mean step, since all FLOPs count, and why some are missing. `dtype` is that
     of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not reported; `peaks`

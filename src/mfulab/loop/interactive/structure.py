@@ -125,11 +125,9 @@ def vmapped() -> tuple[int, ...]:
 
 def real_tokens_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> RealTokens | None:
     """Real tokens of a counted call; looking at the batch is no part of what is counted, nor may it fail."""
-    try:
-        with _disable_current_modes():
-            return real_tokens(arguments, keywords)
-    except Exception:
-        return None
+    with suppress(Exception), _disable_current_modes():
+        return real_tokens(arguments, keywords)
+    return None
 
 
 # Number of the node that autograd makes next in this thread.
