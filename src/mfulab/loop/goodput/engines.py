@@ -60,9 +60,7 @@ def sample_of(
     share = partial(of_peak, seconds=passed, peak_tflop_s=peak.spec)
     columns: dict[str, Any] = {
         "cache_percent": product(100, now.get("cache")),
-        "requests_per_s": ratio(grown("requests"), passed),
-        "prompt_tokens_per_s": ratio(given, passed),
-        "generated_tokens_per_s": ratio(generated, passed),
+        **{f"{name}_per_s": ratio(grown(name), passed) for name in ("requests", "prompt_tokens", "generated_tokens")},
         "ttft_s": ratio(grown("first_tokens_s"), first),
         "tpot_s": ratio(grown("next_tokens_s"), grown("next_tokens")),
         "tflop_s": tflop_s(flops, passed),
