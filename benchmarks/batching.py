@@ -11,6 +11,7 @@ were answered within `--target` times the latency of a request alone.
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -141,14 +142,13 @@ def served(engine: Engine, asked: Sequence[Request], policy: Policy, most: int) 
         free = [] if running and policy == "static" else [row for row in range(most) if row not in running]
         joining = {}
         while free and waiting and waiting[0].arrival_s <= now:
-            joining[free.pop(0)] = [(one := waiting.pop(0)), one.tokens]
-        longest = max((one.tokens for one, _ in joining.values()), default=0)
+            joining[free.pop(0)] = [waiting[0], waiting.pop(0).tokens]
         if joining:
             timed("prefill", list(joining))
             running |= joining
         elif running:
             timed("decode", list(running))
-        for place in list(running) if longest == 0 else list(joining):
+        for place in list(joining or running):
             running[place][1] -= 1
         done = [place for place, (_, left) in running.items() if left <= 0]
         if policy == "static" and len(done) < len(running):
@@ -182,7 +182,7 @@ def main() -> None:
         for policy in policies:
             cells = []
             real, seen = served(engine, asked, policy, options.places)
-            seen.decode_s.setdefault(options.places, max(seen.decode_s.values()))
+            seen = replace(seen, decode_s={options.places: max(seen.decode_s.values()), **seen.decode_s})
             for found in (real, latencies(seen, asked, policy)):
                 good = sum(each <= options.target * alone for each in found) / len(found) * load * most
                 cells.append(f"{Stats(found).median:8.2f} {Stats(found).percentile(95):7.2f} {good:8.2f}")

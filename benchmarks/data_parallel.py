@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from plain_script import planned
 from targets import HEADER, Target, report
 
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
@@ -18,7 +19,6 @@ from mfulab.measurements.profile_step import measure as profile_step
 
 TARGET = Target("mfulab's scaling efficiency ÷ the plain script's", 0.95, is_least=True)
 PLAIN = Path(__file__).with_name("plain_ddp.py")
-BUILD = "mfulab.models.huggingface.build"
 
 
 def plain(processes: int, batch: int) -> float:
@@ -31,16 +31,10 @@ def plain(processes: int, batch: int) -> float:
 
 def ours(processes: int, batch: int) -> float:
     """Samples per second of the same step, as a run of the experiment `data_parallel` measures it."""
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
-
-    words = [f"batch_size={batch}", f"parallel.processes={processes}", "device.threads=1", "model=resnet18"]
-    with initialize_config_dir(str(PLAIN.parents[1] / "config"), version_base=None):
-        composed = OmegaConf.to_container(compose("config", [*words, "device=cpu"]))
-    assert isinstance(composed, dict)
-    content = {str(name): composed[name] for name in ProfileStepConfig.model_fields if name in composed}
-    config = ProfileStepConfig.model_validate({**content, "profile": {"operators": False}})
+    step = ("model=resnet18", "workload=training", f"batch_size={batch}")
+    ranks = (f"parallel.processes={processes}", "device.threads=1", "profile.operators=false")
     with tempfile.TemporaryDirectory() as folder:
+        config = ProfileStepConfig.model_validate_json(planned((*step, *ranks), Path(folder)).read_text())
         row = profile_step.measure(config, Path(folder)).row
     assert isinstance(row, ProfileRow)
     assert row.time_s is not None

@@ -28,6 +28,7 @@ PLAIN = Path(__file__).with_name("plain_step.py")
 CASES = {  # name: overrides beside fp32 on the CPU
     "simple_cnn inference 4": ("model=simple_cnn", "workload=inference", "batch_size=4"),
     "simple_cnn training 4": ("model=simple_cnn", "workload=training", "batch_size=4"),
+    "simple_cnn training 32": ("model=simple_cnn", "workload=training", "batch_size=32"),
     "digit_cnn training 64": ("model=digit_cnn", "workload=training", "batch_size=64"),
     "resnet18 inference 2": ("model=resnet18", "workload=inference", "batch_size=2"),
     "resnet18 inference 8": ("model=resnet18", "workload=inference", "batch_size=8"),
@@ -35,6 +36,7 @@ CASES = {  # name: overrides beside fp32 on the CPU
     "separable_cnn training 16": ("model=separable_cnn", "workload=training", "batch_size=16"),
     "plain_cnn inference 16": ("model=plain_cnn", "workload=inference", "batch_size=16"),
     "mobilenet_v2 inference 2": ("model=mobilenet_v2", "workload=inference", "batch_size=2"),
+    "mobilenet_v2 inference 8": ("model=mobilenet_v2", "workload=inference", "batch_size=8"),
     "perceptron training 64": ("model=perceptron", "workload=training", "batch_size=64"),
     "lstm inference 4": ("model=lstm", "workload=inference", "batch_size=4"),
     "small_llama training 2×128": ("model=small_llama", "workload=training", "batch_size=2", "sequence_length=128"),
@@ -47,7 +49,8 @@ ALIKE = 50  # page faults a step by which processes may differ
 
 def planned(overrides: tuple[str, ...], folder: Path) -> Path:
     """Writes the config of the run that `overrides` name below `folder`, and gives its path."""
-    given = [*overrides, "precision=fp32", "device=cpu", "steps=[profile_step]", "replicates=1", "timing.patience_s=0"]
+    alone = ("device=cpu", "steps=[profile_step]", "replicates=1", "exclude=[]")
+    given = [*overrides, *alone, "precision=fp32", "timing.patience_s=0"]
     hardware = hardware_slug("cpu")
     (composition,) = compose_experiments(given, ROOT / "config")
     (run,) = (run for run in plan(composition, hardware, "cpu").runs if run.step == "profile_step")

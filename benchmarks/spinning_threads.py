@@ -11,8 +11,8 @@ import statistics
 import time
 from collections.abc import Callable
 
+import threadpoolctl
 import torch
-from mfulab.kernels.threads import use_threads
 
 from mfulab.device.cpu import usable_cores
 
@@ -38,7 +38,8 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=512)
     parser.add_argument("--threads", type=int, default=usable_cores())
     options = parser.parse_args()
-    use_threads(options.threads)
+    torch.set_num_threads(options.threads)
+    threadpoolctl.threadpool_limits(options.threads)  # NumPy's too, until the end
     a, b, c = (torch.randn(options.side, options.side) for _ in range(3))
     flops = 2 * options.side**3
 

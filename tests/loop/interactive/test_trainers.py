@@ -20,6 +20,7 @@ from mfulab.core.files import found_files
 from mfulab.device.samplers.reading import Reading
 from mfulab.loop.interactive.peaks import Ceiling
 from mfulab.loop.interactive.row import as_job, merged
+from mfulab.loop.interactive.training import TrainingWindow
 from mfulab.measurements.read_trace.reader import read_file
 
 EXAMPLES = ROOT / "examples"
@@ -203,6 +204,17 @@ def test_after_an_error_a_lightning_trainer_trains_and_measures_again(tmp_path):
         trainer.fit(module, data)
 
     trained_twice(train, module.model, callback)
+
+
+@pytest.mark.parametrize(("error", "is_told"), [(KeyboardInterrupt(), True), (ValueError(), False)])
+def test_ctrl_c_ends_a_training_with_its_ladder(error, is_told, capsys):
+    callback, model = TrainingWindow(every=5, warm_up=1, ceiling_s=0), nn.Linear(16, 16)
+    callback._begin(0)
+    for step in range(1, 9):
+        model(torch.randn(4, 16)).sum().backward()
+        callback._step(lambda: model, lambda metrics: None, step)
+    callback._close(error)
+    assert ("a step" in capsys.readouterr().out) is is_told
 
 
 def test_a_loop_of_accelerate(run):

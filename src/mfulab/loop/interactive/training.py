@@ -56,7 +56,7 @@ class TrainingWindow:
             self.window.skip()
 
     def _close(self, error: BaseException | None = None, log: Log | None = None) -> None:
-        """Ends the window: logs the whole and prints the ladder, or after an error says nothing."""
+        """Ends the window: logs the whole and prints the ladder; after an error nothing, after Ctrl-C without a log."""
         if self._is_open and self.window is not None:
             self._is_open = False
             self.window.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
