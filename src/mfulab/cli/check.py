@@ -97,9 +97,8 @@ def judged(line: Line, references: References) -> Line:
 def recorded(folder: Path) -> dict[str, tuple[float | None, str]]:
     """References from the recording of an equal device; a CPU's cores and vector instructions must be equal too."""
     try:
-        (environment, *_), ceilings, matmuls = (
-            read_csv(folder / f"{table}.csv") for table in ("environment", "ceilings", "matmul")
-        )
+        tables = [read_csv(folder / f"{name}.csv") for name in ("environment", "ceilings", "matmul")]
+        (environment, *_), ceilings, matmuls = tables
     except (OSError, UnreadableError, ValueError):
         return {}
     flags = environment["cpu_vector_flags"]
@@ -107,12 +106,12 @@ def recorded(folder: Path) -> dict[str, tuple[float | None, str]]:
         return {}
     values = dict[str, list[float]]()
     for row in ceilings:
-        if "threads=" in row["run"] or row["ceiling"] not in (row["format"], "memory"):
+        is_memory = row["ceiling"] == "memory"
+        if "threads=" in row["run"] or not (is_memory or row["ceiling"] == row["format"]):
             continue
-        name = "memory_gb_s" if row["ceiling"] == "memory" else f"{row['ceiling']}_tflop_s"
         if value := row.get("swept_tflop_s") or row["measured_tflop_s"] or row["measured_gb_s"]:
-            values[name] = [float(value)]
-        if row["clock_mhz"] and row["ceiling"] != "memory":
+            values["memory_gb_s" if is_memory else f"{row['ceiling']}_tflop_s"] = [float(value)]
+        if row["clock_mhz"] and not is_memory:
             values["clock_mhz"] = [min([float(row["clock_mhz"]), *values.get("clock_mhz", ())])]
     for row in matmuls:
         for way, operands in (("host_to_device", 2), ("device_to_host", 1)):
@@ -126,9 +125,9 @@ def _lines(file: str, texts: Iterable[str]) -> list[Line]:
     """Checks, one a line, as `--json` prints them; what srun adds is left out. Raises ConfigurationError for none."""
     lines = list[Line]()
     for text in texts:
-        place = text.find('{"node"')  # srun --label puts a number in front
+        _, begin, rest = text.partition('{"node"')  # srun --label puts a number in front
         try:
-            line = parse_json(text[place:]) if place >= 0 else {}
+            line = parse_json(begin + rest or "{}")
             lines += [line] if line.keys() >= KEYS else []
         except ValueError:
             print(f"mfulab: not a whole line of a check: {text[:80]}", file=sys.stderr)
@@ -145,8 +144,8 @@ def _among(lines: Sequence[Line]) -> list[Line]:
         if line["state"] == "unknown" and len(alike) >= FEWEST_NODES:
             columns = {name: [values.get(name, {}).get("value") for values in alike] for name in line["values"]}
             measured = {name: [value for value in column if value is not None] for name, column in columns.items()}
-            medians = {name: median(column) for name, column in measured.items() if column}
-            line = judged(line, {name: (value, "median of the nodes") for name, value in medians.items()})
+            medians = {name: (median(column), "median of the nodes") for name, column in measured.items() if column}
+            line = judged(line, medians)
         judged_lines.append(line)
     return judged_lines
 

@@ -63,7 +63,9 @@ def run(
     if not (few := paired.FEWEST_PAIRS) <= rounds <= MOST_ROUNDS:
         raise ConfigurationError(f"--rounds={rounds}: from {few}, which give an interval, to {MOST_ROUNDS}.")
     with contextlib.ExitStack() as stack:
-        old = Side(stack.enter_context(checkout(base)), PLACE / "old")
+        is_folder = (Path(base) / "scripts").is_dir()
+        code = Path(base).absolute() if is_folder else stack.enter_context(worktree(base))
+        old = Side(code, PLACE / "old")
         new = Side(Path.cwd(), PLACE / "new")
         plans = [planned(side, config) for side in (old, new)]
         runs = [run for run in plans[1] if run in plans[0]]
@@ -89,14 +91,6 @@ def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run
         times[name], because = measured(side, run)
         reasons |= {run: f"{name} is {because}"} if because else {}
     return times["old"], times["new"]
-
-
-@contextlib.contextmanager
-def checkout(base: str) -> Iterator[Path]:
-    """The folder of a checkout, or a worktree of a commit as long as it is needed. Raises ConfigurationError."""
-    is_folder = (Path(base) / "scripts").is_dir()
-    with contextlib.nullcontext(Path(base).absolute()) if is_folder else worktree(base) as folder:
-        yield folder
 
 
 def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,10 @@ def run(hardware: str | None, results: Path, widest: float, minutes: float, most
     def fits(row: dict[str, Any]) -> bool:
         return row["run"] not in lost and time.monotonic() + _process_s(row) <= until
 
-    if starts := client.SOCKET not in os.environ:
-        lifetime.start(work="rows")
-    try:
+    with ExitStack() as undo:
+        if client.SOCKET not in os.environ:
+            lifetime.start(work="rows")
+            undo.callback(lifetime.stop)
         while runs := [run for run in _least_known(results, hardware, 100 * widest, most, sweep) if fits(run[1])]:
             for step, row in runs[: (len(runs) + 1) // 2]:
                 if not fits(row):
@@ -54,9 +56,6 @@ def run(hardware: str | None, results: Path, widest: float, minutes: float, most
                 print(f"{len(runs)} left  ±{row['precision_percent']:.3g} %  {step}  {folder.name}", flush=True)
                 if not _measured(results, step, folder, max(SHORTEST_S, LONGER * _process_s(row))):
                     lost.add(row["run"])
-    finally:
-        if starts:
-            lifetime.stop()
     if sweep is not None:
         return 0
     for table in TIMED:
