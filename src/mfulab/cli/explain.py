@@ -87,18 +87,17 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         key, separator, text = word.partition("=")
         if not separator:
             raise ConfigurationError(f"{word}: give key=value")
-        value = read_yaml(text)
+        value, whole = read_yaml(text), key in COUNTS
         if key.startswith("model."):
             changes[key.removeprefix("model.")] = value
         elif key in TEXTS:
             asked[key] = text
-        elif key in NUMBERS:
-            whole = key in COUNTS
-            if not isinstance(value, int | float) or isinstance(value, bool) or (whole and value % 1 != 0):
-                raise ConfigurationError(f"{key}={text}: give a{' whole' if whole else ''} number")
-            asked[key] = int(value) if whole else value
-        else:
+        elif key not in NUMBERS:
             raise unknown("key", key, (*TEXTS, *NUMBERS))
+        elif not isinstance(value, int | float) or isinstance(value, bool) or (whole and value % 1 != 0):
+            raise ConfigurationError(f"{key}={text}: give a{' whole' if whole else ''} number")
+        else:
+            asked[key] = int(value) if whole else value
     if "model" not in asked and not changes:
         raise ConfigurationError("model: missing; give model=NAME of config/model/, or model._target_=… of your own")
     return asked, changes

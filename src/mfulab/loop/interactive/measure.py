@@ -175,7 +175,7 @@ class Measurement:
         self._sampled = self._watching.enter_context(sampling(self._samplers))
 
     def _safely(self, call: Callable[..., R], *given: Any) -> R | None:
-        """Calls it inside the block alone; after an error the loop goes on, and the window closes."""
+        """Calls a function inside the block alone; after an error the loop goes on, and the window closes."""
         if self._open is not None:
             try:
                 return call(*given)

@@ -304,7 +304,7 @@ class Phases:
 
     def _decide(self) -> None:
         phase, starts = self._current, self._counter is None
-        wanted = self.counts and (self.costs.wants(phase.entry) or self._owed > 0)
+        wanted = self._counting and not self.failure and (self.costs.wants(phase.entry) or self._owed > 0)
         if wanted and starts and phase.entry.words[0] == "backward" and self._is_of_compiled(phase.entry):
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
             for passed in self._passed:
