@@ -155,6 +155,7 @@ def test_a_batch_is_of_each_device():
         ({"tokens_per_s": 1, "precision": "int4"}, "precision=int4: unknown"),
         ({"tokens_per_s": 1, "device": "T4"}, "precision=bf16"),
         ({"tokens_per_s": 1, "model": "llama_2_7"}, "model=llama_2_7: unknown. Did you mean llama_2_7b, "),
+        ({"tokens_per_s": 1, "model": SMALL | {"input_shap": [3]}}, "key=input_shap: unknown. Did you mean"),
         ({"tokens_per_s": 1, "model": "gpt2", "sequence_length": 2048}, "positions for 1024 tokens"),
         ({"tokens_per_s": 1, "model": "resnet18"}, "model=resnet18 takes no tokens"),
         ({"samples_per_s": 1, "model": "resnet18", "sequence_length": 8}, "model=resnet18 takes no tokens"),

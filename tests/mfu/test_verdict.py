@@ -117,6 +117,11 @@ def test_causes_on_a_cpu(row, cause):
     assert judge(row).cause == cause
 
 
+@pytest.mark.parametrize(("spec", "reason"), [(0.21, "no_ceiling"), (None, "no_mfu")])
+def test_without_a_measured_ceiling_the_reason_is_not_that_nothing_is_known(spec, reason):
+    assert judge({"utilization_percent": 99.0, "mfu_spec_percent": spec}).reason.key == reason
+
+
 @pytest.mark.parametrize(
     ("products", "others", "mfu", "cause", "words"),
     [

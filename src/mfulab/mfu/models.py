@@ -69,6 +69,9 @@ def model_config(
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "model"
+        if first["type"] == "extra_forbidden":
+            names_of_keys = [field.alias or name for name, field in ModelConfig.model_fields.items()]
+            raise unknown(f"model={content.get('name', model)}: key", where, names_of_keys) from error
         raise ConfigurationError(f"model={content.get('name', model)}: {where}: {first['msg']}") from error
 
 

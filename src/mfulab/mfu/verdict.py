@@ -53,7 +53,7 @@ def judge(row: Mapping[str, object]) -> Verdict:
         if (useful or cause in WITHOUT_MFU) and (not parts or large & {*parts}) and (reason := because(facts, lost)):
             return Verdict(cause, reason, *beside)
     if not useful:
-        return Verdict("no_mfu", Said("no_mfu"), *beside)
+        return Verdict("no_mfu", Said("no_mfu" if facts["mfu_spec_percent"] is None else "no_ceiling"), *beside)
     share = _first(facts["mfu_measured_percent"], facts["mfu_percent"])
     return Verdict("not_explained", Said("not_explained", {"share": share}), *beside)
 

@@ -54,7 +54,7 @@ def test_the_sentence_names_cards_that_suffice(tmp_path):
     assert memory_breakdown.finding(found, TEXT) == (
         "Training large (batch 1) in fp32 with Adam holds 24.00 GB, 50 % of it gradients and moments; "
         "GeForce RTX 4090 is the smallest of these cards that holds it. "
-        "The leanest setup, the same over 64 devices (FSDP), holds 750.0 MB on each device; "
+        "The leanest setup, checkpointed, over 64 devices (FSDP), holds 750.0 MB on each device; "
         "GeForce RTX 4090 is the smallest of these cards that holds it. "
         "One measured peak differs by 20 % from the count."
     )

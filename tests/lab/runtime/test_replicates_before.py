@@ -64,6 +64,13 @@ def test_a_process_that_was_killed_is_one_of_several(before, message):
     assert _as_before("bench_matmul", config(None), before({"time_s": 1.0}, killed)) is None
 
 
+def test_what_a_budget_left_out_is_no_outcome(before):
+    left_out = {"status": "not_measured", "message": "budget_min=3.5: about 8 s did not fit into 0 s"}
+    assert _as_before("bench_matmul", config(None), before({"time_s": 1.0}, left_out)) is None
+    too_large = {"status": "out_of_memory", "message": "too large"}
+    assert _as_before("bench_matmul", config(None), before(too_large, left_out)).row.status == "out_of_memory"
+
+
 def test_memory_that_ran_out_is_no_chance(before):
     row = {"status": "out_of_memory", "message": client._failure(-9, True)}
     assert _as_before("bench_matmul", config(None), before(row)) is not None

@@ -341,9 +341,10 @@ def test_a_model_on_two_devices_has_times_and_no_mfu():
     assert window.row["time_s"] > 0
 
 
-def test_no_model_is_a_mistake_of_the_call():
+@pytest.mark.parametrize("model", [[torch.nn.Linear(2, 2), "model"], 3, lambda: 1, {"actor": None}])
+def test_no_model_is_a_mistake_of_the_call(model):
     with pytest.raises(TypeError, match=r"give a torch.nn.Module"):
-        mfulab.measure([torch.nn.Linear(2, 2), "model"])
+        mfulab.measure(model)
 
 
 @pytest.mark.parametrize(
@@ -352,8 +353,11 @@ def test_no_model_is_a_mistake_of_the_call():
         ({"language": "fr"}, "language='fr': choose en or ko"),
         ({"flops_per_step": 0}, "flops_per_step=0: give a number above 0"),
         ({"flops_per_step": float("nan")}, "flops_per_step=nan"),
+        ({"flops_per_step": "2e9"}, "flops_per_step=2e9: give a number above 0"),
         ({"ceiling_s": -1}, "ceiling_s=-1: give seconds"),
-        ({"peak_tflop_s": {"fp32": -2.0}}, "greater than or equal to"),
+        ({"ceiling_s": None}, "ceiling_s=None: give seconds"),
+        ({"peak_tflop_s": {"fp32": -2.0}}, "peak_tflop_s={'fp32': -2.0}: give dense TFLOP/s"),
+        ({"peak_tflop_s": 989}, "peak_tflop_s=989: give dense TFLOP/s"),
     ],
 )
 def test_an_argument_that_cannot_be_is_said_before_the_loop(linear, options, said):

@@ -18,7 +18,7 @@ class Remedy(NamedTuple):
 
 LOST = tuple(part for part in PARTS if part != "useful")
 # Parts that these cost, instead of those that decide on them.
-INSTEAD = {"padded": ("useful",), "under_used": ("idle",), "no_mfu": (), "doubtful_ceiling": ()}
+INSTEAD = {"padded": ("useful",), "under_used": ("idle",), "no_mfu": (), "doubtful_ceiling": (), "shared": ()}
 
 REMEDIES = {
     "emulated_format": Remedy("model=simple_cnn precision=fp32,bf16", "precision_speed"),

@@ -159,7 +159,7 @@ def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
     rows, before = [], previous(folder.name)  # of the replicates before this one that are there, the latest first
     while before:
         with suppress(FileNotFoundError, UnreadableError):
-            rows += read_csv(folder.with_name(before) / "row.csv")[:1]
+            rows += [row for row in read_csv(folder.with_name(before) / "row.csv")[:1] if row["status"] != NOT_MEASURED]
         before = previous(before)
     row_of = MEASUREMENTS[step].row.of
     last = rows[0] if rows else {}

@@ -5,8 +5,9 @@ import gc
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -98,9 +99,9 @@ class Measurement:
     ) -> None:
         if language not in LANGUAGES:
             raise ValueError(f"language={language!r}: choose {' or '.join(LANGUAGES)}")
-        if flops_per_step is not None and not 0 < flops_per_step < math.inf:
+        if flops_per_step is not None and not (_is_number(flops_per_step) and flops_per_step > 0):
             raise ValueError(f"flops_per_step={flops_per_step}: give a number above 0")
-        if not 0 <= ceiling_s < math.inf:
+        if not (_is_number(ceiling_s) and ceiling_s >= 0):
             raise ValueError(f"ceiling_s={ceiling_s}: give seconds, 0 for none")
         self.models = _listed(model)
         parameters = [parameter for module in self.models for parameter in module.parameters()]
@@ -108,7 +109,11 @@ class Measurement:
         self.device = torch.device(device) if device is not None else (*self._devices, torch.device("cpu"))[0]
         self._batch, self._given_flops, self._ceiling_s = batch, flops_per_step, ceiling_s
         self._quiet, self._language, self._series_path, self._trace_path = quiet, language, series, trace
-        self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
+        try:
+            self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
+        except ValueError as error:
+            says = "give dense TFLOP/s by number format, such as {'bf16': 989}"
+            raise ValueError(f"peak_tflop_s={peak_tflop_s}: {says}") from error
         self._clock = clock_for(self.device)
         counting = flops_per_step is None and batch is None
         self._loop = Loop(self.models, self.device, self._clock, counting)
@@ -334,10 +339,17 @@ def facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
 def _listed(model: Models | None) -> list[torch.nn.Module]:
-    if isinstance(model, torch.nn.Module):
-        return [model]
-    models = list(model.values() if isinstance(model, Mapping) else model or ())
+    if model is None:
+        return []
+    several: Any = model.values() if isinstance(model, Mapping) else model
+    models: list[Any] = (
+        list(several) if isinstance(several, Iterable) and not isinstance(model, torch.nn.Module) else [model]
+    )
     for module in models:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"model={type(module).__name__}: give a torch.nn.Module, or a list or dictionary of them")

@@ -96,7 +96,8 @@ def because(row: pd.Series, rows: pd.DataFrame, text: Texts) -> str:
     reason = clauses("points", clause=clause, points=percent(cost.points)) if cost else clause
     run = text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
     key, total = ("because_useful", 2) if row["mfu_percent"] >= USELESS else ("because", 1)
-    return text(key, run=run, because=reason, trusted=_trusted(rows, text), what=_what(rows, total, text))
+    busy = text("busy") if row["utilization_percent"] >= BUSY else ""
+    return text(key, run=run, because=reason, trusted=_trusted(rows, text), busy=busy, what=_what(rows, total, text))
 
 
 def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
