@@ -15,7 +15,7 @@ from mfulab.lab.tables.columns import columns
 from mfulab.lab.tables.records import from_recorded
 from mfulab.measurements.read_trace.reader import files, read_file
 from mfulab.mfu import job as jobs
-from mfulab.mfu.trace_join import trace_columns
+from mfulab.mfu.join import trace_columns
 
 PLACE = Path("results/reference/public/traces.csv")
 

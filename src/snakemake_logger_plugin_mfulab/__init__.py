@@ -1,7 +1,5 @@
-"""Snakemake's output for a long sweep: with `--logger mfulab`, one line a run, at its end.
-
-Nothing is redrawn, which costs cycles of a CPU that is measured; after ten seconds of silence a line names what runs.
-"""
+"""Snakemake's output for a long sweep: with `--logger mfulab`, one line a run, at its end. Nothing is redrawn, which
+costs cycles of a CPU that is measured; after ten seconds of silence a line names what runs."""
 
 import csv
 import logging
@@ -109,37 +107,6 @@ class Run:
     log: tuple[str, ...] = ()
 
 
-class Progress:
-    """Counts starts and ends of jobs by rule; times are seconds since the epoch."""
-
-    def __init__(self) -> None:
-        self.finished: Counter[str] = Counter()  # jobs by rule
-        self.remaining: Counter[str] = Counter()
-        self.started = 0.0  # of the first job
-        self.running: dict[int, Run] = {}
-
-    def place(self, rule: str) -> str:
-        """` 7/12 `: runs that were measured, of all that are planned; blank for a rule that measures nothing."""
-        done, left = (
-            counts.total() - sum(map(counts.__getitem__, UNCOUNTED)) for counts in (self.finished, self.remaining)
-        )
-        width = len(str(done + left))
-        return " " * (2 * width + 2) if rule in UNCOUNTED else f"{done:>{width}}/{done + left} "
-
-    def start(self, job_id: int, run: Run) -> None:
-        """Notes that a job starts, perhaps again."""
-        self.started = self.started or run.started
-        self.running[job_id] = run
-
-    def finish(self, job_id: int) -> Run | None:
-        """Notes that a job ended well; None if its start is not known."""
-        run = self.running.pop(job_id, None)
-        if run:
-            self.finished[run.rule] += 1
-            self.remaining[run.rule] -= self.remaining[run.rule] > 0
-        return run
-
-
 class LogHandler(LogHandlerBase):
     """Prints to standard error (a dry run: what Snakemake itself prints, to standard output)."""
 
@@ -149,7 +116,9 @@ class LogHandler(LogHandlerBase):
 
     def __post_init__(self) -> None:
         self.stream: TextIO = sys.stdout if self.common_settings.stdout else sys.stderr
-        self.progress = Progress()
+        self.finished, self.remaining = Counter[str](), Counter[str]()  # jobs by rule
+        self.started = 0.0  # of the first job, in seconds since the epoch
+        self.running: dict[int, Run] = {}
         self.budget: budget.Budget | None = None
         self.is_coloured = not self.common_settings.nocolor and self.stream.isatty() and not os.environ.get("NO_COLOR")
         self.planned: Counter[tuple[str, str]] = Counter()  # of a dry run: jobs by rule and what they say
@@ -161,6 +130,14 @@ class LogHandler(LogHandlerBase):
         self.turn = threading.Lock()
         if not self.common_settings.dryrun:
             threading.Thread(target=self._break_silence, daemon=True).start()
+
+    def place(self, rule: str) -> str:
+        """` 7/12 `: runs that were measured, of all that are planned; blank for a rule that measures nothing."""
+        done, left = (
+            counts.total() - sum(map(counts.__getitem__, UNCOUNTED)) for counts in (self.finished, self.remaining)
+        )
+        width = len(str(done + left))
+        return " " * (2 * width + 2) if rule in UNCOUNTED else f"{done:>{width}}/{done + left} "
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -181,15 +158,11 @@ class LogHandler(LogHandlerBase):
         while True:
             time.sleep(max(0.1, SILENCE_S - (time.monotonic() - self.told_at)))
             with self.turn:
-                if self.progress.running and time.monotonic() - self.told_at >= SILENCE_S:
-                    run = list(self.progress.running.values())[-1]
-                    words = [
-                        f"{self.progress.place('all')}… {run.rule}  {run.name}",
-                        duration(time.time() - run.started),
-                    ]
-                    for log in run.log if run.rule == "refine" else ():
-                        words += _lines(log)[-1:]
-                    self._print(self._colour(FAINT, " · ".join(words)))
+                if self.running and time.monotonic() - self.told_at >= SILENCE_S:
+                    run = list(self.running.values())[-1]
+                    last = [line for log in run.log for line in _lines(log)[-1:] if run.rule == "refine"]
+                    what = f"{self.place('all')}… {run.rule}  {run.name}"
+                    self._print(self._colour(FAINT, " · ".join([what, duration(time.time() - run.started), *last])))
 
     def _left_out(self) -> list[str]:
         """A line on the runs that were left out and not told yet."""
@@ -199,7 +172,7 @@ class LogHandler(LogHandlerBase):
         run, message = skipped[0]
         names = ", ".join(f"{run.rule} {run.name}" for run, _ in skipped[:2]) + (", …" if len(skipped) > 2 else "")
         why = message if len(skipped) == 1 else f"{message.split(':')[0]}. {message.partition('. ')[2]}"
-        return [self._colour(YELLOW, f"{self.progress.place(run.rule)}{len(skipped)} not measured: {names}: {why}")]
+        return [self._colour(YELLOW, f"{self.place(run.rule)}{len(skipped)} not measured: {names}: {why}")]
 
     def _would(self, record: logging.LogRecord) -> str:
         """A dry run: a line for each distinct run with its processes and its reason, then each rule's jobs."""
@@ -233,7 +206,7 @@ class LogHandler(LogHandlerBase):
             case LogEvent.RUN_INFO:
                 self.budget = budget.read()
                 jobs = {rule: count for rule, count in values["stats"].items() if rule != "total"}
-                self.progress.remaining = Counter(jobs)
+                self.remaining = Counter(jobs)
                 runs = {rule: count for rule, count in jobs.items() if rule not in UNCOUNTED}
                 counts = ", ".join(f"{count} {rule}" for rule, count in runs.items())
                 return f"{sum(runs.values())} runs: {counts}" if runs else ""
@@ -241,7 +214,8 @@ class LogHandler(LogHandlerBase):
                 measured = values["wildcards"].get("run")
                 name = short(measured) if measured else _name(values) or str(values["rule_msg"] or "")
                 files = tuple(values["output"]), tuple(values["log"] or ())
-                self.progress.start(values["jobid"], Run(values["rule_name"], name, record.created, *files))
+                self.started = self.started or record.created
+                self.running[values["jobid"]] = Run(values["rule_name"], name, record.created, *files)
                 return ""
             case LogEvent.JOB_FINISHED:
                 return self._finished(values["job_id"], record.created)
@@ -254,9 +228,10 @@ class LogHandler(LogHandlerBase):
         return "" if event in QUIET_EVENTS else self._message(record)
 
     def _finished(self, job_id: int, now: float) -> str:
-        run = self.progress.finish(job_id)
-        if run is None:  # its start was not told: --quiet
+        if (run := self.running.pop(job_id, None)) is None:  # its start was not told: --quiet
             return ""
+        self.finished[run.rule] += 1
+        self.remaining[run.rule] -= self.remaining[run.rule] > 0
         status, message = row_remark(run.output)
         if status == NOT_MEASURED:
             self.skipped.append((run, message))
@@ -264,7 +239,7 @@ class LogHandler(LogHandlerBase):
         if run.rule == "figure":  # a line for all, before the page's
             self.figures.append(now - run.started)
             return ""
-        place, began = self.progress.place, self.progress.started
+        place, began = self.place, self.started
         words = [f"{place(run.rule)}{run.rule}  {run.name}".rstrip(), duration(now - run.started)]
         if self.budget is not None:
             words += [_bar(now - self.budget.plan["begun"], 60 * self.budget.plan["budget_min"])]
@@ -281,7 +256,7 @@ class LogHandler(LogHandlerBase):
         return "\n".join([*lines, said])
 
     def _job_error(self, job: dict[str, Any]) -> str:
-        run = self.progress.running.pop(job["jobid"], None)  # Snakemake may start it again
+        run = self.running.pop(job["jobid"], None)  # Snakemake may start it again
         lines = [f"Failed: {job['rule_name']}  {run.name if run else ', '.join(job['output'])}"]
         lines += [f"    {job['rule_msg']}"] if job.get("rule_msg") else []
         lines += [f"    {key}: {value}" for key, value in (job.get("aux") or {}).items()]

@@ -9,9 +9,8 @@ from mfulab.measurements.published.measure import _add_mfu
 from mfulab.mfu import job
 from mfulab.mfu.conventions import OURS
 from mfulab.mfu.explain import Denominator, change
-from mfulab.mfu.join import profile_columns, reading_columns
+from mfulab.mfu.join import profile_columns, reading_columns, trace_columns
 from mfulab.mfu.roofline import expected
-from mfulab.mfu.trace_join import trace_columns
 from mfulab.mfu.utilization import of_peak
 
 CEILING = {"computed_tflop_s": 100.0, "measured_tflop_s": 80.0}

@@ -13,7 +13,7 @@ from mfulab.core.language import verdicts
 from mfulab.core.said import Said
 from mfulab.measurements.read_trace.reader import read_file
 from mfulab.mfu import job as jobs
-from mfulab.mfu import trace_join
+from mfulab.mfu import join
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import FUSED
 from mfulab.tracing.chrome import TraceError
@@ -431,7 +431,7 @@ def test_devices_of_one_process_are_joined_as_ranks(tmp_path):
     path = write(tmp_path / "both.json", trace(*two_devices(), **TWO))
     rows = [one.row.model_dump() for one in read_file(path)]
     for row in rows:
-        row |= trace_join.trace_columns(row)
+        row |= join.trace_columns(row)
     jobs.joined(rows)
     assert rows[0]["job_ranks"] == 2
     assert rows[0]["job_slowest_rank"] == 1, "the first waits for it"

@@ -12,7 +12,7 @@ from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
 from mfulab.measurements.read_trace.reader import read_file
-from mfulab.mfu.trace_join import trace_columns
+from mfulab.mfu.join import trace_columns
 from mfulab.tracing.operators import modules_of, trace_modules
 
 SHARED = Path(__file__).parents[3] / "shared/traces"

@@ -10,7 +10,7 @@ import pytest
 from mfulab.lab.tables.records import from_recorded
 from mfulab.measurements.read_trace import TraceRow
 from mfulab.measurements.read_trace.reader import read_file
-from mfulab.mfu.trace_join import trace_columns
+from mfulab.mfu.join import trace_columns
 
 FOLDER = Path(__file__).parents[3] / "shared/traces"
 REFERENCE = Path(__file__).parents[2] / "results/reference/public"

@@ -14,8 +14,8 @@ from mfulab.core.language.quantities import percent
 from mfulab.device.peaks import UNITS
 from mfulab.measurements.read_trace.reader import Read, failed, files, read_file
 from mfulab.mfu import job as jobs
+from mfulab.mfu.join import trace_columns
 from mfulab.mfu.models import model_config
-from mfulab.mfu.trace_join import trace_columns
 from mfulab.tracing.chrome import TraceError
 
 _LEFT_OUT = (

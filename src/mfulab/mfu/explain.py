@@ -142,8 +142,7 @@ def change(
     first: Denominator,
     source: str = "",
 ) -> Row:
-    """A row of `choices` over `denominator`, changed to from ours over `first`, one choice after another: steps in
-    points of MFU; `samples_per_s` is of one device."""
+    """A row of `choices` over `denominator`, with what each choice adds to ours over `first`; samples of one device."""
 
     def mfu(now: Choices, peak_tflop_s: float) -> float:
         return of_peak(flops(counted, now), counted.batch_size / samples_per_s, peak_tflop_s) or 0.0

@@ -1,5 +1,4 @@
-"""Lost milliseconds of a step between the peak and MFU: each nanosecond once, the parts sum to the step. A part ÷ the
-step is what it takes off MFU, in points: the useful part is MFU itself."""
+"""Lost milliseconds of a step between the peak and MFU: parts that sum to it; a part ÷ the step is points of MFU."""
 
 import json
 import math
@@ -19,19 +18,14 @@ def headroom(
     spent_ns: Mapping[str, int], useful_ns: Known, *, executed_ratio: Known = None, issued_ratio: Known = None,
     clock_ns: Known = None, best_ns: Known = None,
 ) -> dict[str, int]:  # fmt: skip
-    """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exactly.
+    """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exclusive times by kind, exactly.
 
-    Args:
-        spent_ns: exclusive times by kind that sum to the step, with `page_faults` where these are known.
-        useful_ns: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then `uncounted`.
-        executed_ratio: operations that kernels execute, padding included ÷ the FLOPs counted of them; None: unknown.
-        issued_ratio: these at their instructions' own rates ÷ the FLOPs counted of them; None likewise.
-        clock_ns: what a clock below the peak's adds to it; None, and no such part, where the clock is not known.
-        best_ns: the FLOPs at the best speed measured; None where the peak is that speed, or none was measured.
-
+    `useful_ns`: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then `uncounted`.
+    `executed_ratio`: operations that kernels execute, padding included ÷ FLOPs counted; `issued_ratio`: these at their
+    instructions' own rates ÷ FLOPs counted. `clock_ns`: what a clock below the peak's adds. `best_ns`: the FLOPs at the
+    best speed measured; None where the peak is that speed. What is None has no part.
     Where the useful part takes longer than the traced matmuls, the trace slowed what stands around them, which yields
-    in proportion. `matmuls_below_best` is negative where even the step is shorter: shown rather than clipped.
-    """
+    in proportion. `matmuls_below_best` is negative where even the step is shorter: shown rather than clipped."""
     if useful_ns is not None and spent_ns.get("products", 0) < round(useful_ns) <= sum(spent_ns.values()):
         around = [name for name in spent_ns if name != "products"]
         missing = round(useful_ns) - spent_ns.get("products", 0)
@@ -81,10 +75,9 @@ def best_speeds(matmuls: Iterable[tuple[str | None, Mapping[str, Any]]]) -> dict
 def best_time(
     products: Sequence[Mapping[str, Any]], measured: Mapping[tuple[str, tuple[int, ...]], float]
 ) -> tuple[float | None, str | None]:
-    """Share of the matmuls' time that they would take at the best speed known for each shape, and who says so: `trace`,
-    `matmul_runs` or `both`; None without matmuls. `products` have `format`, `matmul` (batch, m, n, k) or None, `flops`,
-    `time_ns`, and `best_ns`, the time of as many calls as fast as the fastest. `measured` are TFLOP/s of the best
-    matmul by format and `shape_class`."""
+    """Share of matmuls' time that they would take at the best speed known for each shape, and who says so: `trace`,
+    `matmul_runs` or `both`; None without matmuls. `best_ns` of `products` is the time of as many calls as fast as the
+    fastest; `measured` are TFLOP/s of the best matmul by format and `shape_class`."""
     whole, best, sources = sum(product["time_ns"] for product in products), 0.0, set[str]()
     for product in products:
         rate = measured.get((product["format"], shape_class(*product["matmul"]))) if product["matmul"] else None
@@ -124,11 +117,8 @@ def of_operators(
 
 
 def attainable_s(roofs: Sequence[Mapping[str, Any]], executed_ratio: float | None = None) -> float | None:
-    """Seconds of a step if each operator of `of_operators` took its best time, and nothing waited between them.
-
-    One without a best time takes its own. Padding of matmuls stays where it is known, as operations executed ÷ counted.
-    None where no matmul has a best time.
-    """
+    """Seconds of a step if each operator of `of_operators` took its best time, else its own, and nothing waited.
+    Padding of matmuls stays where known, as operations executed ÷ counted. None where no matmul has a best time."""
     times_ms = [
         roof["time_ms"]
         if roof["bound"] is None
@@ -155,8 +145,7 @@ def rungs(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
     """Times of a window scaled to one step in whole nanoseconds; idle takes what rounding loses."""
-    whole = sum(spent_ns.values())
-    if not whole:
+    if not (whole := sum(spent_ns.values())):
         return {"idle": step_ns}
     scaled = {name: time * step_ns // whole for name, time in spent_ns.items()}
     scaled["idle"] = scaled.get("idle", 0) + step_ns - sum(scaled.values())

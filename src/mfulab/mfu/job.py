@@ -1,5 +1,4 @@
-"""Ranks of one job, or devices of one process, joined: MFU of all its devices = FLOPs of all ranks ÷ (slowest step ×
-sum of their peaks), and the rank that the others wait for."""
+"""Ranks of a job joined: MFU = FLOPs of all ÷ (slowest step × sum of peaks), and the rank that others wait for."""
 
 import json
 from collections import defaultdict
@@ -33,8 +32,7 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
         flops = total(*(row.get("flops") for row in ranks))
         values = len(ranks), slowest["time_s"], of_peak(flops, slowest["time_s"], peaks), slowest["rank"]
         columns = dict(zip(COLUMNS, values, strict=False)) | {"collective_bandwidth": bandwidths(ranks)}
-        waited = waits({_place(row): collectives(row) for row in ranks})
-        if waited:
+        if waited := waits({_place(row): collectives(row) for row in ranks}):
             columns["job_slowest_rank"] = min(waited, key=lambda place: waited[place][1])[0]
         for row in ranks:
             row |= columns
@@ -99,8 +97,7 @@ def _place(row: Row) -> tuple[int, int]:
 
 
 def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tuple[int, int]]:
-    """Transfer and waiting of each rank, ns, over the collectives, ns in order by name, that all ranks recorded equally
-    often. The shortest is the transfer; what a rank's own takes beyond it is waiting."""
+    """Transfer, the shortest, and waiting of each rank, ns, over collectives that all ranks recorded equally often."""
     first, *others = calls.values()
     shared = [name for name in first if all(len(other.get(name, ())) == len(first[name]) for other in others)]
     sums = dict.fromkeys(calls, (0, 0))

@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from mfulab.core.formats import BY_DTYPE, FORMATS
+from mfulab.core.said import Said, packed_all
 from mfulab.device import is_gpu
+from mfulab.device.datasheets import UnknownDeviceError, find
+from mfulab.device.peaks import peak
+from mfulab.flops.formulas import seconds_at_peaks, weighted_peak_flop_s
 from mfulab.flops.memory import inference_peak_bytes, training_peak_bytes
 from mfulab.mfu import headroom, verdict
 from mfulab.mfu.utilization import TERA, default_basis, of_peak, percent, product, ratio, tflop_s, total, utilization
 
+MOST_UNCOUNTED = 50.0  # % of a trace's matmuls' time: beyond it MFU would say more of what is not known
 BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
 Values = Mapping[str, Any]
 Known = float | None
@@ -61,8 +66,7 @@ def _moved(row: Values, flops: Values) -> tuple[Known, Known, Known]:
     saved = weights - row["weight_bytes"] if weights and row.get("weight_bytes") else 0
     cache = product(flops.get("key_value_cache_bytes"), scale) if mode in ("prefill", "decoding") else None
     read = None if mode == "training" else total(weights, -saved, cache if mode == "decoding" else 0)
-    moved = total(product(micro_batches, _counted(flops, mode, "bytes"), scale), -saved)
-    return product(processes, moved), read, cache
+    return product(processes, total(product(micro_batches, _counted(flops, mode, "bytes"), scale), -saved)), read, cache
 
 
 def _taught(row: Values) -> bool:
@@ -70,9 +74,8 @@ def _taught(row: Values) -> bool:
 
 
 def roofline_times(row: Values, flops: Values, ceiling_tflop_s: Known, ceiling_gb_s: Known) -> dict[str, Known]:
-    """The least time that the measured roofline allows a step's forward and backward, of matmuls alone and with every
-    other operator reading and writing memory. Empty with checkpointing, whose second forward pass is not among them,
-    and with quantised weights: their bytes are known of all operators together."""
+    """The least time that the measured roofline allows forward and backward, of matmuls alone and with every other
+    operator reading and writing memory. Empty with checkpointing and quantised weights, whose parts are not known."""
     counted: Mapping[str, list[tuple[int, int]]] = json.loads(flops.get("intensities") or "{}")
     (mode, micro_batches, processes), element_bytes = _size(row), _element_bytes(row.get("dtype"))
     passes = ("forward", "backward") if mode == "training" else (mode,)
@@ -89,8 +92,7 @@ def roofline_times(row: Values, flops: Values, ceiling_tflop_s: Known, ceiling_g
 
 
 def predicted_memory(row: Values, flops: Values, device: str | None) -> float | None:
-    """Bytes that a step needs at its peak, as a pretended allocator saw its tensors, without rounding, workspaces and,
-    on a CPU, the interpreter; None if it was not counted."""
+    """Bytes that a step needs at its peak, without rounding, workspaces and interpreter; None if it was not counted."""
     element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
     # Scores of eager attention, a teacher, buckets and gathered weights, a cache, or graphs of inference come on top.
@@ -121,9 +123,8 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
 def profile_columns(
     row: Values, flops: Values, compute: Values, memory: Values, device: str | None, fp32_time_s: float | None = None
 ) -> dict[str, Any]:
-    """Joined columns of one profiled step. `row` is a profile_step row with its config's `mode`,
-    `gradient_accumulation`, `checkpointing` and `dtype`; `flops`, `compute` and `memory` are the count_flops row and
-    the two ceilings rows, empty mappings without one. `fp32_time_s` is the time of the same step in fp32, where it was
+    """Joined columns of one profiled step, a profile_step row with its config's columns. `flops`, `compute` and
+    `memory` are rows of count_flops and ceilings, or empty; `fp32_time_s` is the time of the same step in fp32, where
     measured."""
     mode, micro_batches, processes = _size(row)
     counted, is_ok = counted_flops(row, flops), row.get("status") == "ok"
@@ -228,9 +229,82 @@ def reading_columns(row: Values, compute: Values, device: str | None) -> dict[st
     return {name: shares[name] for name in ("tflop_s", "mfu_percent", "mfu_basis")}
 
 
+def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> dict[str, Any]:
+    """Joined columns of one row read from a trace. MFU is the share of the step that the FLOPs would take at their own
+    peaks: the peak is the FLOP-weighted harmonic mean."""
+    given: Values = json.loads(row.get("given_peaks") or "{}")
+    device, units, steps = row.get("device") or "", row.get("units"), row.get("steps") or 1
+    time = row.get("time_s") if row.get("status") == "ok" else None
+    flops, executed = (json.loads(row.get(f"{name}_by_format") or "{}") for name in ("flops", "executed"))
+    peaks = {name: _trace_peak(device, name, units, given) for name in {**flops, **executed}}
+    missing = next((reason for value, reason in peaks.values() if value is None), None)
+    tflop_s_of = {name: value for name, (value, _) in peaks.items() if value is not None}
+    peak_flop_s = {name: TERA * value for name, value in tflop_s_of.items()}
+    total_flops = row.get("flops")
+    useful = seconds_at_peaks(flops, peak_flop_s) if total_flops else None
+    is_counted = bool(total_flops) and (row.get("uncounted_percent") or 0) <= MOST_UNCOUNTED
+    weighted, ran = (ratio(weighted_peak_flop_s(counts, peak_flop_s), TERA) for counts in (flops, executed))
+    weights = {name: round(count / total_flops, 4) for name, count in flops.items()} if total_flops else {}
+    mfu = of_peak(sum(flops.values()) if is_counted else None, time, weighted)
+    share, basis = headroom.best_time(json.loads(row.get("products") or "[]"), measured or {})
+    parts = None
+    if row.get("spent") and time is not None:  # the window's, shared among its steps so that the parts still sum to it
+        spent = headroom.shared(json.loads(row["spent"]), round(1e9 * time))
+        ratios, best_ns = {name: row.get(name) for name in headroom.RATIOS}, product(share, spent.get("products"))
+        parts = headroom.headroom(spent, product(useful, 1e9), **ratios, best_ns=best_ns)
+    bandwidth = peak(device, "fp32", units).memory_gb_s if device else None
+    operators = json.loads(row.get("operators") or "[]") if time else []
+    roofs = headroom.of_operators(operators, tflop_s_of, bandwidth, steps)
+    joined = {
+        "attainable_mfu_percent": product(mfu, ratio(time, headroom.attainable_s(roofs, row.get("executed_ratio")))),
+        "tflop_s": tflop_s(total_flops, time),
+        "peak_tflop_s": weighted,
+        "peak_weights": json.dumps(weights) if weights else None,
+        "mfu_spec_percent": mfu,
+        "mfu_percent": mfu,
+        "mfu_basis": "spec" if mfu is not None else None,
+        "mfu_causal_percent": product(mfu, ratio(row.get("causal_flops"), total_flops)),
+        "hfu_percent": of_peak(sum(executed.values()) if is_counted else None, time, ran),
+        "arithmetic_intensity": ratio(total_flops, row.get("bytes_moved")),
+        **headroom.columns(parts),
+        "best_basis": basis if useful else None,
+        "peak_gb_s": bandwidth,
+        "operator_roofline": json.dumps(roofs, ensure_ascii=False) if roofs else None,
+        "module_times": module_times(row.get("modules"), None, weighted, steps),
+    }
+    joined |= headroom.rungs({**row, **joined})
+    joined["mfu_note"] = verdict.note({**row, **joined})
+    reason = _without_mfu(row, joined, missing, percent(useful, time))
+    joined["mfu_reason"] = packed_all([reason]) if reason else None
+    return joined | verdict.columns({**row, **joined, "time_s": time})
+
+
+def _trace_peak(device: str, precision: str, units: int | None, given: Values) -> tuple[float | None, Said | None]:
+    if precision in given:
+        return given[precision], None
+    if not device:
+        return None, Said("unnamed_device", {"precision": precision})
+    if (known_peak := peak(device, precision, units)).spec is not None:
+        return known_peak.spec, None
+    why = "no_peak_in"
+    try:
+        find(device, units)
+    except UnknownDeviceError:
+        why = "unknown_device"
+    return None, Said(why, {"device": device, "precision": precision})
+
+
+def _without_mfu(row: Values, joined: Values, missing: Said | None, at_least: float | None) -> Said | None:
+    if row.get("status") != "ok" or joined["mfu_percent"] is not None:
+        return None
+    if row.get("flops") is None:
+        reason = json.loads(row.get("reasons") or "{}").get("flops")
+        return Said(*next(iter(reason.items()))) if isinstance(reason, dict) and reason else Said("uncounted")
+    return missing or Said("mostly_uncounted", {"share": row["uncounted_percent"], "least": at_least})
+
+
 def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[str, Any]:
-    """Changes to a measured ceiling that a run of the same format passed with `flops` a step; none otherwise. A ceiling
-    is the best that was measured."""
+    """Changes to a measured ceiling, the best of its format, that a run with `flops` a step passed; none otherwise."""
     devices = row.get("devices") or 1
     ends = (row.get("time_s"), row.get("time_ci_high_s"), row.get("time_ci_low_s"))
     speed, low, high = (ratio(tflop_s(flops, end), devices) for end in ends)
@@ -250,8 +324,7 @@ def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[st
 
 def faster_than_possible(row: Values, compute: Values, memory: Values, device: str | None) -> str | None:
     """Says of a GPU's matmul that no time can be as short; None if it can, or where nobody knows. The floor is FLOPs at
-    the peak of the highest clock, and after a flush of the caches A and B at the memory's bandwidth. What is faster was
-    not computed, not in the precision whose error it shows, or not from these operands."""
+    the peak of the highest clock, and after a flush of the caches A and B at the memory's bandwidth."""
     if row.get("status") != "ok" or not is_gpu(device):
         return None
     speed, limit = tflop_s(row.get("flops"), row.get("time_s")), compute.get("max_clock_tflop_s")

@@ -13,9 +13,8 @@ TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tens
 
 @dataclass(frozen=True)
 class Rung:
-    """One rung: `column` of the profile table, also the key of its name in the catalogues' section `rungs`. With
-    `falls` it belongs to the falling order, limited to `precisions`; a value of the column `instead` puts it beside the
-    order. A rung `only_below` another is left out of rows in which it is no lower."""
+    """One rung: `column` of the profile table. With `falls` it belongs to the falling order, limited to `precisions`,
+    unless a row has the column `instead`; one `only_below` another is left out of rows in which it is no lower."""
 
     column: str
     falls: bool = True
@@ -79,8 +78,7 @@ def measured(row: Mapping[str, object]) -> list[Measured]:
 
 def largest_drop(row: Mapping[str, object]) -> Drop | None:
     """The largest drop between neighbours of the falling order, the first of equals; None if the row never falls."""
-    falling = [rung for rung in measured(row) if rung.falls]
-    drops = itertools.starmap(Drop, itertools.pairwise(falling))
+    drops = itertools.starmap(Drop, itertools.pairwise(rung for rung in measured(row) if rung.falls))
     largest = max(drops, key=lambda drop: drop.points, default=None)
     return largest if largest and largest.points > 0 else None
 

@@ -44,10 +44,9 @@ def model_config(
     changes: Mapping[str, Any] = {},
     sequence_length: int | None = None,
 ) -> ModelConfig:
-    """The config of a model by its name in `config/model/`, a YAML file, or what stands in one; empty if `changes` say
-    it all. `changes` are dotted keys and their values, such as `arguments.num_hidden_layers: 80`; `sequence_length` is
-    of a model that names none itself. Raises ConfigurationError for an unknown name and for content that is no model's.
-    """
+    """The config of a model by its name in `config/model/`, a YAML file or its content; empty if `changes`, by dotted
+    keys, say it all. `sequence_length` is of a model that names none. Raises ConfigurationError for what is no
+    model's."""
     if isinstance(model, ModelConfig):
         content: dict[str, Any] = model.model_dump(by_alias=True)
     elif isinstance(model, Mapping):

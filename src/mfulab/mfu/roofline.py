@@ -60,7 +60,14 @@ def expected(
         by_compute_s += compute_s if compute_s >= moving_s else 0.0
         others_s += operation.other_elements * element_bytes / memory_byte_s
     flops = counted.flops("products") + counted.flops("attention")
-    needed, whole = _memory(counted, element_bytes, devices), counted.saved_elements is not None
+    whole, needed = counted.saved_elements is not None, None
+    if counted.mode != "training":
+        needed = (counted.parameters / devices + counted.cache_elements) * element_bytes
+    elif counted.saved_elements is not None:
+        kept = max(element_bytes, 2)  # weights in formats of 16 bits or less are trained with an fp32 copy beside them
+        about: Any = {"trainable": round(counted.trainable), "element_bytes": round(kept), "master_copy": kept == 2}
+        about["activation_elements"] = round(counted.saved_elements)
+        needed = training_memory(round(counted.parameters), **about).sharded(devices).total
     return Expectation(
         mode=counted.mode,
         flops=flops,
@@ -74,14 +81,3 @@ def expected(
         fits=None if capacity is None or needed is None else needed <= capacity,
         assumes=" ".join(filter(None, (EVENLY if counted.inactive else "", counted.message))),
     )
-
-
-def _memory(counted: Work, element_bytes: float, devices: int) -> float | None:
-    """Weights in formats of 16 bits or less are trained with an fp32 copy beside them."""
-    if counted.mode != "training":
-        return (counted.parameters / devices + counted.cache_elements) * element_bytes
-    if counted.saved_elements is None:
-        return None
-    kept, saved, trainable = max(element_bytes, 2), round(counted.saved_elements), round(counted.trainable)
-    about: Any = {"trainable": trainable, "element_bytes": round(kept), "activation_elements": saved}
-    return training_memory(round(counted.parameters), master_copy=kept == 2, **about).sharded(devices).total

@@ -87,16 +87,11 @@ def utilization(
     MFU is the model's own FLOPs ÷ time ÷ peak, HFU the executed FLOPs ÷ time ÷ peak (Chowdhery et al. 2022, PaLM,
     appendix B). MBU is bytes of parameters and key-value cache ÷ time ÷ memory bandwidth (Agarwal et al. 2023, "LLM
     Inference Performance Engineering: Best Practices", Databricks): a pass reads each parameter at least once.
-
-    Args:
-        time_s: seconds of the step, with its confidence interval `interval_s`; MFU's includes a measured ceiling's.
-        device: cpu or cuda, which decides the default denominator.
-        flops: what the model needs; `causal_flops` with causal attention by its half, `executed_flops` what ran.
-        read_bytes: parameters and key-value cache that the step reads; None for training, which has no MBU.
-        clock_mhz: the mean clock during the step; the peak at the actual clock scales with it.
-        compute: the ceilings row of the step's effective precision, in TFLOP/s; `memory` that of bandwidth, in GB/s.
-        executed_compute: as `compute`, under HFU, where what was executed has another mixture of formats.
-    """
+    `device` decides the default denominator. MFU's interval is of `interval_s`, in seconds, and of a measured ceiling.
+    `causal_flops` halve causal attention, `executed_flops` are what ran. `read_bytes` are parameters and key-value
+    cache; None for training. With `clock_mhz`, the mean during the step, the peak at the actual clock scales. `compute`
+    is the ceilings row of the effective precision, in TFLOP/s, `memory` that of bandwidth, in GB/s; `executed_compute`
+    stands under HFU where what was executed has another mixture of formats."""
     denominators = _denominators(compute, clock_mhz)
     basis = default_basis(device)
     executed_peak = _denominators(compute if executed_compute is None else executed_compute, clock_mhz)[basis]

@@ -1,8 +1,8 @@
-"""Verdict on a run: the rung at which its ladder drops, and the cause of the largest part of the time that it loses. A
-verdict is keys and numbers, which is what tables store; its sentences stand in the catalogues, under `verdict`. The
-thresholds are rules of thumb, and every sentence carries the numbers that it rests on."""
+"""Verdict on a run, as keys and numbers: the rung at which its ladder drops, and the cause of the largest part of the
+time that it loses. Thresholds are rules of thumb; every sentence carries the numbers that it rests on."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -143,9 +143,7 @@ def expected_mfu(facts: Facts) -> float | None:
 
 def corrected_ofu(facts: Facts, ofu: float | None) -> float | None:
     """OFU in % without padding to tiles and slow instructions, to hold against HFU; None where no kernel tells them.
-
-    OFU, arXiv:2605.20799, counts what the tensor pipe does: it followed counted MFU at r = 0.78 over 608 jobs.
-    """
+    OFU, arXiv:2605.20799, counts what the tensor pipe does: it followed counted MFU at r = 0.78 over 608 jobs."""
     issued, hfu = facts["issued_percent"], facts["hfu_percent"]
     return ofu * hfu / issued if ofu is not None and hfu is not None and issued else None
 
@@ -305,8 +303,7 @@ def _page_faults(facts: Facts, lost: Lost) -> Said | None:
 
 
 def _other_operators(facts: Facts, lost: Lost) -> Said | None:
-    parts = _attributed(facts)
-    if not parts:
+    if not (parts := _attributed(facts)):
         others = {"others": lost["other_operators"]}
         return None if facts["matmul_percent"] else Said("other_operators_alone", others)
     longest = next(iter(json.loads(facts.text("top_other_operators") or "{}").items()), None)
@@ -343,13 +340,10 @@ def _doubtful_ceiling(facts: Facts, lost: Lost) -> Said | None:
     return None
 
 
-def _of_operators(key: str, facts: Facts) -> Said | None:
-    return Said(key, parts) if (parts := _attributed(facts)) else None
-
-
-def _slow_matmuls(facts: Facts, lost: Lost) -> Said | None:
+def _of_operators(key: str, facts: Facts, below: float = math.inf) -> Said | None:
+    """The sentence for a trace's operators, where matmuls reach a share of the peak `below` that."""
     parts = _attributed(facts)
-    return Said("slow_matmuls", parts) if parts and parts["speed"] < NEAR_CEILING else None
+    return Said(key, parts) if parts and parts["speed"] < below else None
 
 
 _MATMULS = ("matmuls_below_best", "best_below_peak", "busy")
@@ -376,7 +370,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Facts, Lost], Said | None]]] 
     "page_faults": (("page_faults",), _page_faults),
     "other_operators": (("other_operators",), _other_operators),
     "overhead": (("idle",), lambda facts, _: _of_operators("overhead", facts) if _on_cpu(facts) else None),
-    "slow_matmuls": (_MATMULS[:2], _slow_matmuls),
+    "slow_matmuls": (_MATMULS[:2], lambda facts, _: _of_operators("slow_matmuls", facts, NEAR_CEILING)),
     "busy_not_useful": (("busy",), _busy_not_useful),
 }
 

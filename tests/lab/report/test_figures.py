@@ -680,7 +680,7 @@ def test_a_recorded_machine_is_named_by_a_sentence_about_it_alone(few):
 
 
 A_FIGURE = """
-from mfulab.lab.report.drawing import kinds, runs, style
+from mfulab.lab.report.drawing import kinds, style
 from mfulab.lab.report.frames import ok
 
 TOPIC = "memory"
@@ -697,7 +697,6 @@ def finding(rows, text):
 def draw(rows, figure, text):
     axes = style.panels(figure, [""], [""])[0, 0]
     kinds.bars(axes, rows, "memory_bytes", "model", "memory_bytes")
-    style.legend(figure, runs.key(rows, text))
 """
 
 

@@ -29,7 +29,7 @@ PACKAGE = Path(mfulab.__file__).parent
 REPORT = PACKAGE / "lab/report"
 SAYING = [
     PACKAGE / "mfu/verdict.py",
-    PACKAGE / "mfu/trace_join.py",
+    PACKAGE / "mfu/join.py",
     PACKAGE / "measurements/read_trace/reader.py",
     PACKAGE / "flops/traced.py",
 ]
@@ -305,7 +305,7 @@ def test_the_seminar_s_numbers_are_korean_in_korean():
     said = {
         word
         for row in claims.recompute()
-        for text in (row.case, row.formula, row.answer, row.note)
+        for text in (row[name] for name in ("case", "formula", "answer", "note"))
         for word in text.split("; ")
     }
     words = {text for text in said if re.search("[a-z]{4}", text)} - code

@@ -15,7 +15,7 @@ from support.slow import few
 
 from mfulab.cli.main import main
 from mfulab.core.language import Texts
-from mfulab.lab.report import figures, frames
+from mfulab.lab.report import figures, frames, trust
 from mfulab.lab.report.drawing import kinds, labels, runs, style
 
 NAMES = list(figures.modules())
@@ -73,16 +73,13 @@ def test_a_figure_tells_its_runs_and_leaves_doubtful_ones_hollow(doubted, name, 
     several = report_rows.classroom(doubted[0])
     rows = next((rows for tables in (*doubted, several) if len(rows := module.rows(tables))), None)
     assert rows is not None, "neither the invented machines nor the recorded ones have rows for it"
-    rows = runs.judged(rows)
     for each in ("settle", "at_line_ends", "beside_points"):
         monkeypatch.setattr(labels, each, lambda *arguments, **options: [])
-    with style.theme():
-        figure = style.blank("", "")
-        module.draw(rows, figure, text)
+    figure = figures.render(name, {}, rows=rows).figure
     artists = list(drawn(figure))
     assert any(map(titles, artists))
     if name not in NO_DOUBTS:
-        assert rows[runs.DOUBTFUL].any()
+        assert trust.doubtful(rows).any()
         assert any(map(hollow, artists))
         entries = [words.get_text() for legend in figure.legends for words in legend.get_texts()]
         assert text("hollow") in entries
@@ -111,8 +108,9 @@ def test_sound_marks_stay_full_and_need_no_entry():
     kinds.points(axes, sound, "time_s", "time_s")
     kinds.bars(axes, sound, "time_s", "run")
     assert not any(map(hollow, drawn(axes.figure)))
-    assert runs.key(sound, Texts()) == []
-    assert len(runs.key(ROWS, Texts())) == 1
+    assert runs.key(axes.figure, Texts()) == []
+    kinds.bars(axes, ROWS, "time_s", "run")
+    assert len(runs.key(axes.figure, Texts())) == 1
 
 
 def test_cells_have_titles_and_doubtful_ones_a_rim():
@@ -129,6 +127,6 @@ def test_cells_have_titles_and_doubtful_ones_a_rim():
 
 def test_a_figure_s_own_judgement_stays():
     """A figure that keeps few columns judges its rows before it drops the others."""
-    assert runs.judged(ROWS)[runs.DOUBTFUL].tolist() == [True, False]
+    assert trust.doubtful(ROWS).tolist() == [True, False]
     bare = ROWS.drop(columns=runs.DOUBTFUL).assign(status="ok", mfu_percent=[30.0, 120.0])
-    assert runs.judged(bare)[runs.DOUBTFUL].tolist() == [False, True]
+    assert trust.doubtful(bare).tolist() == [False, True]

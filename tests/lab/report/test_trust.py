@@ -128,6 +128,17 @@ def test_a_step_that_falls_with_the_batch_and_a_low_ceiling_are_told():
     ]
 
 
+def test_a_reason_that_steps_and_matmuls_share_is_one_line_and_counts_as_their_total():
+    """Two unsteady steps and one unsteady matmul come before two steps that met a slow state."""
+    steps = pd.concat([profile(0.1, 0.2, steady=False), profile(0.3, 0.4, verdict_flags='{"held_back": {}}')])
+    found = tables(steps.assign(run=[f"model=net{place}" for place in range(4)]))
+    found["matmul"] = found["matmul"].assign(steady=False)
+    assert [(doubt.key, len(doubt.runs)) for doubt in trust.doubts(found)] == [("unsteady", 3), ("held_back", 2)]
+    _, lines, again = trust.summary(found)
+    assert [line[0] for line in lines] == ["3", "2"]
+    assert "--forcerun profile_step bench_matmul" in again
+
+
 def test_a_ceiling_that_noise_alone_raised_is_not_doubted():
     assert trust.doubts(tables(profile(0.1), raised=1.04)) == []
     for language in ("en", "ko"):

@@ -4,10 +4,9 @@ import re
 
 import pandas as pd
 import pytest
-import seaborn as sns
 from matplotlib.figure import Figure
 
-from mfulab.lab.report.drawing import runs, style, ticks, vector
+from mfulab.lab.report.drawing import kinds, runs, style, ticks, vector
 
 HEAD = '<?xml version="1.0"?><!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/svg11.dtd">'
 NAMES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
@@ -72,8 +71,9 @@ def test_words_in_a_heat_map_stay_as_they_are_in_a_dark_page():
     with style.theme():
         figure = Figure()
         axes = figure.subplots()
-        sns.heatmap(pd.DataFrame({"a": [0.0, 1.0]}), ax=axes, cmap="crest", annot=True)
-        style.keep_words(axes)
+        table = pd.DataFrame({"a": [0.0, 1.0]})
+        rows = pd.DataFrame({"x": ["a", "a"], "y": [0, 1], "run": ["one", "two"], "doubtful": False})
+        kinds.cells(axes, table, table.astype(str), rows, "x", "y", "y")
         drawn = vector.inline(runs.svg(figure), "x", {})
     assert {words.get_color() for words in axes.texts} == {style.ON_PALE, style.ON_DEEP}
     assert style.ON_DEEP in drawn

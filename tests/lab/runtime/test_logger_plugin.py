@@ -16,7 +16,7 @@ from support.processes import HANGS_S
 import snakemake_logger_plugin_mfulab as plugin
 from mfulab.core.language.quantities import duration
 from mfulab.lab.runtime import budget, lifetime
-from snakemake_logger_plugin_mfulab import TAIL, Progress, Run, row_remark, tail
+from snakemake_logger_plugin_mfulab import TAIL, Run, row_remark, tail
 
 SNAKEFILE = """
 rule all:
@@ -170,42 +170,45 @@ def test_snakemake_finds_the_plugin_by_its_name() -> None:
     assert LoggerPluginRegistry().is_installed("mfulab")
 
 
+def handler_of(**remaining: int) -> plugin.LogHandler:
+    """A handler without Snakemake, to which so many jobs of each rule were announced."""
+    handler = plugin.LogHandler.__new__(plugin.LogHandler)
+    handler.finished, handler.remaining, handler.running, handler.started = Counter(), Counter(remaining), {}, 0.0
+    handler.is_coloured, handler.budget, handler.figures, handler.skipped = False, None, [], []
+    return handler
+
+
 def test_a_line_tells_what_is_left_by_the_predictions_of_the_estimate(monkeypatch) -> None:
     """The first job waits for the worker's imports, which say nothing of the others."""
     monkeypatch.setattr(budget, "rest", budget.Rest({f"cpu/profile_step/{name}": 60.0 for name in "abc"}, 6.0, 20.0))
-    handler = plugin.LogHandler.__new__(plugin.LogHandler)
-    handler.progress, handler.is_coloured, handler.budget, handler.figures = Progress(), False, None, []
-    handler.skipped = []
-    handler.progress.remaining = Counter({"profile_step": 3, "page": 1})
-    handler.progress.start(1, Run("profile_step", "a", 100.0, ("results/cpu/profile_step/a/row.csv",)))
+    handler = handler_of(profile_step=3, page=1)
+    handler.started = 100.0
+    handler.running[1] = Run("profile_step", "a", 100.0, ("results/cpu/profile_step/a/row.csv",))
     assert handler._finished(1, 166.0).endswith("1 min 06 s of 3 min 26 s, about 2 min 20 s left")
-    handler.progress.start(2, Run("page", "", 166.0, ("reports/report.html",)))
+    handler.running[2] = Run("page", "", 166.0, ("reports/report.html",))
     assert "left" not in handler._finished(2, 176.0)
 
 
 def test_a_job_that_no_plan_announced_counts_once() -> None:
-    progress = Progress()
-    progress.start(1, Run("measure", "a", started=0.0))
-    progress.finish(1)
-    assert progress.finished.total() == 1
-    assert progress.place("measure") == "1/1 "
+    handler = handler_of()
+    handler.running[1] = Run("measure", "a", started=0.0)
+    assert handler._finished(1, 1.0).startswith("1/1 measure")
+    assert handler.finished.total() == 1
 
 
 def test_figures_that_a_checkpoint_adds_are_no_runs() -> None:
-    progress = Progress()
-    progress.remaining = Counter({"measure": 2, "tables": 1, "page": 1})
+    handler = handler_of(measure=2, tables=1, page=1)
     for job, rule in enumerate(("measure", "figure", "figure")):
-        progress.start(job, Run(rule, "a", 0.0))
-        progress.finish(job)
-    assert progress.place("measure") == "1/2 "
-    assert progress.place("figure") == "    "
-    assert progress.finish(99) is None
+        handler.running[job] = Run(rule, "a", 0.0)
+        handler._finished(job, 1.0)
+    assert handler.place("measure") == "1/2 "
+    assert handler.place("figure") == "    "
+    assert handler._finished(99, 1.0) == ""
 
 
 def test_runs_that_were_left_out_for_other_reasons_are_told_apart() -> None:
     """One alone says its whole message; several of one reason say it once."""
-    handler = plugin.LogHandler.__new__(plugin.LogHandler)
-    handler.progress, handler.is_coloured = Progress(), False
+    handler = handler_of()
     message = "budget_min=1: about 9 s did not fit into 0 s. To measure it: snakemake"
     handler.skipped = [(Run("measure", "a", 0.0), message)]
     assert handler._left_out() == [f"0/0 1 not measured: measure a: {message}"]

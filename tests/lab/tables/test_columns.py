@@ -8,16 +8,15 @@ from support.workflow_copy import ROOT
 
 from mfulab.core.columns import Headroom
 from mfulab.lab.report import frames
-from mfulab.lab.tables import build, columns, compare
-from mfulab.lab.tables.seminar import Recomputed
+from mfulab.lab.tables import build, columns, compare, seminar
 from mfulab.measurements.registry import TABLES
-from mfulab.mfu import headroom, job, join, trace_join
+from mfulab.mfu import headroom, job, join
 
 GIVEN = {
     "profile": {*join.profile_columns({}, {}, {}, {}, None)},
     "matmul": {*join.matmul_columns({}, {}, None)},
     "readings": {*join.reading_columns({}, {}, None)},
-    "traces": {*trace_join.trace_columns({}), *job.COLUMNS, "collective_bandwidth"},
+    "traces": {*join.trace_columns({}), *job.COLUMNS, "collective_bandwidth"},
 }
 
 
@@ -38,7 +37,7 @@ def test_every_column_of_every_table_is_described(written):
     for path in written.glob("*.csv"):
         header = next(csv.reader(path.open(newline="", encoding="utf-8")))
         assert [(path.stem, name) for name in header if (path.stem, name) not in described] == []
-    for table, header in {"comparison": compare.COLUMNS, "seminar": [*Recomputed.__dataclass_fields__]}.items():
+    for table, header in {"comparison": compare.COLUMNS, "seminar": [*seminar.COLUMNS]}.items():
         assert header == [name for of, name in described if of == table]
     assert described["profile", "loader_persistent"] == {
         "table": "profile",

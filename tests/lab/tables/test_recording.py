@@ -12,6 +12,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import write_csv
 from mfulab.lab.tables import build
 from mfulab.lab.tables import recording as recordings
 from mfulab.lab.tables.consistency import unfit
@@ -40,7 +41,7 @@ def rewrite(path: Path, change) -> None:
     rows = lines(path)
     for row in rows:
         change(row)
-    recordings.write_csv(path, rows, list(rows[0]))
+    write_csv(path, rows, list(rows[0]))
 
 
 def test_the_recording_alone_gives_the_rows_that_were_measured(results, recording):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mfulab.core.replicates import numbered, replicate_of, turn
 from mfulab.lab.tables import compare, replicates
-from mfulab.lab.tables.replicates import interval_columns, merge_rows, usual_variance
-from mfulab.timing.statistics import undisturbed
+from mfulab.lab.tables.replicates import interval_columns, merge_rows
+from mfulab.timing.statistics import undisturbed, usual_variance
 
 RUN = ("bench_matmul", "a")
 RUNS, SWEEPS, TRUE_S = 46, 12, 0.010

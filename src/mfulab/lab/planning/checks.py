@@ -188,8 +188,7 @@ def _finite(place: str, content: object) -> None:
 
 def check_values(key: str, contents: Iterable[Any]) -> None:
     """Raises ConfigurationError for the first that is no value of `key`; how keys go together is not looked at."""
-    field = _find(Experiment, key.split("."))[1]
-    if field is None:  # one of the user's own keys
+    if (field := _find(Experiment, key.split("."))[1]) is None:  # one of the user's own keys
         return
     adapter = TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)  # type: ignore[arg-type]
     for content in contents:
@@ -257,6 +256,5 @@ def runs(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:
     """Raises ConfigurationError if a measurement's axes multiply to more runs than anyone means."""
     for step in steps:
         read = [key for key in axes if key.split(".")[0] in MEASUREMENTS[step].config.model_fields]
-        count = math.prod(len(axes[key]) for key in read)
-        if count > MOST:
+        if (count := math.prod(len(axes[key]) for key in read)) > MOST:
             raise ConfigurationError(f"{step}: {', '.join(read)} give {count:,} runs, more than {MOST:,}. Sweep less.")

@@ -1,7 +1,4 @@
-"""Hydra's part of planning: the composed base config of an experiment and the values of each swept axis.
-
-Composing costs 100 ms, so each option of a group is composed once, whatever is chosen in other groups.
-"""
+"""Hydra's part of planning: an experiment's base config and the values of each axis, each option composed once."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

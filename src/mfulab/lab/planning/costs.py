@@ -3,7 +3,7 @@
 import hashlib
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,8 @@ class Sweep:
         experiments = ",".join(dict.fromkeys(plan.experiment for plan in self._plans))
         overrides = [*self._plans[0].overrides, *more]
         given = [word for word in overrides if "." not in word.partition("=")[0]]
-        dotted = [word for word in overrides if word not in given]
-        words = [f"experiment={experiments}", *given, *([f"overrides={' '.join(dotted)}"] if dotted else [])]
+        dotted = " ".join(word for word in overrides if word not in given)
+        words = [f"experiment={experiments}", *given, *([f"overrides={dotted}"] if dotted else [])]
         return shlex.join(["snakemake", "--cores", "1", "report", "--config", *words])
 
     def write(self, due: int) -> None:
@@ -96,11 +96,6 @@ class Sweep:
         sweep = budget.Budget(self._plan(0), {})
         runs_s = {folder: sweep.predicted_s(folder) for folder in folders}
         return budget.Rest(runs_s, worker_s(self._plans), sweep.plan["finish_s"] * has_page)
-
-    def held_s(self, devices: Mapping[str, int]) -> float:
-        """Seconds of a device that the runs in these folders take, each on so many, where each imports by itself."""
-        sweep, imports_s = budget.Budget(self._plan(len(devices)), {}), worker_s(self._plans)
-        return sum(count * (imports_s + sweep.predicted_s(folder)) for folder, count in devices.items())
 
 
 def cost(run: Run, always: bool) -> dict[str, Any]:

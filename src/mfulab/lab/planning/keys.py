@@ -1,7 +1,4 @@
-"""Keys of an experiment, their defaults, and the choices of its groups: what config/ leaves out is derived here.
-
-A choice is a file `config/GROUP/NAME.yaml`, a line of `config/GROUP.yaml`, or a kernel or device, found by its module.
-"""
+"""Keys of an experiment, their defaults, and choices of its groups: a file, a line of a table, a kernel or a device."""
 
 import re
 from collections.abc import Mapping
@@ -117,8 +114,7 @@ def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
     """Keys that have a default, nested as in the config; a key without one comes from a group's choice."""
     keys: dict[str, Any] = {}
     for name, field in model.model_fields.items():
-        inner = group_model(field.annotation)
-        if inner is not None:
+        if (inner := group_model(field.annotation)) is not None:
             keys[name] = defaults(inner)
         elif not field.is_required() and name not in SET_BY_PLANNING:
             keys[name] = field.get_default()

@@ -12,11 +12,11 @@ from pydantic import TypeAdapter
 
 from mfulab.core.data import SHIPPED
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import digests, read_text, write_json
+from mfulab.core.files import digests, found_files, read_text, write_json
 from mfulab.device import is_gpu, kind_of
 from mfulab.device.emulation import emulated_here
 from mfulab.device.identity import check, hardware_slug, memory_bytes, resolve
-from mfulab.lab.planning.runs import Plan, plan, trace_files
+from mfulab.lab.planning.runs import ENDINGS, Plan, plan
 from mfulab.lab.planning.sources import PACKAGE, locate
 from mfulab.measurements.published import PUBLISHED
 
@@ -101,7 +101,7 @@ def _fingerprint(overrides: Sequence[str], folder: Path) -> str:
         digest.update(str(path).encode() + path.read_bytes())
     for override in overrides:
         if override.startswith("trace="):  # a file that came, went or changed makes another plan
-            paths = [path for word in override.partition("=")[2].split(",") for path in trace_files(word)]
+            paths = [path for word in override.partition("=")[2].split(",") for path in found_files(word, ENDINGS)]
             stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.exists()]
             digest.update(json.dumps(stats).encode())
     return digest.hexdigest()[:16]

@@ -1,7 +1,4 @@
-"""Runs of an experiment: combinations, exclusions, validation, and the rows that each run is joined with.
-
-A run is a measurement with the part of the config that it reads; combinations that differ in the rest are one run.
-"""
+"""Runs of an experiment: a run is a measurement with the part of the config that it reads, and the rows it joins."""
 
 from __future__ import annotations
 
@@ -62,9 +59,10 @@ class Run:
     def manifest(self) -> dict[str, Any]:
         """Entry in the manifest: folder, digest of the config, and folders of the rows to join with this one."""
         ceilings = {key: f"results/{folder}" for key, folder in self.needs.items()}
-        flops, digest = ceilings.pop("flops", None), hashlib.sha256(self.text.encode()).hexdigest()[:12]
-        who = {"step": self.step, "run": self.name, "folder": f"results/{self.folder}", "config_digest": digest}
-        return who | ({"flops_folder": flops} if flops else {}) | ({"ceilings": ceilings} if ceilings else {})
+        entry = {"step": self.step, "run": self.name, "folder": f"results/{self.folder}"}
+        entry["config_digest"] = hashlib.sha256(self.text.encode()).hexdigest()[:12]
+        joined = {"flops_folder": ceilings.pop("flops", None), "ceilings": ceilings}
+        return entry | {key: folders for key, folders in joined.items() if folders}
 
 
 @dataclass(frozen=True)
@@ -105,8 +103,8 @@ def plan(
     planner, base = _Planner(composed, hardware, device, emulated, memory_bytes), composed.base
     report = base["report"]
     for step in () if report.get("recorded") else base["steps"]:
-        for labels, dotted, content in planner.combinations(step):
-            planner.add(step, labels, dotted, content)
+        for combination in planner.combinations(step):
+            planner.add(step, *combination)
     if planner.runs:
         planner.append("environment", _validated("environment", {"device": planner.base["device"]}), {})
     limits = [value.content for value in composed.axes.get("timing.time_limit_s", ())]
@@ -120,7 +118,7 @@ def plan(
         text=report.get("text"),
         recorded=report.get("recorded"),
         budget_min=base.get("budget_min") and float(f"{base['budget_min']:g}"),  # as rows quote it
-        first=list(planner.first.values()),
+        first=[folders for _, folders in planner.first],
     )
 
 
@@ -141,13 +139,14 @@ class _Planner:
         # A format that the user named is measured in full.
         named = any(override.startswith("precision") for override in self.composition.overrides)
         self.sweeps_precision = "precision" in self.composition.axes and not named
-        self.base = dict(self.composition.base)
-        self.first: dict[int, list[str]] = {place: [] for place, _ in enumerate(self.base.get("first", ()))}
+        base = self.composition.base
+        # Each rule of the key `first`, with the folders of the runs for which it holds.
+        self.first: list[tuple[Values, list[str]]] = [(rule, []) for rule in base.get("first", ())]
         # A given peak belongs to the ceilings alone: it is a denominator and must not re-measure what it divides.
-        self.peaks = {**self.base["device"], "name": self.device, "type": self.device}
-        self.base["device"] = {**self.peaks, "peak_tflop_s": {}}
-        self.short = SHORT[self.device] if self.base.get("short_processes") else {}
-        self.base["trace_peaks"] = self.peaks["peak_tflop_s"]
+        self.peaks = {**base["device"], "name": self.device, "type": self.device}
+        device, given_peaks = {**self.peaks, "peak_tflop_s": {}}, self.peaks["peak_tflop_s"]
+        self.base: dict[str, Any] = {**base, "device": device, "trace_peaks": given_peaks}
+        self.short = SHORT[self.device] if base.get("short_processes") else {}
 
     def combinations(self, step: str) -> Iterator[tuple[dict[str, str], dict[str, Any], dict[str, Any]]]:
         """Combinations of a measurement's axes: (labels for exclusions, nested keys for the name, config)."""
@@ -201,9 +200,7 @@ class _Planner:
         processes = self.base["replicates"] or REPLICATES[self.device]
         is_disturbed = "replicate" in type(config).model_fields  # of others, no machine disturbs the result
         folder = self.append(step, config, dotted, needs, processes if is_disturbed else 1)
-        rules = enumerate(self.base.get("first", ()))
-        if (rank := next((place for place, rule in rules if holds(rule, labels)), None)) is not None:
-            self.first[rank].append(folder)
+        next((folders for rule, folders in self.first if holds(rule, labels)), []).append(folder)
 
     def _add_ceiling(self, precision: Mapping[str, Any] | None) -> str:
         content = {"ceiling": precision["name"] if precision else MEMORY, "precision": precision, "device": self.peaks}
@@ -250,7 +247,7 @@ def traces(given: str | None) -> Iterator[dict[str, str]]:
             raise ConfigurationError(f"trace={given}: give a file, a folder or a glob, such as trace='runs/*.json.gz'.")
         print(f"trace: none is given, so the example {EXAMPLE} is read; yours: trace='runs/*.json.gz'", file=sys.stderr)
         given = EXAMPLE
-    if not (paths := trace_files(str(given))):
+    if not (paths := found_files(str(given), ENDINGS)):
         raise ConfigurationError(f"trace={given}: no file is there ({' or '.join(ENDINGS)}).")
     endings = [next(filter(path.name.endswith, ENDINGS), path.suffix) for path in paths]
     stems = [path.name.removesuffix(end).removesuffix(".pt.trace") for path, end in zip(paths, endings, strict=True)]
@@ -262,11 +259,6 @@ def traces(given: str | None) -> Iterator[dict[str, str]]:
         except (FileNotFoundError, UnreadableError) as error:
             raise ConfigurationError(f"trace={given}: {error}.") from error
         yield {"name": re.sub(r"^[^A-Za-z0-9]+", "", name) or "trace", "path": str(path), "digest": content[:16]}
-
-
-def trace_files(given: str) -> list[Path]:
-    """Files that a path, a folder or a glob means now."""
-    return found_files(given, ENDINGS)
 
 
 def _validated(step: str, content: Values) -> StepConfig:

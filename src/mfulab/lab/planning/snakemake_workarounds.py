@@ -24,10 +24,8 @@ OBJECTS_MADE = 100_000  # between two looks for garbage; Python's own number is 
 
 
 def keep_commas(workflow: Any) -> None:
-    """Lets the jobs that Snakemake starts have commas in a wildcard (its issue 2366, open since 2023).
-
-    It tells a job `run="kernel=torch,size=64"` and reads the wildcards `run` and `size` from that.
-    """
+    """Lets jobs that Snakemake starts have commas in a wildcard (its issue 2366, open since 2023): it tells one
+    `run="kernel=torch,size=64"` and reads the wildcards `run` and `size` from that."""
     get_rule = workflow.get_rule  # which a job asks for its rule just before it uses them
 
     def get_rule_with_whole_names(name: str) -> Any:
@@ -41,11 +39,8 @@ def keep_commas(workflow: Any) -> None:
 
 
 def begin_before_executing(workflow: Any, lab: Any) -> None:
-    """Lets `lab.begin()` write the plan just before Snakemake executes: never in a dry run or a summary.
-
-    A lock of Snakemake's own was then left by a sweep that was killed. A row is written whole or not at all, so one
-    that is there was finished, whatever Snakemake had noted of its job. `--unlock` forgets both locks.
-    """
+    """Lets `lab.begin()` write the plan just before Snakemake executes: never in a dry run or a summary. Rows are
+    whole, whatever Snakemake had noted of a sweep that was killed and left its lock. `--unlock` forgets both locks."""
     execute, unlock = workflow.execute, workflow.unlock
 
     def execute_after_planning(executor_plugin: Any, *arguments: Any, **options: Any) -> Any:

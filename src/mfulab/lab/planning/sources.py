@@ -1,9 +1,6 @@
-"""The sources of a measurement, found by reading code and names of data files, never by importing.
-
-Snakemake tracks neither the modules behind a script nor the data that these read. Declared as inputs, an edited kernel
-re-runs its own runs alone. In this package what a measurement reaches by name counts, and each statement with an effect
-on import; docstrings, comments, descriptions of fields, errors and names of local variables count nowhere.
-"""
+"""The sources of a measurement, found by reading code and names of data files, never by importing: an edited kernel
+re-runs its own runs alone. What a measurement reaches by name counts, and statements with an effect on import;
+docstrings, comments, descriptions of fields, errors and names of local variables do not."""
 
 import ast
 import hashlib
@@ -261,11 +258,8 @@ def _bound(statement: ast.stmt) -> set[str]:
 
 
 def _number_variables(statement: ast.stmt) -> None:
-    """Puts a number in place of the name of each variable that a function or comprehension binds.
-
-    Statements are alike after it only if they do the same: what others can name stays (parameters, attributes,
-    functions, imports, globals), and all of a statement that looks at variables by name.
-    """
+    """Puts a number in place of the name of each variable that a function or comprehension binds. What others can name
+    stays, such as parameters, attributes and globals, and all of a statement that looks at variables by name."""
     uses, stated = list[tuple[ast.AST, str, str, Scopes]](), set[str]()
     variables, numbers = dict[Variable, bool](), dict[Variable, str]()  # False of what keeps its name
     for node, scopes in _scoped(statement, (ast.Module([], []),)):

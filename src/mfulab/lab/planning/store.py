@@ -1,8 +1,6 @@
-"""The results folder: the plan, written only where it changed, results that are never lost, and one sweep at a time.
-
-A finished run whose config changed is moved to results/superseded/, and comes back untouched when its config does. The
-row of one whose code changed is copied there. The lock of a sweep is dropped by the kernel with its holder.
-"""
+"""The results folder: the plan, written only where it changed, results that are never lost, and one sweep at a time. A
+finished run whose config changed is moved to results/superseded/, and comes back untouched when its config does. The
+row of one whose code changed is copied there. The lock of a sweep is dropped by the kernel with its holder."""
 
 import atexit
 import fcntl
@@ -99,11 +97,9 @@ def _move(source: Path, target: Path) -> None:
 
 def is_complete(row: Path, budget_min: float = math.inf) -> bool:
     """True if a file holds a header and one whole row, other than one that a budget below `budget_min` left out."""
-    text = _read(row) or ""
-    try:
+    text, rows = _read(row) or "", list[dict[str, str]]()
+    with suppress(UnreadableError):
         rows = parse_csv(text, row) if text.endswith("\n") else []
-    except UnreadableError:
-        return False
     left_out_of = LEFT_OUT.match(rows[0].get("message", "")) if rows and rows[0].get("status") == NOT_MEASURED else None
     return len(rows) == 1 and (left_out_of is None or float(left_out_of[1]) >= budget_min)
 
@@ -114,11 +110,11 @@ def check_writable(results: Path) -> None:
     try:
         results.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(bytes(1 << 16))  # a full disk takes an empty file
-        probe.unlink(missing_ok=True)  # another node's process may bear the same number
     except OSError as error:
-        with suppress(OSError):
-            probe.unlink(missing_ok=True)
         raise cannot_be_written(f"{results}/", error) from error
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)  # another node's process may bear the same number
 
 
 def holds(path: Path, text: str) -> bool:
@@ -143,11 +139,9 @@ def _read(path: Path) -> str | None:
 def take(results: Path) -> bool:
     """Holds `results` until this process ends; true where the holder before was killed and left its work half done.
     Raises ConfigurationError, and changes nothing, where a holder lives, or may live on another machine."""
-    path = results.resolve() / LOCK
-    if path in _held:
+    if (path := results.resolve() / LOCK) in _held:
         return False
-    descriptor, is_kept = _locked(path)
-    left = _holder(descriptor)
+    descriptor, left, is_kept = _locked(path)
     # On this machine, maybe before it was started anew; in a container only if locks tell.
     is_here = left.get("host") == socket.gethostname() or (is_kept and left.get("boot") == system.boot() != "")
     if left and not is_here:
@@ -163,44 +157,35 @@ def take(results: Path) -> bool:
 
 def clear(results: Path) -> None:
     """Forgets a holder that was killed, here or elsewhere. Raises ConfigurationError if one lives here."""
-    path = results.resolve() / LOCK
-    if path.exists():
-        descriptor, _ = _locked(path)
-        os.ftruncate(descriptor, 0)
-        os.close(descriptor)
+    if (path := results.resolve() / LOCK).exists():
+        _close(_locked(path)[0])
 
 
-def _locked(path: Path) -> tuple[int, bool]:
-    """The file's descriptor, and false where the file system keeps no locks: a holder then lives as its process."""
+def _locked(path: Path) -> tuple[int, dict[str, Any], bool]:
+    """The file's descriptor, who held it before, and false where the file system keeps no locks."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
         says = f"cannot be opened ({error.strerror}). It must be a file of your own; remove it if no sweep runs."
         raise ConfigurationError(f"{path}: {says}") from error
-    is_kept, remedy = True, ""
+    is_kept, remedy, holder = True, "", dict[str, Any]()
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        remedy = "Wait for its end, or measure from another checkout."
-    except OSError:
-        is_kept = False
-        holder, here = _holder(descriptor), _this_process()
-        process = holder.get("process")
+    except OSError as error:
+        is_kept = isinstance(error, BlockingIOError)
+        remedy = "Wait for its end, or measure from another checkout." if is_kept else ""
+    with suppress(ValueError):
+        told = json.loads(os.pread(descriptor, 1 << 16, 0))
+        holder = told if isinstance(told, dict) else {}
+    if not is_kept:
+        here, process = _this_process(), holder.get("process")
         is_here = all(holder.get(name) == here[name] for name in ("host", "boot"))  # and not started anew since
         if is_here and isinstance(process, int) and process != os.getpid() and processes.is_alive(process):
             remedy = f"Wait for its end. Where that number is another program's by now, remove {path}."
     if remedy:
-        holder = _holder(descriptor)
         os.close(descriptor)
         raise ConfigurationError(f"{path.parent}/: {_told(holder)} and is still at it. {remedy}")
-    return descriptor, is_kept
-
-
-def _holder(descriptor: int) -> dict[str, Any]:
-    with suppress(ValueError):
-        if isinstance(holder := json.loads(os.pread(descriptor, 1 << 16, 0)), dict):
-            return holder
-    return {}
+    return descriptor, holder, is_kept
 
 
 def _told(holder: Mapping[str, Any]) -> str:
@@ -210,17 +195,16 @@ def _told(holder: Mapping[str, Any]) -> str:
 
 
 def _this_process() -> dict[str, Any]:
-    return {
-        "process": os.getpid(),
-        "host": socket.gethostname(),
-        "boot": system.boot(),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:LONGEST_COMMAND],
-    }
+    since, command = datetime.now(UTC).isoformat(timespec="seconds"), [Path(sys.argv[0]).name, *sys.argv[1:]]
+    who = {"process": os.getpid(), "host": socket.gethostname(), "boot": system.boot()}
+    return {**who, "since": since, "command": shlex.join(command)[:LONGEST_COMMAND]}
 
 
 def _release(path: Path, process: int) -> None:
     if os.getpid() == process and path in _held:
-        descriptor = _held.pop(path)
-        os.ftruncate(descriptor, 0)
-        os.close(descriptor)
+        _close(_held.pop(path))
+
+
+def _close(descriptor: int) -> None:
+    os.ftruncate(descriptor, 0)
+    os.close(descriptor)

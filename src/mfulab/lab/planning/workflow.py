@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -48,31 +48,35 @@ def imported(configs: Collection[str]) -> list[str]:
     return [*(name for name, holds in IMPORTED.items() if any(map(holds.search, configs))), *sorted(set(named))]
 
 
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except ConfigurationError as error:
+        sys.exit(f"mfulab: {error}")
+
+
 class Workflow:
-    """Plans of Snakemake's `--config`; a mistake in it ends the process with one message.
+    """Plans of Snakemake's `--config`. Nothing is written before `begin`: scratch files stand in, also in a dry run."""
 
-    Nothing is written before `begin`: until then scratch files stand in, so a dry run lists what would be measured.
-    """
-
+    @_told_in_one_line()
     def __init__(self, config: Mapping[str, Any], is_main: bool = True) -> None:
         began = time.time() - time.process_time()  # Snakemake's start is part of the command
-        with _told_in_one_line():
-            here, records = Path.cwd(), Path(".snakemake")  # without which Snakemake cannot work
-            if not os.access(records if records.exists() else here, os.W_OK | os.X_OK):
-                raise ConfigurationError(f"{here}: cannot be written, not even for a dry run. Work in one that can be.")
-            if {"{", "}"} & set(str(here)):
-                raise ConfigurationError(f"{here}: Snakemake allows no braces in a path. Move or rename this folder.")
-            self._planned = load(config)
-            self._sweep = Sweep(self._planned.plans, began)
-            self._beside_runs = [word for word in from_snakemake(config) if word.lstrip("+~").startswith(NO_RUNS)]
+        here, records = Path.cwd(), Path(".snakemake")  # without which Snakemake cannot work
+        if not os.access(records if records.exists() else here, os.W_OK | os.X_OK):
+            raise ConfigurationError(f"{here}: cannot be written, not even for a dry run. Work in one that can be.")
+        if {"{", "}"} & set(str(here)):
+            raise ConfigurationError(f"{here}: Snakemake allows no braces in a path. Move or rename this folder.")
+        self._planned = load(config)
+        self._sweep = Sweep(self._planned.plans, began)
+        self._beside_runs = [word for word in from_snakemake(config) if word.lstrip("+~").startswith(NO_RUNS)]
         self.plans: Sequence[Plan] = self._planned.plans
         self._is_read_only = is_main  # a cluster's job finds all that the main process wrote
         self._runs: dict[str, Run] = {run.folder: run for plan in self.plans for run in plan.runs}
         self._states: dict[str, store.State] = {}
-        self._scratch_folder: Path | None = None
         self.language = self.plans[0].language  # of page and figures: the first experiment's
         text, recorded = self.plans[0].text, self.plans[0].recorded
-        self.slides = [f"reports/slides/{text}_{language}" for language in LANGUAGES] if text else []
+        self.slides = [f"reports/slides/{text}_{language}" for language in LANGUAGES if text]
         self.recorded = ["--recorded", recorded] if recorded else []
         self.gpu = int(any(is_gpu(kind_of(plan.hardware)) for plan in self.plans))  # held by what nothing runs beside
         self.planned_manifests = [f"{RESULTS}/{plan.manifest_path}" for plan in self.plans]
@@ -88,19 +92,19 @@ class Workflow:
         digest = f"{RESULTS}/plan/{self._sweep.digest}"
         self.first_page, self._refined = f"{digest}.page", f"{digest}.refined"
 
+    @_told_in_one_line()
     def begin(self) -> bool:
         """Takes the results' lock and writes the plan, or ends the process; true where a sweep before was killed."""
-        with _told_in_one_line():
-            store.check_writable(RESULTS)
-            try:  # before the first run fails
-                os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
-            except RuntimeError as error:
-                raise ConfigurationError(str(error)) from error
-            is_left_over = store.take(RESULTS)
-            for plan in self.plans:
-                store.write(plan, RESULTS, _newest, self._sweep.budget_min)
-            self._planned.remember()
-            self._sweep.write(len(self._runs) - len(self.complete_rows))
+        store.check_writable(RESULTS)
+        try:  # before the first run fails
+            os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
+        except RuntimeError as error:
+            raise ConfigurationError(str(error)) from error
+        is_left_over = store.take(RESULTS)
+        for plan in self.plans:
+            store.write(plan, RESULTS, _newest, self._sweep.budget_min)
+        self._planned.remember()
+        self._sweep.write(len(self._runs) - len(self.complete_rows))
         self._is_read_only = False
         return is_left_over
 
@@ -119,8 +123,9 @@ class Workflow:
 
     def outlook(self, dag: Any) -> str:
         """Says how long a dry run's jobs would take, and what they would ask a cluster for; empty without any."""
-        batches, devices = defaultdict[Any, list[Any]](list), dict[str, int]()
+        batches, devices, has_page = defaultdict[Any, list[Any]](list), dict[str, int](), False
         for job in dag.needrun_jobs(exclude_finished=False):
+            has_page |= job.rule.name == "page"
             if (folder := _folder(job.rule.name, job.wildcards_dict)) in self._runs:
                 batches[dag.get_job_group(job) or job].append(job.resources)
                 devices[folder] = job.resources.get("gpu", 0) if self.gpu else 1
@@ -130,11 +135,12 @@ class Workflow:
         asked = {"time": sum(asked["runtime"] for asked in longest)}  # a device takes one at a time
         for option, name in {"gpus": "gpu", "cpus-per-task": "cpus_per_task", "mem": "mem_mb"}.items():
             asked[option] = max(resources.get(name) or 0 for resources in longest)
+        rest = self._sweep.rest(devices, has_page)
         if not asked["mem"]:
-            has_page = any(job.rule.name == "page" for job in dag.needrun_jobs(exclude_finished=False))
-            return f"about {duration(self._sweep.rest(devices, has_page).estimate_s())} on this machine"
+            return f"about {duration(rest.estimate_s())} on this machine"
         words = " ".join(f"--{option}={value}" for option, value in asked.items() if value)
-        hours = f"{self._sweep.held_s(devices) / 3600:.2g} {'GPU-hours' if self.gpu else 'hours of a CPU'}"
+        held_s = sum(count * (rest.worker_s + rest.runs_s[folder]) for folder, count in devices.items())
+        hours = f"{held_s / 3600:.2g} {'GPU-hours' if self.gpu else 'hours of a CPU'}"
         return f"about {hours} in {len(batches):,} jobs; runs in the longest: {len(longest)}, by sbatch {words}"
 
     def shows_what_there_is(self, jobs: Iterable[Any]) -> bool:
@@ -146,22 +152,21 @@ class Workflow:
             return False
         began = time.time()
 
+        @atexit.register
         def say_how_to_go_on() -> None:
             words = [f"{len(self.complete_rows)} of {len(self._runs)} rows are kept"]
             words += [f"page: {PAGE.resolve()}"] if PAGE.exists() and PAGE.stat().st_mtime >= began else []
             print("\n" + " · ".join([*words, f"to go on: {self._sweep.command(*self._beside_runs)}"]), file=sys.stderr)
 
-        atexit.register(say_how_to_go_on)
-        if not self.complete_rows or not any(job.rule.name == "page" for job in jobs):
-            return False
-        if lifetime.interrupted:
+        has_page = bool(self.complete_rows) and any(job.rule.name == "page" for job in jobs)
+        if has_page and lifetime.interrupted:
             print("Interrupted: writing the page of what there is", file=sys.stderr)
-        return True
+        return has_page
 
+    @_told_in_one_line()
     def clear_lock(self) -> None:
         """Forgets the holder of the results' lock; ends the process with one message where it lives."""
-        with _told_in_one_line():
-            store.clear(RESULTS)
+        store.clear(RESULTS)
 
     @property
     def warm(self) -> str:
@@ -200,20 +205,18 @@ class Workflow:
 
     def priority(self, measurement: Measurement) -> Callable[[Any], float]:
         """Priority of a run: what others are joined with first, then round by round in an order of the plan's seed."""
-        seed = self.plans[0].seed
 
         def number(wildcards: Any) -> float:
-            run = str(wildcards.run)
-            folder = _folder(measurement.step, wildcards)
+            run, folder = str(wildcards.run), _folder(measurement.step, wildcards)
             first = (measurement.priority if replicate_of(run) == 1 else 0) + FIRST * (folder in self._sweep.headline)
-            return first + self._sweep.turns.get(folder, turn(run, seed))
+            return first + self._sweep.turns.get(folder, turn(run, self.plans[0].seed))
 
         return number
 
     def early(self, wildcards: Any) -> list[str]:
         """An input function: the first page, where a sweep with a budget is to measure what it needs."""
-        missing = not all(store.is_complete(Path(row), self._sweep.budget_min) for row in self.headline_rows)
-        return [self.first_page] if missing else []
+        is_complete = all(store.is_complete(Path(row), self._sweep.budget_min) for row in self.headline_rows)
+        return [] if is_complete else [self.first_page]
 
     def refined(self, wildcards: Any) -> list[str]:
         """An input function: a file that says that what a budget left was spent; none where all rows are complete."""
@@ -262,12 +265,14 @@ class Workflow:
     def _written(self, path: str, text: str) -> str:
         return path if store.holds(Path(path), text) else self._scratch(path.replace("/", ","), text)
 
+    @cached_property
+    def _scratch_folder(self) -> Path:
+        """A folder outside the project, as long as this process lives."""
+        stack = ExitStack()
+        atexit.register(stack.close)
+        return stack.enter_context(scratch())
+
     def _scratch(self, name: str, text: str) -> str:
-        """A file outside the project, as long as this process lives."""
-        if self._scratch_folder is None:
-            stack = ExitStack()
-            self._scratch_folder = stack.enter_context(scratch())
-            atexit.register(stack.close)
         path = self._scratch_folder / name
         if not path.exists():
             write_text(path, text)
@@ -279,7 +284,7 @@ class Workflow:
         def files(wildcards: Any) -> list[str]:
             figure = wildcards.get("figure")
             figures = [figure] if figure else [path.stem for path in (PACKAGE / "lab/report/figures").glob("[!_]*.py")]
-            named = (module.replace("*", name) for module in modules for name in (figures if "*" in module else [""]))
+            named = dict.fromkeys(module.replace("*", name) for module in modules for name in figures)
             reached, here = closure(*named), Path.cwd()
             return [str(file.relative_to(here) if file.is_relative_to(here) else file) for file in reached]
 
@@ -315,14 +320,6 @@ class Workflow:
 
         names = ("gpu", "cpu_measurement", "nodes", "tasks", "tasks_per_gpu", "mpi") if measurement.on_device else ()
         return {"runtime": f"{measurement.runtime_min}m", **{name: partial(of, name) for name in names}}
-
-
-@contextmanager
-def _told_in_one_line() -> Iterator[None]:
-    try:
-        yield
-    except ConfigurationError as error:
-        sys.exit(f"mfulab: {error}")
 
 
 def _folder(step: str, wildcards: Any) -> str:

@@ -2,9 +2,9 @@
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,9 @@ from mfulab.measurements.registry import TABLES
 # Each column lies apart, so that frames share what they do not change: a page of many rows takes a third less memory.
 warnings.filterwarnings("ignore", category=pd.errors.PerformanceWarning)
 
-Tables = dict[str, pd.DataFrame]
+DataFrame: TypeAlias = pd.DataFrame
+Series: TypeAlias = pd.Series
+Tables = dict[str, DataFrame]
 TEXTS = {
     "problems": ["problem"],
     "excluded": ["experiment", "step", "run", "because"],  # runs left out on purpose
@@ -73,13 +75,20 @@ def alone(rows: pd.DataFrame) -> pd.DataFrame:
     return those(rows, rows["processes"].fillna(1) == 1)
 
 
+def steps(tables: Tables, *needed: str, **wanted: str | Iterable[str]) -> pd.DataFrame:
+    """Steps of one process each, with their machine, with finite `needed` columns and `wanted` values in others."""
+    rows = with_machine(tables, alone(ok(tables["profile"], *needed)))
+    for name, values in wanted.items():
+        rows = rows[rows[name].isin([values] if isinstance(values, str) else values)]
+    return rows
+
+
 def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """One row for each distinct value of `keys`, by first appearance: medians of numbers, the first of the rest."""
     if not rows.duplicated(list(keys)).any():
         return rows
     numbers = [name for name in rows.select_dtypes("number") if name not in keys]
-    grouped = rows.groupby(list(keys), dropna=False, sort=False)
-    medians = grouped[numbers].median().reset_index(drop=True)
+    medians = rows.groupby(list(keys), dropna=False, sort=False)[numbers].median().reset_index(drop=True)
     first = rows.drop_duplicates(list(keys)).drop(columns=numbers).reset_index(drop=True)
     return pd.concat([first, medians], axis=1)[[*rows]]
 
@@ -89,8 +98,7 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     profile, traces = tables["profile"], tables["traces"]
     if traces.empty:
         return profile
-    devices = [f"{short_name(device)}{READ}" for device in traces["device"].replace("", UNNAMED)]
-    read = traces.assign(hardware=devices)
+    read = traces.assign(hardware=[f"{short_name(device)}{READ}" for device in traces["device"].replace("", UNNAMED)])
     wanted = kinds("profile") | dict.fromkeys((name for name in JUDGED if name in profile), bool)
     cells = {name: read.get(name, pd.Series(ABSENT[kind], read.index, kind)) for name, kind in wanted.items()}
     return pd.concat([profile, pd.DataFrame(cells)], ignore_index=True)

@@ -1,5 +1,4 @@
-"""Cost of a verdict in a step, taken from the headroom, and the experiment that shows what its remedy does on this
-machine. The remedy itself is a sentence: section `advice` of the catalogues."""
+"""A verdict's cost in a step, by its headroom, and the experiment that shows what the remedy in `advice` does here."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

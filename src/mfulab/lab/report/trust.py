@@ -31,23 +31,23 @@ DISTURBING = WORDS[:5]  # flags of a verdict: the device did something else mean
 
 @dataclass(frozen=True)
 class Doubt:
-    """Runs of one table that are doubtful for one reason, by the reason's key in section `trust`."""
+    """Runs that are doubtful for one reason, by its key in section `trust`, or a ceiling; with the steps to repeat."""
 
     key: str
-    table: str
     runs: tuple[str, ...]
-    worst: float | None = None
+    steps: tuple[str, ...] = ("ceilings",)
+    worst: float = 0.0  # percent of the ceiling
     machine: str = ""  # of a ceiling, where several machines have one
 
 
 def judged(tables: frames.Tables) -> frames.Tables:
     """The tables with columns `doubtful`, `impossible` and `doubts`, so that nothing has to judge their rows again."""
-    return {name: _judged(table) if name in TABLES else table for name, table in tables.items()}
+    return {name: with_doubts(table) if name in TABLES else table for name, table in tables.items()}
 
 
-def _judged(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with these columns, where they have none yet; `doubts` has a bit a reason, by its place in WORDS."""
-    if "doubts" in rows:
+def with_doubts(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with these columns, if they are not judged yet; `doubts` has a bit a reason, by its place in WORDS."""
+    if "doubtful" in rows:
         return rows
     failed = consistency.failed(rows)
     doubts = sum(mask * 2 ** WORDS.index(key) for key, mask in _masks(rows, failed).items())
@@ -57,7 +57,7 @@ def _judged(rows: pd.DataFrame) -> pd.DataFrame:
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
     """True for each row measured on a disturbed machine or not to an end, drawn hollow; wide intervals are no doubt."""
-    return rows["doubtful"] if "doubtful" in rows else _judged(rows)["doubtful"]
+    return with_doubts(rows)["doubtful"]
 
 
 def impossible(rows: pd.DataFrame) -> pd.Series:
@@ -83,12 +83,13 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
 
 def doubts(tables: frames.Tables) -> list[Doubt]:
     """Reasons to doubt what was measured here, the most frequent first; impossible ceilings before all."""
+    tried = {step: frames.own(with_doubts(tables[table]))[["run", "doubts"]] for table, step in STEPS.items()}
+    rows = pd.concat(tried, names=["step"]).reset_index("step")
     of_steps = []
-    for table in STEPS:
-        rows = frames.own(_judged(tables[table]))
-        for place, key in enumerate(WORDS):
-            if runs := tuple(rows.loc[(rows["doubts"] & 2**place) > 0, "run"]):
-                of_steps.append(Doubt(key, table, runs))
+    for place, key in enumerate(WORDS):
+        here = rows[(rows["doubts"] & 2**place) > 0]  # runs of the step with most of them first
+        here = here.sort_values("step", key=lambda step: -step.map(step.value_counts()), kind="stable")
+        of_steps += [Doubt(key, (*here["run"],), (*here["step"].unique(),))] if len(here) else []
     of_steps.sort(key=lambda doubt: -len(doubt.runs))
     # Formats in which a run of the sweep was faster than all that their ceiling's own runs reached.
     # A quick search is made to be passed.
@@ -96,8 +97,8 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
     rows = rows[~rows["run"].str.contains("search=quick", regex=False)]
     rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["swept_tflop_s"])
     rows = rows.assign(machine=rows["hardware"] if rows["hardware"].nunique() > 1 else "")
-    low = rows[rows["share"] > ABOVE].itertuples()
-    return [*(Doubt(row.ceiling, "ceilings", (row.raised_by,), row.share, row.machine) for row in low), *of_steps]
+    low = rows[rows["share"] > ABOVE].drop_duplicates(["ceiling", "machine"]).itertuples()
+    return [*(Doubt(row.ceiling, (row.raised_by,), worst=row.share, machine=row.machine) for row in low), *of_steps]
 
 
 def falling(rows: pd.DataFrame) -> pd.Series:
@@ -117,12 +118,8 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     if not reasons and not broken:
         return "", [], ""
     timed = pd.concat([doubtful(frames.own(frames.ok(tables[table], "time_s"))) for table in STEPS])
-    together: dict[str, list[Doubt]] = {}  # steps and matmuls that are doubtful for one reason are one line
-    for doubt in reasons:
-        alike = doubt.key if doubt.table in STEPS else f"ceiling {doubt.key} {doubt.machine}"
-        together.setdefault(alike, []).append(doubt)
-    lines = [*filter(None, [broken]), *(_line(doubts, text) for doubts in together.values())]
-    again = [STEPS.get(doubt.table, "ceilings") for doubt in reasons]
+    lines = [*filter(None, [broken]), *(_line(doubt, text) for doubt in reasons)]
+    again = [step for doubt in reasons for step in doubt.steps]
     again += [STEPS[table] for table in STEPS if broken and len(_failed(tables[table]))]
     steps = dict.fromkeys(again)
     rows = pd.concat([tables[table][["experiment", "recorded"]] for table in STEPS])
@@ -172,13 +169,11 @@ def _failed(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[~rows["recorded"] & rows["status"].isin(["failed", "incorrect"])]
 
 
-def _line(alike: list[Doubt], text: Texts) -> str:
-    first = alike[0]
-    run = short(first.runs[0])
-    if first.table == "ceilings":
-        run += f" ({first.machine})" if first.machine else ""
-        return text("low_ceiling", precision=first.key, share=percent(first.worst or 0), run=run)
-    return text(first.key, count=sum(len(doubt.runs) for doubt in alike), run=run)
+def _line(doubt: Doubt, text: Texts) -> str:
+    run = short(doubt.runs[0]) + (f" ({doubt.machine})" if doubt.machine else "")
+    if doubt.worst:
+        return text("low_ceiling", precision=doubt.key, share=percent(doubt.worst), run=run)
+    return text(doubt.key, count=len(doubt.runs), run=run)
 
 
 @dataclass(frozen=True)
@@ -197,8 +192,8 @@ class DutyCycle:
 def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
     """Duty cycle of rows, gaps between their runs included, pauses left out; None where no row has its times."""
     begins = pd.to_datetime(rows["started_at"], utc=True, errors="coerce")
-    timed = rows.assign(begin=(begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds())
-    timed = timed.dropna(subset=["begin", "process_s"])
+    begin = (begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+    timed = rows.assign(begin=begin).dropna(subset=["begin", "process_s"])
     total_s = sum(_total_s(zip(here["begin"], here["process_s"], strict=True)) for _, here in timed.groupby("hardware"))
     return DutyCycle(len(timed), total_s, timed["measured_s"].sum()) if total_s > 0 else None
 

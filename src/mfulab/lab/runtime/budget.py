@@ -1,7 +1,4 @@
-"""Wall time of a sweep: what each run is predicted to cost, what it took, and whether its turn still comes.
-
-The workflow writes PLAN, the client of each run adds to LEDGER. Standard library alone: a client starts in 25 ms.
-"""
+"""Wall time of a sweep: what runs are predicted to cost and took, whose turn still comes; standard library alone."""
 
 import csv
 import json
@@ -82,18 +79,18 @@ class Rest:
     """Rest of a sweep, by the predictions of its estimate, and by how late it is."""
 
     def __init__(self, runs_s: dict[str, float], worker_s: float, finish_s: float) -> None:
-        self._runs_s, self._worker_s, self._finish_s, self._took_s = runs_s, worker_s, finish_s, 0.0
+        self.runs_s, self.worker_s, self._finish_s, self._took_s = runs_s, worker_s, finish_s, 0.0
         self._whole_s = worker_s + sum(runs_s.values())
 
     def estimate_s(self, at_once: int = 1) -> float:
         """Seconds that all of it takes, with so many runs at a time, before any has ended."""
-        return self._worker_s + (self._whole_s - self._worker_s) / at_once + self._finish_s
+        return self.worker_s + (self._whole_s - self.worker_s) / at_once + self._finish_s
 
     def after(self, folder: str, seconds: float, elapsed_s: float) -> float:
         """Seconds left once the run in `folder` took so long, `elapsed_s` after the first run began."""
         self._took_s += max(1e-3, seconds)  # of a clock that was set back, too
-        self._runs_s.pop(folder, None)
-        left_s = sum(self._runs_s.values())
+        self.runs_s.pop(folder, None)
+        left_s = sum(self.runs_s.values())
         # At first the estimate counts, at the end the pace: lateness is weighed by the share that has shown it.
         late = (self._took_s - self._whole_s + left_s) / self._whole_s
         return (1 + late) * left_s * elapsed_s / self._took_s + self._finish_s  # runs may go on side by side

@@ -1,8 +1,5 @@
-"""Runs a measurement's script in the warm worker, or in a new process without one; a run that dies gets its row.
-
-Snakemake starts `python -S -E client.py SCRIPT --config FILE` once a run, so imports are few and of the standard
-library. Exit status 0: there is a row. Anything else: the run was refused and there is none.
-"""
+"""Runs a measurement's script in the warm worker, or in a new process without one; a run that dies gets its row. It
+starts once a run, as `python -S -E client.py SCRIPT --config FILE`: imports are few. Exit status 0: there is a row."""
 
 import fcntl
 import json
@@ -159,8 +156,7 @@ def _directly(command: list[str], environment: dict[str, str], limit: float | No
         os.execve(sys.executable, [sys.executable, "-u", "-X", "faulthandler", *command], environment)  # noqa: S606
 
     ours, theirs = socket.socketpair()
-    keeper = os.fork()
-    if keeper == 0:
+    if (keeper := os.fork()) == 0:
         try:
             os.setsid()
             ours.close()

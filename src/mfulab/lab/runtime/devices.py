@@ -1,7 +1,4 @@
-"""Devices of one run: a run of a GPU takes a free one and hides the others from itself; the CPU is measured by one.
-
-Locks on files, dropped by the kernel with their holder, hold also between workflows and inside a job of a cluster.
-"""
+"""Devices of a run: of GPUs free ones alone, the CPU for one at a time; locks hold between workflows and in jobs."""
 
 import errno
 import fcntl

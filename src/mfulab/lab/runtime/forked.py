@@ -23,21 +23,15 @@ def in_processes(work: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
     """Results of `work` for each name: on Linux by a forked process a core, here what a dead process left."""
     if (cores := min(drawing_cores(), len(names))) < 2:
         return list(map(work, names))
-    begun: dict[str, Future[Any]] = {}
-    fork = multiprocessing.get_context("fork")
-    with suppress(BrokenProcessPool), ProcessPoolExecutor(cores, fork, _begin, (work,)) as pool:
+    global _work  # forked with the processes: a closure cannot be sent to one
+    _work, begun, made = work, dict[str, Future[Any]](), dict[str, Any]()
+    with suppress(BrokenProcessPool), ProcessPoolExecutor(cores, multiprocessing.get_context("fork")) as pool:
         for name in names:
             begun[name] = pool.submit(_call, name)
-    made = {}
     for name, drawing in begun.items():
         with suppress(BrokenProcessPool):
             made[name] = drawing.result()
     return [made[name] if name in made else work(name) for name in names]
-
-
-def _begin(work: Callable[[str], Any]) -> None:
-    global _work  # forked with the process: a closure cannot be sent to one
-    _work = work
 
 
 def _call(name: str) -> Any:

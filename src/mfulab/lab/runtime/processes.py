@@ -53,15 +53,12 @@ def out_of_memory_kills() -> int:
 
 def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[int, list[int]]:
     """Forks a process that becomes a run, and ends it with all that it leaves once it, a lifeline or this process ends.
-
     Returns its exit status (negative: a signal) and the lifelines, descriptors of who waits for it, that ended before.
-    On Linux the run is the first to be killed if memory runs out, and dies with this process.
-    """
+    On Linux the run is the first to be killed if memory runs out, and dies with this process."""
     keeper = os.getpid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what the run leaves behind, in whatever session, becomes this process's child
-    run = os.fork()
-    if run == 0:
+    if (run := os.fork()) == 0:
         try:
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() == keeper:  # which may have ended before

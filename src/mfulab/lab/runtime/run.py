@@ -37,10 +37,8 @@ NO_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "de
 
 
 def main(step: str) -> None:
-    """Measures the run of `--config FILE`; `--failed MESSAGE --after SECONDS` writes the row of one that ended so.
-
-    Of a step out of memory it leaves half the batch, which the client measures `--instead-of` the other's FILE.
-    """
+    """Measures the run of `--config FILE`; `--failed MESSAGE --after SECONDS` writes the row of one that ended so. Of a
+    step out of memory it leaves half the batch, which the client measures `--instead-of` the other's FILE."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     config = Path(given["--config"])

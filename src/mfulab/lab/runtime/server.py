@@ -1,10 +1,6 @@
-"""The warm worker: imports once, touches no device, forks a child for each run, ends when the workflow does.
-
-    python -m mfulab.lab.runtime.server LISTENER FOLDER WORK
-
-LISTENER is the descriptor of a listening Unix socket in FOLDER, standard input the lifeline. For each request a keeper
-is forked, and from it the run: the keeper tells how it ended, and ends it when client or workflow is gone.
-"""
+"""The warm worker: imports once, touches no device, forks a child for each run, ends when the workflow does. LISTENER
+is the descriptor of a listening Unix socket in FOLDER, standard input the lifeline. A keeper of each run tells how it
+ended, and ends it when client or workflow is gone: `python -m mfulab.lab.runtime.server LISTENER FOLDER WORK`."""
 
 import ctypes
 import faulthandler

@@ -14,7 +14,7 @@ from mfulab.lab.tables import records as read
 from mfulab.lab.tables.columns import LEADING, Column, Record, Records, columns, dictionary
 from mfulab.lab.tables.records import AGAIN, Collected, ceiling_name, first_line, identity
 from mfulab.measurements.registry import NO_MACHINE, TABLES
-from mfulab.mfu import headroom, join, trace_join
+from mfulab.mfu import headroom, join
 from mfulab.mfu import job as jobs
 
 PUBLIC = "public"  # rows that are no machine's of ours: public traces and runs
@@ -31,19 +31,15 @@ def collect(
     recorded: str = "",
     partial: bool = False,
 ) -> Collected:
-    """Everything to be reported, joined; a run that was found is not replaced by a later one.
-
-    `manifests` are the experiments asked for: a run without a row is failed, or to come if `partial`. `also` are other
-    plans, whose finished rows are added. Machines without a plan are read under `results`, recorded ones under
-    `reference`, of that name alone if `recorded`: all where nothing was measured here, else GPUs of other kinds.
-    """
-    everything, plans = Collected(), [*map(Path, manifests)]
-    for manifest in plans:
-        _extend(everything, read.from_manifest(manifest, root, finished=partial))
-        everything.progress.update(read.progress(manifest, root))
-    for manifest in also:
-        if manifest not in plans:
-            _extend(everything, read.from_manifest(manifest, root, finished=True))
+    """Everything to be reported, joined; a run that was found is not replaced by a later one. `manifests` are the
+    experiments asked for: a run without a row is failed, or to come if `partial`. `also` are other plans, whose
+    finished rows are added. Machines without a plan are read under `results`, recorded ones under `reference`, of that
+    name alone if `recorded`: all where nothing was measured here, else GPUs of other kinds."""
+    everything, asked = Collected(), [*map(Path, manifests)]
+    for manifest in dict.fromkeys([*asked, *also]):
+        planned_runs = read.from_manifest(manifest, root, finished=partial or manifest not in asked)
+        _extend(everything, planned_runs)
+        everything.progress |= planned_runs.progress if manifest in asked else {}
     if results is not None:
         planned = {row["hardware"] for rows in everything.records.values() for row in rows}
         for folder in sorted(results.iterdir()):
@@ -101,36 +97,26 @@ class _Beside:
                 self._by_name[_machine(row), name, conditions] = row
                 self._by_format[_machine(row), row.get("format"), conditions] = row
 
-    def device(self, row: Record) -> str | None:
-        return self._devices.get(_machine(row))
-
-    def compute(self, row: Record) -> Record:
-        """Gives the ceiling of the format that the matmuls really used; for an emulated one a copy of fp32's."""
+    def of(self, row: Record) -> tuple[Record, Record, str | None]:
+        """The ceilings of a row's matmuls and of its memory, empty where there is none, and its device."""
         machine, used = _machine(row), row.get("effective_precision")
         name, _, conditions = (row.get("ceiling") or "").partition(",")
+        memory = self._by_name.get((machine, "memory", conditions), {})
         ceiling = self._by_name.get((machine, name, conditions), {})
-        if used not in (None, ceiling.get("format")):
+        if used not in (None, ceiling.get("format")):  # that of the format which the matmuls really used
             ceiling = self._by_format.get((machine, used, conditions), {})
-        if not ceiling.get("emulated"):
-            return ceiling
-        fp32 = self._by_format.get((machine, "fp32", conditions))
-        copied = {**fp32, "emulates": ceiling["format"]} if fp32 else {}
-        return self._instead.setdefault((machine, ceiling["format"], conditions), copied)
-
-    def memory(self, row: Record) -> Record:
-        return self._by_name.get((_machine(row), "memory", (row.get("ceiling") or "").partition(",")[2]), {})
-
-    def fill(self, rows: Iterable[Record], columns: Callable[[Record, Record, str | None], Record]) -> None:
-        """Joins each row with its ceiling and its device."""
-        _fill(rows, lambda row: columns(row, self.compute(row), self.device(row)))
+        if ceiling.get("emulated"):  # a copy of fp32's
+            fp32 = self._by_format.get((machine, "fp32", conditions))
+            copied = {**fp32, "emulates": ceiling["format"]} if fp32 else {}
+            ceiling = self._instead.setdefault((machine, ceiling["format"], conditions), copied)
+        return ceiling, memory, self._devices.get(machine)
 
 
 def judged(records: Records) -> Records:
     """Records in which matmuls faster than their machine allows are marked as `incorrect`."""
     beside = _Beside(records)
     for row in records["matmul"]:
-        ceilings, device = (beside.compute(row), beside.memory(row)), beside.device(row)
-        if impossible := join.faster_than_possible(row, *ceilings, device):
+        if impossible := join.faster_than_possible(row, *beside.of(row)):
             row |= {"status": "incorrect", "message": impossible}
     return records
 
@@ -145,24 +131,23 @@ def joined(records: Records) -> Records:
     done += [(row, join.counted_flops(row, flops.get(row["flops_run"], {}))["flops"]) for row in steps]
     # Before anything is divided by a ceiling; fp32's before it stands for that of an emulated format.
     for row, work in sorted(done, key=lambda pair: pair[0].get("effective_precision") not in (None, "fp32")):
-        if ceiling := beside.compute(row):
+        if ceiling := beside.of(row)[0]:
             ceiling |= join.raised_ceiling(ceiling, row, work)
     in_fp32 = {(_machine(row), row["run"]): row.get("time_s") for row in steps if row["status"] == "ok"}
 
     def profile_columns(row: Record) -> Record:
         fp32_time_s = in_fp32.get((_machine(row), PRECISION.sub("precision=fp32", row["run"])))
-        counted, ceilings = flops.get(row["flops_run"], {}), (beside.compute(row), beside.memory(row))
-        told = join.profile_columns(row, counted, *ceilings, beside.device(row), fp32_time_s)
+        told = join.profile_columns(row, flops.get(row["flops_run"], {}), *beside.of(row), fp32_time_s)
         jobs.rank_rows({**row, **told})  # which `write` gives a table of their own
         return told
 
     def trace_columns(row: Record) -> Record:
         jobs.collectives(row)  # which `jobs.joined` holds against those of other ranks
-        return trace_join.trace_columns(row, bests.get(row.get("device") or ""))
+        return join.trace_columns(row, bests.get(row.get("device") or ""))
 
     _fill(steps, profile_columns)
-    beside.fill(records["matmul"], join.matmul_columns)
-    beside.fill(records.get("readings", []), join.reading_columns)
+    _fill(records["matmul"], lambda row: join.matmul_columns(row, *beside.of(row)[::2]))  # memory's ceiling aside
+    _fill(records.get("readings", []), lambda row: join.reading_columns(row, *beside.of(row)[::2]))
     names = {_machine(row): row.get("device_name") for row in records["environment"]}
     bests = headroom.best_speeds((names.get(_machine(row)), row) for row in records["matmul"])
     _fill(traces, trace_columns)

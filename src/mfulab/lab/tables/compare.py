@@ -54,10 +54,8 @@ COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the 
 
 
 def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
-    """(verdict, reason) of two times: `faster` or `slower` where the 95 % interval of their ratio is beyond it.
-
-    `same` where both one-sided tests at 5 % say that it lies within `noticeable`; `ambiguous` where neither is known.
-    """
+    """(verdict, reason) of two times: `faster` or `slower` where the 95 % interval of their ratio is beyond it;
+    `same` where both one-sided tests at 5 % place it within `noticeable`; `ambiguous` where neither is known."""
     if old.is_measured and new.is_measured:
         return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
     which = " and ".join(name for name, interval in (("old", old), ("new", new)) if not interval.is_measured)
@@ -100,9 +98,9 @@ def widened(measured: Interval, drift: float) -> Interval:
     """The interval with a further spread in it: relative half-widths add as squares."""
     if not measured.is_measured or not drift:
         return measured
-    further = 1.96 * drift
-    low, high = (math.hypot(math.log(end / measured.time_s), further) for end in (measured.low_s, measured.high_s))
-    return Interval(measured.time_s, measured.time_s * math.exp(-low), measured.time_s * math.exp(high), True)
+    time_s, ends = measured.time_s, (measured.low_s, measured.high_s)
+    low, high = (math.hypot(math.log(end / time_s), 1.96 * drift) for end in ends)
+    return Interval(time_s, time_s * math.exp(-low), time_s * math.exp(high), True)
 
 
 def of_as_few(measured: Interval, row: Row, other: Row) -> Interval:
@@ -236,10 +234,8 @@ def show(old: Path, new: Path, noticeable: float, gate: float | None, out: Path 
 
 
 def tell(compared: Sequence[Compared], title: str, basis: str, gate: float | None, as_json: bool) -> int:
-    """Prints a comparison and what its intervals rest on, or a line of JSON a run; returns its exit status.
-
-    That is 1 where a run is slower, 2 where nothing is comparable, and 3 where one may be slower than `gate` allows.
-    """
+    """Prints a comparison and what its intervals rest on, or a line of JSON a run; returns its exit status: 1 where a
+    run is slower, 2 where nothing is comparable, and 3 where one may be slower than `gate` allows."""
     verdicts = {run.verdict for run in compared}
     if as_json:
         print("".join(f"{json.dumps(asdict(run), ensure_ascii=False)}\n" for run in compared), end="")
@@ -289,19 +285,18 @@ def trust(runs: Sequence[Sequence[float]]) -> Trust:
     several = [list(times) for times in runs if len(times) > 1]
     usual = usual_variance([fast_variance(times) for times in several])
     basis = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
-    split = list(filter(None, map(replicates.measurements, several)))
-    if not split:
+    if not (split := list(filter(None, map(replicates.measurements, several)))):
         return basis
     # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
     turns = itertools.zip_longest(*split)
     usuals = [usual_variance([fast_variance(times) for times in turn if times]) for turn in turns]
     covered, changed = [], []
     for measurements in split:
-        intervals = []
-        for times, usual in zip(measurements, usuals, strict=False):
-            row = {"status": "ok", "time_s": undisturbed(times), **replicates.interval_columns(times, usual)}
-            if measured := interval(row):
-                intervals.append(measured)
+        rows = (
+            {"status": "ok", "time_s": undisturbed(times), **replicates.interval_columns(times, usual)}
+            for times, usual in zip(measurements, usuals, strict=False)
+        )
+        intervals = [*filter(None, map(interval, rows))]
         middle = undisturbed(itertools.chain(*measurements))
         covered += [measured.low_s <= middle <= measured.high_s for measured in intervals]
         verdicts = (verdict(*pair)[0] for pair in itertools.combinations(intervals, 2))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
@@ -27,7 +27,6 @@ from mfulab.core.rows import impossible
 from mfulab.core.terminal import printable
 from mfulab.device.identity import slug
 from mfulab.lab.planning import store
-from mfulab.lab.planning.store import is_complete, write_if_changed
 from mfulab.lab.tables.records import first_line
 from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
@@ -41,6 +40,7 @@ OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in w
 LARGEST = 16 << 30  # bytes of all members together
 MOST = 1_000_000  # members
 READ_AT_ONCE = 1 << 20  # bytes; a header that claims more is none
+ContentOf = Callable[[], IO[bytes] | None]  # a member, opened
 OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7z": lzma.open}
 BROKEN: tuple[type[Exception], ...] = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
 BROKEN += (OSError, EOFError, RuntimeError, ValueError, OverflowError, UnreadableError)
@@ -56,12 +56,9 @@ class Merged:
 
 
 def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> Merged:
-    """Copies runs and plans of each of `sources` (a results folder, a project with one, an archive) into `results`.
-
-    A run that is here stays; where theirs says something else, that is a problem. `in_class` each source is a folder of
-    what participants gave: machines are named `DEVICE--PARTICIPANT`, and one without results is a problem. Else it is a
-    ConfigurationError, before anything is copied.
-    """
+    """Copies runs and plans of results folders, projects or archives into `results`; a run that is here stays.
+    `in_class` sources are folders of what participants gave: machines are named `DEVICE--PARTICIPANT`, and one without
+    results is a problem. Else it is a ConfigurationError, before anything is copied."""
     merged = Merged()
     given = list(_participants(sources)) if in_class else [(source, "") for source in sources]
     for source, _ in given if not in_class else ():
@@ -115,18 +112,13 @@ def _results_of(source: Path, room: Path) -> Path:
     """The results folder of a source, which may be an archive that is unpacked into the new folder `room`."""
     folder = source
     if source.is_file():
-        unpack(source, room, _is_wanted)
+        unpack(source, room)
         inner = [path for path in room.iterdir() if path.is_dir()]
         folder = inner[0] if len(inner) == 1 and not any(_runs(room)) else room
     folder = folder / "results" if (folder / "results").is_dir() else folder
     if not any(_runs(folder)):
         raise ConfigurationError(f"{source}: no results here (no <hardware>/<measurement>/<run>/config.json).")
     return folder
-
-
-def _is_wanted(parts: Sequence[str]) -> bool:
-    is_plan = parts[-2:-1] == ("plan",) and parts[-1].endswith(".json")
-    return len(parts) <= DEEPEST and (is_plan or (len(parts) > 2 and parts[-3] in MEASUREMENTS))
 
 
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
@@ -142,7 +134,7 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
         return  # planned there, not measured
     if problem := _why_bad(step, theirs):
         merged.problems.append(f"{theirs}: {problem}; not copied")
-    elif not (ours / "row.csv").exists() or not is_complete(ours / "row.csv"):
+    elif not (ours / "row.csv").exists() or not store.is_complete(ours / "row.csv"):
         _copy(theirs, ours, ours.parents[1].name if MEASUREMENTS[step].on_device else "")
         merged.copied.append(str(ours))
     elif _says(theirs) == _says(ours):
@@ -153,7 +145,7 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
 
 def _why_bad(step: str, run: Path) -> str | None:
     """Reason not to take over a run: its row is cut off, does not fit its columns, or is another run's."""
-    if not is_complete(run / "row.csv"):
+    if not store.is_complete(run / "row.csv"):
         return "its row is incomplete"
     row, measurement = read_csv(run / "row.csv")[0], MEASUREMENTS[step]
     hardware = run.parents[1].name if measurement.on_device else ""
@@ -216,7 +208,7 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
                 here[part].append(entry)
             elif ours_too != entry:
                 merged.problems.append(f"{theirs}: {entry['run']} was planned with another config; ours is kept")
-    write_if_changed(ours, json.dumps(here, indent=1) + "\n")
+    store.write_if_changed(ours, json.dumps(here, indent=1) + "\n")
 
 
 def _plan(path: Path) -> dict[str, Any]:
@@ -256,14 +248,6 @@ def _pack(sources: Sequence[Path], archive: Path) -> int:
     return 0
 
 
-class _Member(NamedTuple):
-    name: str
-    size: int
-    is_folder: bool
-    is_file: bool
-    open: Callable[[], IO[bytes] | None]
-
-
 class _Stream(io.BufferedReader):
     """Decompressed bytes, of which no header may claim more than READ_AT_ONCE: tarfile reads headers whole."""
 
@@ -283,39 +267,37 @@ def unpacking_room(folder: Path) -> Iterator[Path]:
         remove(folder)
 
 
-def unpack(archive: Path, folder: Path, is_wanted: Callable[[Sequence[str]], bool]) -> None:
-    """Writes those files of a tar or zip whose path `is_wanted` into the new `folder`. Raises ConfigurationError.
-
-    It names the member that leads elsewhere, is a link or a device, stands there twice, or makes more than LARGEST.
-    """
+def unpack(archive: Path, folder: Path) -> None:
+    """Writes runs and plans of a tar or zip into a new folder. Raises ConfigurationError, naming the member to
+    blame."""
     folder.mkdir(parents=True)
     left, number, name, links = LARGEST, 0, "", dict[PurePosixPath, str]()
     try:
         with ExitStack() as stack:
-            for number, member in enumerate(_members(archive, stack)):
+            for number, (member, content_of) in enumerate(_members(archive, stack)):
                 path, name = PurePosixPath(member.name), member.name[:200]
                 left -= max(0, member.size)
                 if path.is_absolute() or ".." in path.parts or not name.isprintable():
                     raise ValueError("leads out of its folder, or has a name that is no text")
                 if left < 0 or number > MOST:
                     raise ValueError(f"with it the archive is above {LARGEST >> 30} GiB, or {MOST:,} files")
-                if not (member.is_file or member.is_folder):
+                if not (member.isreg() or member.isdir()):
                     links[path] = name
-                if member.is_folder or not is_wanted(path.parts):
+                is_wanted = path.match("plan/*.json") or (len(path.parts) > 2 and path.parts[-3] in MEASUREMENTS)
+                if member.isdir() or not is_wanted or len(path.parts) > DEEPEST:
                     continue
                 if linked := next((links[place] for place in (path, *path.parents) if place in links), ""):
                     raise ValueError(f"{linked} is a link or a device")
-                _write(member, folder / path)
+                _write(content_of, member.size, folder / path)
     except BROKEN as error:
         of = f"{name}: " if name else ""
         raise ConfigurationError(f"{archive}: cannot be unpacked ({of}{error}). Nothing was copied.") from error
 
 
-def _write(member: _Member, path: Path) -> None:
+def _write(content_of: ContentOf, left: int, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    with open(descriptor, "wb") as file, member.open() or io.BytesIO() as content:
-        left = member.size
+    with open(descriptor, "wb") as file, content_of() or io.BytesIO() as content:
         while left and (block := content.read(min(left, READ_AT_ONCE))):  # a zip may claim less than there is
             file.write(block)
             left -= len(block)
@@ -323,19 +305,19 @@ def _write(member: _Member, path: Path) -> None:
             raise ValueError("not as long as the archive says")
 
 
-def _members(archive: Path, stack: ExitStack) -> Iterator[_Member]:
+def _members(archive: Path, stack: ExitStack) -> Iterator[tuple[tarfile.TarInfo, ContentOf]]:
     file = stack.enter_context(opened(archive, follow=True))
     if zipfile.is_zipfile(file):
         packed = stack.enter_context(zipfile.ZipFile(file))
         for entry in packed.infolist():
-            kind = stat.S_IFMT(entry.external_attr >> 16)
-            is_file = kind in (0, stat.S_IFREG) and not entry.is_dir()
-            yield _Member(entry.filename, entry.file_size, entry.is_dir(), is_file, partial(packed.open, entry))
+            member, kind = tarfile.TarInfo(entry.filename), stat.S_IFMT(entry.external_attr >> 16)
+            file_type = tarfile.REGTYPE if kind in (0, stat.S_IFREG) else tarfile.SYMTYPE
+            member.size, member.type = entry.file_size, tarfile.DIRTYPE if entry.is_dir() else file_type
+            yield member, partial(packed.open, entry)
         return
     file.seek(0)
     opener = OPENERS.get(file.peek(3)[:3], OPENERS.get(file.peek(3)[:2]))
-    stream = stack.enter_context(_Stream(opener(file) if opener else file))
-    with tarfile.open(fileobj=stream, mode="r:") as tar:
+    with _Stream(opener(file) if opener else file) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
         for header in tar:
-            yield _Member(header.name, header.size, header.isdir(), header.isreg(), partial(tar.extractfile, header))
+            yield header, partial(tar.extractfile, header)
             tar.members.clear()  # type: ignore[attr-defined]  # of which it keeps every one

@@ -12,7 +12,6 @@ import yaml
 
 from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import UnreadableError, read_text, write_csv
 from mfulab.core.groups import SLUG
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device.identity import hardware_slug
@@ -71,11 +70,11 @@ def record(
         raise ConfigurationError(f"{says}: measure again from a clean tree, or give --allow-dirty.")
     planned, against = dict[str, list[str]](), [*unfit(gathered.records)]
     for path in _plans(results, hardware):
-        with suppress(UnreadableError):  # the tables have named it
+        with suppress(files.UnreadableError):  # the tables have named it
             plan = manifest.read(path)
             asked = planned.setdefault(plan.experiment, [])  # by all commands whose plans were kept
             asked += [override for override in plan.overrides if override not in asked]
-    steps = {path.stem: yaml.safe_load(read_text(path))["steps"] for path in results.parent.glob(EXPERIMENTS)}
+    steps = {path.stem: yaml.safe_load(files.read_text(path))["steps"] for path in results.parent.glob(EXPERIMENTS)}
     measures = {name for name, names in steps.items() if any(MEASUREMENTS[step].table in RECORDED for step in names)}
     if absent := sorted(measures - set(planned) - NOT_WANTED):
         against.append(f"config/experiment/: without rows of {', '.join(absent)}, their figures are empty.")
@@ -127,14 +126,14 @@ def _write(gathered: Collected, provenance: dict[str, Any], folder: Path) -> Non
     busiest = sorted(gathered.records["profile"], key=lambda row: -(row.get("utilization_percent") or 0))[:MOST_SERIES]
     shown = [("readings", row) for row in gathered.records["readings"]] + [("profile", row) for row in busiest]
     polled = details.series((row, folders[table, row["run"]]) for table, row in shown)
-    write_csv(folder / SERIES, polled, details.series_columns(polled))
+    files.write_csv(folder / SERIES, polled, details.series_columns(polled))
     digests = {name: code(name, provenance["hardware"]) for name in sorted(codes)}
     files.write_json(folder / ABOUT, {**provenance, "code": digests}, indent=1)
 
 
 def _write_tables(records: Records, folder: Path) -> None:
     for table in RECORDED:
-        write_csv(folder / f"{table}.csv", records[table], columns(table))
+        files.write_csv(folder / f"{table}.csv", records[table], columns(table))
 
 
 def about(

@@ -3,7 +3,6 @@
 import hashlib
 import math
 from collections.abc import Container, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +36,8 @@ class Collected:
     excluded: list[dict[str, str]] = field(default_factory=list)
     series: list[dict[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    progress: dict[tuple[str, str], str] = field(default_factory=dict)  # one of PROGRESS for each planned run
+    # By measurement and name of each planned run: the best state of its processes, one of PROGRESS.
+    progress: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add_run(self, step: str, place: Path, config: Record, links: Mapping[str, Any], **who: str) -> None:
         """Adds the rows of a run's folder, with what the join needs of its config; `who` are further columns."""
@@ -51,8 +51,7 @@ class Collected:
 
 def identity(table: str, record: Mapping[str, Any]) -> str:
     """One text for one row of all tables, also on the page."""
-    origin = "recorded/" if record["recorded"] else ""
-    return f"{origin}{record['hardware']}/{table}/{record['run']}"
+    return f"{'recorded/' if record['recorded'] else ''}{record['hardware']}/{table}/{record['run']}"
 
 
 def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
@@ -122,6 +121,11 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         collected.problems.append(f"{error}. Its experiment is not shown: plan it again, or remove the file.")
         return collected
     collected.excluded = [{"experiment": plan.experiment, **dict(run)} for run in plan.excluded]
+    for run in plan.runs:
+        place, state, key = root / run.folder, "to_come", (run.step, base_name(run.run))
+        if (place / "row.csv").exists() and not _changed(place, run.config_digest):
+            state = NOT_MEASURED if read_row(place, run.step)["status"] == NOT_MEASURED else "measured"
+        collected.progress[key] = min(collected.progress.get(key, state), state, key=PROGRESS.index)
     seen, planned = set[str](), {run.folder for run in plan.runs}
     for run in (planned_run for asked in plan.runs for planned_run in (asked, *_smaller(root, asked, planned))):
         if finished and _changed(root / run.folder, run.config_digest):
@@ -168,19 +172,6 @@ def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Ite
         folder = later
 
 
-def progress(path: Path, root: Path = Path()) -> dict[tuple[str, str], str]:
-    """State of each planned run, by measurement and name: the best of its processes, one of PROGRESS."""
-    states: dict[tuple[str, str], str] = {}
-    with suppress(FileNotFoundError, UnreadableError):
-        for run in manifest.read(path).runs:
-            place, state = root / run.folder, "to_come"
-            if (place / "row.csv").exists() and not _changed(place, run.config_digest):
-                state = NOT_MEASURED if read_row(place, run.step)["status"] == NOT_MEASURED else "measured"
-            key = run.step, base_name(run.run)
-            states[key] = min(states.get(key, state), state, key=PROGRESS.index)
-    return states
-
-
 def _changed(folder: Path, digest: str | None) -> bool:
     try:
         text = read_text(folder / "config.json")
@@ -189,7 +180,7 @@ def _changed(folder: Path, digest: str | None) -> bool:
     return digest is not None and hashlib.sha256(text.encode()).hexdigest()[: len(digest)] != digest
 
 
-def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str | None]) -> Record:
+def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str | Path | None]) -> Record:
     """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
 
     def given(path: str, wanted: type) -> Any:
@@ -198,12 +189,9 @@ def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str |
         value = content.get(key) if isinstance(content, Mapping) else None
         return value if type(value) is wanted and (wanted is str or is_in_range(value)) else None
 
-    flops, compute = links.get("flops"), links.get("compute")
-    linked = {
-        "flops_run": Path(flops).name if flops else None,
-        "ceiling": ceiling_name(Path(compute).name) if compute else None,
-        "format": format_name(given("precision.dtype", str) or "", bool(given("precision.tf32", bool))),
-    }
+    flops, compute = (Path(links.get(name) or "").name for name in ("flops", "compute"))
+    linked = {"flops_run": flops or None, "ceiling": ceiling_name(compute) if compute else None}
+    linked["format"] = format_name(given("precision.dtype", str) or "", bool(given("precision.tf32", bool)))
     paths = ((name, field, marked(field, "config")) for name, field in kept(TABLES[table]).items())
     return {name: given(path, kind(field)) if path else linked[name] for name, field, path in paths}
 
@@ -215,15 +203,15 @@ def ceiling_name(run: str) -> str:
 
 def from_folder(results: Path, hardware: str) -> Collected:
     """The rows of a folder copied from another machine without its plan: links are found by equal configs."""
-    collected, used = Collected(), set[str]()
+    collected, used = Collected(), set[Path]()
 
     def runs(folder: Path, problems: list[str] | None = None) -> Iterator[tuple[Path, Record]]:
         for path in sorted(folder.glob("*/config.json")):
             if is_inside(path.parent, folder):
                 yield path.parent, read_config(path.parent, problems)
 
-    counted = {_counted(config): str(folder) for folder, config in runs(results / "count_flops")}
-    ceilings = {_format(config): str(folder) for folder, config in runs(results / hardware / "ceilings")}
+    counted = {_counted(config): folder for folder, config in runs(results / "count_flops")}
+    ceilings = {_format(config): folder for folder, config in runs(results / hardware / "ceilings")}
     for step in MEASUREMENTS:
         for folder, config in runs(results / hardware / step, collected.problems):
             links = {"compute": ceilings.get(_format(config))}
@@ -231,7 +219,7 @@ def from_folder(results: Path, hardware: str) -> Collected:
                 links["flops"] = flops
                 used.add(flops)
             collected.add_run(step, folder, config, links, hardware=hardware, experiment="")
-    for place in sorted(map(Path, used)):
+    for place in sorted(used):
         collected.add_run("count_flops", place, read_config(place), {}, hardware="", experiment="")
     return collected
 
@@ -272,9 +260,8 @@ def from_recorded(folder: Path) -> Collected:
             where = (row["hardware"] or folder.name) if measurement.on_device else ""
             row |= {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
             collected.records[table].append(row)
-    collected.series = [
-        line | {"recorded": "True"} for line in read_lines(folder / "series.csv", problems, again, LARGEST)
-    ]
+    series = read_lines(folder / "series.csv", problems, again, LARGEST)
+    collected.series = [line | {"recorded": "True"} for line in series]
     return collected
 
 
@@ -291,10 +278,8 @@ def aged(folder: Path) -> list[str]:
     """A sentence where code has changed since a machine was recorded; none where the recording holds no digests."""
     try:
         recorded = read_json(folder / ABOUT).get("code", {})
-    except FileNotFoundError:
-        return []
-    except UnreadableError as error:
-        return [str(error)]
+    except (FileNotFoundError, UnreadableError) as error:
+        return [str(error)] if isinstance(error, UnreadableError) else []
     changed = [name for name, digest in recorded.items() if code(name, folder.name) != digest]
     what = f"the code of {len(changed)} of {len(recorded)} measurements and their models has changed since, such as"
     return [f"{folder}: {what} {name}. `mfulab record --replace` renews it on such a machine." for name in changed[:1]]
@@ -304,20 +289,19 @@ def read_lines(path: Path, problems: list[str], consequence: str, most: int = OF
     """The lines of a CSV file; none where it is absent or unreadable, of which the latter is added to `problems`."""
     try:
         return read_csv(path, most)
-    except FileNotFoundError:
-        return []
-    except UnreadableError as error:
-        problems.append(f"{error}. {consequence}")
+    except (FileNotFoundError, UnreadableError) as error:
+        problems += [f"{error}. {consequence}"] if isinstance(error, UnreadableError) else []
         return []
 
 
 def _kept(measurement: Measurement, cells: Mapping[str, str | None]) -> Record:
     names = kept(measurement)
-    given = measurement.joined.model_validate({name: cells[name] for name in names if cells.get(name)}).model_dump()
-    for name in names:
-        if not isinstance(given[name], str) and not is_in_range(given[name]):
+    given = measurement.joined.model_validate({name: cells[name] for name in names if cells.get(name)})
+    values = given.model_dump(include={*names})
+    for name, value in values.items():
+        if not isinstance(value, str) and not is_in_range(value):
             raise ValueError(f"{name}={cells[name]}: out of range")
-    return {name: given[name] for name in names}
+    return values
 
 
 def first_line(error: Exception) -> str:

@@ -2,8 +2,9 @@
 
 import json
 import math
-import statistics
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from statistics import fmean, median, stdev, variance
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,20 +13,8 @@ from mfulab.core.replicates import base_name, replicate_of
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device import is_gpu
 from mfulab.lab.tables.columns import Record, Records
+from mfulab.timing import statistics as stats
 from mfulab.timing.probe import DISTURBED, Best, State
-from mfulab.timing.statistics import (
-    FEWEST_RUNS,
-    PRIOR_DEGREES,
-    QUANTILE_ERROR,
-    UNDISTURBED,
-    Stats,
-    fast_variance,
-    interval_half_width,
-    relative_half_width,
-    undisturbed,
-    undisturbed_half_width,
-    usual_variance,
-)
 
 ADDED: tuple[str, ...] = ("process_s", "measured_s", "windows", "steps", "window_s", "repetitions")
 ADDED += ("unheld_repetitions", "disturbed_windows", "repeated_windows", "probe_s")
@@ -45,14 +34,15 @@ class Quantity(NamedTuple):
     is_low: bool = False
 
     def estimate(self, values: Sequence[float]) -> float:
-        return undisturbed(values) if self.is_low else Stats(values).median
+        return stats.undisturbed(values) if self.is_low else stats.Stats(values).median
 
     def variance(self, values: Sequence[float]) -> tuple[float, int]:
         """(variance, degrees of freedom) of the logarithms of two values or more."""
-        return fast_variance(values) if self.is_low else (statistics.variance(map(math.log, values)), len(values) - 1)
+        return stats.fast_variance(values) if self.is_low else (variance(map(math.log, values)), len(values) - 1)
 
     def half_width(self, values: Sequence[float], usual: float | None) -> float | None:
-        return (undisturbed_half_width if self.is_low else relative_half_width)(values, usual, PRIOR_DEGREES)
+        half_width = stats.undisturbed_half_width if self.is_low else stats.relative_half_width
+        return half_width(values, usual, stats.PRIOR_DEGREES)
 
 
 TIME = Quantity("time_s", "time_ci_low_s", "time_ci_high_s", is_low=True)
@@ -64,8 +54,7 @@ MEASURED = {"profile": (TIME,), "matmul": (TIME,), "ceilings": RATES}  # by tabl
 
 def merge(records: Records) -> Records:
     """Records with one row for each run; rows of recorded machines are one each already."""
-    own = [row for table in MEASURED for row in records.get(table, []) if not row["recorded"]]
-    best = best_probes(own)
+    best = best_probes(row for table in MEASURED for row in records.get(table, []) if not row["recorded"])
     gpus = {row["hardware"] for row in records.get("environment", []) if is_gpu(row.get("device"))}
     for table, quantities in MEASURED.items():
         if table in records:
@@ -79,16 +68,12 @@ def merge_rows(
     best: Bests | None = None,
     gpus: Collection[str] = (),
 ) -> list[Record]:
-    """Rows of several processes made one for each run, in the order of their first replicates.
-
-    Numbers are medians over the processes that count (`counting`), durations and counts sums over all. A CPU's time is
-    the undisturbed one, its ceiling the best. A 95 % confidence interval needs two processes. `best` is what the probe
-    reads at best on each machine; `gpus` are machines whose times are medians, as nobody shares them.
-    """
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    for row in rows:
-        # Whichever experiment asked for them: one with more replicates measures those that another lacks.
-        groups.setdefault((row["hardware"], row["recorded"], base_name(row["run"])), []).append(row)
+    """Rows of several processes made one for each run: medians over those that count, sums of durations and counts over
+    all. A CPU's time is the undisturbed one, its ceiling the best. `best` is what the probe reads at best on each
+    machine; `gpus` are machines whose times are medians, as nobody shares them. An interval needs two processes."""
+    groups = defaultdict[tuple[Any, ...], list[Record]](list)
+    for row in rows:  # whichever experiment asked for them: one with more replicates measures those that another lacks
+        groups[row["hardware"], row["recorded"], base_name(row["run"])].append(row)
     for group in groups.values():
         group.sort(key=lambda row: replicate_of(row["run"]))
         group[:] = [row for row in group if row["status"] != NOT_MEASURED] or group[:1]
@@ -97,12 +82,12 @@ def merge_rows(
     merged = [_one(group, quiet[key]) for key, group in groups.items()]
     for column in quantities:
         on = {key[0]: column._replace(is_low=column.is_low and key[0] not in gpus) for key in quiet}
-        spreads: dict[str, list[tuple[float, int]]] = {hardware: [] for hardware in on}
+        spreads = defaultdict[str, list[tuple[float, int]]](list)
         for (hardware, is_recorded, _), group in quiet.items():
             values = [row[column.name] for row in _timed(group, column.name)]
             if len(values) > 1 and not is_recorded:
                 spreads[hardware].append(on[hardware].variance(values))
-        usual = {hardware: usual_variance(variances) for hardware, variances in spreads.items()}
+        usual = {hardware: stats.usual_variance(spreads[hardware]) for hardware in on}
         for (key, group), row in zip(quiet.items(), merged, strict=True):
             quantity, timed = on[key[0]], _timed(group, column.name)
             # Recorded or merged before: it brings its own interval. Of a ceiling one of two quantities is there.
@@ -118,7 +103,7 @@ def merge_rows(
                 row[quantity.name] = max(values)  # neighbours can only slow a CPU down; the interval moves along
                 for end in (quantity.low, quantity.high):
                     if row[end] is not None:
-                        row[end] *= max(values) / Stats(values).median
+                        row[end] *= max(values) / stats.Stats(values).median
     return merged
 
 
@@ -132,38 +117,32 @@ def interval_columns(
     times: Sequence[float], usual: float | None, slowdowns: Sequence[float] = (), quantity: Quantity = TIME
 ) -> dict[str, float | None]:
     """`replicates`, their relative spread in percent and the interval of what is estimated from `times` (s) or rates.
-
     `usual` is the variance of a time's logarithm between processes here, None if unknown. A process in a slow state
-    (`slowdowns`, by the probe) would have been that much faster, at most: the interval holds both.
-    """
-    disturbed = [slowdown >= DISTURBED for slowdown in slowdowns]
-    columns: dict[str, float | None] = {"replicates": len(times) or None}
-    columns["disturbed_replicates"] = sum(disturbed) if slowdowns else None
+    (`slowdowns`, by the probe) would have been that much faster, at most: the interval holds both."""
+    disturbed = sum(slowdown >= DISTURBED for slowdown in slowdowns) if slowdowns else None
+    columns: dict[str, float | None] = {"replicates": len(times) or None, "disturbed_replicates": disturbed}
     columns["slowdown"] = max(slowdowns, default=None)
     columns |= dict.fromkeys(("between_spread_percent", "precision_percent", quantity.low, quantity.high))
-    half = quantity.half_width(times, usual) if len(times) > 1 else None
-    if half is None:
+    if len(times) < 2 or (half := quantity.half_width(times, usual)) is None:
         return columns
     sign, slow = 1 if quantity.is_rate else -1, slowdowns or [1.0] * len(times)
     freed = [value * factor**sign if factor >= DISTURBED else value for value, factor in zip(times, slow, strict=True)]
     middles = quantity.estimate(times), quantity.estimate(freed)
     low, high = min(middles) * math.exp(-half), max(middles) * math.exp(half)
-    columns["between_spread_percent"] = 100 * statistics.stdev(map(math.log, times))
+    columns["between_spread_percent"] = 100 * stdev(map(math.log, times))
     columns["precision_percent"] = 100 * (math.sqrt(high / low) - 1)
     columns[quantity.low], columns[quantity.high] = low, high
     return columns
 
 
 def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
-    """(variance, degrees of freedom) that one of several processes brings to the logarithm of their undisturbed time.
-
-    The delete-half jackknife, which holds for quantiles (Shao and Wu, 1989), over a hundred halves drawn at random.
-    """
+    """(variance, degrees of freedom) that one of several processes brings to the logarithm of their undisturbed time:
+    the delete-half jackknife, which holds for quantiles (Shao and Wu, 1989), over a hundred halves drawn at random."""
     count = len(times)
     kept = count - count // 2
     logarithms = np.log(times)
     halves = np.random.default_rng(0).permuted(np.tile(logarithms, (100, 1)), axis=1)[:, :kept]
-    apart = np.percentile(halves, UNDISTURBED, axis=1) - np.percentile(logarithms, UNDISTURBED)
+    apart = np.percentile(halves, stats.UNDISTURBED, axis=1) - np.percentile(logarithms, stats.UNDISTURBED)
     return count * kept / (count - kept) * float(np.mean(apart**2)), count - 1
 
 
@@ -171,7 +150,7 @@ def ratio_half_width(old: Sequence[float], new: Sequence[float], usual: float | 
     """Half the 95 % interval of the logarithm of a ratio of undisturbed times; `usual` as by `jackknife_variance`."""
     (before, few), (after, more) = map(jackknife_variance, (old, new))
     variance, count = (before * few + after * more) / (few + more), 1 / (1 / len(old) + 1 / len(new))
-    return interval_half_width(variance, few + more, count, usual=usual, prior=PRIOR_DEGREES)
+    return stats.interval_half_width(variance, few + more, count, usual=usual, prior=stats.PRIOR_DEGREES)
 
 
 def measurements(times: Sequence[float]) -> list[list[float]]:
@@ -182,16 +161,14 @@ def measurements(times: Sequence[float]) -> list[list[float]]:
 
 def drift(runs: Iterable[Sequence[float]]) -> float | None:
     """Standard deviation of undisturbed times' logarithms between measurements, beyond what their processes explain.
-
-    `runs` are the processes' times of each, in order. None if too few were measured several times; 0 for none beyond.
-    """
+    `runs` are the processes' times of each, in order. None if too few were measured several times; 0: none beyond."""
     excess = []
     for split in filter(None, map(measurements, runs)):
-        seen = statistics.variance([math.log(undisturbed(times)) for times in split])
-        inside = statistics.fmean(fast_variance(times)[0] for times in split)
-        excess.append(seen - QUANTILE_ERROR**2 * inside / len(split[0]))
+        seen = variance([math.log(stats.undisturbed(times)) for times in split])
+        inside = fmean(stats.fast_variance(times)[0] for times in split)
+        excess.append(seen - stats.QUANTILE_ERROR**2 * inside / len(split[0]))
     # A mean: variances of few measurements are skewed, and their median lies below what they estimate.
-    return math.sqrt(max(0.0, statistics.fmean(excess))) if len(excess) >= FEWEST_RUNS else None
+    return math.sqrt(max(0.0, fmean(excess))) if len(excess) >= stats.FEWEST_RUNS else None
 
 
 def times_of(row: Mapping[str, Any]) -> list[float]:
@@ -209,7 +186,7 @@ def _both_times(group: Sequence[Record], counts: Sequence[Mapping[str, Any]], qu
         if values := [row[name] for row in _timed(counts, name)]:
             columns[name] = quantity.estimate(values)
     if met := [row["median_time_s"] for row in _timed(group, "median_time_s")]:
-        columns["median_time_s"] = Stats(met).median
+        columns["median_time_s"] = stats.Stats(met).median
         cost = max(0.0, 100 * (columns["median_time_s"] / columns["time_s"] - 1))
         columns["machine_cost_percent"] = cost if quantity.is_low else None
     return columns
@@ -233,14 +210,17 @@ def _one(group: Sequence[Record], counts: Sequence[Record]) -> Record:
         if name in ADDED and values:
             row[name] = sum(values)
         elif _is_number(value) and name not in FIRST:
-            median = statistics.median([row[name] for row in counts if _is_number(row.get(name))] or values)
-            row[name] = median if isinstance(value, float) else type(value)(round(median))
+            middle = median([row[name] for row in counts if _is_number(row.get(name))] or values)
+            row[name] = middle if isinstance(value, float) else type(value)(round(middle))
     if "steady" in first:
         # Of most: what began early only lasted longer, and the undisturbed time is not of that process.
         warm = [row["steady"] is not False for row in counts if row["status"] == "ok"]
         row["steady"] = 2 * sum(warm) > len(warm)
-    if "probes" in first:
-        row["probes"] = joined_probes(row.get("probes") for row in measured)
+    if "probes" in first:  # of all processes, in order of time
+        probed = [probes(process) for process in measured if process.get("probes")]
+        states = sorted((state for _, states_of in probed for state in states_of), key=lambda state: state.at_s)
+        columns = {name: [getattr(state, name) for state in states] for name in ("at_s", "product_s", "copy_s")}
+        row["probes"] = json.dumps({"threads": probed[0][0], **columns}) if states else None
     return row
 
 
@@ -261,10 +241,10 @@ def probes(row: Mapping[str, Any]) -> tuple[int, list[State]]:
 
 def best_probes(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Best]:
     """Readings of each machine's probes where nothing disturbs: their fastest twentieth."""
-    states_of: dict[tuple[str, int], list[State]] = {}
+    states_of = defaultdict[tuple[str, int], list[State]](list)
     for row in rows:
         threads, states = probes(row)
-        states_of.setdefault((row["hardware"], threads), []).extend(states)
+        states_of[row["hardware"], threads] += states
 
     def quick(states: Sequence[State], part: str) -> float:
         return sorted(getattr(state, part) for state in states)[int(QUIET * len(states))]
@@ -276,14 +256,4 @@ def slowdown(row: Mapping[str, Any], bests: Bests) -> float:
     """The median of a row's probes against the machine's best, 1 or more; 1 without probes."""
     threads, states = probes(row)
     best = bests.get((row["hardware"], threads))
-    return statistics.median(state.slowdown(best) for state in states) if best and states else 1.0
-
-
-def joined_probes(texts: Iterable[str | None]) -> str | None:
-    """Probes of several processes as one JSON text, in order of time; None without any."""
-    probed = [probes({"probes": text}) for text in texts if text]
-    states = sorted((state for _, states_of in probed for state in states_of), key=lambda state: state.at_s)
-    if not states:
-        return None
-    columns = {name: [getattr(state, name) for state in states] for name in ("at_s", "product_s", "copy_s")}
-    return json.dumps({"threads": probed[0][0], **columns})
+    return median(state.slowdown(best) for state in states) if best and states else 1.0

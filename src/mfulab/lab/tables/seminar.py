@@ -4,7 +4,6 @@ import importlib.util
 import struct
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
@@ -30,22 +29,11 @@ from mfulab.models.counted import count_model
 Values = Iterator[tuple[str, Any]]
 
 
-@dataclass(frozen=True)
-class Recomputed:
-    """One printed number; `other_columns.csv` says what each column is."""
-
-    source: str
-    place: str
-    case: str
-    printed: str
-    formula: str
-    value: float | None
-    answer: str
-    agrees: bool
-    note: str = ""
+# `other_columns.csv` says what each column is.
+COLUMNS = ("source", "place", "case", "printed", "formula", "value", "answer", "agrees", "note")
 
 
-def recompute() -> list[Recomputed]:
+def recompute() -> list[dict[str, Any]]:
     """The whole table, in the material's order; each value is held against the printed number, to its digits."""
     parts = (_counts(), _gpt2(), _hardware(), _numbers(), _practice())
     values, table = dict(pair for part in parts for pair in part), []
@@ -56,14 +44,14 @@ def recompute() -> list[Recomputed]:
             scaled = value / line.get("scale", 1)
             agrees = (round(scaled, line["digits"]) if "digits" in line else scaled) == printed
         texts = {name: line.get(name, "").format(value=value, **values) for name in ("formula", "answer", "note")}
-        said = {name: line.get(name, "") for name in ("source", "place", "case", "printed")}
-        table.append(Recomputed(**said, **texts, value=value, agrees=agrees))
+        said = {name: line.get(name, "") for name in COLUMNS[:4]}
+        table.append({**said, **texts, "value": value, "agrees": agrees})
     return table
 
 
 def save(out: Path) -> None:
     """Writes the table as CSV."""
-    write_csv(out, map(asdict, recompute()))
+    write_csv(out, recompute(), COLUMNS)
 
 
 def _operations(model: nn.Module, *shape: int) -> Operations:

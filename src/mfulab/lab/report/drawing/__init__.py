@@ -1,8 +1,12 @@
 """Drawings of figures, in the modules of this folder; here their words, and numbers in words."""
 
+from typing import TypeAlias
+
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, quantity, significant
 
-__all__ = ["Figure", "Texts", "percent", "quantity", "significant"]
+Legend: TypeAlias = list[Line2D]  # the entries of a figure's legend
+__all__ = ["Figure", "Legend", "Texts", "percent", "quantity", "significant"]

@@ -9,6 +9,7 @@ from mfulab.core.language import Texts
 from mfulab.lab.report import frames
 
 KEYS = ["machine", "model", "workload", "mode", "precision", "execution", "sequence_length"]
+TOLD = ("mode", "precision")  # that names tell first
 
 
 def series(rows: pd.DataFrame) -> pd.DataFrame:
@@ -40,10 +41,8 @@ def variant(row: Mapping[str, Any] | pd.Series, text: Texts) -> list[str]:
 
 def apart(rows: pd.DataFrame, text: Texts) -> list[str]:
     """A name a row: its model, and each of mode, precision, batch, variant and length in which rows differ."""
-    batches = rows["batch_size"].map(
-        lambda size: "" if size != size else text.within("why")("batch", batch_size=int(size))
-    )
-    parts = [rows[kind].map(lambda value, kind=kind: text.name(kind, value)) for kind in ("mode", "precision")]
-    parts += [batches, pd.Series([", ".join(variant(row, text)) for row in rows.to_dict("records")], rows.index)]
-    differing = [part for part in parts if part.nunique() > 1]
+    why, parts = text.within("why"), [[text.name(kind, value) for value in rows[kind]] for kind in TOLD]
+    parts.append([why("batch", batch_size=int(size)) if size == size else "" for size in rows["batch_size"]])
+    parts.append([", ".join(variant(row, text)) for row in rows.to_dict("records")])
+    differing = [part for part in parts if len({*part}) > 1]
     return [", ".join(filter(None, words)) for words in zip(rows["model"], *differing, strict=True)]

@@ -7,8 +7,10 @@ from typing import Any
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 
 from mfulab.lab.report.drawing import runs, style
+from mfulab.lab.report.frames import DataFrame, Series
 
 
 @contextmanager
@@ -20,9 +22,7 @@ def _unlabelled(axes: Axes) -> Iterator[None]:
     axes.set(**words)
 
 
-def points(
-    axes: Axes, rows: pd.DataFrame, x: str, y: str, *told: str, interval: Sequence[str] = (), **look: Any
-) -> None:
+def points(axes: Axes, rows: DataFrame, x: str, y: str, *told: str, interval: Sequence[str] = (), **look: Any) -> None:
     """A point a row at `x` and `y`, with `told` in its title; `interval` are columns of the ends, of x if named so."""
     looks = [look[word] for word in ("hue", "style", "size") if look.get(word)]
     read = dict.fromkeys([x, y, *told, *looks, *interval, *runs.NAMED, runs.DOUBTFUL])
@@ -34,27 +34,15 @@ def points(
         sns.scatterplot(rows, x=x, y=y, legend=False, ax=axes, **usual | look)
     runs.mark(axes.collections[-1], rows, *(told or (x, y)))
     if interval:
-        of = x if interval[0].startswith(x) else y
+        of, side = (x, "xerr") if interval[0].startswith(x) else (y, "yerr")
         low, high = rows[of] - rows[interval[0]], rows[interval[1]] - rows[of]
-        reach = [low.clip(lower=0).fillna(0), high.clip(lower=0).fillna(0)]
+        reach = {side: [low.clip(lower=0).fillna(0), high.clip(lower=0).fillna(0)]}
         ink = rows[look["hue"]].map(look["palette"]).tolist()
-        axes.errorbar(
-            rows[x], rows[y], **{"xerr" if of == x else "yerr": reach}, fmt="none", ecolor=ink, elinewidth=1.3
-        )
+        axes.errorbar(rows[x], rows[y], **reach, fmt="none", ecolor=ink, elinewidth=1.3)
 
 
-def lines(
-    axes: Axes,
-    rows: pd.DataFrame,
-    x: str,
-    y: str,
-    *told: str,
-    by: Sequence[str] = (),
-    dash: str = "",
-    dashes: Mapping[Any, Any] | None = None,
-    linewidth: float = 2,
-    **look: Any,
-) -> None:
+def lines(axes: Axes, rows: DataFrame, x: str, y: str, *told: str, by: Sequence[str] = (), dash: str = "",
+          dashes: Mapping[Any, Any] | None = None, linewidth: float = 2, **look: Any) -> None:  # fmt: skip
     """A line for each distinct value of `by` (default: of hue and dash), in the order of its rows, with its points."""
     rows = rows.dropna(subset=[x, y])
     if rows.empty:
@@ -69,20 +57,9 @@ def lines(
     points(axes, rows, x, y, *told, **look)
 
 
-def bars(
-    axes: Axes,
-    rows: pd.DataFrame,
-    value: str,
-    name: str,
-    *told: str,
-    order: Sequence[str] | None = None,
-    words: str = "",
-    pale: str = "",
-    start: str = "",
-    upright: bool = False,
-    fontsize: float = 9,
-    **look: Any,
-) -> None:
+def bars(axes: Axes, rows: DataFrame, value: str, name: str, *told: str, order: Sequence[str] | None = None,
+         words: str = "", pale: str = "", start: str = "", upright: bool = False, fontsize: float = 9,
+         labelsize: float = 0, **look: Any) -> None:  # fmt: skip
     """A bar a row, the first above (left if `upright`), from the column `start` on, `words` behind it.
 
     Bars are pale where the column `pale` is false. Without hue and order every row has a line of its own.
@@ -107,6 +84,8 @@ def bars(
         bar.set_alpha(None if differs else style.PALE)
     (axes.set_xticks if upright else axes.set_yticks)(range(len(names)), names)
     axes.grid(axis="x" if upright else "y", visible=False)
+    if labelsize:
+        axes.tick_params(axis="y", labelsize=labelsize)
     behind = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
     for bar, label in zip(drawn, lanes[words] if words else (), strict=False):
         end = (bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2)
@@ -114,7 +93,7 @@ def bars(
             axes.annotate(label, end, (5, 0), textcoords="offset points", va="center", fontsize=fontsize, bbox=behind)
 
 
-def stacks(axes: Axes, rows: pd.DataFrame, parts: Mapping[str, str], name: str, *told: str, **look: Any) -> None:
+def stacks(axes: Axes, rows: DataFrame, parts: Mapping[str, str], name: str, *told: str, **look: Any) -> None:
     """A bar a row of its columns `parts`, each in its colour, one behind another; what is missing takes nothing."""
     start = pd.Series(0.0, rows.index)
     for part, color in parts.items():
@@ -124,21 +103,13 @@ def stacks(axes: Axes, rows: pd.DataFrame, parts: Mapping[str, str], name: str, 
         start = start + here[part]
 
 
-def cells(
-    axes: Axes,
-    table: pd.DataFrame,
-    words: pd.DataFrame,
-    rows: pd.DataFrame,
-    across: str,
-    down: str,
-    *told: str,
-    small: float = 10,
-    **look: Any,
-) -> None:
+def cells(axes: Axes, table: DataFrame, words: DataFrame, rows: DataFrame, across: str, down: str, *told: str,
+          small: float = 10, **look: Any) -> None:  # fmt: skip
     """A heat map with `words` in its cells; a row of `rows` belongs to the cell of its columns `across` and `down`."""
     sns.heatmap(table, ax=axes, annot=words, fmt="", annot_kws={"fontsize": small}, linewidths=1, linecolor=style.PAPER,
                 **{"cmap": "crest"} | look)  # fmt: skip
-    style.keep_words(axes)
+    for words_in_cell in axes.texts:  # in a dark page the paper's white would be black
+        words_in_cell.set_color(style.ON_DEEP if to_hex(words_in_cell.get_color()) == style.PAPER else style.ON_PALE)
     places = (table.columns.get_indexer(rows[across]) + 0.5, table.index.get_indexer(rows[down]) + 0.5)
     runs.cells(axes, rows, *places, *told)
     axes.set(xlabel="", ylabel="")
@@ -146,8 +117,8 @@ def cells(
     axes.tick_params(axis="y", labelrotation=0)
 
 
-def lanes(axes: Axes, rows: pd.DataFrame, name: str, order: Sequence[Any], hue: str = "", hues: Sequence[Any] = (),
-          apart: float = 0.1, **look: Any) -> pd.Series:  # fmt: skip
+def lanes(axes: Axes, rows: DataFrame, name: str, order: Sequence[Any], hue: str = "", hues: Sequence[Any] = (),
+          apart: float = 0.1, **look: Any) -> Series:  # fmt: skip
     """The heights of rows whose names are lines of the y axis, the first below; hues stand `apart`, the first above."""
     axes.set_yticks(range(len(order)), list(order), **look)
     axes.set_ylim(-0.6, len(order) - 0.4)

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from matplotlib.text import Annotation
 
 from mfulab.lab.report.drawing.style import INK, MUTED, PAPER, Look
 
+Places: TypeAlias = Sequence[tuple[float, float]]
 GAP = 1.5  # points between two labels
 ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
 NEAR = 20  # points from which on a label needs a leader
@@ -47,7 +48,7 @@ def settle(figure: Figure) -> None:
 
 def at_line_ends(
     axes: Axes, x: Iterable[float], y: Iterable[float], names: Iterable[str], colors: Iterable[str]
-) -> list[Annotation]:
+) -> None:
     """Names lines, whose last points are at `x` and `y`, in the right margin, in order and apart; for `later`."""
     room = axes.get_window_extent().height * 72 / axes.figure.dpi
     ends = sorted(zip(x, y, names, colors, strict=True), key=lambda end: end[1])
@@ -61,10 +62,8 @@ def at_line_ends(
     look: Look = {"textcoords": "axes fraction", "annotation_clip": False}
     look |= {"fontsize": size, "color": INK, "va": "center"}
     leader = LEADER | {"linewidth": 0.8, "shrinkA": 1, "relpos": (0, 0.5)}
-    return [
+    for (_, end, name, color), place in zip(wanted, placed, strict=True):
         axes.annotate(name, end, (1.03, place), **look, arrowprops=leader | {"color": color})
-        for (_, end, name, color), place in zip(wanted, placed, strict=True)
-    ]
 
 
 def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
@@ -83,11 +82,8 @@ def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
 
 
 def beside_points(
-    axes: Axes,
-    points: Sequence[tuple[float, float, str]],
-    obstacles: Sequence[tuple[float, float]] = (),
-    lines: Sequence[tuple[float, float]] = (),
-) -> list[Annotation]:
+    axes: Axes, points: Sequence[tuple[float, float, str]], obstacles: Places = (), lines: Places = ()
+) -> None:
     """Names points (x, y, name), each at the nearest place free of `obstacles`, labels and, if possible, `lines`.
 
     A label that finds none is left out. Give it to `later`.
@@ -99,7 +95,6 @@ def beside_points(
     texts = [text.get_window_extent(renderer).extents for text in axes.texts if text.get_text()]
     taken = np.vstack([taken, *texts]) if texts else taken
     crossed = _around(axes, lines, 2 * scale)
-    labels = []
     for x, y, name in points:
         label = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=USUAL, color=INK, va="center")
         label.set_path_effects([withStroke(linewidth=2.5, foreground=PAPER)])
@@ -112,16 +107,14 @@ def beside_points(
         (dx, dy, align), boxes = free
         taken = np.vstack([taken, boxes])
         label.set(ha=align, position=(dx, dy))
-        labels.append(label)
         if abs(dx) + abs(dy) > NEAR:
             leader = LEADER | {"color": MUTED, "linewidth": 0.6, "shrinkA": 0}
             axes.annotate("", (x, y), (dx * 0.92, dy * 0.85), textcoords="offset points", arrowprops=leader)
             label.remove()
             axes.add_artist(label)  # drawn next after its leader: so the page knows whose it is
-    return labels
 
 
-def _around(axes: Axes, points: Sequence[tuple[float, float]], reach: float) -> np.ndarray:
+def _around(axes: Axes, points: Places, reach: float) -> np.ndarray:
     """Squares about points given in data units: x0, y0, x1, y1 in pixels."""
     places = axes.transData.transform(np.asarray(points, dtype=float).reshape(-1, 2))
     return np.hstack([places - reach, places + reach])
@@ -142,7 +135,6 @@ def _free(
         if (np.array(extent[:2]) < inside[:2]).any() or (np.array(extent[2:]) > inside[2:]).any():
             continue
         wanted, others = boxes[:, None], taken[None]
-        overlap = (wanted[..., :2] < others[..., 2:]) & (others[..., :2] < wanted[..., 2:])
-        if not overlap.all(axis=-1).any():
+        if not ((wanted[..., :2] < others[..., 2:]) & (others[..., :2] < wanted[..., 2:])).all(axis=-1).any():
             return (dx, dy, align), boxes
     return None

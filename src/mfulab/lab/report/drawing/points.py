@@ -1,23 +1,20 @@
 """Runs as points: colour is the precision, size the batch, shape the mode; doubtful ones are hollow."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from mfulab.core.language import Texts
-from mfulab.lab.report.drawing import kinds, labels, runs, style
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, runs, style
+from mfulab.lab.report.frames import DataFrame
 
 NAMED = 12  # models a panel
 KEPT_CLEAR = 400  # points that labels keep off; among more there is no free place
 
 
 def scatter(
-    axes: Axes, rows: pd.DataFrame, x: str, y: str, colors: Mapping[str, str], shapes: Mapping[str, str] | None = None
+    axes: Axes, rows: DataFrame, x: str, y: str, colors: Mapping[str, str], shapes: Mapping[str, str] | None = None
 ) -> None:
     """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful rows are hollow."""
     area = 36 + 16 * np.log2(rows["batch_size"].fillna(1).clip(lower=1))  # points², by the number of doublings
@@ -26,30 +23,26 @@ def scatter(
     kinds.points(axes, rows, x, y, hue="precision", palette=colors, **look)
 
 
-def draw(
-    rows: pd.DataFrame,
-    figure: Figure,
-    text: Texts,
-    place: tuple[str, str],
-    words: tuple[str, str],
-    finish: Callable[[Axes, pd.DataFrame], Sequence[tuple[float, float]]],
-    shapes: Mapping[str, str] | None = None,
-    entries: Sequence[Line2D] = (),
-    **shared: Any,
-) -> None:
-    """A panel a machine; `finish` sets scales and limits and returns points of lines that the models' names avoid."""
-    colors = style.usual_colors(rows["precision"])
+def panels(
+    figure: Figure, rows: DataFrame, place: tuple[str, str], shapes: Mapping[str, str] | None = None, **shared: Any
+) -> Iterator[tuple[Axes, DataFrame]]:
+    """Yields a panel a machine with its points at two columns, for its scales and lines; then names the models."""
     for axes, here in style.by_machine(figure, rows, **shared):
-        scatter(axes, here, *place, colors, shapes)
-        name_highest(axes, here, *place, finish(axes, here))
-        axes.set_xlabel(words[0])
-    style.label(figure, y=words[1])
+        scatter(axes, here, *place, style.usual_colors(rows["precision"]), shapes)
+        yield axes, here
+        name_highest(axes, here, *place)
+
+
+def legend(figure: Figure, rows: DataFrame, text: Texts, entries: Legend) -> None:
+    """Puts the colours of precisions, `entries` and the meaning of hollow and of large points below the title."""
+    colors = style.dots(style.usual_colors(rows["precision"]), text, "precision")
     sizes = [style.dot(style.MUTED, text("dot_size"))] if rows["batch_size"].nunique() > 1 else []
-    style.legend(figure, [*style.dots(colors, text, "precision"), *entries, *runs.key(rows, text), *sizes])
+    style.legend(figure, [*colors, *entries, *runs.key(figure, text), *sizes])
 
 
-def name_highest(axes: Axes, rows: pd.DataFrame, x: str, y: str, lines: Sequence[tuple[float, float]] = ()) -> None:
-    """Names the highest point of each model, off the others and, where there is room, off `lines`."""
+def name_highest(axes: Axes, rows: DataFrame, x: str, y: str, every: int = 3) -> None:
+    """Names each model's highest point, off the others and, where there is room, off `every` such point of lines."""
+    lines = [place for line in axes.lines for place in line.get_xydata()[::every].tolist() if place[1] == place[1]]
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)
     named = highest[[x, y, "model"]].itertuples(index=False, name=None)
     others = rows[[x, y]].head(KEPT_CLEAR).itertuples(index=False, name=None)

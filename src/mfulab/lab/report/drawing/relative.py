@@ -8,7 +8,7 @@ from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.lab.report import frames
-from mfulab.lab.report.drawing import curves, kinds, runs, style, ticks
+from mfulab.lab.report.drawing import Legend, curves, kinds, style, ticks
 from mfulab.mfu.utilization import quotient_interval
 
 KEYS = (*curves.KEYS, "batch_size")
@@ -24,10 +24,9 @@ def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     """Each run that has a partner at `axis == baseline`, at its largest such batch, with `speedup` and its interval."""
     keys = [key for key in KEYS if key != axis]
     filled = frames.one_each(frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS)
-    values = [*READ, *frames.INTERVAL]
-    filled = filled.reindex(columns=dict.fromkeys([*filled, *values]))
-    partners = filled[filled[axis] == baseline].drop_duplicates(keys)
-    paired = filled[filled[axis] != baseline].merge(partners[keys + values], on=keys, suffixes=("", "_base"))
+    filled = filled.reindex(columns=dict.fromkeys([*filled, *READ, *frames.INTERVAL]))
+    partners = filled[filled[axis] == baseline].drop_duplicates(keys)[[*keys, *READ, *frames.INTERVAL]]
+    paired = filled[filled[axis] != baseline].merge(partners, on=keys, suffixes=("", "_base"))
     largest = paired.groupby([key for key in KEYS if key != "batch_size"])["batch_size"].transform("max")
     paired = paired[paired["batch_size"] == largest]
     paired = paired.assign(speedup=paired["samples_per_s"] / paired["samples_per_s_base"])
@@ -73,7 +72,7 @@ def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
     return f"{row['model']} ({', '.join([*words, *([row['machine']] if rows['machine'].nunique() > 1 else [])])})"
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
+def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
     """A panel a machine and mode, dots of each model on a line, by its best gain; phases of inference apart."""
     phase = ~rows["mode"].isin(("training", "inference"))
     pairs = rows[["machine", "mode"]][~phase].drop_duplicates()
@@ -83,10 +82,9 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
     rows = rows.assign(model=rows["model"].mask(phase, named), mode=rows["mode"].mask(phase, "inference"))
     titles, machines = style.modes(rows, text), style.machines(rows)
     titles = dict.fromkeys(titles, "") if phase.all() else titles
-    panels = style.facets(figure, rows, "mode", titles, sharey="row", sharex=True)
-    if len(machines) == 1:
-        style.fit(figure, min(MOST, rows["model"].nunique()))
-    limits = min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4
+    name = style.wrapped(text("speedup"), 78 // len(titles))
+    lines = min(MOST, rows["model"].nunique()) if len(machines) == 1 else None
+    panels = style.facets(figure, rows, "mode", titles, x=name, sharey="row", sharex=True, lines=lines)
     colors = style.usual_colors(rows[axis]) if axis == "precision" else style.colors(sorted(rows[axis].unique()))
     shapes = style.shapes(colors)
     for number, (axes, here) in enumerate(panels):
@@ -101,6 +99,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> None:
         look |= {"style": axis, "markers": shapes}
         kinds.points(axes, here.assign(place=heights), "speedup", "place", "speedup", "samples_per_s", **look)
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
-        axes.set_xlim(limits)
-    style.label(figure, style.wrapped(text("speedup"), 78 // len(titles)))
-    style.legend(figure, style.dots(colors, text, axis, shapes) + runs.key(rows, text))
+        axes.set_xlim(min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4)
+    return style.dots(colors, text, axis, shapes)

@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from typing import TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import pandas as pd
@@ -13,15 +14,13 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.lab.planning.naming import short
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import style
+from mfulab.lab.report.drawing import Legend, style
 
 NAMED = ("recorded", "hardware", "run")  # the columns that name a run
 DOUBTFUL = "doubtful"  # the column of a figure's rows
@@ -33,43 +32,47 @@ MARK = "hover:"
 LINK = re.compile(rf'<a xlink:href="{MARK}(\w*):([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
 
 Drawn: TypeAlias = PathCollection | Iterable[Rectangle]
+_with_hollow: WeakSet[Figure] = WeakSet()
 
 
-def judged(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with their column `doubtful`; those that a figure judged itself, from more than it draws, stay so."""
-    return rows if DOUBTFUL in rows else rows.assign(doubtful=trust.doubtful)
-
-
-def key(rows: pd.DataFrame, text: Texts) -> list[Line2D]:
-    """A legend's entry for hollow marks; none where no row is doubtful."""
-    return [style.dot(style.MUTED, text("hollow"), fillstyle="none")] if rows[DOUBTFUL].any() else []
+def key(figure: Figure, text: Texts) -> Legend:
+    """A legend's entry for hollow marks; none where the figure has none."""
+    return [style.dot(style.MUTED, text("hollow"), fillstyle="none")] if figure in _with_hollow else []
 
 
 def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
     """Titles of points or bars, one a row in its order: run and columns `values`; doubtful ones become hollow."""
     hollow = rows[DOUBTFUL].to_numpy(dtype=bool)
     if isinstance(drawn, PathCollection):
-        _leave_rims(drawn, hollow)
         drawn.set_urls(_titles(rows, values) if len(rows) <= style.MANY else None)
+        if hollow.any():
+            faces = np.resize(drawn.get_facecolor(), (len(hollow), 4))
+            edges = np.resize(drawn.get_edgecolor() if len(drawn.get_edgecolor()) else faces, (len(hollow), 4))
+            widths = np.resize(drawn.get_linewidths(), len(hollow)).astype(float)
+            edges[hollow], faces[hollow], widths[hollow] = faces[hollow], to_rgba(style.PAPER), EDGE
+            drawn.set(facecolor=faces, edgecolor=edges, linewidth=widths)
+            _with_hollow.add(drawn.figure)
         return
     for bar, title, doubtful in zip(drawn, _titles(rows, values), hollow, strict=True):
         bar.set_url(title)
         if doubtful and bar.get_width() and bar.get_height():
             bar.set(edgecolor=bar.get_facecolor(), facecolor=style.PAPER, linewidth=EDGE)
+            _with_hollow.add(bar.figure)
 
 
 def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: str) -> None:
     """Titles of a heat map's cells, with middles at `x` and `y`, after their words; doubtful ones keep a rim."""
-    sides = np.where(rows[[DOUBTFUL]], RIM, 0.5)
     corners = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
     middles = np.column_stack([x, y]).astype(float)
     faces = [style.PAPER if doubtful else UNSEEN for doubtful in rows[DOUBTFUL]]
-    squares = middles[:, None] + corners[None] * sides[:, None]
+    squares = middles[:, None] + corners * np.where(rows[[DOUBTFUL]], RIM, 0.5)[:, None]
     axes.add_collection(PolyCollection(squares, facecolors=faces, linewidth=0, urls=_titles(rows, values), zorder=2.5))
     hollow = {tuple(middle) for middle in middles[rows[DOUBTFUL].to_numpy(dtype=bool)]}
     for words in axes.texts:
         if words.get_position() in hollow:
             words.set_color(style.INK)
+    if hollow:
+        _with_hollow.add(axes.figure)
 
 
 def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
@@ -89,13 +92,3 @@ def svg(figure: Figure) -> str:
     with style.theme():
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     return LINK.sub(r'<g data-run="\1"><title>\2</title>\3</g>', buffer.getvalue().decode())
-
-
-def _leave_rims(points: PathCollection, hollow: np.ndarray) -> None:
-    if not hollow.any():
-        return
-    faces = np.resize(points.get_facecolor(), (len(hollow), 4))
-    edges = np.resize(points.get_edgecolor() if len(points.get_edgecolor()) else faces, (len(hollow), 4))
-    widths = np.resize(points.get_linewidths(), len(hollow)).astype(float)
-    edges[hollow], faces[hollow], widths[hollow] = faces[hollow], to_rgba(style.PAPER), EDGE
-    points.set(facecolor=faces, edgecolor=edges, linewidth=widths)

@@ -11,7 +11,6 @@ import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from rich.cells import cell_len as letters
@@ -76,12 +75,6 @@ def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
     return {mode: text.name("mode", mode) for mode in usual | dict.fromkeys(sorted(present)) if mode in present}
 
 
-def keep_words(axes: Axes) -> None:
-    """Keeps the words in a heat map's cells as they are in a dark page, where the paper's white would be black."""
-    for words in axes.texts:
-        words.set_color(ON_DEEP if to_hex(words.get_color()) == PAPER else ON_PALE)
-
-
 def usual_colors(values: Iterable[str], usual: Sequence[str] = PRECISIONS) -> dict[str, str]:
     """A colour for each of a few values: of the usual ones the same one in all figures, of others one that is free."""
     present = set(pd.unique(values) if isinstance(values, pd.Series) else values)  # many rows, few values
@@ -123,8 +116,11 @@ def arrange(figure: Figure, top: float = 0.76) -> None:
     figure.get_layout_engine().set(rect=(0.01, bottom, 0.98, 1 - top - bottom))
 
 
-def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared: Any) -> np.ndarray:
-    """A grid of axes, titled by the names of its rows or columns, whichever vary; more rows make a higher figure."""
+def panels(
+    figure: Figure, rows: Sequence[str], columns: Sequence[str], x: str | Sequence[str] = "", y: str = "",
+    lines: int | None = None, **shared: Any,
+) -> np.ndarray:  # fmt: skip
+    """A grid of axes with titles where rows or columns vary, `x` and `y` at its outer axes, as high as `lines` need."""
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
     arrange(figure)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
@@ -133,6 +129,12 @@ def panels(figure: Figure, rows: Sequence[str], columns: Sequence[str], **shared
         parts = [part for part in (row if len(rows) > 1 or not column else "", column) if part]
         beside = len(columns) < 3 and sum(map(letters, parts)) + 3 <= width
         axes.set_title((" · " if beside else "\n").join(wrapped(part, width) for part in parts))
+    for axes, name in zip(grid[-1], [x] * len(columns) if isinstance(x, str) else x, strict=True):
+        axes.set_xlabel(name)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(y)
+    if lines is not None:
+        fit(figure, lines)
     return grid
 
 
@@ -146,10 +148,11 @@ def by_machine(
 
 
 def facets(
-    figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str], **shared: Any
+    figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str] | int, **shared: Any
 ) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel for each machine, if any, and each of `cases`, values of the column `case` with titles, with its rows."""
+    """A panel a machine, if any, and value of `case`, of `cases` with titles or the first so many; with its rows."""
     rows = rows if "machine" in rows else rows.assign(machine="")
+    cases = {value: value for value in rows[case].drop_duplicates()[:cases]} if isinstance(cases, int) else cases
     names = machines(rows)
     grid = zip(panels(figure, names, list(cases.values()), **shared).flat, product(names, cases), strict=True)
     return [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in grid]
@@ -160,16 +163,6 @@ def in_rows(figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared
     names = machines(rows, 2)
     grid = panels(figure, names, columns, **shared)
     return [(row, rows[rows["machine"] == name]) for row, name in zip(grid, names, strict=True)]
-
-
-def label(figure: Figure, x: str = "", y: str = "") -> None:
-    """Names the x axes of the lowest panels and the y axes of the leftmost ones."""
-    for axes in figure.axes:
-        place = axes.get_subplotspec()
-        if x and place is not None and place.is_last_row():
-            axes.set_xlabel(x)
-        if y and place is not None and place.is_first_col():
-            axes.set_ylabel(y)
 
 
 def wrapped(text: str, width: int) -> str:

@@ -41,9 +41,8 @@ class _Fitting(Locator):
         powers = [value for value in values if math.log2(value).is_integer()]
         thinned = powers if len(powers) > 1 else values
         start = thinned.index(1) if 1 in thinned else 0  # the start of batch sizes, the baseline of ratios
-        choices = [values, *(thinned[start % step :: step] for step in range(1, len(thinned) + 1))]
         size = self._points * self.axis.axes.figure.dpi / 72
-        for choice in choices:
+        for choice in [values, *(thinned[start % step :: step] for step in range(1, len(thinned) + 1))]:
             widths = size * DIGIT * np.array([len(_named(value, self._unit)) for value in choice])
             places = self.axis.axes.bbox.width * np.log2(np.array(choice) / vmin) / np.log2(vmax / vmin)
             if (np.diff(places) >= (widths[1:] + widths[:-1]) / 2 + size * BETWEEN).all():

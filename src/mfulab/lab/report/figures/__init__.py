@@ -2,7 +2,8 @@
 
 A module has `TOPIC` (one of TOPICS), `ORDER` (its place there) and three functions: `rows(tables)` selects what
 is drawn (no rows: no figure), `finding(rows, text)` says it in one sentence whose numbers come from those rows,
-`draw(rows, figure, text)` draws them. Its words stand in the catalogues under the module's name.
+`draw(rows, figure, text)` draws them and returns the entries of the legend, to which one for hollow marks is added.
+Its words stand in the catalogues under the module's name.
 """
 
 import gc
@@ -20,7 +21,6 @@ from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 
-import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
@@ -32,6 +32,7 @@ from mfulab.core.language import Texts
 from mfulab.lab.planning.naming import SNAKEMAKE
 from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import labels, runs, style
+from mfulab.lab.report.frames import DataFrame
 from mfulab.lab.runtime.client import SOCKET
 from mfulab.lab.runtime.forked import drawing_cores, in_processes
 
@@ -68,16 +69,18 @@ def modules() -> dict[str, ModuleType]:
     return {name: loaded[name] for name in order}
 
 
-def render(name: str, tables: frames.Tables, language: str = "en", rows: pd.DataFrame | None = None) -> Drawn | None:
+def render(name: str, tables: frames.Tables, language: str = "en", rows: DataFrame | None = None) -> Drawn | None:
     """Draws one figure; None if the tables hold nothing for it. `rows` are what it draws, if they are known already."""
     module, text = modules()[name], Texts(language, name)
     rows = frames.in_words(module.rows(tables) if rows is None else rows, text)
     if rows.empty:
         return None
-    rows = runs.judged(rows)
+    rows = trust.with_doubts(rows)
     with style.theme():
         figure = style.blank(text("title"), style.provenance(rows))
-        module.draw(rows, figure, text)
+        entries = module.draw(rows, figure, text)
+        if not figure.legends:
+            style.legend(figure, [*(entries or ()), *runs.key(figure, text)])
         labels.settle(figure)
         figure.set_layout_engine("none")  # the layout is final: saving must not repeat it
         for axes in figure.axes:  # the layout's solver is not exact: the same data would give other last digits
@@ -116,7 +119,7 @@ def has_data(name: str, tables: frames.Tables) -> bool:
         return True
 
 
-def finding(module: ModuleType, rows: pd.DataFrame, text: Texts) -> str:
+def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
     """Tells a figure's sentence, of rows measured here, if any, that can be right; a recorded machine is named."""
     own = frames.own(rows)
     sentence = module.finding(frames.preferred(own, ~trust.impossible(own)), text)
@@ -161,8 +164,7 @@ def draw(
         write_text(listed, "".join(f"{name}\n" for name in names))
         return 0
     for name in due:
-        is_drawn = _draw(name, judged, out, formats, language)
-        if only and not is_drawn:
+        if not _draw(name, judged, out, formats, language) and only:
             why = "; ".join(problems) or f"{tables}/ holds nothing to draw"
             again = "Tables are made anew by: snakemake --cores 1 report --forcerun tables"
             print(f"{name}: {why}. {again}", file=sys.stderr)

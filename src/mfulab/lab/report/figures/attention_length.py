@@ -2,20 +2,19 @@
 
 import pandas as pd
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
-from mfulab.lab.report.frames import Tables, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, alone, ok, one_each, with_machine
 
 TOPIC, ORDER = "memory", 10
 ALIKE = ["machine", "model", "workload", "batch_size", "precision"]
-BACKENDS = ("math", "flash", "efficient", "cudnn")
-COLORS = dict(zip(BACKENDS, (style.PALETTE[place] for place in (1, 0, 2, 4)), strict=True))
+COLORS = {way: style.PALETTE[place] for way, place in {"math": 1, "flash": 0, "efficient": 2, "cudnn": 4}.items()}
 FAILED = "out_of_memory"
 ALIKE_WITHIN = 0.02  # of a time: less is no difference
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Runs with a chosen backend at two lengths or more; `share` is attention's of forward FLOPs, in percent."""
-    chosen = alone(tables["profile"])[lambda table: table["attention"].isin(BACKENDS)]
+    chosen = alone(tables["profile"])[lambda table: table["attention"].isin(COLORS)]
     tried = pd.concat([ok(chosen, "time_s", "sequence_length"), chosen[chosen["status"] == FAILED]])
     counted = tables["flops"].drop_duplicates("run").set_index("run")
     share = tried["flops_run"].map(100 * counted["attention_flops"] / counted["forward_flops"])
@@ -25,7 +24,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return tried[lengths.transform("nunique") > 1].sort_values("sequence_length")
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence on the case with the longest sequence: attention's share, memory and speed of backends, failures."""
     measured = rows[rows["status"] == "ok"]
     longest = measured.loc[measured["sequence_length"].idxmax()]
@@ -38,18 +37,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         times = math["time_s"] / flash["time_s"]
         key = "equal" if abs(times - 1) < ALIKE_WITHIN else "slower" if times > 1 else "faster"
         words.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
-        both = pd.notna(math["memory_bytes"]) and pd.notna(flash["memory_bytes"])
-        words += [text("peaks", math=math, flash=flash)] if both else []
+        words += [text("peaks", math=math, flash=flash)] if math["memory_bytes"] + flash["memory_bytes"] >= 0 else []
     failed = int((rows["status"] == FAILED).sum())
     return " ".join([*words, *([text("failed", count=failed)] if failed else [])])
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """For each machine, by length: the share of FLOPs, peak memory, and MFU, a line a backend."""
     rows = rows.assign(memory_mib=rows["memory_bytes"] / 2**20, failed=(rows["status"] == FAILED).map({True: 0.97}))
     colors = {backend: color for backend, color in COLORS.items() if (rows["attention"] == backend).any()}
     look: style.Look = {"by": [*ALIKE, "attention"], "hue": "attention", "palette": colors}
-    for (left, middle, right), here in style.in_rows(figure, rows, [*map(text, ("shares", "memory", "useful"))]):
+    titles = [*map(text, ("shares", "memory", "useful"))]
+    for (left, middle, right), here in style.in_rows(figure, rows, titles, x=text("tokens")):
         measured, failed = (here[here["status"] == status] for status in ("ok", FAILED))
         shares = measured.drop_duplicates([*ALIKE, "sequence_length"])
         kinds.lines(left, shares, "sequence_length", "share", "share", by=ALIKE, color=style.MUTED)
@@ -63,7 +62,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ticks.decades(middle.yaxis)
         for axes in (left, middle, right):
             ticks.doublings(axes, rows["sequence_length"])
-    style.label(figure, text("tokens"))
     entries = [style.line(color, text.name("attention", backend)) for backend, color in colors.items()]
-    entries += [style.dot(style.INK, text("failure"), "x")] if (rows["status"] == FAILED).any() else []
-    style.legend(figure, entries + runs.key(rows, text))
+    return entries + ([style.dot(style.INK, text("failure"), "x")] if (rows["status"] == FAILED).any() else [])

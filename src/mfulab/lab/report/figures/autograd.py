@@ -1,10 +1,8 @@
 """The cost of autograd where nobody wants gradients: time beside no_grad, and the memory of graphs that are kept."""
 
-import pandas as pd
-
 from mfulab.core.groups import LEAKED_STEPS
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
-from mfulab.lab.report.frames import Tables, against, alone, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, steps
 
 TOPIC, ORDER = "execution", 10
 CASE = ["machine", "model", "precision", "sequence_length", "batch_size"]
@@ -14,31 +12,25 @@ LEAST = 0.5  # % of a time: less is no difference
 MOST = 8  # cases that get a line each
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Eager inference in ways beside no_grad, `relative` to its time in percent; a leak keeps `graph_bytes` a step."""
-    timed = with_machine(tables, alone(ok(tables["profile"], "time_s")))
-    timed = timed[(timed["mode"] == "inference") & (timed["execution"] == "eager") & timed["autograd"].isin(WAYS)]
+    timed = steps(tables, "time_s", mode="inference", execution="eager", autograd=WAYS)
     timed = one_each(timed, [*CASE, "autograd"])
     timed = against(timed, timed[timed["autograd"] == "no_grad"], CASE, "_no_grad")
     timed = timed[timed.groupby(CASE, dropna=False)["autograd"].transform("nunique") > 1]
-    if timed.empty:
-        return timed.assign(relative=[], graph_bytes=[])
     timed = timed[timed["machine"].isin(style.machines(timed, 2))]
     # The cases that are drawn, and spoken of: those in which the ways differ most.
-    largest = (timed["factor"] - 1).abs().groupby([timed["model"], timed["batch_size"]]).max().nlargest(MOST)
-    timed = timed[pd.MultiIndex.from_frame(timed[["model", "batch_size"]]).isin(largest.index)]
+    differs = (timed["factor"] - 1).abs().groupby([timed["model"], timed["batch_size"]]).transform("max")
+    timed = timed[differs.rank(method="dense", ascending=False) <= MOST]
     once = timed.assign(once=timed["memory_bytes"].where(timed["autograd"] == "recorded"))
     graph_bytes = (timed["memory_bytes"] - once.groupby(CASE, dropna=False)["once"].transform("first")) / LEAKED_STEPS
     return timed.assign(relative=100 * timed["factor"], graph_bytes=graph_bytes.where(timed["autograd"] == "leaked"))
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The case where recording costs most time, beyond what processes differ by, and the graph that holds most."""
     words, off = [], (rows["relative"] - 100).where(rows["apart"], 0)
-    for way, key, none, sign in (
-        ("recorded", "slower", "no_slower", 1),
-        ("inference_mode", "faster", "no_faster", -1),
-    ):
+    for way, key, none, sign in (("recorded", "slower", "no_slower", 1), ("inference_mode", "faster", "no_faster", -1)):
         if len(gaps := sign * off[rows["autograd"] == way]):
             words.append(text(key if gaps.max() >= LEAST else none, row=rows.loc[gaps.idxmax()], share=gaps.max()))
     if (rows["graph_bytes"] > 0).any():
@@ -47,21 +39,19 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """For each machine, a line a case: time relative to no_grad on the left, peak memory on the right."""
     shown = rows.assign(memory_mib=rows["memory_bytes"] / 2**20)
     shown["case"] = [text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()]
     cases = list(shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates())[::-1]
-    panels = style.in_rows(figure, shown, [text("times"), text("memory")], sharey=True)
-    if len(panels) == 1:
-        style.fit(figure, len(cases))
+    lines = len(cases) if shown["machine"].nunique() == 1 else None
     colors = {way: color for way, color in COLORS.items() if (shown["autograd"] == way).any()}
     look: style.Look = {"hue": "autograd", "palette": colors}
-    for (left, right), here in panels:
+    for (left, right), here in style.in_rows(figure, shown, [text("times"), text("memory")], sharey=True, lines=lines):
         here = here.assign(place=kinds.lanes(left, here, "case", cases, hue="autograd", hues=[*colors], apart=0.18))
         kinds.points(left, here, "relative", "place", "relative", "time_s", **look)
         kinds.points(right, here, "memory_mib", "place", "memory_bytes", **look)
         left.axvline(100, color=style.MUTED, linewidth=1)
         left.set_xlim(min(90.0, 0.95 * here["relative"].min()), max(110.0, 1.05 * here["relative"].max()))
         ticks.decades(right.xaxis, 5)
-    style.legend(figure, style.dots(colors, text, "autograd") + runs.key(shown, text))
+    return style.dots(colors, text, "autograd")

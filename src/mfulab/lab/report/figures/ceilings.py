@@ -1,21 +1,19 @@
 """Ceilings of each device by precision: measured beside computed."""
 
-import pandas as pd
-
 from mfulab.lab.planning.naming import short
-from mfulab.lab.report.drawing import Figure, Texts, kinds, quantity, runs, style
-from mfulab.lab.report.frames import Tables, ok, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, quantity, style
+from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
 
 TOPIC, ORDER = "roofline", 1
 RING = style.PALETTE[1]
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Ceilings with a measured matmul."""
     return with_machine(tables, ok(tables["ceilings"], "measured_tflop_s"))
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The fastest format, and what share of the computed peak was reached; on a CPU why that may be over 100 %."""
     best = rows.loc[rows["measured_tflop_s"].idxmax()]
     share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
@@ -23,7 +21,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join([*words, *([text("boosted")] if share > 100 and best["device"] == "cpu" else [])])
 
 
-def _words(row: pd.Series, text: Texts) -> tuple[str, str]:
+def _words(row: Series, text: Texts) -> tuple[str, str]:
     """A ceiling's format, with what its run has besides, such as fewer threads; and its speed and share."""
     extra = row["run"].removeprefix(f"ceiling={row['ceiling']}").removeprefix(",")
     share = 100 * row["measured_tflop_s"] / row["computed_tflop_s"]
@@ -32,11 +30,9 @@ def _words(row: pd.Series, text: Texts) -> tuple[str, str]:
     return "\n".join(filter(None, [text.name("precision", row["ceiling"]), short(extra)])), "\n".join(behind)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """One panel a machine: a bar to the measured ceiling, a ring at the computed peak."""
-    panels = style.by_machine(figure, rows)
-    style.fit(figure, int(rows.groupby("machine").size().max()))
-    for axes, here in panels:
+    for axes, here in style.by_machine(figure, rows, x="TFLOP/s", lines=rows["machine"].value_counts().max()):
         here = here.sort_values("measured_tflop_s", ascending=False)
         names, behind = zip(*(_words(row, text) for _, row in here.iterrows()), strict=True)
         here = here.assign(name=names, place=range(len(here)))
@@ -48,6 +44,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set_xlim(0, 1.5 * far.max())
         room = max(0.0, (3 - len(here)) / 2)  # a single bar is no wall
         axes.set_ylim(len(here) - 0.4 + room, -0.6 - room)
-    style.label(figure, "TFLOP/s")
-    marks = [style.dot(style.PALETTE[0], text("measured"), "s"), style.dot(RING, text("computed"), fillstyle="none")]
-    style.legend(figure, marks + runs.key(rows, text))
+    return [style.dot(style.PALETTE[0], text("measured"), "s"), style.dot(RING, text("computed"), fillstyle="none")]

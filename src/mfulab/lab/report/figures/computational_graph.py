@@ -2,19 +2,18 @@
 
 import json
 
-import pandas as pd
 from matplotlib.axes import Axes
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, quantity, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, quantity, style
 from mfulab.lab.report.figures.training_phases import COLORS
-from mfulab.lab.report.frames import Tables, ok, own
+from mfulab.lab.report.frames import DataFrame, Tables, ok, own
 
 TOPIC, ORDER = "execution", 11
 FIELDS = ["node", "shape", "saved", "leaves", "forward_flops", "backward_flops"]  # of a node, in the column's order
 WIDE, APART = 3.0, 5.6  # of a box, and from the left edge of one pass to that of the other
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """A row a node, forward, of the shortest graph in which most kinds of layers multiply, for its largest batch."""
     counted = ok(tables["flops"], "activation_bytes")
     counted = own(counted[counted["graph"].fillna("") != ""])
@@ -25,10 +24,10 @@ def rows(tables: Tables) -> pd.DataFrame:
     order = counted.sort_values(["kinds", "length", "model", "batch_size"], ascending=[False, True, True, False])
     first = order[:1].to_dict("records")
     nodes = [{**row, **dict(zip(FIELDS, node, strict=True))} for row in first for node in row["nodes"]]
-    return pd.DataFrame(nodes, columns=[*counted, *FIELDS[:4]])
+    return DataFrame(nodes, columns=[*counted, *FIELDS[:4]])
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The backward pass's FLOPs beside the forward pass's, the layer that multiplies once, and what is held."""
     forward, backward = rows["forward_flops"].sum(), rows["backward_flops"].sum()
     words = [text("finding", row=rows.iloc[0], factor=backward / forward, forward=forward, backward=backward)]
@@ -37,7 +36,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join([*words, text("held", row=rows.iloc[0])])
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """Forward boxes from above on the left, backward ones from below on the right; saved shapes between the two."""
     style.resize(figure, 1.4 + 0.62 * len(rows))
     axes, numbered = figure.subplots(), rows.assign(width=WIDE, name=[str(place) for place in range(len(rows))])
@@ -68,7 +67,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.text(x, -0.75, text(name), fontweight="bold", va="center")
     axes.set(xlim=(-0.05, 11.4), ylim=(len(rows) - 0.5, -1))
     axes.axis("off")
-    style.legend(figure, runs.key(rows, text))
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:

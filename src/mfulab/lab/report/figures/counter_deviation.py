@@ -1,30 +1,28 @@
 """Deviation of other tools' FLOPs from ours: one line a model, one mark a tool."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, style
-from mfulab.lab.report.frames import Tables, ok
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style
+from mfulab.lab.report.frames import DataFrame, Tables, ok
 
 TOPIC, ORDER = "flops", 2
 MOST = 24
 AGREES_WITHIN = 1.0  # percent
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Tools that counted a model, the models with the largest disagreement last."""
     counted = ok(tables["counters"], "deviation_percent").drop_duplicates(["model", "counter"])
     off = counted["deviation_percent"].abs().groupby(counted["model"])
     return counted.assign(off=off.transform("max")).sort_values(["off", "model"], kind="stable")
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The largest deviation with what explains it, and how many counts agree."""
     worst = rows.loc[(off := rows["deviation_percent"].abs()).idxmax()]
     counts = {"agreeing": int((off <= AGREES_WITHIN).sum()), "count": len(rows), "within": AGREES_WITHIN}
     return text("finding", **counts, worst=worst, explanation=text.said(worst["explanation"]))
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Deviation in percent on a line for each model, at most the `MOST` furthest; zero is this project's count."""
     models = list(dict.fromkeys(rows["model"]))[-MOST:]
     rows = rows[rows["model"].isin(models)]
@@ -40,4 +38,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     look: style.Look = {"hue": "counter", "palette": colors, "style": "counter", "markers": markers}
     kinds.points(axes, rows, "deviation_percent", "place", "deviation_percent", **look)
     axes.set_xlabel(text("deviation"))
-    style.legend(figure, [style.dot(colors[counter], counter, markers[counter]) for counter in counters])
+    return style.dots(colors, text, "counter", markers)

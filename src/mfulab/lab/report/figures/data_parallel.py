@@ -1,9 +1,7 @@
 """Scaling of several processes, and what each of them spends on communication that compute does not hide."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
-from mfulab.lab.report.frames import Tables, against, apart, ok, one_each, preferred, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style
+from mfulab.lab.report.frames import DataFrame, Series, Tables, against, apart, ok, one_each, preferred, with_machine
 
 TOPIC, ORDER = "training", 10
 # What a job and the single process beside it have in common; a ceiling's name holds a CPU's threads.
@@ -13,7 +11,7 @@ PARTS = {"computes": style.PALETTE[0], "not_hidden": style.PALETTE[1]}
 MOST = 12  # jobs a machine
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Jobs of several processes beside the same step in one: `efficiency` is their speed ÷ (processes × its speed)."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s", "time_s"))
     timed = timed[(timed["mode"] == "training") & (timed["execution"] == "eager")]
@@ -24,23 +22,23 @@ def rows(tables: Tables) -> pd.DataFrame:
     return jobs.assign(efficiency=100 * jobs["samples_per_s"] / jobs["processes"] / jobs["samples_per_s_alone"])
 
 
-def job(row: pd.Series, text: Texts) -> str:
+def job(row: Series, text: Texts) -> str:
     """A job's name: its wrapper, processes and batch, its bucket or its slowed rank."""
     name = text("job", job=row) + (text("bucket", job=row) if row["wrapper"] == "ddp" else "")
-    return name if pd.isna(row["slowed_rank"]) else name + text("slowed", job=row)
+    return name + (text("slowed", job=row) if row["slowed_rank"] >= 0 else "")
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Best and worst scaling, its exposed communication, FSDP2 against DDP, bytes against formula, who is slow."""
     plain = preferred(rows, rows["slowed_rank"].isna())
     best, worst = plain.loc[plain["efficiency"].idxmax()], plain.loc[plain["efficiency"].idxmin()]
     # The time of equal work is the inverse of the efficiency.
     within = ~apart(plain, best, ratio=best["efficiency"] / plain["efficiency"])
     alike, tied = len(plain) > 1 and within[worst.name], 1 + int(within.drop(best.name).sum())
-    key = "alike" if alike else "finding" if pd.notna(best["mfu_percent"]) else "finding_without"
+    key = "alike" if alike else "finding" if best["mfu_percent"] >= 0 else "finding_without"
     values = {"best": best, "worst": worst, "best_job": job(best, text), "worst_job": job(worst, text), "tied": tied}
     words = [text(key, **values), *([text("worst", **values)] if len(plain) > 1 and not alike else [])]
-    if pd.notna(worst["exposed_communication_ms"]):
+    if worst["exposed_communication_ms"] >= 0:
         words.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
     largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)
     sharded = against(plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp")
@@ -56,7 +54,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join([*words, *(text("named", job=row) for _, row in slowed.iterrows())])
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """For each machine efficiency by job, and beside it the step with the communication that compute does not hide."""
     rows = rows.sort_values("efficiency", ascending=False, kind="stable").groupby("machine", sort=False).head(MOST)
     shares = rows[["efficiency", "mfu_percent"]].to_numpy()
@@ -66,16 +64,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         not_hidden=rows["exposed_communication_ms"],
         words=[", MFU ".join(text("share_of", share=share) for share in both if share == share) for both in shares],
     )
-    panels = style.in_rows(figure, rows, [text("efficiency"), text("step")])
+    titles, units = ([*map(text, names)] for names in (("efficiency", "step"), ("percent", "milliseconds")))
+    panels = style.in_rows(figure, rows, titles, x=units)
     style.resize(figure, len(panels) * (1.2 + 0.42 * max(3, rows["machine"].value_counts().max())) + 0.8)
     for (left, right), here in panels:
         left.axvline(100, **style.LIMIT)
         told = ("efficiency", "samples_per_s", "exposed_communication_ms")
-        kinds.bars(left, here, told[0], "job", *told, words="words", fontsize=8, color=style.MUTED, width=0.6)
-        left.tick_params(axis="y", labelsize=8)
+        kinds.bars(
+            left, here, told[0], "job", *told, words="words", fontsize=8, labelsize=8, color=style.MUTED, width=0.6
+        )
         left.set(xlim=(0, 1.7 * max(100, here["efficiency"].max())), xticks=[0, 50, 100])
         kinds.stacks(right, here, PARTS, "job", "time_s", "exposed_communication_ms", width=0.6)
         right.set_yticks([])
-    left.set_xlabel(text("percent"))
-    right.set_xlabel(text("milliseconds"))
-    style.legend(figure, style.dots(PARTS, text, marker="s") + runs.key(rows, text))
+    return style.dots(PARTS, text, marker="s")

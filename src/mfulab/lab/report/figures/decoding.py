@@ -1,26 +1,23 @@
 """Generating text: the share of the memory's bandwidth beside that of the arithmetic, by batch size; prompts too."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, labels, runs, significant, style, ticks
-from mfulab.lab.report.frames import Tables, ok, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, labels, significant, style, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC, ORDER = "batch_size", 2
-WORDS = ("mbu_percent", "mfu_percent")
 DASHES: style.Look = {"mbu_percent": "", "mfu_percent": (4, 2)}
 MARKERS = {"decoding": "o", "prefill": "s"}
 CONTEXT = ["machine", "model", "precision", "execution", "sequence_length"]
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Runs of series of decoding with at least two batch sizes, and of prefill, which has no MBU here."""
-    steps = ok(tables["profile"], *WORDS)
+    steps = ok(tables["profile"], *DASHES)
     steps = curves.series(with_machine(tables, steps[steps["mode"].isin(MARKERS)]))
     decoding = steps["mode"] == "decoding"
     return steps.assign(mbu_percent=steps["mbu_percent"].where(decoding)) if decoding.any() else steps.head(0)
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The series of decoding nearest to the memory's limit; then its cache, the longest prompt, and the experts."""
     decoded = rows[rows["mode"] == "decoding"]
     if decoded.empty:
@@ -29,7 +26,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     small, large = (rows.loc[first["mbu_percent"].idxmax()] for rows in (first, last))
     key = "finding_one" if small["batch_size"] == large["batch_size"] else "finding"
     words = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
-    words += [text("cache", large=large)] if pd.notna(large["key_value_cache_bytes"]) else []
+    words += [text("cache", large=large)] if large["key_value_cache_bytes"] >= 0 else []
     prompts, tokens = (rows[rows["mode"] == mode].drop_duplicates(CONTEXT) for mode in ("prefill", "decoding"))
     both = prompts.merge(tokens, on=CONTEXT, suffixes=("", "_token"))
     words += [text("prompt", row=row) for _, row in both.nlargest(1, "sequence_length").iterrows()]
@@ -40,13 +37,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision, squares are prompts."""
     colors = style.usual_colors(rows["precision"])
     shares = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
     look: style.Look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "palette": colors, "dash": "share_of"}
     look |= {"dashes": DASHES, "style": "mode", "markers": MARKERS}
-    for axes, here in style.by_machine(figure, rows, sharex=True):
+    for axes, here in style.by_machine(figure, rows, sharex=True, x=text("batch_size")):
         lines = shares[shares["machine"] == here["machine"].iloc[0]].sort_values("batch_size")
         kinds.lines(axes, lines, "batch_size", "share", **look)
         ticks.doublings(axes, rows["batch_size"])
@@ -60,9 +57,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         several = rows["sequence_length"].nunique() > 1
         names = [text("context", row=row) if several else row["model"] for _, row in ends.iterrows()]
         labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["share"], names, [style.INK] * len(ends))
-    style.label(figure, text("batch_size"))
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     entries += [style.line(style.MUTED, text(column), dash) for column, dash in DASHES.items()]
-    if rows["mode"].nunique() > 1:
-        entries += [style.dot(style.MUTED, text.name("mode", mode), marker) for mode, marker in MARKERS.items()]
-    style.legend(figure, entries + runs.key(rows, text))
+    modes = dict.fromkeys(MARKERS, style.MUTED) if rows["mode"].nunique() > 1 else {}
+    return entries + style.dots(modes, text, "mode", MARKERS)

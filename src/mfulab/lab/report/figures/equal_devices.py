@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 
 from mfulab.lab.planning.naming import short
+from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
-from mfulab.lab.report.frames import Tables, most, ok, own
+from mfulab.lab.report.frames import DataFrame, Tables, most, ok, own
 from mfulab.lab.tables.merge import OF
 
 TOPIC, ORDER = "trust", 1
@@ -14,9 +15,9 @@ MOST = 24  # runs, those that differ most
 RATIOS = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Runs that two participants or more measured on devices of one kind, with `kind`, `relative` and `range`."""
-    parts = [ok(runs.judged(tables[name])[COLUMNS], "time_s") for name in ("profile", "matmul")]
+    parts = [ok(trust.with_doubts(tables[name])[COLUMNS], "time_s") for name in ("profile", "matmul")]
     timed = own(pd.concat(parts, ignore_index=True))
     timed = timed[timed["hardware"].str.contains(OF, regex=False)]
     names = timed["hardware"].str.split(OF, n=1).str
@@ -27,7 +28,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return timed[alike["who"].transform("nunique") > 1]
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Tells how far the same run differs between participants of the commonest kind, and on which run most."""
     here = most(rows, ["kind"], "who")
     distinct = here.drop_duplicates("run")
@@ -37,13 +38,11 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return text("finding", slow=slow, fast=fast, **values)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a kind of device, a line a run, a dot a participant; the line in the middle is the median."""
     order = rows.groupby("what")["range"].max().nlargest(MOST).sort_values().index
-    names, most = (
-        {kind: kind for kind in sorted(rows["kind"].unique())},
-        max(1.3, 1.1 * np.exp(np.abs(np.log(rows["relative"])).max())),
-    )
+    most = max(1.3, 1.1 * np.exp(np.abs(np.log(rows["relative"])).max()))
+    names = {kind: kind for kind in sorted(rows["kind"].unique())}
     for axes, here in style.facets(figure, rows, "kind", names, sharex=True, sharey=True):
         here = here[here["what"].isin(order)]
         axes.axvline(1, **style.LIMIT)
@@ -52,4 +51,3 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.points(axes, here, "relative", "place", "time_s", **look)
         ticks.doublings(axes, RATIOS)
         axes.set(xlim=(1 / most, most), xlabel=text("axis"))
-    style.legend(figure, runs.key(rows, text))

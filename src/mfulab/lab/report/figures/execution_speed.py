@@ -3,16 +3,15 @@
 from functools import partial
 
 import numpy as np
-import pandas as pd
 
 from mfulab.lab.report.drawing import Texts, relative
 from mfulab.lab.report.figures.frameworks import ELSEWHERE
-from mfulab.lab.report.frames import Tables, apart, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, apart, ok, with_machine
 
 TOPIC, ORDER = "execution", 0
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """torch's runs in another mode than eager beside the same run in eager; `recompilations` has changing shapes,
     `frameworks` and `quantised` have theirs."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s"))
@@ -20,7 +19,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return relative.against(timed[timed["varied_calls"].isna() & ~elsewhere], "execution", "eager")
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The largest gain and loss; the longest compilation, after how many steps it has paid, and how many never do."""
     words, made = [relative.finding(rows, text, "execution")], rows[rows["compile_s"].notna()]
     if made.empty:

@@ -4,17 +4,16 @@ import json
 import re
 
 import numpy as np
-import pandas as pd
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
-from mfulab.lab.report.frames import Tables, ok, own, preferred
+from mfulab.lab.report.drawing import Figure, Texts, kinds, style
+from mfulab.lab.report.frames import DataFrame, Tables, ok, own, preferred
 
 TOPIC, ORDER = "flops", 1
 PANELS, BARS = 3, 12  # models, and layers of each
 LONGEST, INNER = 26, re.compile(r"(\w)\w*\.")  # letters of a layer's name; its modules, of which one letter stays
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """A row a layer of the models with the fewest FLOPs, in their order, and one of what is not among the largest."""
     counted = ok(tables["flops"], "forward_flops")
     counted = own(counted[(counted["layers"] != "") & (counted["forward_flops"] > 0)])
@@ -25,7 +24,7 @@ def rows(tables: Tables) -> pd.DataFrame:
         for row in counted.drop_duplicates("model").head(PANELS).to_dict("records")
         for place, (layer, flops) in enumerate(_largest(row))
     ]
-    return pd.DataFrame(lines, columns=[*counted, "layer", "part", "place"])
+    return DataFrame(lines, columns=[*counted, "layer", "part", "place"])
 
 
 def _largest(row: dict[str, object]) -> list[tuple[str, float]]:
@@ -36,7 +35,7 @@ def _largest(row: dict[str, object]) -> list[tuple[str, float]]:
     return [*largest, ("", remainder)] if remainder > 0 else largest
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Each model's largest layer, and how many of its largest do half of its FLOPs; the most uneven model first."""
     words = {}
     for _, here in rows.groupby("model", sort=False):
@@ -50,17 +49,12 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(sorted(words, key=lambda sentence: -words[sentence]))
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a model, a bar a layer in the model's order, as long as its share."""
-    models = list(dict.fromkeys(rows["model"]))
-    grid = style.panels(figure, [""], [text.name("model", model) for model in models])[0]
-    style.fit(figure, int(rows["model"].value_counts().max()) - 3)
-    for axes, model in zip(grid, models, strict=True):
-        here = rows[rows["model"] == model]
+    models = {model: text.name("model", model) for model in rows["model"]}
+    for axes, here in style.facets(figure, rows, "model", models, lines=rows["model"].value_counts().max() - 3):
         short = [layer if len(layer) <= LONGEST else INNER.sub(r"\1.", layer) for layer in here["layer"]]
         here = here.assign(share=100 * here["part"], named=[layer[-LONGEST:] or text("rest") for layer in short])
         here = here.assign(words=[text("of_whole", share=share) for share in here["share"]])
-        kinds.bars(axes, here, "share", "named", "forward_flops", words="words", fontsize=8)
-        axes.tick_params(axis="y", labelsize=8)
+        kinds.bars(axes, here, "share", "named", "forward_flops", words="words", fontsize=8, labelsize=8)
         axes.set(xlim=(0, 1.35 * here["share"].max()), xlabel=text("share"))
-    style.legend(figure, runs.key(rows, text))

@@ -1,20 +1,18 @@
 """Fewer FLOPs need not be less time: each model's FLOPs a sample against its time a sample."""
 
 import numpy as np
-import pandas as pd
 
-from mfulab.lab.report.drawing import Figure, Texts, points, runs, style, ticks
-from mfulab.lab.report.frames import Tables, alone, comparable, ok, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, points, style, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, comparable, steps
 
 TOPIC, ORDER = "flops", 2
 PLACE = ("flops_per_sample", "time_per_sample")
 ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Eager runs that other models' runs can be held against: alike in all but the model."""
-    timed = with_machine(tables, alone(ok(tables["profile"], "flops", "time_s", "batch_size")))
-    timed = timed[(timed["flops"] > 0) & (timed["execution"] == "eager")]
+    timed = steps(tables, "flops", "time_s", "batch_size", execution="eager").query("flops > 0")
     timed = timed.drop_duplicates([*ALIKE, "model"])
     timed = timed.assign(models=timed.groupby(ALIKE)["model"].transform("nunique")).query("models > 1")
     timed = timed.sort_values(["models", "batch_size"])
@@ -25,7 +23,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return timed.assign(flops_per_sample=flops / size, time_per_sample=time_s / size, speed=flops / time_s)
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The two comparable runs, alike in all but the model, whose FLOPs mislead most about their times."""
     sound = rows[comparable(rows)]  # not what spins by design
     sound = sound[sound.groupby(ALIKE)["model"].transform("nunique") > 1]
@@ -39,17 +37,15 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return text("finding", large=large, small=small, **ratios)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
     colors = style.usual_colors(rows["precision"])
-    panels = style.facets(figure, rows, "mode", style.modes(rows, text), sharex=True)
+    modes = style.modes(rows, text)
+    panels = style.facets(figure, rows, "mode", modes, x=text("flops"), y=text("time"), sharex=True)
     for axes, here in panels:
         points.scatter(axes, here, *PLACE, colors)
         axes.set(xscale="log", yscale="log", ymargin=0.1)
         ticks.decades(axes.yaxis)
-    style.label(figure, text("flops"), text("time"))
-    speed = style.line(style.MUTED, text("speed"), (4, 2))
-    style.legend(figure, [*style.dots(colors, text, "precision"), speed, *runs.key(rows, text)])
     for axes, here in panels:
         # Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits.
         (left, right), limits, speeds = axes.get_xlim(), axes.get_ylim(), np.log10(here["speed"])
@@ -57,5 +53,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         for power in range(int(np.floor(speeds.min())), int(np.ceil(speeds.max())) + 1) if len(here) else ():
             axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)
         axes.set(xlim=(left, right), ylim=limits)
-        lines = [place for line in axes.lines for place in line.get_xydata().tolist()]
-        points.name_highest(axes, here, *PLACE, lines)
+        points.name_highest(axes, here, *PLACE, every=1)
+    return [*style.dots(colors, text, "precision"), style.line(style.MUTED, text("speed"), (4, 2))]

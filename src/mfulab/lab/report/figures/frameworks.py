@@ -3,10 +3,8 @@
 import itertools
 import json
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, significant, style
-from mfulab.lab.report.frames import Tables, alone, apart, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, significant, style
+from mfulab.lab.report.frames import INTERVAL, DataFrame, Tables, apart, one_each, steps
 
 TOPIC, ORDER = "execution", 2
 ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
@@ -17,10 +15,9 @@ VANISHED = 1e-6  # of the first loss
 TOLERANCE_PERCENT = 1.0  # of a loss: the order of additions differs, and each update carries its rounding on
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Steps on one machine, the first, of cases that another framework than torch was timed in."""
-    timed = with_machine(tables, alone(ok(tables["profile"], "time_s")))
-    timed = timed[timed["execution"].isin(EXECUTIONS) & (timed["precision"] == "fp32")]
+    timed = steps(tables, "time_s", execution=EXECUTIONS, precision="fp32")
     timed = timed.assign(other=timed["execution"].isin(ELSEWHERE))
     timed = timed[timed.groupby(["machine", *CASE])["other"].transform("any")]
     timed = one_each(style.one_machine(timed), [*CASE, "execution"])
@@ -34,7 +31,7 @@ def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
     return len(compared), 100 * max(((max(losses) - min(losses)) / max(losses) for losses in compared), default=0.0)
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree."""
     cases = [case.sort_values("time_s") for _, case in rows.groupby(CASE, sort=False)]
     ranked = [case for case in cases if len(case) > 1 and apart(case.iloc[-1], case.iloc[0])]
@@ -60,7 +57,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a case, a bar an execution; MFU and compile time behind it."""
     shares = rows["mfu_percent"].map(lambda share: "" if share != share else f"{percent(share)} %\n")
     times = rows["compile_s"].map(lambda time: "" if time != time else text("after", time=time))
@@ -70,16 +67,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         time_ms=1e3 * rows["time_s"],
         behind=(shares + times).str.strip(),
     )
-    cases = {case: case for case in rows["case"].drop_duplicates().head(MOST)}
-    panels = style.facets(figure, rows, "case", cases, sharey=True)
     names = list(dict.fromkeys(rows.sort_values("order")["name"]))
-    style.fit(figure, len(names) + 1)
     look: style.Look = {"hue": "execution", "palette": dict(zip(EXECUTIONS, style.PALETTE, strict=False))}
     look |= {"order": names, "dodge": False, "words": "behind", "fontsize": 8}
-    told = ("time_s", "time_ci_low_s", "time_ci_high_s", "mfu_percent")
-    for axes, here in panels:
-        kinds.bars(axes, here, "time_ms", "name", *told, **look)
+    for axes, here in style.facets(figure, rows, "case", MOST, x=text("time"), sharey=True, lines=len(names) + 1):
+        kinds.bars(axes, here, "time_ms", "name", *INTERVAL, "mfu_percent", **look)
         axes.set_xlim(0, 2.4 * here["time_ms"].max())
         axes.locator_params(axis="x", nbins=4)
-    style.label(figure, text("time"))
-    style.legend(figure, runs.key(rows, text))

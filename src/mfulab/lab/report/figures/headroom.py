@@ -1,9 +1,7 @@
 """Milliseconds of a step that are lost between the peak and MFU, each part once."""
 
-import pandas as pd
-
 from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
-from mfulab.lab.report.frames import Tables, ok, with_machine, with_traces
+from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine, with_traces
 from mfulab.mfu.headroom import PARTS
 
 TOPIC, ORDER = "why", 0
@@ -16,7 +14,7 @@ COLORS = dict(zip(PARTS, (
 DARK = ("matmuls_below_best", "useful", "input_wait", "graph")  # on which numbers are white
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """The budget of the busiest run of each model on each machine, in points of MFU."""
     timed = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", "useful_ms"))
     if timed.empty:
@@ -29,23 +27,22 @@ def rows(tables: Tables) -> pd.DataFrame:
     return ordered[ordered["machine"].isin(machines)].groupby("machine", sort=False).head(MOST // len(machines))
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The part that takes most off the run that loses most to it."""
     place, part = rows[[part for part in PARTS if part != "useful"]].astype(float).stack().idxmax()
     worst, named = rows.loc[place], {"part": text.within("trace")(part)}
     return text("finding", worst=worst, step=1e3 * worst["time_s"], ms=worst[f"{part}_ms"], points=worst[part], **named)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A bar a run, cut into the parts of its step; the runs of a machine below its name."""
-    axes = style.panels(figure, [""], [""])[0, 0]
+    axes = style.panels(figure, [""], [""], lines=len(rows) + rows["machine"].nunique())[0, 0]
     colors = {part: color for part, color in reversed(COLORS.items()) if (rows[part].abs() >= SHOWN).any()}
-    style.fit(figure, len(rows) + rows["machine"].nunique())
-    lines: list[pd.Series] = []
+    lines: list[Series] = []
     for machine, here in rows.groupby("machine", sort=False):
         axes.text(0, len(lines) + 0.1, machine, fontsize=10, fontweight="bold", va="center")
-        lines += [pd.Series({runs.DOUBTFUL: False, "run": "", "name": ""}), *(row for _, row in here.iterrows())]
-    shown = pd.DataFrame(lines)
+        lines += [Series({runs.DOUBTFUL: False, "run": "", "name": ""}), *(row for _, row in here.iterrows())]
+    shown = DataFrame(lines)
     useful = ["" if share != share else text("share_of", share=share) for share in shown["useful"]]
     shown["name"] = (shown["model"] + "  ").fillna("") + useful
     shown[[*colors]] = shares = shown[[*colors]].astype(float).clip(lower=0).fillna(0)
@@ -61,4 +58,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     widest = max(100.0, float(shares.sum(axis=1).max()))
     axes.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, widest), xlabel=text("points"))
     entries = [style.dot(color, text.within("trace")(part), "s") for part, color in colors.items()]
-    style.legend(figure, entries + runs.key(rows, text), 3)
+    style.legend(figure, entries + runs.key(figure, text), 3)

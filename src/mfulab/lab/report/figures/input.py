@@ -1,9 +1,7 @@
 """Speed by source and workers of a DataLoader, and MFU against the time that the loop does not wait for it."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
-from mfulab.lab.report.frames import Tables, against, alone, apart, most, ok, one_each, preferred, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style
+from mfulab.lab.report.frames import DataFrame, Tables, against, apart, most, one_each, preferred, steps
 
 TOPIC, ORDER = "training", 8
 ALIKE = ["machine", "model", "mode", "batch_size", "sequence_length", "precision", "execution"]
@@ -11,15 +9,13 @@ VARIED, VARIED_MARK = ["loader_prefetch", "loader_epoch", "loader_persistent", "
 LOADER = ["loader_source", "loader_workers", *VARIED]
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Runs fed by a DataLoader beside the step with a batch on the device; `kept` is MFU in percent of that step's."""
-    timed = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
-    timed = timed.assign(sequence_length=timed["sequence_length"].fillna(0))
+    timed = steps(tables, "samples_per_s", "time_s").fillna({"sequence_length": 0})
     here = one_each(timed[timed["input"] == "device"], [*ALIKE, "workload"])
     here = here[here["workload"].isin(["training", "inference"])]
     fed = timed[(timed["input"] == "host") & timed["input_wait_percent"].notna() & (timed["loader_source"] != "")]
-    fed = one_each(fed, [*ALIKE, *LOADER])
-    fed = against(fed, here, ALIKE, "_device", "samples_per_s", "mfu_percent")
+    fed = against(one_each(fed, [*ALIKE, *LOADER]), here, ALIKE, "_device", "samples_per_s", "mfu_percent")
     return fed.assign(
         kept=100 * fed["samples_per_s"] / fed["samples_per_s_device"],
         not_waiting=100 - fed["input_wait_percent"],
@@ -27,7 +23,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     )
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The longest wait in the loop itself, the workers that shorten it, and those that are too many."""
     usual = preferred(rows, rows["usual"])
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
@@ -46,7 +42,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join([*words, text("tracks", deviation=percent(off), count=len(rows))])
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """For each machine speed by workers, a line a source, and MFU against the time not spent waiting."""
     sources = style.colors(sorted(set(rows["loader_source"])))
     counts = sorted(set(rows["loader_workers"]))
@@ -54,7 +50,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     look: style.Look = {"hue": "loader_source", "palette": sources}
     marked: style.Look = look | {"style": "usual", "markers": {True: "o", False: VARIED_MARK}}
     told = ("samples_per_s", "input_wait_percent")
-    for (left, right), here in style.in_rows(figure, rows, [text("speed"), text("explained")]):
+    titles, across = ([*map(text, names)] for names in (("speed", "explained"), ("workers", "not_waiting")))
+    for (left, right), here in style.in_rows(figure, rows, titles, x=across):
         alike = most(here, ALIKE)  # one model's speeds on one axis
         kinds.lines(left, alike[alike["usual"]], "place", "samples_per_s", *told, **look)
         kinds.points(left, alike[~alike["usual"]], "place", "samples_per_s", *told, marker=VARIED_MARK, **look)
@@ -64,8 +61,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         kinds.points(right, here, "not_waiting", "kept", "not_waiting", "kept", "mfu_percent", **marked)
         right.axline((0, 0), (100, 100), **style.LIMIT)
         right.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())), ylabel=text("kept"))
-    left.set_xlabel(text("workers"))
-    right.set_xlabel(text("not_waiting"))
-    entries = style.dots(sources, text, "loader_source")
-    entries += [] if rows["usual"].all() else [style.dot(style.MUTED, text("varied"), VARIED_MARK)]
-    style.legend(figure, entries + runs.key(rows, text))
+    varied = [] if rows["usual"].all() else [style.dot(style.MUTED, text("varied"), VARIED_MARK)]
+    return style.dots(sources, text, "loader_source") + varied

@@ -5,14 +5,14 @@ import textwrap
 import pandas as pd
 
 from mfulab.core.language import verdicts
-from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, runs, style, ticks
-from mfulab.lab.report.frames import Tables, most, ok, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, style, ticks
+from mfulab.lab.report.frames import DataFrame, Series, Tables, most, ok, with_machine
 
 TOPIC, ORDER = "kernels", 1
 SHARE = "share_of_reference_percent"
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Each machine's largest square matmul that nearly all implementations share; others at their own, named so."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], SHARE)))
     shared = matmuls.most_shared(square)
@@ -24,7 +24,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return rungs.assign(kernel=rungs["kernel"].where(own, rungs["kernel"] + rungs["n"].map(" ({:.0f}³)".format)))
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """From the lowest rung to the highest on the machine with the most rungs."""
     all_sizes = most(rows, ["machine"])
     here = all_sizes[all_sizes["n"] == all_sizes["n"].max()].sort_values(SHARE)
@@ -43,14 +43,14 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def out_of_order(here: pd.DataFrame) -> list[tuple[pd.Series, pd.Series]]:
+def out_of_order(here: DataFrame) -> list[tuple[Series, Series]]:
     """Pairs (below, rung) on one machine of a rung that is no faster than the one below it; libraries are beside."""
     rungs = {rung["kernel"]: rung for _, rung in here[here["family"] != "library"].iterrows()}
     pairs = [(rungs[rung["after"]], rung) for rung in rungs.values() if rung["after"] in rungs]
     return [(below, rung) for below, rung in pairs if rung[SHARE] <= below[SHARE]]
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Bars on a logarithmic scale, slowest below, each with its share; of one machine also what each rung adds."""
     panels = style.by_machine(
         figure, rows, lambda here: f"{here['n'].max():.0f}³ · {text.name('precision', here['precision'].iloc[0])}"
@@ -63,18 +63,16 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         small = 8 if len(here) > 14 else 10
         axes.axvline(100, color=style.MUTED, linewidth=1.2)
         look: style.Look = {"hue": "family", "palette": colors, "dodge": False, "words": "words", "fontsize": small}
-        kinds.bars(axes, here, SHARE, "kernel", SHARE, "tflop_s", "time_s", **look)
+        kinds.bars(axes, here, SHARE, "kernel", SHARE, "tflop_s", "time_s", labelsize=small + 1, **look)
         for height, adds in enumerate(map(text.said, here["adds"]) if len(panels) == 1 else ()):
-            fewer = len(adds) / max(1, style.letters(adds))
-            short = textwrap.shorten(adds, int(72 * fewer), placeholder=" …")
+            short = textwrap.shorten(adds, int(72 * (len(adds) / max(1, style.letters(adds)))), placeholder=" …")
             beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": small, "color": style.MUTED}
             axes.text(1.01, height, style.wrapped(adds, 44) if len(here) <= 14 and adds else short, **beside)
         axes.set_xlim(here[SHARE].min() / 2, max(150.0, here[SHARE].max()) * 8)
         ticks.decades(axes.xaxis, 5)
-        axes.tick_params(axis="y", labelsize=small + 1)
         references = {*here["reference_name"]} - {""}
         share = text("share", reference=references.pop() if len(references) == 1 else text("library"))
         axes.set_xlabel(style.wrapped(share, 64 // len(panels)))
         if len(panels) > 1:  # beside names of kernels, a panel is narrow
             axes.set_title(style.wrapped(" ".join(axes.get_title("left").split()), 52 // len(panels)))
-    style.legend(figure, style.dots(colors, text, "family", "s") + runs.key(rows, text))
+    return style.dots(colors, text, "family", "s")

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
-from mfulab.lab.report.frames import Tables, most, ok, one_each, own, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, style
+from mfulab.lab.report.frames import DataFrame, Tables, most, ok, one_each, own, with_machine
 
 TOPIC, ORDER = "ladder", 5
 COUNTERS = (
@@ -19,7 +18,7 @@ DISTURBED = 5.0  # percent of the CPUs: beyond it the load itself waited, and it
 WORST = 50  # points of error that have the full colour
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """One row a load of one machine, the one with the most loads; medians where one was run more than once."""
     measured = own(with_machine(tables, ok(tables["readings"], "truth_percent")))
     measured = measured[measured[list(COUNTERS)].notna().any(axis=1)]
@@ -27,13 +26,13 @@ def rows(tables: Tables) -> pd.DataFrame:
     return loads.sort_values("load", key=lambda load: load.map(WORDS.index))
 
 
-def errors(rows: pd.DataFrame, columns: Sequence[str] = COUNTERS) -> pd.DataFrame:
+def errors(rows: DataFrame, columns: Sequence[str] = COUNTERS) -> DataFrame:
     """Points by which each counter that read anything is off, a row a load."""
     loads = rows.set_index("load")
     return loads[[*columns]].dropna(axis="columns", how="all").sub(loads["truth_percent"], axis=0)
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The worst counter, the one whose worst is the least, what else ran meanwhile, and a reading after the load."""
     load, worst = (off := errors(rows)).abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
@@ -48,14 +47,13 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join([*words, *([text("after", row=late.loc[lost.idxmax()])] if (lost > 0).any() else [])])
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A table: loads down, counters across; each cell the reading and its error, by which it is coloured."""
     off = errors(rows, (*COUNTERS, *SINGLE))
-    readings = rows.set_index("load")[list(off.columns)]
     style.resize(figure, min(figure.get_figheight(), 2.2 + 0.42 * max(3, len(rows))))
     axes = figure.subplots()
-    words = readings.map(lambda value: "–" if pd.isna(value) else percent(value))
-    words += off.map(lambda error: "" if pd.isna(error) else f" ({round(error):+d})".replace("-", "−"))
+    words = rows.set_index("load")[list(off.columns)].map(lambda value: "–" if value != value else percent(value))
+    words += off.map(lambda error: "" if error != error else f" ({round(error):+d})".replace("-", "−"))
     colors = LinearSegmentedColormap.from_list("error", [style.PAPER, style.PALETTE[3]])
     cells = rows.melt([*rows.columns.drop([*off.columns])], [*off.columns], "counter", "reading_percent")
     look = {"cmap": colors, "vmin": 0, "vmax": 1.6 * WORST, "cbar": False}
@@ -69,4 +67,3 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.set_xlabel(text("cell"))
-    style.legend(figure, runs.key(rows, text))

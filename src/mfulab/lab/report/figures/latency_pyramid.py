@@ -1,25 +1,24 @@
 """The memory hierarchy as a pyramid: cycles and time of a dependent access at each level."""
 
 import numpy as np
-import pandas as pd
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, significant, style
 from mfulab.lab.report.figures import memory_hierarchy
-from mfulab.lab.report.frames import Tables
+from mfulab.lab.report.frames import DataFrame, Series, Tables
 
 TOPIC, ORDER = "memory", 3
 WORDS = ("memory", "page_cache", "disk")  # levels with a word of their own
 DEPENDENT = ("random", "page_cache", "disk")  # patterns in which each access waits for the last one
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """The fastest working set of each level on one machine, the nearest level first."""
     walked = memory_hierarchy.rows(tables)
     walked = walked[walked["pattern"].isin(DEPENDENT) & (walked["level"] != "")].sort_values("time_per_access_s")
     return walked.drop_duplicates("level").reset_index(drop=True)
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The nearest level against the farthest, and the largest step between two neighbours."""
     first, last = rows.iloc[0], rows.iloc[-1]
     if len(rows) == 1:
@@ -32,23 +31,22 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
         place = int(steps.idxmax())
         upper, lower = (_name(rows.iloc[at], text) for at in (place - 1, place))
         words.append(text("step", upper=upper, lower=lower, factor=steps.max()))
-    clock = rows["nominal_mhz"].dropna()
-    words += [text.within("memory_hierarchy")("nominal", clock=f"{clock.iloc[0]:,.0f}")] if len(clock) else []
-    return " ".join(words)
+    own_words, clocks = text.within("memory_hierarchy"), rows["nominal_mhz"].dropna().head(1)
+    return " ".join([*words, *(own_words("nominal", clock=f"{clock:,.0f}") for clock in clocks)])
 
 
-def _name(row: pd.Series, text: Texts) -> str:
+def _name(row: Series, text: Texts) -> str:
     level = str(row["level"])
     return text(level) if level in WORDS else level
 
 
-def _cost(row: pd.Series, text: Texts) -> str:
+def _cost(row: Series, text: Texts) -> str:
     """Cycles and time of an access, the time alone where no clock was read."""
     cycles = row["cycles_per_access"]
-    return text("time_alone" if pd.isna(cycles) else "cost", row=row, cycles=significant(cycles))
+    return text("time_alone" if cycles != cycles else "cost", row=row, cycles=significant(cycles))
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A bar a level about one middle, as long as the logarithm of its time, its numbers behind it."""
     style.fit(figure, len(rows))
     axes, fastest = figure.subplots(), rows["time_per_access_s"].min()
@@ -60,4 +58,3 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     reach = width.max() / 2
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.set(xlim=(-1.1 * reach, 1.9 * reach), xticks=[], xlabel=text("time"), title=rows["machine"].iloc[0])
-    style.legend(figure, runs.key(rows, text))

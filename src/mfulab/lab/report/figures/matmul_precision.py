@@ -1,15 +1,13 @@
 """Speed against error of each number format in a matmul, by its fastest implementation."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, matmuls, runs, style, ticks
-from mfulab.lab.report.frames import Tables, ok, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, matmuls, style, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC, ORDER = "precision", 2
 INTEGERS = "int8"  # whose products and sums are exact
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """On each machine with two formats or more: the fastest matmul of each, at the largest size that all have."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "relative_error")))
     formats = square.groupby(["machine", "n"])["precision"].transform("nunique")
@@ -19,7 +17,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return same.loc[same.groupby(["machine", "precision"])["tflop_s"].idxmax()]
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The fastest format against the most exact one; where integers are fastest, against that of those that round."""
     fast = rows.loc[rows["tflop_s"].idxmax()]
     here = rows[rows["machine"] == fast["machine"]]
@@ -31,7 +29,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return text("finding_same" if fast.name == exact.name else key, fast=fast, exact=exact, **errors)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A point a format; left is exact, up is fast; an exact zero is drawn at the left edge."""
     for axes, here in style.by_machine(figure, rows, sharex=True):
         edge = ticks.zero_at_left(axes, rows["relative_error"])
@@ -41,4 +39,3 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ticks.speeds(axes)
         names = [f"{text.name('precision', row.precision)}  {row.kernel}" for row in here.itertuples()]
         labels.later(labels.beside_points, axes, list(zip(here["error"], here["tflop_s"], names, strict=True)))
-    style.legend(figure, runs.key(rows, text))

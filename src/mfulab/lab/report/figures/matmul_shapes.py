@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, percent, runs, style
-from mfulab.lab.report.frames import Tables, most, ok, own, with_machine
+from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, percent, style
+from mfulab.lab.report.frames import DataFrame, Series, Tables, most, ok, own, with_machine
 
 TOPIC, ORDER = "kernels", 2
 SHARE, MOST_SHAPES, MOST_KERNELS = "share_of_measured_percent", 16, 16
@@ -18,7 +18,7 @@ LETTERS = 96
 BESIDE = 0.1  # an odd cube is compared with those that fit and are so near in size
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Odd shapes of the machine and precision with most, and cubes to compare, of implementations given both."""
     timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], SHARE, "m", "n", "k")))
     timed = timed[~timed["kernel"].str.endswith(NO_MATMUL)]
@@ -35,43 +35,39 @@ def rows(tables: Tables) -> pd.DataFrame:
     return compared[compared["shape"].isin(given.nlargest(MOST_SHAPES, ["kernel", "flops"]).index)]
 
 
-def odd(rows: pd.DataFrame) -> pd.Series:
+def odd(rows: DataFrame) -> Series:
     """True for a matmul that is not n × n × n, or whose n is no multiple of a common tile."""
     return ~(matmuls.cube(rows) & (rows["n"] % FITS == 0))
 
 
-def shape(row: Mapping[str, Any] | pd.Series) -> str:
+def shape(row: Mapping[str, Any] | Series) -> str:
     """`1024³`, `16×1024×1024`, and of a batch `32 · 128³`."""
     sides = [int(row[side]) for side in ("m", "n", "k")]
     single = f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(map(str, sides))
     return f"{int(row['batch'])} · {single}" if row["batch"] > 1 else single
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The shape that costs most against the best shape, for the implementation that is fastest overall."""
     here = rows[rows["kernel"] == rows.groupby("kernel")[SHARE].max().idxmax()]
     best, worst = here.loc[here[SHARE].idxmax()], here.loc[here[SHARE].idxmin()]
     return text("finding_one" if best[SHARE] == worst[SHARE] else "finding", best=best, worst=worst)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A heat map: shapes down, implementations across, each cell its share of the measured ceiling in percent."""
     rows = rows.assign(batched=rows["batch"] > 1, flat=~matmuls.cube(rows))
     shapes = list(rows.sort_values(["batched", "flat", "flops"])["shape"].drop_duplicates())
     kernels = list(rows.groupby("kernel")[SHARE].median().nlargest(MOST_KERNELS).index)
     table = rows.pivot_table(index="shape", columns="kernel", values=SHARE).reindex(shapes, columns=kernels)
-    words = table.map(lambda share: "" if share != share else percent(share))
     shown = rows[rows["kernel"].isin(kernels)].drop_duplicates(["shape", "kernel"])
-    axes, small = figure.subplots(), 8 if len(kernels) > 8 else 10
+    axes, turned, small = figure.subplots(), len(kernels) > FLAT_NAMES, 8 if len(kernels) > 8 else 10
     look = style.Look(small=small, vmin=0, cbar_kws={"label": text("share")})
-    kinds.cells(axes, table, words, shown, "kernel", "shape", SHARE, "tflop_s", **look)
-    style.legend(figure, runs.key(shown, text))
+    kinds.cells(axes, table, table.map(percent), shown, "kernel", "shape", SHARE, "tflop_s", **look)
     axes.set_ylabel(text("shape"))
     axes.tick_params(labelsize=small + 1)
-    turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if len(kernels) > FLAT_NAMES else {}
-    names = (
-        kernels
-        if turned
-        else [textwrap.fill(name.replace("_", "_ "), LETTERS // len(kernels)).replace("_ ", "_") for name in kernels]
-    )
-    axes.set_xticks(axes.get_xticks(), names, **({"rotation": 0} | turned))
+    if turned:
+        axes.set_xticks(axes.get_xticks(), kernels, rotation=35, ha="right", rotation_mode="anchor")
+    else:
+        lines = [textwrap.fill(name.replace("_", "_ "), LETTERS // len(kernels)).replace("_ ", "_") for name in kernels]
+        axes.set_xticks(axes.get_xticks(), lines, rotation=0)

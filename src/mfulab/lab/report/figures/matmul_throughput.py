@@ -1,14 +1,12 @@
 """One matmul in every implementation: throughput against its size."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, matmuls, runs, style, ticks
-from mfulab.lab.report.frames import Tables, most, ok, preferred, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, matmuls, style, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, most, ok, preferred, with_machine
 
 TOPIC, ORDER = "kernels", 0
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Square matmuls of the precision that most implementations share."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
     square = most(square, ["precision"], "kernel").sort_values("n")
@@ -16,7 +14,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return preferred(square, square.groupby("machine")["n"].transform("nunique") > 2)
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The fastest and the slowest implementation of the largest size that several have."""
     here = rows[rows["machine"] == rows["machine"].iloc[0]]
     shared = here.groupby("n")["kernel"].nunique()
@@ -26,10 +24,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return text("finding_one" if values["factor"] == 1 else "finding", best=best, worst=worst, **values)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """FLOP/s with the measured ceiling above, a panel a machine; a family has one colour, a line its kernel's name."""
     colors = style.usual_colors(rows["family"], style.FAMILIES)
-    for axes, here in style.by_machine(figure, rows, sharex=True):
+    for axes, here in style.by_machine(figure, rows, sharex=True, x=text("size")):
         kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", palette=colors, s=25)
         ticks.doublings(axes, rows["n"])
         axes.set(yscale="log", ymargin=0.1)
@@ -38,7 +36,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.text(0.01, ceiling, text("ceiling"), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)
         ticks.speeds(axes)
         last = here.groupby("kernel").last().reset_index()
-        inks = last["family"].map(colors)
-        labels.later(labels.at_line_ends, axes, last["n"], last["tflop_s"], last["kernel"], inks)
-    style.label(figure, text("size"))
-    style.legend(figure, style.dots(colors, text, "family", "s") + runs.key(rows, text))
+        labels.later(labels.at_line_ends, axes, last["n"], last["tflop_s"], last["kernel"], last["family"].map(colors))
+    return style.dots(colors, text, "family", "s")

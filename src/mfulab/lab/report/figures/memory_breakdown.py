@@ -8,8 +8,9 @@ import pandas as pd
 
 from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
-from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, quantity, runs, style
-from mfulab.lab.report.frames import Tables, alone, ok, with_machine
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, quantity, runs, style
+from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, steps
 
 TOPIC, ORDER = "memory", 0
 PARTS = [part.name for part in fields(StepMemory)]
@@ -40,23 +41,22 @@ SAME = ("run", "model", "batch_size", "sequence_length", "recorded", "started_at
 NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointed_activation_bytes")
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured."""
     counted = ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
-    profile = with_machine(tables, alone(ok(tables["profile"], "memory_bytes")))
+    profile = steps(tables, "memory_bytes", mode="training", execution="eager")
     plain = profile["gradient_accumulation"].fillna(1) == 1
-    plain &= (profile["mode"] == "training") & (profile["execution"] == "eager")
-    measured = runs.judged(style.one_machine(profile[plain]))  # peaks of plain training, own ones before recorded
+    measured = trust.with_doubts(style.one_machine(profile[plain]))  # peaks of plain training, own ones before recorded
     size = counted["batch_size"] * counted["sequence_length"].fillna(1)
     counted = counted.assign(seen=counted["run"].isin(measured["flops_run"]), size=size)
     counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates("model")
     seen = counted[counted["seen"]].nlargest(1, "parameters")
     largest = counted.drop(seen.index).nlargest(MOST - len(seen), "parameters")
     counted = pd.concat([seen, largest]).sort_values("parameters")
-    return pd.DataFrame(line for row in counted.to_dict("records") for line in _of_model(row, measured))
+    return DataFrame(line for row in counted.to_dict("records") for line in _of_model(row, measured))
 
 
-def _of_model(row: Mapping[str, Any], measured: pd.DataFrame) -> list[dict[str, Any]]:
+def _of_model(row: Mapping[str, Any], measured: DataFrame) -> list[dict[str, Any]]:
     shared = {**{name: row[name] for name in SAME}, "measured_bytes": None, runs.DOUBTFUL: False}
     here = measured[measured["flops_run"] == row["run"]]
     lines = []
@@ -82,7 +82,7 @@ def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **op
     return memory.sharded(devices)
 
 
-def _are(measured: pd.DataFrame, options: Mapping[str, Any]) -> pd.Series:
+def _are(measured: DataFrame, options: Mapping[str, Any]) -> Series:
     """True for each measured step of a way: of its format, optimiser and checkpointing, on one device."""
     settings = {
         "element_bytes": measured["dtype"].map({"bfloat16": 2, "float16": 2, "float64": 8}).fillna(4),
@@ -93,18 +93,17 @@ def _are(measured: pd.DataFrame, options: Mapping[str, Any]) -> pd.Series:
         "master_copy": False,
     }
     wanted = {"autocast": False, "master_copy": False, **options}
-    return pd.DataFrame({name: values == wanted[name] for name, values in settings.items()}, measured.index).all(axis=1)
+    return DataFrame({name: values == wanted[name] for name, values in settings.items()}, measured.index).all(axis=1)
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The largest model: what fp32 with Adam holds, what the leanest way holds, and cards that suffice; deviations."""
     largest = rows[rows["model"] == rows.loc[rows["total"].idxmax(), "model"]].set_index("way")
     plain, ways = largest.loc["fp32_adam"], largest.drop(index=INFERENCE, errors="ignore")
     least = ways.loc[ways["total"].idxmin()]
     state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
     words = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
-    if least["total"] < plain["total"]:
-        words.append(text("least", way=least.name, **_needed(least["total"], text)))
+    words += [text("least", way=least.name, **_needed(least["total"], text))] if least["total"] < plain["total"] else []
     measured = rows[rows["measured_bytes"] > 0]
     if len(measured):
         deviation = (100 * (measured["total"] / measured["measured_bytes"] - 1)).abs()
@@ -119,7 +118,7 @@ def _needed(needed: float, text: Texts) -> dict[str, str]:
     return {"needed": quantity(needed, "B", 4), "fits": fits}
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a model, a stacked bar a way; lines are capacities of cards, diamonds measured peaks."""
     present = [way for way in (*WAYS, INFERENCE) if (rows["way"] == way).any()]
     rows = rows.assign(name=[text.name("memory_way", way) for way in rows["way"]])
@@ -135,12 +134,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         unit, letter = (1e9, "GB") if here["total"].max() >= 1e9 else (1e6, "MB")
         formulas = here.assign(doubtful=False, **{f"{part} ": here[part] / unit for part in colors})
         parts = {f"{part} ": color for part, color in colors.items()}
-        kinds.stacks(axes, formulas, parts, "name", *colors, "total", order=order, width=0.8)
+        kinds.stacks(axes, formulas, parts, "name", *colors, "total", order=order, width=0.8, labelsize=9)
         here = here.assign(place=here["way"].map(present.index), peak=here["measured_bytes"].astype(float) / unit)
-        peaks = ("peak", "place", "measured_bytes", "total")
-        kinds.points(axes, here, *peaks, color=style.INK, marker="D", s=25)
+        kinds.points(axes, here, "peak", "place", "measured_bytes", "total", color=style.INK, marker="D", s=25)
         axes.set(xlim=(0, 1.1 * most / unit), xlabel=letter)
-        axes.tick_params(axis="y", labelsize=9)
         axes.set_ylim(len(order) + 2.2, -0.6)  # room for the names of cards, below the bars
         # A line at the memory of each card that lies in view, named along it, none closer to another than is read.
         end, last = axes.get_xlim()[1], 0.0
@@ -151,6 +148,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
                 axes.axvline(place, **style.LIMIT)
                 axes.text(place, 0.02, card, transform=axes.get_xaxis_transform(), **words)
                 last = place
-    entries = style.dots(colors, text, "memory_part", "s")
-    entries += [style.dot(style.INK, text("peak"), "D")] if rows["measured_bytes"].notna().any() else []
-    style.legend(figure, entries + runs.key(rows, text))
+    peaks = [style.dot(style.INK, text("peak"), "D")] if rows["measured_bytes"].notna().any() else []
+    return style.dots(colors, text, "memory_part", "s") + peaks

@@ -3,10 +3,8 @@
 import json
 from typing import get_args
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style, ticks
-from mfulab.lab.report.frames import Tables, most, ok, one_each, own, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, significant, style, ticks
+from mfulab.lab.report.frames import DataFrame, Series, Tables, most, ok, one_each, own, with_machine
 from mfulab.measurements.probe_memory import Pattern
 
 TOPIC, ORDER = "memory", 2
@@ -14,7 +12,7 @@ ORDERS = get_args(Pattern)
 KIB = 1024
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """One row a pattern and working set of one machine, the one with the most; `nominal_mhz` if its clock is hidden."""
     timed = own(with_machine(tables, ok(tables["memory"], "time_per_access_s", "working_set_bytes")))
     here = most(timed[timed["pattern"].isin(ORDERS)], ["hardware"])
@@ -24,7 +22,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return one_each(here, ["pattern", "working_set_bytes"]).sort_values(["pattern", "working_set_bytes"])
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """A chase in the smallest and the largest set; columns against rows; memory by hand; whose clock the cycles are."""
     pattern = "random" if (rows["pattern"] == "random").any() else rows["pattern"].iloc[0]
     walked = rows[rows["pattern"] == pattern].sort_values("working_set_bytes")
@@ -34,7 +32,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     key = "finding" if len(walked) > 1 else "finding_one"
     words = [text(key, pattern=text(pattern), first=first, last=last, **values)]
     table = rows.pivot_table(index="working_set_bytes", columns="pattern", values="time_per_access_s")
-    ratio = table.get("columns", pd.Series(dtype=float)) / table.get("rows", pd.Series(dtype=float))
+    ratio = table.get("columns", Series(dtype=float)) / table.get("rows", Series(dtype=float))
     for size, factor in ratio.dropna().nlargest(1).items():
         words.append(text("orders", size=size_of(size), factor=significant(factor)))
     if {"cuda_malloc", "cuda_memcpy"} <= {*table}:
@@ -51,7 +49,7 @@ def size_of(size: float) -> str:
     return f"{size / KIB**power:.4g} {'KMG'[power - 1]}iB"
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Lines of time over working set on logarithmic axes; a line where each cache ends."""
     axes = figure.subplots()
     both = style.PALETTE, style.MARKERS  # a GPU's own orders look like those of files, which it has not
@@ -72,5 +70,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     ticks.decades(axes.yaxis)
     axes.set(title=rows["machine"].iloc[0], xlabel=text("working_set"), ylabel=text("time"))
     present = [pattern for pattern in ORDERS if (rows["pattern"] == pattern).any()]
-    entries = [style.dot(colors[name], text(name), markers[name]) for name in present]
-    style.legend(figure, entries + runs.key(rows, text))
+    return [style.dot(colors[name], text(name), markers[name]) for name in present]

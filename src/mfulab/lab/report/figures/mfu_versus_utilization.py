@@ -6,7 +6,7 @@ import pandas as pd
 from mfulab.lab.report import frames, remedies, trust
 from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, percent, runs, style
 from mfulab.lab.report.figures.headroom import COLORS
-from mfulab.lab.report.frames import READ, Tables, ok, own, preferred, with_machine, with_traces
+from mfulab.lab.report.frames import READ, DataFrame, Series, Tables, ok, own, preferred, with_machine, with_traces
 from mfulab.lab.tables.consistency import above_peak
 
 TOPIC, ORDER = "headline", 0
@@ -17,19 +17,19 @@ LEAST = 0.05  # percent
 MOST = 18  # lines of all panels; `mfu_by_utilization` draws all runs of a larger sweep
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Runs of this machine with both measures; where there is none, of recorded ones, of GPUs alone if any is one."""
     here = own(of_all_machines(tables))
     return preferred(here, ~here["recorded"] | (here["device"] != "cpu"))
 
 
-def of_all_machines(tables: Tables) -> pd.DataFrame:
+def of_all_machines(tables: Tables) -> DataFrame:
     """Runs with both measures; steps that were read from recorded traces only where nothing was measured."""
     measured = with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
     return preferred(measured, ~(measured["recorded"] & measured["hardware"].str.endswith(READ)))
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """MFU of the busy runs; of those that `_sound` keeps."""
     above, trusted = int(above_peak(rows).sum()), _trusted(rows, text)
     rows = _sound(rows)
@@ -51,43 +51,43 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join([text(key, count=len(here), total=len(rows), what=_what(rows, len(rows), text), **values), *words])
 
 
-def _what(rows: pd.DataFrame, total: int, text: Texts) -> str:
+def _what(rows: DataFrame, total: int, text: Texts) -> str:
     return text("steps" if rows["hardware"].str.endswith(READ).all() else "runs", total=total)
 
 
-def _named(ends: pd.DataFrame, text: Texts) -> list[str]:
+def _named(ends: DataFrame, text: Texts) -> list[str]:
     """Names two runs by their models; if these are equal, with what sets the runs apart in parentheses."""
     names = curves.apart(ends, text) if ends["model"].nunique() == 1 else ends["model"]
     return [name.replace(", ", " (", 1) + ")" * (", " in name) for name in names]
 
 
-def _trusted(rows: pd.DataFrame, text: Texts) -> str:
+def _trusted(rows: DataFrame, text: Texts) -> str:
     return text("trusted") if 0 < trust.doubtful(rows).sum() < len(rows) else ""
 
 
-def lowest(rows: pd.DataFrame) -> pd.Series:
+def lowest(rows: DataFrame) -> Series:
     """The run of lowest MFU that the sentence is about, of several useful ones: there is something to try for it."""
     told = _told(_sound(rows))
     return rows.loc[(useful if len(useful := _useful(told)) > 1 else told)["mfu_percent"].idxmin()]
 
 
-def _useful(told: pd.DataFrame) -> pd.DataFrame:
+def _useful(told: DataFrame) -> DataFrame:
     """The runs that a remedy can be about: a loop that spins, or one with next to no matmuls, is slow by design."""
     return preferred(told, (told["mfu_percent"] >= USELESS) & ~(told["matmul_percent"] < frames.MATMULS))
 
 
-def _told(sound: pd.DataFrame) -> pd.DataFrame:
+def _told(sound: DataFrame) -> DataFrame:
     return preferred(sound, sound["utilization_percent"] >= BUSY)
 
 
-def _sound(rows: pd.DataFrame) -> pd.DataFrame:
+def _sound(rows: DataFrame) -> DataFrame:
     """The runs of a sentence: with arithmetic to count, in no emulated format, not doubtful; where any are left."""
     rows = preferred(rows, rows["mfu_percent"] > 0)
     rows = preferred(rows, ~frames.emulated(rows))
     return preferred(rows, ~trust.doubtful(rows))
 
 
-def because(row: pd.Series, rows: pd.DataFrame, text: Texts) -> str:
+def because(row: Series, rows: DataFrame, text: Texts) -> str:
     """Sentence on why the lowest of the rows is that low, and what it costs; empty where nothing explains it."""
     clauses = text.within("because")
     if not clauses.has(row["verdict"]):
@@ -100,7 +100,7 @@ def because(row: pd.Series, rows: pd.DataFrame, text: Texts) -> str:
     return text(key, run=run, because=reason, trusted=_trusted(rows, text), busy=busy, what=_what(rows, total, text))
 
 
-def shown(rows: pd.DataFrame, text: Texts) -> pd.DataFrame:
+def shown(rows: DataFrame, text: Texts) -> DataFrame:
     """At most MOST runs by falling MFU, spread evenly, those of the sentences too, with `name`, `cause` and `color`."""
     machines, told = style.machines(rows), _told(_sound(rows))["mfu_percent"]
     named = {told.idxmin(), told.idxmax(), lowest(rows).name}
@@ -127,15 +127,15 @@ def share(mfu: float, text: Texts) -> str:
     return text("least") if 0 < mfu < LEAST else text("share_of", share=mfu)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine, one below the other, a line a run."""
     rows = shown(rows, text)
-    machines = style.machines(rows)
-    counts = [int((rows["machine"] == machine).sum()) for machine in machines]
-    grid = style.panels(figure, machines, [""], sharex=True, height_ratios=[count + 1 for count in counts])
-    style.resize(figure, min(TALLEST, 1.5 + 0.45 * len(machines) + 0.36 * sum(counts)))
-    for machine, axes in zip(machines, grid.flat, strict=True):
-        here = rows[rows["machine"] == machine].assign(place=np.arange(counts[machines.index(machine)]))
+    machines = dict([*rows.groupby("machine", sort=False)])
+    heights = [len(here) + 1 for here in machines.values()]
+    grid = style.panels(figure, [*machines], [""], x=text("share"), sharex=True, height_ratios=heights)
+    style.resize(figure, min(TALLEST, 1.5 + 0.45 * len(machines) + 0.36 * len(rows)))
+    for here, axes in zip(machines.values(), grid.flat, strict=True):
+        here = here.assign(place=np.arange(len(here)))
         ends, busy = here[["mfu_percent", "utilization_percent"]], here["utilization_percent"]
         axes.hlines(here["place"], ends.min(axis=1), ends.max(axis=1), colors=here["color"], linewidth=3, zorder=2)
         look: style.Look = {"hue": "color", "palette": {color: color for color in here["color"]}}
@@ -145,12 +145,11 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             label = text("share_of", share=percent_busy)
             axes.annotate(label, (percent_busy, place), (7, 0), textcoords="offset points", va="center", fontsize=9)
         names = here["name"] + "   " + [share(mfu, text) for mfu in here["mfu_percent"]]
-        axes.set_yticks(here["place"], names, fontsize=10 if sum(counts) < MOST - 6 else 9)
+        axes.set_yticks(here["place"], names, fontsize=10 if len(rows) < MOST - 6 else 9)
         axes.tick_params(axis="y", length=0)
         axes.set(ylim=(len(here) - 0.4, -0.6), xlim=(-1.5, max(107.0, 1.05 * ends.max(axis=None))))
         axes.grid(axis="y", visible=False)
-    style.label(figure, x=text("share"))
     entries = [style.dot(style.MUTED, text("mfu")), style.dot(style.MUTED, text("utilization"), "|")]
     entries += [style.line(COLORS[part], text.within("trace")(part)) for part in COLORS if part in set(rows["cause"])]
     entries += [style.line(style.MUTED, text("untold"))] if "" in set(rows["cause"]) else []
-    style.legend(figure, entries + runs.key(rows, text), 4 if len(entries) > 4 else 0)
+    style.legend(figure, entries + runs.key(figure, text), 4 if len(entries) > 4 else 0)

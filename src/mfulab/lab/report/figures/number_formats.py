@@ -1,25 +1,23 @@
 """Number formats: how their bits are spent, and what sums lose in them by the way they are added."""
 
-import pandas as pd
 from matplotlib.ticker import NullFormatter
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, style, ticks
-from mfulab.lab.report.frames import Tables, ok
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, ok
 
 TOPIC, ORDER = "precision", 3
-PARTS = ("sign", "exponent_bits", "mantissa_bits")
-BITS = dict(zip(PARTS, (style.PALETTE[7], style.PALETTE[6], style.PALETTE[5]), strict=True))
+PARTS = dict(zip(("sign", "exponent_bits", "mantissa_bits"), style.PALETTE[7:4:-1], strict=True))  # with colours
 RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """One row a format, the widest last; integers have no exponent and are left out."""
     formats = ok(tables["formats"], "bits", "exponent_bits", "mantissa_bits").drop_duplicates("precision")
     formats = formats[formats["exponent_bits"] > 0]
     return formats.assign(sign=1).sort_values(["bits", "mantissa_bits"])
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Gain of Kahan's sum in the format in which the plain one loses most."""
     summed = rows.dropna(subset=["naive_sum_error", "kahan_sum_error"])
     if len(summed):
@@ -28,22 +26,20 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return text("finding_bits" if low["bits"] < high["bits"] else "finding_one", low=low, high=high)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Left the bits as stacked bars; right relative errors of three ways to add, exact sums at the left edge."""
     bits, errors = figure.subplots(1, 2, width_ratios=[1, 1.4])
     rows = rows.assign(name=[text.name("precision", precision) for precision in rows["precision"]])
-    kinds.stacks(bits, rows.iloc[::-1], BITS, "name", width=0.6)
+    kinds.stacks(bits, rows.iloc[::-1], PARTS, "name", width=0.6)
     bits.set(xlabel=text("bits"), xlim=(0, 1.05 * rows[list(PARTS)].sum(axis=1).max()))
     colors, markers = (dict(zip(RUNGS, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
     edge = ticks.zero_at_left(errors, rows[list(RUNGS)].to_numpy(dtype=float).ravel())
     sums = rows.melt([*rows.columns.drop([*RUNGS])], [*RUNGS], "way", "error")
-    sums["place"] = kinds.lanes(errors, sums, "name", list(rows["name"]))
-    sums = sums.assign(shown=sums["error"].clip(lower=edge))
+    place = kinds.lanes(errors, sums, "name", list(rows["name"]))
+    sums = sums.assign(place=place, shown=sums["error"].clip(lower=edge))
     look: style.Look = {"hue": "way", "palette": colors, "style": "way", "markers": markers, "s": 81, "alpha": 0.85}
     kinds.points(errors, sums, "shown", "place", "error", clip_on=False, **look)
     errors.xaxis.set_minor_formatter(NullFormatter())
     errors.grid(axis="y", visible=False)
-    errors.set_xlabel(text("error"))
-    errors.set_yticklabels([])
-    entries = [style.dot(colors[way], text(way), markers[way]) for way in RUNGS]
-    style.legend(figure, style.dots(BITS, text, marker="s") + entries)
+    errors.set(xlabel=text("error"), yticklabels=[])
+    return style.dots(PARTS, text, marker="s") + style.dots(colors, text, marker=markers)

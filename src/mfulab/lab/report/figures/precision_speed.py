@@ -2,15 +2,13 @@
 
 from functools import partial
 
-import pandas as pd
-
 from mfulab.lab.report.drawing import relative
-from mfulab.lab.report.frames import Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC, ORDER = "precision", 0
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Runs in another format than fp32 beside the same run in fp32."""
     return relative.against(with_machine(tables, ok(tables["profile"], "samples_per_s")), "precision", "fp32")
 

@@ -1,22 +1,19 @@
 """Time of pruned models against the same model before, beside the share of the weights that is left."""
 
-import pandas as pd
-
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
-from mfulab.lab.report.frames import Tables, against, alone, ok, one_each, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, steps
 
 TOPIC, ORDER = "flops", 3
 ALIKE = ["machine", "model", "workload", "batch_size", "precision", "execution"]
-WAYS = ("masked", "structured", "two_of_four")
-COLORS = dict(zip(WAYS, style.PALETTE[:3], strict=True))
+COLORS = dict(zip(("masked", "structured", "two_of_four"), style.PALETTE, strict=False))
 MOST = 3  # batch sizes that get a panel each
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Pruned steps in percent of the whole model's time (`relative`), weights (`left`) and FLOPs (`executed`)."""
-    timed = with_machine(tables, alone(ok(tables["profile"], "time_s")))
+    timed = steps(tables, "time_s")
     whole = one_each(timed[timed["pruning"] == "none"], ALIKE)
-    pruned = one_each(timed[timed["pruning"].isin(WAYS)], [*ALIKE, "pruning", "pruned_share"])
+    pruned = one_each(timed[timed["pruning"].isin(COLORS)], [*ALIKE, "pruning", "pruned_share"])
     pruned = against(pruned, whole, ALIKE, "_whole", "executed_flops")
     left, executed = 100 * (1 - pruned["pruned_share"]), pruned["executed_flops"] / pruned["executed_flops_whole"]
     return pruned.assign(
@@ -27,29 +24,28 @@ def rows(tables: Tables) -> pd.DataFrame:
     )
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """For each way, its most pruned and then fastest case: time, weights that are left, and FLOPs by both counts."""
     order = rows.sort_values(["pruned_share", "apart", "relative"], ascending=[False, False, True])
-    order = order.drop_duplicates("pruning").sort_values("pruning", key=lambda way: way.map(WAYS.index))
+    order = order.drop_duplicates("pruning").sort_values("pruning", key=lambda way: way.map([*COLORS].index))
     words = []
     for _, best in order.iterrows():
         words.append(text("finding" if best["apart"] else "finding_alike", best=best, pruned=100 - best["left"]))
-        words += [text("executed", best=best)] if pd.notna(best["executed"]) else []
+        words += [text("executed", best=best)] if best["executed"] >= 0 else []
     return " ".join(words)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and batch size: time over the pruned share, and the line on which weights left decide it."""
     shown = rows[rows["machine"].isin(style.machines(rows, 2))].sort_values("pruned_share")
     batches = {batch: text("batch", batch=int(batch)) for batch in sorted(shown["batch_size"].unique())[:MOST]}
     shown = shown.assign(pruned_percent=100 - shown["left"])
     colors = {way: color for way, color in COLORS.items() if (shown["pruning"] == way).any()}
-    for axes, here in style.facets(figure, shown, "batch_size", batches, sharey=True):
+    for axes, here in style.facets(figure, shown, "batch_size", batches, y=text("time"), sharey=True):
         axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
         told = ("pruned_share", "relative", "time_s")
         pale = here["apart"].map({True: 1.0, False: style.PALE}).tolist()
         kinds.lines(axes, here, "pruned_percent", "relative", *told, hue="pruning", palette=colors, alpha=pale)
         axes.set(xlim=(0, 100), ylim=(0, 1.1 * max(100, shown["relative"].max())), xlabel=text("pruned"))
-    style.label(figure, y=text("time"))
-    keys = style.dots(colors, text, "pruning") + style.within(~shown["apart"], text) + runs.key(shown, text)
+    keys = style.dots(colors, text, "pruning") + style.within(~shown["apart"], text) + runs.key(figure, text)
     style.legend(figure, [*keys, style.line(style.MUTED, text("left"), (4, 2))])

@@ -3,8 +3,9 @@
 import pandas as pd
 
 from mfulab.core.formats import FORMATS
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
-from mfulab.lab.report.frames import Tables, ok, preferred
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style
+from mfulab.lab.report.frames import DataFrame, Tables, ok, preferred
 
 TOPIC, ORDER = "published", 1
 MOST = 4  # panels
@@ -16,7 +17,7 @@ OWN = "own"
 SIXTEEN_BITS = [form.name for form in FORMATS.values() if form.bits == 16]
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Public runs of the models with most of them, and training steps of the same models measured here in 16 bits."""
     public = ok(tables["published"], "mfu_bf16_percent", "accelerators")
     # The models that ran on the most devices, of those with several sizes of machine, if any.
@@ -26,7 +27,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     public = public[public["model"].isin(models)]
     public = public.assign(family=public["architecture"].replace(FAMILIES), doubtful=False)
     # Their MFU is of the peak of the format that their matmuls used: of another, it is no share of the 16-bit peak.
-    mine = runs.judged(ok(tables["profile"], "mfu_percent"))
+    mine = trust.with_doubts(ok(tables["profile"], "mfu_percent"))
     mine = mine[mine["model"].isin(models) & (mine["mode"] == "training")]
     mine = mine[mine["effective_precision"].isin(SIXTEEN_BITS)].assign(
         family=OWN,
@@ -37,7 +38,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return together.assign(place=together["model"].map(models.index)).sort_values(["place", "accelerators"])
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The widest fall from few to many devices of one kind, and how many runs exceed the 16-bit peak."""
     public = rows[rows["family"] != OWN]
     above = int((public["mfu_bf16_percent"] > FULL).sum())
@@ -51,7 +52,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return f"{text('finding', **falls.iloc[0])} {words}" if len(falls) else words
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A point a run; the dashed line is the 16-bit peak, above which matmuls ran in a faster format."""
     present = set(rows["family"])
     public = [name for name in dict.fromkeys([*FAMILIES.values(), *rows["family"]]) if name in present - {OWN}]
@@ -59,7 +60,8 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     markers = {name: style.MARKERS[place % 7] for place, name in enumerate(public)} | {OWN: "*"}
     top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
     look: style.Look = {"hue": "family", "palette": colors, "style": "family", "markers": markers, "alpha": 0.75}
-    for axes, here in style.facets(figure, rows, "model", {name: name for name in rows["model"]}, sharey=True):
+    words = {"x": text("accelerators"), "y": text("mfu_of_16_bits")}
+    for axes, here in style.facets(figure, rows, "model", MOST, **words, sharey=True):
         axes.axhline(FULL, **style.LIMIT)
         sizes = here["family"].eq(OWN).map({True: 190, False: 46})
         kinds.points(axes, here, "accelerators", "mfu_bf16_percent", s=sizes, **look)
@@ -69,9 +71,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set_xticks(shown, [f"{count:,}" for count in shown])
         axes.minorticks_off()
         axes.set_ylim(0, top)
-    style.label(figure, text("accelerators"), text("mfu_of_16_bits"))
     entries = [style.dot(colors[family], family, markers[family]) for family in public]
-    entries += [style.dot(style.INK, text("you_are_here"), "*")] if OWN in present else []
-    style.legend(figure, entries + runs.key(rows, text))
     # Attribution that MLPerf's rules ask for, at the right of the provenance.
     figure.text(0.985, 0.07 / figure.get_figheight(), text("derived"), ha="right", fontsize=9, color=style.MUTED)
+    return entries + ([style.dot(style.INK, text("you_are_here"), "*")] if OWN in present else [])

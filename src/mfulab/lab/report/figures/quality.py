@@ -2,10 +2,8 @@
 
 from typing import get_args
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
-from mfulab.lab.report.frames import Tables, most, ok, one_each, own, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style
+from mfulab.lab.report.frames import DataFrame, Series, Tables, most, ok, one_each, own, with_machine
 from mfulab.measurements.quality import Compression
 
 TOPIC, ORDER = "flops", 2
@@ -13,7 +11,7 @@ WAYS = get_args(Compression)
 WHOLE = WAYS[0]
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """A row a way of one machine, in percent of the whole model's; flags tell differences beyond their interval."""
     needed = ("accuracy_percent", "whole_accuracy_percent", "time_percent", "flops", "whole_flops", "weight_bytes")
     ways = own(with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes")))
@@ -34,7 +32,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     )
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The fastest way that keeps the accuracy within its interval, the one that loses most, and the least FLOPs."""
     ways = rows[rows["compression"] != WHOLE]
     if ways.empty:
@@ -45,36 +43,33 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     words += best or [text("none_kept", count=len(ways))]
     if ways["worse"].any():
         worst = ways.loc[ways["change"].where(ways["worse"]).idxmin()]
-        reach = "" if pd.isna(worst["change_half_points"]) else f" ± {worst['change_half_points']:.1f}"
+        reach = f" ± {worst['change_half_points']:.1f}" if worst["change_half_points"] >= 0 else ""
         words.append(text("worst", row=worst, lost=-worst["change"], reach=reach, span=_span(worst)))
     fewer = ways[(ways["flops_percent"] < 100) & ~ways["faster"]].nsmallest(1, "flops_percent")
     words += [text("fewer", row=row, span=_span(row)) for _, row in fewer.iterrows()]
     return " ".join(words)
 
 
-def _span(row: pd.Series) -> str:
+def _span(row: Series) -> str:
     """The interval of the time in percent, in brackets; empty without one."""
-    bounded = pd.notna(row["time_low_percent"]) and pd.notna(row["time_high_percent"])
-    return f" ({percent(row['time_low_percent'])}–{percent(row['time_high_percent'])})" if bounded else ""
+    low, high = row["time_low_percent"], row["time_high_percent"]
+    return f" ({percent(low)}–{percent(high)})" if low <= high else ""
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A line a way; a panel each of errors, time, FLOPs and bytes: in all of them shorter is better."""
-    shown = ("errors", "time_percent", "flops_percent", "bytes_percent")
-    titles = [text("errors"), text("time"), text("flops"), text("bytes")]
-    grid = style.panels(figure, [""], titles, sharey=True)[0]
+    shown = {"errors": "differs", "time_percent": "timed", "flops_percent": "within", "bytes_percent": "within"}
+    grid = style.panels(figure, [""], [text("errors"), text("time"), text("flops"), text("bytes")], sharey=True)[0]
     style.resize(figure, 2.0 + 0.3 * len(rows))
     rows = rows.assign(named=[text.name("compression", way) for way in rows["compression"]], within=True)
-    half = ["" if pd.isna(reach) else f" ± {reach:.1f}" for reach in rows["accuracy_half_points"]]
-    look: style.Look = {"order": list(rows["named"]), "words": "words", "fontsize": 8}
-    for axes, name, pale in zip(grid, shown, ("differs", "timed", "within", "within"), strict=True):
+    half = [f" ± {reach:.1f}" if reach >= 0 else "" for reach in rows["accuracy_half_points"]]
+    look: style.Look = {"order": list(rows["named"]), "words": "words", "fontsize": 8, "labelsize": 9}
+    for axes, (name, pale) in zip(grid, shown.items(), strict=True):
         whole = 1 if name == "errors" else 100
         words = rows[name].map(lambda share: text("share_of", share=share))
         here = rows.assign(words=rows[name].map("{:.1f}".format) + half if name == "errors" else words)
         if name != "errors":
             axes.axvline(100, **style.LIMIT)
         kinds.bars(axes, here, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
-        axes.tick_params(axis="y", labelsize=9)
         axes.set(xlim=(0, 1.8 * max(rows[name].max(), whole)), xlabel=text("of_images" if whole == 1 else "of_whole"))
-    entries = [style.dot("none", text("behind")), *style.within(~(rows["differs"] & rows["timed"]), text)]
-    style.legend(figure, entries + runs.key(rows, text))
+    return [style.dot("none", text("behind")), *style.within(~(rows["differs"] & rows["timed"]), text)]

@@ -1,9 +1,7 @@
 """Speed of quantised models against the same step before, with the bytes of their weights and their error."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, significant, style
-from mfulab.lab.report.frames import Tables, against, alone, apart, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, significant, style
+from mfulab.lab.report.frames import DataFrame, Series, Tables, against, apart, one_each, steps
 
 TOPIC = "precision"
 ALIKE = ["machine", "model", "workload", "mode", "batch_size", "sequence_length", "precision"]
@@ -11,9 +9,9 @@ ORDER_OF_SCHEMES = ("dynamic_int8", "static_int8", "weight_int8", "weight_int4")
 MOST = 4  # cases that get a panel each
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Quantised steps, each beside the eager step that it was: `relative` is their speed in percent of that."""
-    timed = with_machine(tables, alone(ok(tables["profile"], "samples_per_s", "time_s")))
+    timed = steps(tables, "samples_per_s", "time_s")
     before = one_each(timed[timed["execution"] == "eager"], ALIKE)
     fewer = timed[~timed["quantisation"].isin(["", "none"]) & timed["weight_bytes"].notna()]
     fewer = one_each(fewer, [*ALIKE, "quantisation"])
@@ -27,7 +25,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     ).assign(size=lambda rows: rows.groupby(["machine", "model", "precision", "quantisation"])["size"].transform("max"))
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The fastest and the slowest scheme beyond the intervals, the bandwidth of decoding, and the largest error."""
     beyond = rows[rows["apart"]]
     faster, slower = beyond[beyond["relative"] > 100], beyond[beyond["relative"] < 100]
@@ -39,19 +37,18 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     words += [text("overlaps", count=alike, total=len(rows))] if alike else []
     ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
     decoded = rows[(rows["mode"] == "decoding") & ratio.notna() & apart(rows, suffix="_before", ratio=ratio)]
-    for _, best in decoded.nlargest(1, "relative").iterrows():
-        words.append(text("bandwidth", **_case(best, text)))
+    words += [text("bandwidth", **_case(best, text)) for _, best in decoded.nlargest(1, "relative").iterrows()]
     if rows["quantisation"].nunique() > 1:
         words.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
     return " ".join(words)
 
 
-def _case(row: pd.Series, text: Texts) -> dict[str, object]:
-    size = "?" if pd.isna(row["size"]) else significant(row["size"])
+def _case(row: Series, text: Texts) -> dict[str, object]:
+    size = significant(row["size"]) if row["size"] >= 0 else "?"
     return {"row": row, "scheme": text("of", row=row), "factor": row["relative"] / 100, "size": size}
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine and case, a bar a scheme."""
     shown = rows[rows["machine"].isin(style.machines(rows, 2))]
     schemes = {}
@@ -66,15 +63,13 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         words=[", ".join(text("share_of", share=share) for share in both if share == share) for both in shares],
         named=shown["quantisation"].map(schemes),
     )
-    cases = {case: case for case in shown["case"].drop_duplicates().head(MOST)}
-    panels = style.facets(figure, shown, "case", cases, sharey=True, sharex=True)
-    style.resize(figure, 1.8 + 2.6 * len(panels) / len(cases))
-    look: style.Look = {"order": list(schemes.values()), "words": "words", "fontsize": 8, "width": 0.6}
+    panels = style.facets(figure, shown, "case", MOST, sharey=True, sharex=True)
+    cases = panels[0][0].get_gridspec().ncols
+    style.resize(figure, 1.8 + 2.6 * len(panels) / cases)
+    look: style.Look = {"order": list(schemes.values()), "words": "words", "fontsize": 8, "labelsize": 9, "width": 0.6}
     for axes, here in panels:
         axes.axvline(100, **style.LIMIT)
         kinds.bars(axes, here, "relative", "named", "relative", "time_s", "mbu_percent", pale="apart", **look)
-        axes.tick_params(axis="y", labelsize=9)
         axes.set_xlim(0, 1.9 * max(100, shown["relative"].max()))
-    panels[len(cases) // 2 - len(cases)][0].set_xlabel(text("relative"))
-    entries = [style.dot("none", text("behind")), *style.within(~shown["apart"], text)]
-    style.legend(figure, entries + runs.key(shown, text))
+    panels[cases // 2 - cases][0].set_xlabel(text("relative"))
+    return [style.dot("none", text("behind")), *style.within(~shown["apart"], text)]

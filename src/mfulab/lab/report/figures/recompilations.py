@@ -1,20 +1,18 @@
 """Recompilations: what changing shapes and branches make torch.compile do anew, and how long the calls take."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
-from mfulab.lab.report.frames import Tables, ok, one_each, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style
+from mfulab.lab.report.frames import DataFrame, Tables, ok, one_each, with_machine
 
 TOPIC, ORDER = "execution", 3
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """One row a model and execution of one machine, the first, that was called with changing batch sizes."""
     varied = with_machine(tables, ok(tables["profile"], "varied_calls", "varied_s"))
     return one_each(style.one_machine(varied), ["model", "execution", "batch_size"])
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The run that compiled most often, then eager and the same model's run that compiled least."""
     compiled = rows.dropna(subset=["recompilations"]).sort_values(["recompilations", "varied_s"])
     if compiled.empty:
@@ -30,7 +28,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A bar a run: the time of all its calls, with its counts behind it."""
     keys = (rows["graph_breaks"] == 0).map({True: "counted", False: "counted_breaks"})
     keys = keys.where(rows["recompilations"] >= 0, "")
@@ -42,4 +40,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     kinds.bars(axes, rows, "varied_s", "named", *told, hue="execution", palette=colors, words="behind")
     axes.set(title=rows["machine"].iloc[0], xlabel=text("time", calls=int(rows["varied_calls"].max())))
     axes.set_xlim(0, 1.5 * rows["varied_s"].max())
-    style.legend(figure, [*style.dots(colors, text, "execution", "s"), *runs.key(rows, text)])
+    return style.dots(colors, text, "execution", "s")

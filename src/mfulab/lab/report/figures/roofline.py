@@ -2,17 +2,15 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from mfulab.lab.report import trust
 from mfulab.lab.report.drawing import Figure, Texts, points, quantity, style, ticks
-from mfulab.lab.report.frames import READ, Tables, ok, preferred, with_machine, with_traces
+from mfulab.lab.report.frames import READ, DataFrame, Tables, ok, preferred, with_machine, with_traces
 
 TOPIC, ORDER = "roofline", 0
-PLACE = ("arithmetic_intensity", "tflop_s")
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Runs with an intensity, a speed and both measured ceilings, and steps of traces with both computed ones."""
     needed, traces = ("tflop_s", "arithmetic_intensity"), with_traces({**tables, "profile": tables["profile"].head(0)})
     steps = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
@@ -23,7 +21,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return preferred(steps, ~(steps["recorded"] & steps["hardware"].str.endswith(READ)))
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Number of runs that memory limits, the run closest to its roof, and the one furthest above memory's."""
     memory = rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3  # what it lets a run reach, TFLOP/s
     limited = memory < rows["roof_tflop_s"]
@@ -41,11 +39,10 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """One panel a machine: solid roofs are measured, dashed computed; colour is the precision, a label the height."""
     colors = style.usual_colors(rows["precision"])
-
-    def finish(axes: Axes, here: pd.DataFrame) -> list[tuple[float, float]]:
+    for axes, here in points.panels(figure, rows, ("arithmetic_intensity", "tflop_s"), x=text("intensity")):
         bandwidth, peak_bandwidth = here["roof_gb_s"].iloc[0] / 1e3, here["peak_gb_s"].iloc[0] / 1e3
         low = min(here["arithmetic_intensity"].min() / 3, 0.3 * here["roof_tflop_s"].min() / bandwidth)
         high = max(here["arithmetic_intensity"].max() * 12, 12 * here["roof_tflop_s"].max() / bandwidth)
@@ -73,8 +70,6 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         angle = np.degrees(np.arctan2(start * bandwidth, start))
         along = {"rotation": angle, "transform_rotates_text": True, "rotation_mode": "anchor"}
         axes.text(start, 1.12 * start * bandwidth, quantity(bandwidth * 1e12, "B/s"), **along, **above)
-        return [place for line in axes.lines for place in line.get_xydata()[::3].tolist() if place[1] == place[1]]
-
     entries = [style.line(style.MUTED, text("measured"))] if rows["ceiling_tflop_s"].notna().any() else []
     entries += [style.line(style.MUTED, text("computed"), (4, 2))]
-    points.draw(rows, figure, text, PLACE, (text("intensity"), ""), finish, entries=entries)
+    points.legend(figure, rows, text, entries)

@@ -1,38 +1,36 @@
 """One run in time: what the device reported while it ran, the measured window marked."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
-from mfulab.lab.report.frames import Tables, ok, with_machine
+from mfulab.lab.report import trust
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, runs, style
+from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC, ORDER = "series", 0
 VALUES = ("utilization_percent", "system_utilization_percent", "clock_mhz", "power_w", "temperature_c")
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """The series of the run with the most readings in its window, the busiest of these, of this machine first."""
     keys = ["hardware", "recorded", "run"]
     columns = [*keys, "model", "mode", "precision", "batch_size", "mfu_percent", "started_at", "commit", runs.DOUBTFUL]
-    profiled = runs.judged(tables["profile"])[[*columns, "status", "utilization_percent"]]
+    profiled = trust.with_doubts(tables["profile"])[[*columns, "status", "utilization_percent"]]
     profiled = ok(profiled, "utilization_percent", "mfu_percent")
     series = tables["series"]
     if series.empty:  # without columns too, as of traces
         return series
     series = series.assign(read=series["in_window"] & series["utilization_percent"].notna())
-    seen = series.groupby(keys, as_index=False)["read"].sum()
-    profiled = profiled.merge(seen, on=keys)
+    profiled = profiled.merge(series.groupby(keys, as_index=False)["read"].sum(), on=keys)
     wanted = profiled.sort_values(["recorded", "read", "utilization_percent"], ascending=[True, False, False]).head(1)
     return with_machine(tables, tables["series"].merge(wanted[columns], on=keys))
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """Mean utilization inside the window, and the MFU of the same window."""
     inside = rows.loc[rows["in_window"], "utilization_percent"]
     key = "finding_none" if inside.isna().all() else "finding"
     return text(key, row=rows.iloc[0], busy=inside.mean(), count=int(inside.notna().sum()))
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A strip a quantity over time; the window is shaded, its MFU a line across the first strip."""
     values = [name for name in VALUES if name in rows and rows[name].notna().any()]
     strips = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
@@ -48,5 +46,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     first.axhline(mfu, color=style.PALETTE[3], linewidth=1.5, linestyle=(0, (4, 3)))
     first.text(1.01, mfu, named, transform=first.get_yaxis_transform(), va="center", fontsize=10)
     strips[-1].set_xlabel(text("time"))
-    window = [style.dot(style.GRID, text("window", row=rows.iloc[0]), "s")] if len(inside) else []
-    style.legend(figure, window + runs.key(rows, text))
+    return [style.dot(style.GRID, text("window", row=rows.iloc[0]), "s")] if len(inside) else []

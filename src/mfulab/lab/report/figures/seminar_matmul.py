@@ -1,9 +1,7 @@
 """The seminar's kernels as written beside the corrected ones: hot, by the seminar's own clock, and by their errors."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, quantity, runs, style, ticks
-from mfulab.lab.report.frames import Tables, own, preferred, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, quantity, style, ticks
+from mfulab.lab.report.frames import DataFrame, Series, Tables, own, preferred, with_machine
 
 TOPIC, ORDER = "kernels", 5
 CORRECTED = {
@@ -18,7 +16,7 @@ PARTS = ("accumulator", "access", "rest", "compiled", "cold")  # of the first ca
 DOMINATES = 50.0  # % of the mean's sum: less, and compilation is not what the mean shows
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Matmuls that were timed from the first call on, and those of them that were wrong; the largest sizes, here."""
     table = tables["matmul"]
     wanted = (table["status"] == "incorrect") | table[list(TIMES)].notna().all(axis=1)
@@ -31,7 +29,7 @@ def rows(tables: Tables) -> pd.DataFrame:
     return here[here["n"].isin(sizes)].sort_values(["n", "family", "kernel"])
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The mean of the seminar's kernel that the first call spoils most, its errors, and what is wrong altogether."""
     timed = rows[rows["time_s"].notna()]
     timed = timed.assign(
@@ -54,7 +52,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def _parts(timed: pd.DataFrame, worst: pd.Series, text: Texts) -> list[str]:
+def _parts(timed: DataFrame, worst: Series, text: Texts) -> list[str]:
     """The mean of a kernel's first calls as an exact sum, each suspect by what the kernel without it saves, hot."""
     hot = timed[timed["n"] == worst["n"]].drop_duplicates("kernel").set_index("kernel")["time_s"]
     others = {"accumulator": CORRECTED.get(worst["kernel"]), "access": f"{worst['kernel']}_transposed"}
@@ -69,7 +67,7 @@ def _parts(timed: pd.DataFrame, worst: pd.Series, text: Texts) -> list[str]:
     return [text("parts", mean=worst["first_calls_mean_s"], library=hot["torch"], terms=" ".join(terms))]
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """Two panels a size: three times of each kernel, and its greatest error; a wrong result has no time."""
     sizes, kernels = sorted(rows["n"].unique()), list(dict.fromkeys(rows["kernel"]))[::-1]
     rows = rows.assign(as_written=rows["kernel"].str.contains("seminar"))
@@ -95,6 +93,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             if axes.dataLim.x1 > 0:
                 axes.set_xlim(axes.dataLim.x0 / 30, 30 * axes.dataLim.x1)  # so wide that whole decades are enough
                 ticks.decades(axes.xaxis, 3)
-    entries = [style.dot(colors[name], text(name), markers[name]) for name in TIMES]
-    entries += [style.dot(authors[True], text("as_written"), "D"), style.dot(authors[False], text("others"), "D")]
-    style.legend(figure, entries + runs.key(rows, text))
+    written = {"as_written": authors[True], "others": authors[False]}
+    return style.dots(colors, text, marker=markers) + style.dots(written, text, marker="D")

@@ -1,25 +1,24 @@
 """Time of one step against batch size, one line a model and precision."""
 
 import numpy as np
-import pandas as pd
 
 from mfulab.lab.report import frames, trust
-from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, labels, runs, style, ticks
-from mfulab.lab.report.frames import INTERVAL, Tables, ok, preferred, those, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, labels, style, ticks
+from mfulab.lab.report.frames import INTERVAL, DataFrame, Tables, ok, preferred, those, with_machine
 
 TOPIC, ORDER = "batch_size", 0
 MODES = ("training", "inference")  # of the others the figure `decoding` has the series
 MOST_NAMED = 8  # lines of a panel that have a label
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Runs of series with at least two batch sizes; of plain eager steps, where there are any."""
     timed = ok(tables["profile"], "time_s", "samples_per_s")
     series = curves.series(with_machine(tables, those(timed, timed["mode"].isin(MODES))))
     return preferred(series, (series["execution"] == "eager") & (series["workload"] == series["mode"]))
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The series that gain most and least from a larger batch; those that are not comparable are counted."""
     first, last = curves.ends(rows)
     paired = first["batch_size"] < last["batch_size"]  # of the others an impossible end was left out
@@ -43,17 +42,17 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join([*words, *([text("falling", count=falling)] if falling else [])])
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine and mode, logarithmic; colour is the precision, bars are 95 % confidence intervals."""
     colors, modes = style.usual_colors(rows["precision"]), style.modes(rows, text)
     keys = ["model", "precision", "workload", "execution", "sequence_length"]
     look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "s": 25}
-    panels, ranges = style.facets(figure, rows, "mode", modes, sharex=True), rows.groupby("machine")["time_s"]
+    panels = style.facets(figure, rows, "mode", modes, x=text("batch_size"), y=text("time"), sharex=True)
     for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(modes)), strict=True):
         kinds.lines(axes, here, "batch_size", "time_s", interval=INTERVAL[1:], **look)
         ticks.doublings(axes, rows["batch_size"])
         # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
-        values = ranges.get_group(machine)
+        values = rows.groupby("machine")["time_s"].get_group(machine)
         axes.set_ylim(values.min() / 2, values.max() * 2)
         ticks.decades(axes.yaxis)
         ends = here.groupby(keys, sort=False, dropna=False).tail(1)
@@ -64,6 +63,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         names = [*map("".join, zip(ends["model"], precisions, strict=True))]  # none of a panel without lines
         shades = ends["precision"].map(colors)
         labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["time_s"], names, shades)
-    style.label(figure, text("batch_size"), text("time"))
-    entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
-    style.legend(figure, [*entries, *runs.key(rows, text)])
+    return [style.line(color, text.name("precision", name)) for name, color in colors.items()]

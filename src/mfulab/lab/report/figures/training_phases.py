@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
 from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, percent, runs, style
-from mfulab.lab.report.frames import Tables, against, alone, apart, ok, one_each, preferred, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, against, apart, one_each, preferred, steps
 
 TOPIC, ORDER = "training", 0
 PLAIN = "training"  # the workload that others are held against, in fp32 where that was measured
@@ -18,12 +16,11 @@ MOST_BARS = 14
 WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Eager training steps with phases; `relative` is the time a sample in percent of the same model's plain step."""
-    timed = with_machine(tables, alone(ok(tables["profile"], *WORDS, "samples_per_s", "mfu_percent")))
-    plainly_fed = ~(timed["loader_workers"] > 0) & timed["loader_source"].isin(["", "random"])
-    # The figure `input` has the others.
-    timed = timed[(timed["mode"] == "training") & (timed["execution"] == "eager") & plainly_fed]
+    timed = steps(tables, *WORDS, "samples_per_s", "mfu_percent", mode="training", execution="eager")
+    # Plainly fed: the figure `input` has the others.
+    timed = timed[~(timed["loader_workers"] > 0) & timed["loader_source"].isin(["", "random"])]
     plain = timed[timed["workload"] == PLAIN]
     if plain.empty:
         return plain
@@ -41,28 +38,27 @@ def rows(tables: Tables) -> pd.DataFrame:
     )
 
 
-def technique(row: Mapping[str, Any] | pd.Series, text: Texts) -> str:
+def technique(row: Mapping[str, Any] | Series, text: Texts) -> str:
     """The workload's word, with the precision where it is not the plain step's."""
     word = text.name("workload", row["workload"])
     words = [text.name("precision", row["precision"])] if row["precision_differs"] else []
     return ", ".join(words if words and row["workload"] == PLAIN else [word, *words])
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The plain step whose optimiser weighs most, what is fastest there, and what checkpointing trades."""
     plain = rows[rows["is_plain"]]
     worst = plain.loc[plain["share"].idxmax()]
-    words = [text("finding", row=worst)] + ([text("busy", row=worst)] if pd.notna(worst["utilization_percent"]) else [])
+    words = [text("finding", row=worst)] + ([text("busy", row=worst)] if worst["utilization_percent"] >= 0 else [])
     others = rows[(rows[CASE] == worst[CASE]).all(axis=1) & ~rows["is_plain"] & rows["mfu_percent"].notna()]
     if not others.empty:
         faster = others["apart"] & (others["relative"] < 100)
         best = others.loc[preferred(others, faster)["relative"].idxmin()]
-        key = "faster" if faster.any() else "no_faster"
         beside = ~apart(others, best, ratio=others["relative"] / best["relative"]).drop(best.name)
         values = {"technique": technique(best, text), "factor": 100 / best["relative"], "tied": 1 + int(beside.sum())}
-        words.append(text(key, row=best, **values))
-        if alike := int((~others["apart"]).sum()):
-            words.append(text("overlaps", count=alike, total=len(others)))
+        words.append(text("faster" if faster.any() else "no_faster", row=best, **values))
+        alike = int((~others["apart"]).sum())
+        words += [text("overlaps", count=alike, total=len(others))] if alike else []
     again = rows[rows["checkpointing"].fillna(False).astype(bool)]
     more = again["hfu_percent"] / again["mfu_percent"]
     words += [text("checkpointed", row=again.loc[more.idxmax()])] if more.notna().any() else []
@@ -74,7 +70,7 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return " ".join(words)
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a machine and case, a bar a technique; one panel with a bar a case if no case has two techniques."""
     shown = style.one_machine(rows)
     shown = shown.assign(
@@ -88,8 +84,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         shown, cases = shown.assign(name=shown["case"], case=""), [""]
     shown = shown[shown["case"].isin(cases)].sort_values(["is_plain", "relative"], ascending=[False, True])
     names = list(dict.fromkeys(shown.loc[shown["case"] == cases[0], "name"]))[:MOST_BARS]
-    grid = style.panels(figure, [""], cases, sharex=True, sharey=True)
-    style.fit(figure, len(names))
+    grid = style.panels(figure, [""], cases, x=text("relative"), sharex=True, sharey=True, lines=len(names))
     parts = {f"{phase} %": color for phase, color in COLORS.items()}
     longest = min(WIDEST, max(100.0, shown["relative"].max()))
     for axes, case in zip(grid.flat, cases, strict=True):
@@ -98,24 +93,22 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         ends = here[[*WORDS]].cumsum(axis=1).mul(here["relative"] / here[[*WORDS]].sum(axis=1), axis=0)
         ends = ends.clip(upper=longest).add_suffix(" %")
         here = here.join(ends.sub(ends.shift(axis=1).fillna(0)))
-        look: style.Look = {"order": names, "pale": "differs", "width": 0.8}
+        look: style.Look = {"order": names, "pale": "differs", "width": 0.8, "labelsize": 9}
         kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", **look)
-        axes.tick_params(axis="y", labelsize=9)
         axes.set(xlim=(0, 1.25 * longest), xticks=[tick for tick in (0, 100, 200) if tick <= longest])
         for _, row in here.iterrows():
             end = min(row["relative"], 1.02 * longest) + 0.01 * longest
             axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
-    style.label(figure, text("relative"))
     entries = style.dots(COLORS, text, marker="s")
     entries += [style.dot("none", text("behind")), *style.within(~shown["differs"], text)]
-    style.legend(figure, entries + runs.key(shown, text))
+    style.legend(figure, entries + runs.key(figure, text))
     labels.settle(figure)
 
 
-def _label(row: pd.Series, text: Texts) -> str:
+def _label(row: Series, text: Texts) -> str:
     """MFU behind a bar, HFU behind it where more is executed than needed; the length of a bar that is cut off."""
     words = [f"→ {text('share_of', share=row['relative'])}"] if row["relative"] > WIDEST else []
-    if pd.notna(row["mfu_percent"]):
+    if row["mfu_percent"] >= 0:
         executes_more = row["checkpointing"] is True or row["teacher"] == "online"
         *shares, last = [row["mfu_percent"], *([row["hfu_percent"]] if executes_more else [])]
         words.append(" / ".join([*map(percent, shares), text("share_of", share=last)]))

@@ -1,9 +1,7 @@
 """Time of a matmul besides its kernel: memory for its matrices and, on a GPU, their transfers."""
 
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, runs, style
-from mfulab.lab.report.frames import Tables, most, ok, preferred, with_machine
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, style
+from mfulab.lab.report.frames import DataFrame, Tables, most, ok, preferred, with_machine
 
 TOPIC, ORDER = "kernels", 4
 PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
@@ -12,26 +10,25 @@ WHOLE = 32  # sides of other sizes are measured for alignment, and their kernels
 MOST_LEVEL = 16  # bars whose words fit beside one another
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """The fastest kernel of each size on each machine, in the usual precision."""
-    timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
-    timed = most(timed, ["precision"])
+    timed = most(matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s"))), ["precision"])
     timed = preferred(timed, timed["n"] % WHOLE == 0)
     return timed.loc[timed.groupby(["machine", "n"])["time_s"].idxmin()].sort_values("n")
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """All that is not the kernel, at both ends of the sizes."""
     rows = preferred(rows, rows["host_to_device_s"].notna())
     here = most(rows, ["machine"]).sort_values("n")
-    total = here[list(PARTS)].sum(axis=1)
-    here = here.assign(share=100 * (1 - here["time_s"] / total))
+    here = here.assign(share=100 * (1 - here["time_s"] / here[list(PARTS)].sum(axis=1)))
     return text("finding_one" if len(here) == 1 else "finding", small=here.iloc[0], large=here.iloc[-1])
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine; bars are shares of each part, stacked to 100 %, the total time above each."""
-    panels = style.by_machine(figure, rows, lambda here: text.name("precision", here["precision"].iloc[0]), sharey=True)
+    precision = text.name("precision", rows["precision"].iloc[0])
+    panels = style.by_machine(figure, rows, lambda here: precision, y=text("share_of_time"), sharey=True)
     turned = 90 if rows.groupby("machine").size().max() * len(panels) > MOST_LEVEL else 0
     parts = {f"{part} %": color for part, color in COLORS.items()}
     words = {"ha": "center", "rotation": turned, "fontsize": 8 if turned else 9}
@@ -44,6 +41,5 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
             axes.text(place, 102, text("total", time=seconds), **words)
         axes.set(xlabel=text("size"), ylim=(0, 125 if turned else 110), yticks=range(0, 101, 20))
         axes.tick_params(axis="x", labelrotation=turned)
-    style.label(figure, y=text("share_of_time"))
     present = {part: color for part, color in COLORS.items() if rows[part].notna().any()}
-    style.legend(figure, style.dots(present, text, marker="s") + runs.key(rows, text))
+    return style.dots(present, text, marker="s")

@@ -1,10 +1,7 @@
 """The ladder from busy to useful: a panel a run, a bar a rung, from the loosest measure to the strictest."""
 
-import numpy as np
-import pandas as pd
-
-from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, runs, style
-from mfulab.lab.report.frames import Tables, ok, own, those, with_machine, with_traces
+from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, style
+from mfulab.lab.report.frames import DataFrame, Tables, ok, own, those, with_machine, with_traces
 from mfulab.mfu import ladder
 
 TOPIC, ORDER = "ladder", 0
@@ -14,26 +11,24 @@ SMALL = 1.0  # percent below which, in all panels, a rung beside the order has n
 INKS = {True: style.PALETTE[0], False: "#b4c3d0"}  # of rungs that fall, and of those beside the order
 
 
-def rows(tables: Tables) -> pd.DataFrame:
+def rows(tables: Tables) -> DataFrame:
     """Up to three busiest runs of one machine with three falling rungs: most useful, median, and the largest loss."""
     steps = own(with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent")))
     rungs = steps.filter(ladder.COLUMNS)
     # Most rows have three rungs that belong to any row's order: only the others are looked at one by one.
-    sure = np.isfinite(rungs[PLAIN]).sum(axis=1) >= 3
+    sure = (rungs[PLAIN].abs() < float("inf")).sum(axis=1) >= 3
     others = rungs[~sure].to_dict("index").items()
     few = [index for index, row in others if sum(rung.falls for rung in ladder.measured(row)) < 3]
     steps = those(steps, ~steps.index.isin(few))
     if steps.empty:
         return steps
-    counts = steps[RUNGS].notna().groupby(steps["machine"]).any().sum(axis=1)
-    here = steps[steps["machine"] == counts.idxmax()]
+    here = steps[steps["machine"] == steps[RUNGS].notna().groupby(steps["machine"]).any().sum(axis=1).idxmax()]
     here = here.loc[here.groupby("model")["utilization_percent"].idxmax()].sort_values("mfu_percent", ascending=False)
     lost = here["utilization_percent"] - here["mfu_percent"]
-    chosen = dict.fromkeys([here.index[0], here.index[len(here) // 2], lost.idxmax()])
-    return here.loc[here.index.isin(chosen)]
+    return here.loc[here.index.isin(dict.fromkeys([here.index[0], here.index[len(here) // 2], lost.idxmax()]))]
 
 
-def finding(rows: pd.DataFrame, text: Texts) -> str:
+def finding(rows: DataFrame, text: Texts) -> str:
     """The run that loses most between the first rung and the last, and the drop at which it loses most."""
     worst = rows.loc[(rows["utilization_percent"] - rows["mfu_percent"]).idxmax()]
     drop, batch = ladder.largest_drop(worst.to_dict()), worst["batch_size"]
@@ -44,9 +39,9 @@ def finding(rows: pd.DataFrame, text: Texts) -> str:
     return text("finding", run=run, worst=worst, drop=drop, before=rungs[0], after=rungs[1])
 
 
-def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a run, side by side; bars of rungs that stand beside the falling order are pale."""
-    rungs = pd.DataFrame(
+    rungs = DataFrame(
         row | {"number": number, "rung": rung.column, "percent": rung.percent, "falls": rung.falls}
         for number, row in enumerate(rows.to_dict("records"))
         for rung in ladder.measured(row)
@@ -55,7 +50,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
     words, falling = text.within("rungs"), set(rungs.loc[rungs["falls"], "rung"])
     present = [name for name in RUNGS if name in set(rungs["rung"])]
     names = {name: words(name) if name in falling else f"({words(name)})" for name in present}
-    grid = style.panels(figure, [""], curves.apart(rows, text), sharex=True, sharey=True)
+    grid = style.panels(figure, [""], curves.apart(rows, text), x=text("percent"), sharex=True, sharey=True)
     style.fit(figure, len(names))
     rungs["name"] = rungs["rung"].map(names)
     rungs["said"] = [text("share_of", share=share) for share in rungs["percent"]]
@@ -65,6 +60,4 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts) -> None:
         axes.set_xlim(0, max(118.0, 1.2 * rungs["percent"].max()))
         axes.set_xticks([0, 50, 100])
         axes.tick_params(axis="y", length=0, labelsize=10)
-    style.label(figure, x=text("percent"))
-    aside = [style.dot(INKS[False], text("aside"), "s")] if not rungs["falls"].all() else []
-    style.legend(figure, aside + runs.key(rows, text))
+    return [style.dot(INKS[False], text("aside"), "s")] if not rungs["falls"].all() else []

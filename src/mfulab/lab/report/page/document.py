@@ -33,7 +33,7 @@ FONTS = "/* fonts */"  # in the style sheet, where the letters that the page nee
 SCRIPTS = ("report.js", "figures.js", "axes.js", "table.js", "run.js")  # one script of the page, in this order
 MISSING = 12  # runs still to come that are named
 COMPARED = 200  # lines of a comparison; the file has all
-SAID = ("window_source", "notes")  # keys and numbers of traces, beside the verdict's
+FLAGS = ("verdict_flags", "window_source", "notes")  # keys and numbers, to be told as sentences
 SENTENCES = ("explanation", "flops_source", "adds")  # texts of rows that have words in other languages
 CLAIMED = ("case", "printed", "formula", "answer", "note")  # what is said of a number of the seminar
 UNIT = re.compile(r"(?<=\d) (?=%|[kMGTPmnµ]?(?:s|B|J|W|Hz|FLOP|MAC)(?![A-Za-z]))")
@@ -82,7 +82,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     lowest = None if charted.empty else mfu_versus_utilization.lowest(charted)
     doubts, doubt_lines, again = trust.summary(tables, language)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"unbroken": _unbroken, "marked": _marked}
+    code = partial(CODE.sub, r"<code>\1</code>")
+    environment.filters |= {"unbroken": _unbroken, "marked": lambda words: Markup(code(str(escape(words))))}
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the ladder and the budget keep their order
     template = environment.from_string(_file("report.html"))
     drawn_rows = {figure["name"]: figure.pop("rows") for figure in shown}
@@ -109,8 +110,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
         glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
-        lanes=why.lanes(charted, language),
-        first=why.first(lowest, charted, names, language),
+        lanes={} if lowest is None else why.lanes(charted, language),
+        first={} if lowest is None else why.first(lowest, charted, names, language),
         why=why.section(tables, lowest, names, language),
         doubts={"says": doubts, "lines": doubt_lines, "again": again},
         has_rows=any(len(tables[name]) for name in TABLES),
@@ -140,8 +141,12 @@ def _groups(text: Texts) -> dict[str, dict[str, str]]:
 def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
     """The tables with the sentences of their verdicts, flags and notes in `language`, in place of their keys."""
     counts = dict(zip(tables["flops"]["run"], tables["flops"]["message"], strict=True))
-    shown, flags = dict(tables), partial(verdicts.flags, language=language)
+    say: dict[str, Callable[[str], str]] = dict.fromkeys(FLAGS, partial(verdicts.flags, language=language))
+    say |= {"reasons": partial(verdicts.reasons, language=language)} | dict.fromkeys(SENTENCES, Texts(language).said)
+    shown = {}
     for name, table in tables.items():
+        told = [table[column] for column in say if column in table]
+        words = {cells.name: cells.map({cell: say[cells.name](cell) for cell in cells.unique()}) for cells in told}
         if "verdict_reason" in table:
             read = table[[name for name in verdicts.READ if name in table]]
             named = read["verdict_numbers"].str.contains('"name"', regex=False)  # an operator, told by these two
@@ -150,20 +155,10 @@ def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
             distinct = read[~alike.duplicated()].to_dict("records")
             rows = [verdicts.columns(row, counts.get(row.get("flops_run")), language) for row in distinct]
             columns = list(verdicts.columns(dict.fromkeys(table)))
-            words = pd.DataFrame(rows, columns=columns, dtype=object).take(alike).set_axis(table.index)
-            flagged = {column: _mapped(table[column], flags) for column in SAID if column in table}
-            shown[name] = table.assign(**words, **flagged).drop(columns="verdict_numbers")
-        elif "verdict_flags" in table:
-            shown[name] = table.assign(verdict_flags=_mapped(table["verdict_flags"], flags))
-        sentences = {column: _mapped(table[column], Texts(language).said) for column in SENTENCES if column in table}
-        if "reasons" in table:
-            sentences["reasons"] = _mapped(table["reasons"], lambda cell: verdicts.reasons(cell, language))
-        shown[name] = shown[name].assign(**sentences)
+            words |= pd.DataFrame(rows, columns=columns, dtype=object).take(alike).set_axis(table.index).items()
+            table = table.drop(columns="verdict_numbers")
+        shown[name] = table.assign(**words)
     return shown
-
-
-def _mapped(column: pd.Series, say: Callable[[str], str]) -> pd.Series:
-    return column.map({cell: say(cell) for cell in column.unique()})
 
 
 def _file(name: str) -> str:
@@ -196,8 +191,7 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
     parts = [text(f"progress_{state}", count=count) for state, count in counts.items() if count or state == PROGRESS[0]]
     listed = [f"{row['step']} {short(row['run'])}" for _, row in missing.head(MISSING).iterrows()]
     listed += [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
-    says = f"{', '.join(parts)}."
-    return {"measured": counts[PROGRESS[0]], "total": len(planned), "says": says, "missing": listed}
+    return {"measured": counts[PROGRESS[0]], "total": len(planned), "says": f"{', '.join(parts)}.", "missing": listed}
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
@@ -210,8 +204,7 @@ def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
             alike = list(rows.groupby("message", sort=False)["run"])
             lines += [_of_runs(runs, f"{word}. {message}".strip(), text) for message, runs in alike[:LISTED]]
             more = sum(len(runs) for _, runs in alike[LISTED:])
-            if more:
-                lines.append(text("more_unmeasured", count=more, status=word, table=name))
+            lines += [text("more_unmeasured", count=more, status=word, table=name)] if more else []
     noted = tables["profile"][tables["profile"]["mfu_note"] != ""]
     lines += [_of_runs(runs, str(note), text) for note, runs in noted.groupby("mfu_note", sort=False)["run"]]
     traces = tables["traces"][(tables["traces"]["mfu_reason"] != "") & ~tables["traces"]["recorded"]]
@@ -253,11 +246,8 @@ def _sections(
                 continue
             sections.setdefault(figures.modules()[name].TOPIC, []).append(shown)
     sections.setdefault("why", [])  # which has cases even where no run has a headroom to draw
-    return [
-        {"topic": topic, "title": text(f"topic_{topic}"), "figures": sections[topic]}
-        for topic in figures.TOPICS
-        if topic in sections
-    ]
+    topics = [topic for topic in figures.TOPICS if topic in sections]
+    return [{"topic": topic, "title": text(f"topic_{topic}"), "figures": sections[topic]} for topic in topics]
 
 
 def _figure(
@@ -300,10 +290,6 @@ def _unbroken(words: str) -> str:
     return POWER.sub(
         lambda match: f"{match[1]}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{str(int(match[2])).translate(RAISED)}", words
     )
-
-
-def _marked(words: str) -> Markup:
-    return Markup(CODE.sub(r"<code>\1</code>", str(escape(words))))
 
 
 def _comparison(folder: Path, text: Texts) -> dict[str, Any]:

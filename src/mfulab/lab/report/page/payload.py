@@ -88,8 +88,7 @@ def settings(table: pd.DataFrame, columns: Collection[str]) -> pd.Series:
     shown = (*(f"{key}=" for key in columns), "timing")
     is_told = cache(lambda part: "=" not in part or part.startswith(shown))
     rows = [[part for part in run.split(",") if not is_told(part)] for run in table["run"]]
-    counts = Counter(chain.from_iterable(rows))
-    alike = {part for part, count in counts.items() if count == len(table)}
+    alike = {part for part, count in Counter(chain.from_iterable(rows)).items() if count == len(table)}
     cells = [
         " ".join(part for part in parts if part not in alike and part != mode)
         for parts, mode in zip(rows, ("workload=" + modes).tolist(), strict=True)

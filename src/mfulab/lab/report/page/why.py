@@ -1,6 +1,6 @@
 """Section "Why": for each model and workload the verdict, its cost and remedy; then what readers ask of their runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,6 @@ WORDS = (
     *("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share"),
 )
 PHASES, WORTH, HEADS = WORDS[:4], WORDS[4:9], WORDS[9:]
-TOLD = ("mode", "precision")  # columns of the table of batch sizes, beside the model
 CAUSE = VERDICT[0]
 # What to try, in section `why`, for a step that was read from a trace: there it is no advice to record one.
 OF_TRACES = {"no_mfu": "give_peak_or_model", "busy_not_useful": "see_operators", "not_explained": "see_operators"}
@@ -53,8 +52,8 @@ class Batch:
     at_least: bool  # `fits` are batch sizes that were measured: no line predicts larger ones
 
 
-def batches(rows: pd.DataFrame) -> list[Batch]:
-    """Recommends for each case of profile rows the smallest batch size with KNEE of the most samples per second."""
+def batches(rows: pd.DataFrame) -> Iterator[Batch]:
+    """Yields for each case of profile rows the smallest batch size with KNEE of the most samples per second."""
     rows = rows[["status", *curves.KEYS, "batch_size", "samples_per_s", "predicted_memory_bytes"]]
     failed = rows[rows["status"] == OUT_OF_MEMORY]
     lost = failed["batch_size"].groupby([failed[name].map(str) for name in curves.KEYS]).agg(list).to_dict()
@@ -62,25 +61,22 @@ def batches(rows: pd.DataFrame) -> list[Batch]:
     timed = frames.one_each(timed, [*curves.KEYS, "batch_size"]) if len(timed) else timed
     cases, number = timed[curves.KEYS].to_dict("records"), timed.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
     sizes, speeds, memory = timed[["batch_size", "samples_per_s", "predicted_memory_bytes"]].to_numpy(dtype=float).T
-    order, recommended = np.lexsort((sizes, number)), []
+    order = np.lexsort((sizes, number))
     for rising in np.split(order, np.flatnonzero(np.diff(number.iloc[order])) + 1) if len(order) else ():
         best, last = speeds[rising].max(), rising[-1]
         knee = rising[speeds[rising] >= KNEE * best][0]
         beyond = [size for size in lost.get(tuple(map(str, cases[last].values())), ()) if size > sizes[last]]
         predicted = [(sizes[place], memory[place]) for place in rising if memory[place] == memory[place]]
-        recommended.append(
-            Batch(
-                case=cases[last],
-                batch_size=int(sizes[knee]) if len(rising) > 1 else None,
-                samples_per_s=speeds[knee],
-                share_percent=100 * speeds[knee] / best,
-                rising=len(rising) > 1 and sizes[knee] == sizes[last] and not beyond,
-                too_large=int(min(beyond)) if beyond else None,
-                fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
-                at_least=not bytes_a_sample(predicted),
-            )
+        yield Batch(
+            case=cases[last],
+            batch_size=int(sizes[knee]) if len(rising) > 1 else None,
+            samples_per_s=speeds[knee],
+            share_percent=100 * speeds[knee] / best,
+            rising=len(rising) > 1 and sizes[knee] == sizes[last] and not beyond,
+            too_large=int(min(beyond)) if beyond else None,
+            fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
+            at_least=not bytes_a_sample(predicted),
         )
-    return recommended
 
 
 def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float) -> int | None:
@@ -118,8 +114,7 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
 def section(tables: frames.Tables, lowest: pd.Series | None, figures: set[str], language: str) -> dict[str, Any]:
     """The section's cases, `lowest` first, and answers; `figures` are on the page. Empty without a profiled step."""
     text = Texts(language, "why")
-    rows = frames.own(frames.with_machine(tables, frames.with_traces(tables)))
-    rows = frames.in_words(rows, text)
+    rows = frames.in_words(frames.own(frames.with_machine(tables, frames.with_traces(tables))), text)
     measured = frames.ok(rows, "time_s")
     if measured.empty:
         return {}
@@ -134,11 +129,9 @@ def section(tables: frames.Tables, lowest: pd.Series | None, figures: set[str], 
     return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
 
 
-def first(lowest: pd.Series | None, rows: pd.DataFrame, figures: set[str], language: str) -> dict[str, Any]:
-    """Case of the lowest run of the page's first figure, with its sentence `because`; empty where it draws nothing."""
+def first(lowest: pd.Series, rows: pd.DataFrame, figures: set[str], language: str) -> dict[str, Any]:
+    """Case of the lowest run of the page's first figure, with its sentence `because`."""
     text = Texts(language, "mfu_versus_utilization")
-    if lowest is None:
-        return {}
     row = frames.in_words(lowest.to_frame().T, text).iloc[0]
     because = mfu_versus_utilization.because(row, rows, text)
     return _case(row.to_dict(), figures, text.within("why")) | {"because": because}
@@ -146,8 +139,7 @@ def first(lowest: pd.Series | None, rows: pd.DataFrame, figures: set[str], langu
 
 def of_traces(tables: frames.Tables, text: Texts) -> str | None:
     """Sentence on the first trace that was read here: its step and verdict, or why it could not be read."""
-    rows = tables["traces"]
-    rows = rows[~rows["recorded"]]
+    rows = tables["traces"][~tables["traces"]["recorded"]]
     if rows.empty:
         return None
     read = rows[rows["status"] == "ok"]
@@ -163,8 +155,6 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[dict[str, Any]]]:
     """The lines of the page's first figure by machine, for a screen that is too narrow for a drawing."""
     text = Texts(language, "mfu_versus_utilization")
     by_machine: dict[str, list[dict[str, Any]]] = {}
-    if rows.empty:
-        return by_machine
     rows = rows.assign(doubtful=trust.doubtful)
     for row in mfu_versus_utilization.shown(frames.in_words(rows, text), text).to_dict("records"):
         mfu, busy = row["mfu_percent"], row["utilization_percent"]
@@ -249,13 +239,12 @@ def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
     before, kept_s, faults = (number(row.get(name)) for name in names)
     if before and faults and before >= SLOWER * row["time_s"]:
         words.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
-    if kept_s and row["time_s"] >= SLOWER * kept_s:
-        words.append(text("kept_memory", time=quantity(kept_s, "s")))
-    return words
+    slower = kept_s and row["time_s"] >= SLOWER * kept_s
+    return [*words, *([text("kept_memory", time=quantity(kept_s, "s"))] if slower else [])]
 
 
 def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
-    recommended = batches(rows)
+    recommended = list(batches(rows))
     cases, fed = pd.DataFrame([batch.case for batch in recommended]), frames.ok(rows, "input_wait_percent")
     lines = [_line(batch, cases, text) for batch in recommended[:LISTED]]
     head = [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in CARDS_GB)]
@@ -277,7 +266,7 @@ def _line(batch: Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
         shown = f"{'≥ ' * batch.at_least}{quantity(fit) if (fit or 0) >= 10_000 else f'{fit:,}'}" if fit else ""
         fits.append("–" if fit is None else shown or text("none_fits"))  # no more digits than a prediction has
     speed, case = [significant(batch.samples_per_s), f"{percent(batch.share_percent)} %"], batch.case
-    named = [_with(case["model"], _apart(case, cases, text)), *(text.name(key, case[key]) for key in TOLD)]
+    named = [_with(case["model"], _apart(case, cases, text)), *(text.name(key, case[key]) for key in curves.TOLD)]
     return [*named, size, *speed, *fits]
 
 
@@ -308,10 +297,9 @@ def _fits_says(recommended: list[Batch], text: Texts) -> str:
     with_fits = [batch for batch in recommended if any(fit is not None for fit in batch.fits)]
     if not with_fits:
         return text("fits_unknown")
-    small = sum(bool(batch.fits[0]) for batch in with_fits)
     never = [batch.case for batch in with_fits if not any(batch.fits)]
     card = {"gigabytes": CARDS_GB[0], "usable": percent(100 * USABLE)}
-    says = [text("fits_says", count=small, total=len(with_fits), **card)]
+    says = [text("fits_says", count=sum(bool(batch.fits[0]) for batch in with_fits), total=len(with_fits), **card)]
     for case in never[:1]:
         says.append(text("fits_never", model=case["model"], mode=text.name("mode", case["mode"]), count=len(never)))
     return " ".join(says)
