@@ -1,8 +1,4 @@
-"""`mfulab check`: whether a node's device is as fast as its recording, its datasheet or an earlier check says.
-
-mfulab check --json > healthy.json; mfulab check --baseline healthy.json
-srun --ntasks-per-node=1 mfulab check --json | mfulab check --table -
-"""
+"""`mfulab check`: whether a node's device is as fast as its recording, its datasheet or an earlier check says."""
 
 import json
 import socket
@@ -12,14 +8,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich import box
-from rich.table import Column, Table
-
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, parse_json, read_csv, read_given
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.language.quantities import significant
-from mfulab.core.terminal import Terminal
+from mfulab.core.terminal import Terminal, table
 from mfulab.device import ByKind, cpu, identity, is_gpu
 from mfulab.device.local_peak import local_name
 from mfulab.device.peaks import peak
@@ -33,19 +26,20 @@ MOST_HELD_BACK = 5.0  # percent of the time, by heat or the power brake
 SHOWN = ("power_capped_percent", "other_processes_percent")  # a power limit is where a GPU is to work
 FEWEST_NODES = 3  # from which on a median of nodes stands for a device that nothing else is known of
 STATUS = {"low": 1, "unknown": 3, "healthy": 0}  # the worst first
+HELP = "nothing is known of this device here; keep what --json prints of a healthy one, and give it as --baseline FILE"
 KEYS = {"node", "device", "kind", "values", "state"}
 Line = dict[str, Any]
 References = Mapping[str, tuple[float | None, str]]  # name → value, and whose it is
 
 
-def run(device: str, baseline: Path | None, table: str | None, as_json: bool, as_prometheus: bool) -> int:
+def run(device: str, baseline: Path | None, nodes: str | None, as_json: bool, as_prometheus: bool) -> int:
     """Checks this node's device, or shows the lines of others; `STATUS` has the exit status of each state."""
-    given = {"--baseline": baseline, "--table": table, "--json": as_json, "--prometheus": as_prometheus}
+    given = {"--baseline": baseline, "--table": nodes, "--json": as_json, "--prometheus": as_prometheus}
     chosen = [name for name, value in given.items() if value]
     if len([name for name in chosen if name != "--baseline"]) > 1 or {"--baseline", "--table"} <= {*chosen}:
         raise ConfigurationError(f"{' and '.join(chosen)}: give one of them.")
-    if table is not None:
-        lines = _among(_lines(table, sys.stdin if table == "-" else read_given(Path(table)).splitlines()))
+    if nodes is not None:
+        lines = _among(_lines(nodes, sys.stdin if nodes == "-" else read_given(Path(nodes)).splitlines()))
         _show_nodes(lines)
         return STATUS[min((line["state"] for line in lines), key=[*STATUS].index)]
     line = _checked(device, baseline)
@@ -75,16 +69,16 @@ def _checked(device: str, baseline: Path | None) -> Line:
     if before:
         references = {key: (reading["value"], "baseline") for key, reading in before[0]["values"].items()}
     else:
-        references = _by_datasheet(name, values) if is_gpu(where) else {}
+        whole, rates = peak(name, "fp16"), [key for key in values if key.endswith("_tflop_s")]
+        printed = {"memory_gb_s": whole.memory_gb_s, "clock_mhz": whole.spec_clock_mhz}
+        printed |= {key: peak(name, key.removesuffix("_tflop_s")).spec for key in rates}
+        references = {key: (value, "datasheet") for key, value in printed.items()} if is_gpu(where) else {}
         references |= recorded(RECORDINGS / identity.hardware_slug(device))
     return judged({"node": socket.gethostname(), "device": name, "kind": where.type, "values": values}, references)
 
 
 def judged(line: Line, references: References) -> Line:
-    """The line with each value's reference, share and state, and the state of all: `low` where one is.
-
-    `healthy` where at least one is known and none is low; `unknown` where nothing is known of the device.
-    """
+    """The line with each value's reference, share and state: `low` where one is, `healthy` where any is known."""
     for name, reading in line["values"].items():
         value, (reference, source) = reading["value"], references.get(name) or (None, "")
         reading |= {"reference": reference, "source": source, "share": None, "state": "unknown"}
@@ -103,9 +97,8 @@ def judged(line: Line, references: References) -> Line:
 def recorded(folder: Path) -> dict[str, tuple[float | None, str]]:
     """References from the recording of an equal device; a CPU's cores and vector instructions must be equal too."""
     try:
-        (environment, *_), ceilings, matmuls = (
-            read_csv(folder / f"{table}.csv") for table in ("environment", "ceilings", "matmul")
-        )
+        tables = [read_csv(folder / f"{name}.csv") for name in ("environment", "ceilings", "matmul")]
+        (environment, *_), ceilings, matmuls = tables
     except (OSError, UnreadableError, ValueError):
         return {}
     flags = environment["cpu_vector_flags"]
@@ -113,12 +106,12 @@ def recorded(folder: Path) -> dict[str, tuple[float | None, str]]:
         return {}
     values = dict[str, list[float]]()
     for row in ceilings:
-        if "threads=" in row["run"] or row["ceiling"] not in (row["format"], "memory"):
+        is_memory = row["ceiling"] == "memory"
+        if "threads=" in row["run"] or not (is_memory or row["ceiling"] == row["format"]):
             continue
-        name = "memory_gb_s" if row["ceiling"] == "memory" else f"{row['ceiling']}_tflop_s"
         if value := row.get("swept_tflop_s") or row["measured_tflop_s"] or row["measured_gb_s"]:
-            values[name] = [float(value)]
-        if row["clock_mhz"] and row["ceiling"] != "memory":
+            values["memory_gb_s" if is_memory else f"{row['ceiling']}_tflop_s"] = [float(value)]
+        if row["clock_mhz"] and not is_memory:
             values["clock_mhz"] = [min([float(row["clock_mhz"]), *values.get("clock_mhz", ())])]
     for row in matmuls:
         for way, operands in (("host_to_device", 2), ("device_to_host", 1)):
@@ -128,21 +121,13 @@ def recorded(folder: Path) -> dict[str, tuple[float | None, str]]:
     return {name: (max(several), "recording") for name, several in values.items()}
 
 
-def _by_datasheet(name: str, values: Iterable[str]) -> dict[str, tuple[float | None, str]]:
-    whole = peak(name, "fp16")
-    printed = {"memory_gb_s": whole.memory_gb_s, "clock_mhz": whole.spec_clock_mhz}
-    precisions = [key.removesuffix("_tflop_s") for key in values if key.endswith("_tflop_s")]
-    printed |= {f"{precision}_tflop_s": peak(name, precision).spec for precision in precisions}
-    return {key: (value, "datasheet") for key, value in printed.items()}
-
-
 def _lines(file: str, texts: Iterable[str]) -> list[Line]:
     """Checks, one a line, as `--json` prints them; what srun adds is left out. Raises ConfigurationError for none."""
     lines = list[Line]()
     for text in texts:
-        place = text.find('{"node"')  # srun --label puts a number in front
+        _, begin, rest = text.partition('{"node"')  # srun --label puts a number in front
         try:
-            line = parse_json(text[place:]) if place >= 0 else {}
+            line = parse_json(begin + rest or "{}")
             lines += [line] if line.keys() >= KEYS else []
         except ValueError:
             print(f"mfulab: not a whole line of a check: {text[:80]}", file=sys.stderr)
@@ -159,8 +144,8 @@ def _among(lines: Sequence[Line]) -> list[Line]:
         if line["state"] == "unknown" and len(alike) >= FEWEST_NODES:
             columns = {name: [values.get(name, {}).get("value") for values in alike] for name in line["values"]}
             measured = {name: [value for value in column if value is not None] for name, column in columns.items()}
-            medians = {name: median(column) for name, column in measured.items() if column}
-            line = judged(line, {name: (value, "median of the nodes") for name, value in medians.items()})
+            medians = {name: (median(column), "median of the nodes") for name, column in measured.items() if column}
+            line = judged(line, medians)
         judged_lines.append(line)
     return judged_lines
 
@@ -177,12 +162,9 @@ def low(line: Line) -> str:
 
 def _show(line: Line) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
-    nothing = (
-        "nothing is known of this device here; keep what --json prints of a healthy one, and give it as --baseline FILE"
-    )
-    says = {"low": f"low: {low(line)}", "healthy": "healthy", "unknown": nothing}[line["state"]]
+    says = {"low": f"low: {low(line)}", "unknown": HELP}.get(line["state"], "healthy")
     console.print(f"{line['node']}, {line['device']}: {says}", style="bold")
-    shown = Table("check", *map(_number, ("value", "reference", "share, %")), "of", "", box=box.SIMPLE_HEAD)
+    shown = table(["check"], ("value", "reference", "share, %"), ["of", ""])
     for name, reading in line["values"].items():
         numbers = [_text(reading[which], reading["unit"]) for which in ("value", "reference")]
         share = "" if reading["share"] is None else f"{100 * reading['share']:.0f}"
@@ -193,17 +175,13 @@ def _show(line: Line) -> None:
 
 def _show_nodes(lines: Sequence[Line]) -> None:
     columns = list(dict.fromkeys(name for line in lines for name in line["values"]))
-    shown = Table("node", "state", *map(_number, columns), "low", box=box.SIMPLE_HEAD)
+    shown = table(["node", "state"], columns, ["low"])
     for line in sorted(lines, key=lambda line: ([*STATUS].index(line["state"]), line["node"])):
         values = (_text(line["values"].get(name, {}).get("value")) for name in columns)
         shown.add_row(line["node"], line["state"], *values, low(line))
     console = Terminal(highlight=False, width=None if sys.stdout.isatty() else 200)
     console.print(shown)
     console.print(", ".join(sorted({line["device"] for line in lines})), style="dim")
-
-
-def _number(name: str) -> Column:
-    return Column(name, justify="right")
 
 
 def _text(value: float | None, unit: str = "") -> str:

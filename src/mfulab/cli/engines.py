@@ -4,18 +4,16 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group
-from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.cli.flops import config_of
-from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
+from mfulab.core.terminal import table
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import Peak, peak
-from mfulab.loop.goodput.engines import COLUMNS, Page, pages_of, sample_of
-from mfulab.loop.goodput.pages import Reader
+from mfulab.loop.goodput.engines import COLUMNS, sample_of
+from mfulab.loop.goodput.pages import Page, Reader
 
 
 def frames(
@@ -23,25 +21,15 @@ def frames(
 ) -> Iterator[tuple[dict[str, Any], Group]]:
     """Samples of engines over each interval, for ever. Raises ConfigurationError if no page can be read at first."""
     device_peak = peak(gpu, precision) if gpu else local_peak(precision)
-    config = config_of(model, {}, None) if model else None
-    reader, pages = Reader(urls), dict[str, list[Page]]()
-
-    def read() -> dict[str, ConfigurationError]:
-        gone = {}
-        for url, answer in reader.read().items():
-            try:
-                if isinstance(answer, ConfigurationError):
-                    raise answer
-                pages[url] = pages_of(answer, url)
-            except ConfigurationError as error:  # an engine that goes away may come back
-                gone[url] = error
-        return gone
-
-    if len(gone := read()) == len(set(urls)):
+    config = config_of(model, (), None) if model else None
+    reader = Reader(urls)
+    pages, gone = reader.read()
+    if not pages:
         raise next(iter(gone.values()))
     while True:
         time.sleep(interval_s)
-        earlier, gone, engines = dict(pages), read(), list[dict[str, Any]]()
+        earlier, (read, gone), engines = pages, reader.read(), list[dict[str, Any]]()
+        pages = earlier | read  # an engine that goes away may come back
         for url in dict.fromkeys(urls):
             before = {page.replica: page for page in earlier.get(url, ())}
             if url in gone:
@@ -57,12 +45,12 @@ def picture(engines: Sequence[dict[str, Any]], pages: dict[str, list[Page]], dev
     """A column an engine, a row each number that one of them has; below it verdicts, and why what is missing is."""
     text = Texts("en", "engine")
     heads = (f"{engine.get('replica') or engine['page']}\n{engine['engine']} {engine['model']}" for engine in engines)
-    table = Table("", *(Column(head, justify="right") for head in heads), box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = table([""], heads, pad_edge=False)
     for name in COLUMNS:
         cells = ["—" if engine.get(name) is None else f"{engine[name]:,.4g}" for engine in engines]
         if set(cells) != {"—"}:
-            table.add_row(text(name), *cells)
-    lines: list[Any] = [table]
+            shown.add_row(text(name), *cells)
+    lines: list[Any] = [shown]
     for engine in engines:
         if "gone" in engine:
             last = pages.get(engine["page"])

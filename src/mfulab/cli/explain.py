@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
-from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError, lacks, unknown
 from mfulab.core.groups import ModelConfig
-from mfulab.core.terminal import Terminal
+from mfulab.core.terminal import Terminal, table
 from mfulab.mfu.conventions import ORDER
 from mfulab.mfu.explain import BY_CHANCE, TOLERANCE, Explanation
 from mfulab.mfu.models import model_config, read_yaml
@@ -59,19 +57,18 @@ def _show_expected(console: Terminal, config: ModelConfig, asked: dict[str, Any]
     samples = f"{asked.get('batch_size', 1)} samples a step on each device"
     title = f"{config.name} on {where} in {precision}, at best, {samples}"
     names = "time, ms", f"{unit}/s", "MFU, %", "nothing fused, %", "bound by compute, %", "memory, GB", "fits"
-    table = Table("a step of", *(Column(name, justify="right") for name in names), box=box.SIMPLE_HEAD, title=title)
+    shown = table(["a step of"], names, title=title)
     for expectation in expectations:
-        table.add_row(
-            "prefill" if config.vocabulary_size and expectation.mode == "inference" else expectation.mode,
-            f"{1e3 * expectation.products_s:.4g}",
-            f"{expectation.tokens_per_s:,.0f}",
-            f"{expectation.mfu_percent:.1f}",
+        is_prefill = config.vocabulary_size and expectation.mode == "inference"
+        shown.add_row(
+            *("prefill" if is_prefill else expectation.mode, f"{1e3 * expectation.products_s:.4g}"),
+            *(f"{expectation.tokens_per_s:,.0f}", f"{expectation.mfu_percent:.1f}"),
             "" if expectation.unfused_mfu_percent is None else f"{expectation.unfused_mfu_percent:.1f}",
             f"{expectation.compute_bound_percent:.0f}",
             "" if expectation.memory_bytes is None else f"{expectation.memory_bytes / 1e9:.4g}",
             {True: "yes", False: "no", None: "?"}[expectation.fits],
         )
-    console.print(table)
+    console.print(shown)
     if any(expectation.others_s is None for expectation in expectations):
         console.print(lacks("What is not fused, and the memory of training,", "torch"), markup=False)
     for assumption in dict.fromkeys(expectation.assumes for expectation in expectations if expectation.assumes):
@@ -90,18 +87,17 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         key, separator, text = word.partition("=")
         if not separator:
             raise ConfigurationError(f"{word}: give key=value")
-        value = read_yaml(text)
+        value, whole = read_yaml(text), key in COUNTS
         if key.startswith("model."):
             changes[key.removeprefix("model.")] = value
         elif key in TEXTS:
             asked[key] = text
-        elif key in NUMBERS:
-            whole = key in COUNTS
-            if not isinstance(value, int | float) or isinstance(value, bool) or (whole and value % 1 != 0):
-                raise ConfigurationError(f"{key}={text}: give a{' whole' if whole else ''} number")
-            asked[key] = int(value) if whole else value
-        else:
+        elif key not in NUMBERS:
             raise unknown("key", key, (*TEXTS, *NUMBERS))
+        elif not isinstance(value, int | float) or isinstance(value, bool) or (whole and value % 1 != 0):
+            raise ConfigurationError(f"{key}={text}: give a{' whole' if whole else ''} number")
+        else:
+            asked[key] = int(value) if whole else value
     if "model" not in asked and not changes:
         raise ConfigurationError("model: missing; give model=NAME of config/model/, or model._target_=… of your own")
     return asked, changes
@@ -113,26 +109,23 @@ def _print(console: Terminal, explanation: Explanation) -> None:
     mfu = (f"{ours.mfu_percent:.1f} % MFU", "bold")
     rate = f", {explanation.tflop_s:.1f} TFLOP/s a device of {ours.peak_tflop_s:.1f} ({ours.denominator})"
     console.print(Text.assemble(f"{explanation.model} on {explanation.device}: ", mfu, rate))
-    matches = explanation.matches
-    if explanation.reported is not None and not matches:
-        console.print(f"No convention and no peak here gives {explanation.reported:g} % to {TOLERANCE} points.")
-    elif explanation.reported is not None:
-        console.print(f"{explanation.reported:g} % is, to {TOLERANCE} points:")
+    matches, reported = explanation.matches, explanation.reported
+    if reported is not None and not matches:
+        console.print(f"No convention and no peak here gives {reported:g} % to {TOLERANCE} points.")
+    elif reported is not None:
+        console.print(f"{reported:g} % is, to {TOLERANCE} points:")
         for row in matches[:SHOWN]:
             console.print(f"  {row.mfu_percent:.1f} %  {row.convention}, over {row.denominator}")
         if len(matches) > SHOWN:
             console.print(f"  and {len(matches) - SHOWN} more, further from ours")
-        if (explanation.chance_percent or 0) >= BY_CHANCE:
-            console.print(
-                f"This may be chance: {explanation.tried} combinations are as simple, and taken to ±{TOLERANCE} points "
-                f"they give {explanation.chance_percent:.0f} % of all numbers within a quarter of this one."
-            )
+        if (chance := explanation.chance_percent or 0) >= BY_CHANCE:
+            tried = f"{explanation.tried} combinations are as simple, and taken to ±{TOLERANCE} points they give"
+            console.print(f"This may be chance: {tried} {chance:.0f} % of all numbers within a quarter of this one.")
     rows = [*explanation.conventions, *explanation.denominators]
     points = {step: [row.steps[step] for row in rows] for step in (*ORDER, "peak")}
     used = {step: column for step, column in points.items() if any(abs(point) >= SEEN for point in column)}
-    numbers = [Column(name.replace("_", " "), justify="right") for name in ("MFU, %", *used)]
-    table = Table("convention", "peak", *numbers, box=box.SIMPLE_HEAD)
+    shown = table(("convention", "peak"), (name.replace("_", " ") for name in ("MFU, %", *used)))
     for row, *added in zip(rows, *used.values(), strict=True):
         cells = (f"{point:+.2f}" if abs(point) >= SEEN else "" for point in added)
-        table.add_row(row.convention, row.denominator, f"{row.mfu_percent:.1f}", *cells)
-    console.print(table)
+        shown.add_row(row.convention, row.denominator, f"{row.mfu_percent:.1f}", *cells)
+    console.print(shown)

@@ -27,15 +27,14 @@ class Latest(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         gauges: dict[str, GaugeMetricFamily] = {}
-        parts = [(what, sample) for what in LABELS for sample in (self.sample.get(what, ()) if what else [self.sample])]
-        for what, sample in parts:
-            prefix, names = LABELS[what]
-            labels = {name: str(sample[name]) for name in names if sample.get(name) is not None}
-            for column, value in sample.items():
-                if isinstance(value, int | float) and not isinstance(value, bool) and column not in names:
-                    name = prefix + column
-                    gauge = gauges.setdefault(name, GaugeMetricFamily(name, column.replace("_", " ")))
-                    gauge.add_sample(name, labels, value)
+        for what, (prefix, names) in LABELS.items():
+            for sample in self.sample.get(what, ()) if what else [self.sample]:
+                labels = {name: str(sample[name]) for name in names if sample.get(name) is not None}
+                for column, value in sample.items():
+                    if isinstance(value, int | float) and not isinstance(value, bool) and column not in names:
+                        name = prefix + column
+                        gauge = gauges.setdefault(name, GaugeMetricFamily(name, column.replace("_", " ")))
+                        gauge.add_sample(name, labels, value)
         yield from gauges.values()
 
 

@@ -1,13 +1,11 @@
 """`mfulab fits MODEL --device NAME`: the peak memory of a step by part, and the largest batch."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from mfulab.cli.flops import changed, config_of
+from mfulab.cli.flops import config_of
 from mfulab.core.language.quantities import quantity
 from mfulab.core.terminal import Terminal
 from mfulab.models.fits import fits
@@ -15,8 +13,7 @@ from mfulab.models.fits import fits
 
 def show(model: str, words: Sequence[str], as_json: bool, **asked: Any) -> int:
     """Prints the parts, the peak and the largest batch; the status is 1 where the step does not fit."""
-    sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
-    fit = fits(config_of(model, changed(words), asked["sequence_length"]), **asked)
+    fit = fits(config_of(model, words, asked["sequence_length"]), **asked)
     if as_json:
         print(json.dumps(asdict(fit), ensure_ascii=False))
         return int(not fit.fits)

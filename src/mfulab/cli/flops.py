@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,7 @@ def show(
     model: str, words: Sequence[str], batch_size: int, sequence_length: int | None, depth: int, as_json: bool
 ) -> None:
     """Prints the tree and the totals, or every layer as JSON. Raises ConfigurationError for what cannot be counted."""
-    sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
-    config = config_of(model, changed(words), sequence_length)
+    config = config_of(model, words, sequence_length)
     rows, lines = (_computed if missing(config) else _counted)(config, batch_size, sequence_length)
     notes = list(filter(None, lines))
     if as_json:
@@ -36,13 +35,6 @@ def show(
     console.print(render(rows, depth=depth))
     for line in notes:
         console.print(line, markup=False)
-
-
-def changed(words: Sequence[str]) -> dict[str, Any]:
-    """Keys of a model and their values, from `key=value` each. Raises ConfigurationError."""
-    if wrong := [word for word in words if "=" not in word]:
-        raise ConfigurationError(f"{wrong[0]}: give key=value, such as arguments.num_hidden_layers=80")
-    return {key: read_yaml(text) for key, _, text in (word.partition("=") for word in words)}
 
 
 Told = tuple[list[dict[str, object]], Iterator[str]]
@@ -88,8 +80,13 @@ def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None)
     return rows, _totals(*parameters, forward, backward, causal, step.tokens, step.message)
 
 
-def config_of(model: str, changes: dict[str, Any], sequence_length: int | None) -> ModelConfig:
-    """The model that a name, a YAML file, a config.json or a dotted path means. Raises ConfigurationError for none."""
+def config_of(model: str, words: Iterable[str], sequence_length: int | None) -> ModelConfig:
+    """The model that a name, a YAML file, a config.json or a dotted path means, changed by `key=value` each. Raises
+    ConfigurationError for none."""
+    sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
+    if wrong := [word for word in words if "=" not in word]:
+        raise ConfigurationError(f"{wrong[0]}: give key=value, such as arguments.num_hidden_layers=80")
+    changes = {key: read_yaml(text) for key, _, text in (word.partition("=") for word in words)}
     path = Path(model, "config.json") if Path(model).is_dir() else Path(model)
     if path.suffix == ".json":
         return model_config(_published(path, sequence_length), changes)

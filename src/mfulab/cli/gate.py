@@ -1,9 +1,4 @@
-"""`mfulab gate A B`: two commands of any project in turn, and whether the second is slower than noise explains.
-
-mfulab gate 'python old.py' 'python new.py'
-mfulab gate --base main -- python bench.py                        the command there, and in this checkout
-mfulab gate --reads 'tokens/s: (\\S+)' --rate 'old' 'new'          a number that the commands print
-"""
+"""`mfulab gate A B`: two commands of any project in turn, and whether the second is slower than noise explains."""
 
 import contextlib
 import json
@@ -20,8 +15,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -65,22 +60,20 @@ def run(
             folders[0] = stack.enter_context(worktree(base)) / below
             if not folders[0].is_dir():
                 raise ConfigurationError(f"--base={base}: {below} is not in that commit.")
-        of_side = [
-            partial(_value, command, folder, 60 * minutes, pattern, is_rate, cpu_time)
-            for command, folder in zip(commands, folders, strict=True)
-        ]
-        for value in of_side:
-            value()  # into the caches
-        began, values = time.monotonic(), list[float]()
+        values = list[float]()
 
         def timed(side: int) -> float:
-            values.append(of_side[side]())
+            values.append(_value(commands[side], folders[side], 60 * minutes, pattern, is_rate, cpu_time))
             return values[-1]
+
+        for side in (0, 1):
+            timed(side)  # into the caches
+        began = time.monotonic()
 
         say = (lambda line: print(f"\r{line} ", end="", file=sys.stderr)) if sys.stderr.isatty() else (lambda _: None)
         compared = in_turn(timed, minutes, noticeable, say)
         print("\r\033[K" * sys.stderr.isatty(), end="", file=sys.stderr)
-    _tell(compared, len(values) // 2, time.monotonic() - began, "" if reads else "s", is_rate, noticeable, as_json)
+    _tell(compared, len(values) // 2 - 1, time.monotonic() - began, "" if reads else "s", is_rate, noticeable, as_json)
     return STATUS[compared.verdict]
 
 
@@ -103,13 +96,15 @@ def _value(
 
 def _run(command: str, folder: Path, limit_s: float, of_cpu: bool) -> tuple[float, str]:
     """Wall seconds that a command takes, or CPU seconds, and what it prints. Raises ConfigurationError."""
-    late, clock = threading.Event(), _children_s if of_cpu else time.perf_counter
-    shell = ["/bin/sh", "-c", command]
+    late = threading.Event()
+
+    def clock() -> float:
+        return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) if of_cpu else time.perf_counter()
+
     with tempfile.TemporaryFile() as out:
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT}
         began = clock()
-        process = subprocess.Popen(
-            shell, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = subprocess.Popen(["/bin/sh", "-c", command], cwd=folder, start_new_session=True, **streams)
 
         def end() -> None:
             late.set()
@@ -146,18 +141,9 @@ def _leave(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
-def _children_s() -> float:
-    """CPU seconds of all processes below this one that were waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 @contextlib.contextmanager
 def worktree(commit: str) -> Iterator[Path]:
-    """A checkout of a commit of this folder's repository, removed whatever ends the block. Raises ConfigurationError.
-
-    What is installed in editable mode is imported from where it was installed, not from there.
-    """
+    """A checkout of a commit of this folder's repository, removed after the block. Raises ConfigurationError."""
     with tempfile.TemporaryDirectory(prefix="mfulab-base-") as parent:
         folder = Path(parent) / "base"
         try:

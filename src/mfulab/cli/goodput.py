@@ -10,9 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mfulab.cli.watch import follow
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.loop.goodput.ladder import RUNGS, Job, job_of
 from mfulab.loop.interactive.show import bar
+
+FIRST = ("step", "lost", "down")  # always of the same colours in the figure
 
 
 def show(
@@ -20,9 +23,7 @@ def show(
 ) -> int:
     """Prints the ladder once, or serves it for Prometheus until interrupted, read anew every `interval_s` seconds."""
     if figure:
-        from mfulab.cli.goodput_figure import draw
-
-        draw(job_of(folder), figure, language)
+        _draw(job_of(folder), figure, language)
 
     def frames() -> Iterator[tuple[dict[str, Any], Group]]:
         while True:
@@ -36,8 +37,7 @@ def show(
 
 
 def _notes(job: Job, text: Texts) -> list[str]:
-    notes = [text(key, **values) for key, values in job.notes]
-    return notes if job.mfu["steps"] is not None else [*notes, text("no_mfu")]
+    return [*(text(key, **values) for key, values in job.notes), *[text("no_mfu")] * (job.mfu["steps"] is None)]
 
 
 def _picture(job: Job, row: dict[str, Any], language: str) -> Group:
@@ -47,11 +47,44 @@ def _picture(job: Job, row: dict[str, Any], language: str) -> Group:
         if (share := row[f"{name}_percent"]) is not None:
             rungs.add_row(text(name), f"{share:6.1f} %", Text(bar(share), style="green"))
     whole = sum(job.spans.values()) or 1
-    for name, part in job.spans.most_common():
-        if part:
-            seconds = f"{part / 1e9 / len(job.timed):.1f} s"
-            losses.add_row(text.name("span", name), seconds, f"{100 * part / whole:5.1f} %")
+    for name, part in ((name, part) for name, part in job.spans.most_common() if part):
+        losses.add_row(text.name("span", name), f"{part / 1e9 / len(job.timed):.1f} s", f"{100 * part / whole:5.1f} %")
     besides = (text("beside", name=text.name("span", name), seconds=part / 1e9) for name, part in job.beside.items())
     notes = (Text(note, style="dim") for note in _notes(job, text))
     summary = Text(text("summary", **row), style="bold")
     return Group(summary, rungs, Text(text("where")), losses, *map(Text, besides), *notes)
+
+
+def _draw(job: Job, file: Path, language: str) -> None:
+    """Writes the figure as SVG, PNG or PDF by the file's ending. Raises ConfigurationError for any other."""
+    import seaborn as sns
+
+    from mfulab.lab.report.drawing import style
+    from mfulab.lab.report.figures import WRITERS
+
+    if (write := WRITERS.get(file.suffix[1:])) is None:
+        raise ConfigurationError(f"--figure {file}: ends in none of .{', .'.join(WRITERS)}")
+    text, row = Texts(language, "goodput"), job.row()
+    others = [name for name, part in job.spans.most_common() if part and name not in FIRST]
+    colors = dict(zip(FIRST, (style.PALETTE[2], style.PALETTE[3], style.GRID), strict=True))
+    colors |= dict(zip(others, sns.color_palette("muted", len(others)).as_hex(), strict=True))
+    with style.theme():
+        figure = style.blank(text("title", job=job.folder), text("summary", **row))
+        left, right = figure.subplots(1, 2, width_ratios=(3, 1))
+        start = min(stretch.began for stretch in job.stretches)
+        for stretch in job.stretches:
+            now = (stretch.began - start) / 1e9
+            for name, part in stretch.spans.items():
+                left.barh(str(stretch.rank), part / 1e9, left=now, color=colors[name], linewidth=0)
+                now += part / 1e9
+        left.set(xlabel=text("seconds"), ylabel=text("rank"))
+        left.invert_yaxis()
+        shares = {text(name): row[f"{name}_percent"] for name in RUNGS if row[f"{name}_percent"] is not None}
+        bars = right.barh(list(shares), list(shares.values()), color=style.PALETTE[0])
+        right.bar_label(bars, fmt="%.1f %%", padding=3)
+        right.set(xlabel=text("of_wall"), xlim=(0, 130))
+        right.invert_yaxis()
+        handles = [style.dot(colors[name], text.name("span", name), "s") for name in (*FIRST, *others)]
+        style.legend(figure, handles, columns=6)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write(figure, file)

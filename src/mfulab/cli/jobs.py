@@ -7,12 +7,11 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Group
-from rich.table import Column, Table
 from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.terminal import table
 from mfulab.device.peaks import peak
 from mfulab.loop.goodput.pages import loaded
 
@@ -36,11 +35,11 @@ def frames(url: str, hours: float, interval_s: float) -> Iterator[tuple[dict[str
     """Jobs of the last hours, for ever. Raises ConfigurationError where no Prometheus answers, or knows no job."""
     while True:
         jobs = jobs_of(url, hours)
-        table = Table(*COLUMNS[:3], *(Column(name, justify="right") for name in COLUMNS[3:]), box=box.SIMPLE_HEAD)
+        shown = table(COLUMNS[:3], COLUMNS[3:])
         for job in jobs:
             texts = (f"{job[name]:.1f}" if isinstance(job[name], float) else str(job[name]) for name in COLUMNS)
-            table.add_row(*("—" if text == "None" else text for text in texts))
-        yield {"unix_s": time.time(), "jobs": jobs}, Group(table, Text(NOTE, style="dim"))
+            shown.add_row(*("—" if text == "None" else text for text in texts))
+        yield {"unix_s": time.time(), "jobs": jobs}, Group(shown, Text(NOTE, style="dim"))
         time.sleep(interval_s)
 
 
@@ -60,12 +59,12 @@ def jobs_of(url: str, hours: float) -> list[dict[str, Any]]:
         active, clock = row.pop("active_mhz", None), peak(row["device"], "fp16").spec_clock_mhz
         row["gpus"] = None if row["gpus"] is None else int(row["gpus"])
         row["ofu_percent"] = 100 * active / clock if active is not None and clock else None
-    return sorted(rows.values(), key=_unused_hours, reverse=True)
 
+    def unused_hours(job: Mapping[str, Any]) -> float:
+        hours, utilization, ofu = (job[name] for name in COLUMNS[4:])
+        return -math.inf if None in (hours, utilization, ofu) else hours * (utilization - ofu)
 
-def _unused_hours(job: Mapping[str, Any]) -> float:
-    numbers = [job[name] for name in COLUMNS[4:]]
-    return -math.inf if None in numbers else job["gpu_hours"] * (job["utilization_percent"] - job["ofu_percent"])
+    return sorted(rows.values(), key=unused_hours, reverse=True)
 
 
 def _asked(url: str, query: str, hours: float) -> list[tuple[dict[str, str], float]]:

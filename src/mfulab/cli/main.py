@@ -190,28 +190,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except click.Abort:
+        return 130
     except (ConfigurationError, UnsupportedError) as error:
-        print(f"mfulab: {error}", file=sys.stderr)
-        return 2
+        sentence = str(error)
     except ModuleNotFoundError as error:
         if not (sentence := lacks("This", error.name or "")):
             raise
-        print(f"mfulab: {sentence}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # as of `mfulab … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where the rest goes when Python ends
-        return 0
     except OSError as error:
-        if error.filename or error.errno not in (errno.ENOSPC, errno.EIO):
+        is_pipe = isinstance(error, BrokenPipeError)  # as of `mfulab … | head`
+        if not is_pipe and (error.filename or error.errno not in (errno.ENOSPC, errno.EIO)):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        print(f"mfulab: the output cannot be written: {error.strerror}", file=sys.stderr)
-        return 2
-    except click.Abort:
-        return 130
-    if not callable(status):
-        return status
-    for stream, errors in streams:  # a script of the user's: its streams and its errors are its own
-        with suppress(AttributeError, ValueError):
-            stream.reconfigure(errors=errors)  # type: ignore[union-attr]
-    return status()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where the rest goes when Python ends
+        if is_pipe:
+            return 0
+        sentence = f"the output cannot be written: {error.strerror}"
+    else:
+        if not callable(status):
+            return status
+        for stream, errors in streams:  # a script of the user's: its streams and its errors are its own
+            with suppress(AttributeError, ValueError):
+                stream.reconfigure(errors=errors)  # type: ignore[union-attr]
+        return status()
+    print(f"mfulab: {sentence}", file=sys.stderr)
+    return 2

@@ -1,7 +1,5 @@
-"""Two commits on one machine, measured in turn in one sweep: A B, later B A, so that drift hits both alike.
-
-After some rounds only runs without a verdict go on. Each side plans with its own code and runs in its own warm worker.
-"""
+"""Two commits on one machine, measured in turn in one sweep: A B, later B A, so that drift hits both alike. Each side
+plans with its own code and runs in its own warm worker."""
 
 import contextlib
 import os
@@ -62,11 +60,12 @@ def run(
     as_json: bool,
 ) -> int:
     """Measures both sides in turn and prints the comparison; the status is that of `compare.tell`."""
-    if not paired.FEWEST_PAIRS <= rounds <= MOST_ROUNDS:
-        few, most = paired.FEWEST_PAIRS, MOST_ROUNDS
-        raise ConfigurationError(f"--rounds={rounds}: from {few}, which give an interval, to {most}.")
+    if not (few := paired.FEWEST_PAIRS) <= rounds <= MOST_ROUNDS:
+        raise ConfigurationError(f"--rounds={rounds}: from {few}, which give an interval, to {MOST_ROUNDS}.")
     with contextlib.ExitStack() as stack:
-        old = Side(stack.enter_context(checkout(base)), PLACE / "old")
+        is_folder = (Path(base) / "scripts").is_dir()
+        code = Path(base).absolute() if is_folder else stack.enter_context(worktree(base))
+        old = Side(code, PLACE / "old")
         new = Side(Path.cwd(), PLACE / "new")
         plans = [planned(side, config) for side in (old, new)]
         runs = [run for run in plans[1] if run in plans[0]]
@@ -75,8 +74,8 @@ def run(
             raise ConfigurationError(f"--config {' '.join(config)}: {base} and this checkout plan no run alike.")
         sides = [stack.enter_context(warm(side)) for side in (old, new)]
         reasons: dict[paired.Run, str] = {}
-        matters = noticeable if gate is None else gate
         measure, say = partial(_pair, sides, reasons), partial(print, file=sys.stderr)
+        matters = noticeable if gate is None else gate
         compared = paired.in_rounds(runs, measure, reasons, rounds, minutes, matters, say=say)
     compared += [paired.Compared(*run, "not comparable", because="planned by one of them alone") for run in alone]
     if out:
@@ -92,16 +91,6 @@ def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run
         times[name], because = measured(side, run)
         reasons |= {run: f"{name} is {because}"} if because else {}
     return times["old"], times["new"]
-
-
-@contextlib.contextmanager
-def checkout(base: str) -> Iterator[Path]:
-    """The folder of a checkout, or a worktree of a commit as long as it is needed. Raises ConfigurationError."""
-    if (Path(base) / "scripts").is_dir():
-        yield Path(base).absolute()
-        return
-    with worktree(base) as folder:
-        yield folder
 
 
 def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:

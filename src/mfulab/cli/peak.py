@@ -3,10 +3,7 @@
 import json
 from dataclasses import asdict
 
-from rich import box
-from rich.table import Column, Table
-
-from mfulab.core.terminal import Terminal
+from mfulab.core.terminal import Terminal, table
 from mfulab.device.datasheets import find
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import UNITS, peak
@@ -23,15 +20,14 @@ def show(device: str | None, precision: str | None, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"device": device or local_name()} | {name: asdict(peaks[name]) for name in peaks}))
         return status
-    numbers = [Column(name, justify="right") for name in ("dense TFLOP/s", "clock, MHz", "datasheet")]
-    titled = {"box": box.SIMPLE_HEAD, "title": device or local_name(), "title_justify": "left"}
-    table = Table("format", *numbers, "computed from", **titled)  # type: ignore[arg-type]
+    numbers, title = ("dense TFLOP/s", "clock, MHz", "datasheet"), device or local_name()
+    shown = table(["format"], numbers, ["computed from"], title=title, title_justify="left")
     for name, device_peak in peaks.items():
         peak_rate = "unknown" if device_peak.spec is None else f"{device_peak.spec:,.4g}{' TOP/s' * (name == 'int8')}"
         cells = ("" if value is None else f"{value:g}" for value in (device_peak.spec_clock_mhz, device_peak.datasheet))
-        table.add_row(name, peak_rate, *cells, device_peak.formula or device_peak.reason)
+        shown.add_row(name, peak_rate, *cells, device_peak.formula or device_peak.reason)
     console = Terminal(highlight=False, soft_wrap=True)
-    console.print(table)
+    console.print(shown)
     published = [device_peak for device_peak in peaks.values() if device_peak.spec is not None]
     lines = [f"memory: {device_peak.memory_gb_s:g} GB/s" for device_peak in published if device_peak.memory_gb_s][:1]
     lines += [f"source: {device_peak.source}" for device_peak in published]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +31,23 @@ UNDECIDED = 3  # the exit status where minutes ended first
 
 
 def run(hardware: str | None, results: Path, widest: float, minutes: float, most: int, in_budget: bool = False) -> int:
-    """Adds a process to each of the more promising half of the runs known to less than `widest`, repeatedly.
-
-    The status is 3 where some are left. Raises ConfigurationError where nothing was measured.
-
-    Args:
-        in_budget: the running sweep's budget counts in place of `minutes`, for its own runs alone; the status is 0.
-    """
+    """Adds a process to each of the more promising half of the runs known to less than `widest`, repeatedly; the status
+    is 3 where some are left. `in_budget`: what the running sweep's budget leaves counts in place of `minutes`, for its
+    own runs alone, with status 0. Raises ConfigurationError where nothing was measured."""
     hardware = hardware or hardware_slug()
     if not (results / hardware).is_dir():
         raise ConfigurationError(f"{results / hardware}/: nothing was measured. Measure first: snakemake report.")
     sweep = budget.read() if in_budget else None
-    if sweep is not None:
-        minutes = sweep.left_s() / 60
-    until, lost = time.monotonic() + 60 * minutes, set[str]()
+    left_s = 60 * minutes if sweep is None else sweep.left_s()
+    until, lost = time.monotonic() + left_s, set[str]()
 
     def fits(row: dict[str, Any]) -> bool:
         return row["run"] not in lost and time.monotonic() + _process_s(row) <= until
 
-    if starts := client.SOCKET not in os.environ:
-        lifetime.start(work="rows")
-    try:
+    with ExitStack() as undo:
+        if client.SOCKET not in os.environ:
+            lifetime.start(work="rows")
+            undo.callback(lifetime.stop)
         while runs := [run for run in _least_known(results, hardware, 100 * widest, most, sweep) if fits(run[1])]:
             for step, row in runs[: (len(runs) + 1) // 2]:
                 if not fits(row):
@@ -59,9 +56,6 @@ def run(hardware: str | None, results: Path, widest: float, minutes: float, most
                 print(f"{len(runs)} left  ±{row['precision_percent']:.3g} %  {step}  {folder.name}", flush=True)
                 if not _measured(results, step, folder, max(SHORTEST_S, LONGER * _process_s(row))):
                     lost.add(row["run"])
-    finally:
-        if starts:
-            lifetime.stop()
     if sweep is not None:
         return 0
     for table in TIMED:

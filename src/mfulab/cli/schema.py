@@ -48,9 +48,9 @@ def check(fix: bool) -> int:
     differences = list[str]()
     for path, text in generated().items():
         old = path.read_text(encoding="utf-8") if path.exists() else ""
-        lines = list(difflib.unified_diff(old.splitlines(), text.splitlines(), str(path), f"{path}, generated", n=0))
+        lines = difflib.unified_diff(old.splitlines(), text.splitlines(), str(path), f"{path}, generated", n=0)
         differences += [line.rstrip("\n") for line in lines]
-        if lines and fix:
+        if fix and old != text:
             write_text(path, text)
     click.echo("\n".join(differences), nl=bool(differences))
     if differences and not fix:
@@ -60,16 +60,13 @@ def check(fix: bool) -> int:
 
 def generated() -> dict[Path, str]:
     """Text of each file of this folder that is generated, wholly or in part."""
-    config = (CONFIG / "config.yaml").read_text(encoding="utf-8")
-    readme, topics = README.read_text(encoding="utf-8"), {}
-    if TOPICS.exists():
-        seminar = SEMINAR.read_text(encoding="utf-8")
-        topics[SEMINAR] = _put(seminar, "## State\n", "\n## Examples", _topics())
+    config, readme = CONFIG / "config.yaml", README.read_text(encoding="utf-8")
+    topics = {SEMINAR: _put(SEMINAR, "## State\n", "\n## Examples", _topics())} if TOPICS.exists() else {}
     return topics | {
-        CONFIG / "config.yaml": _put(config, KEYS, "", "".join(_yaml(Experiment, defaults()))),
+        config: _put(config, KEYS, "", "".join(_yaml(Experiment, defaults()))),
         CONFIG / "KEYS.md": table_of_keys() + "\n",
         CONFIG / "schema.json": json.dumps(_of_experiments(), indent=1) + "\n",
-        README: _put(readme, EXPERIMENTS, "\n## ", "".join(f"{line}\n" for line in _experiments(readme))),
+        README: _put(README, EXPERIMENTS, "\n## ", "".join(f"{line}\n" for line in _experiments(readme))),
     }
 
 
@@ -91,9 +88,9 @@ def _topics() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _put(text: str, after: str, before: str, made: str) -> str:
-    """`text` with `made` between the first `after` and the next `before`, or the end where that is empty."""
-    head, begin, tail = text.partition(after)
+def _put(file: Path, after: str, before: str, made: str) -> str:
+    """A file's text with `made` between the first `after` and the next `before`, or the end where that is empty."""
+    head, begin, tail = file.read_text(encoding="utf-8").partition(after)
     if not begin or before not in tail:
         raise click.UsageError(f"{after.strip()!r}: not found, or not followed by {before.strip()!r}.")
     return head + begin + made + (tail[tail.index(before) :] if before else "")

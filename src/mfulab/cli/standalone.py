@@ -1,7 +1,4 @@
-"""`mfulab run MEASUREMENT`: runs without Snakemake, each in a separate process, and their rows shown.
-
-Several runs are forked from a warm worker, as those of Snakemake's sweeps are.
-"""
+"""`mfulab run MEASUREMENT`: runs without Snakemake, each in a separate process, several forked from a warm worker."""
 
 import atexit
 import itertools
@@ -99,9 +96,8 @@ def _measure(run: Run, counted: str, say: Callable[[str], None]) -> None:
     about = f" · about {duration(expected)}" if (expected := expected_s(run)) else ""
     say(f"{counted}{run.step}: {run.name}{about}")
     log, began = config.with_name("log"), time.monotonic()
+    command = [sys.executable, "-S", "-E", client.__file__, SCRIPT, run.step, "--config", str(config.absolute())]
     with log.open("w") as file:
-        script = [sys.executable, "-S", "-E", client.__file__, SCRIPT, run.step]
-        command = [*script, "--config", str(config.absolute())]
         ended = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
     if ended:
         print(log.read_text(), file=sys.stderr)
@@ -125,17 +121,15 @@ def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
 
     alone = replace(plan, runs=[other for other in plan.runs if other is run or other.step != run.step])
     with scratch() as folder:
-        manifest = folder / "plan.json"
-        write_text(manifest, alone.manifest)
-        records = build.collect([manifest]).records[MEASUREMENTS[run.step].table]
+        write_text(folder / "plan.json", alone.manifest)
+        records = build.collect([folder / "plan.json"]).records[MEASUREMENTS[run.step].table]
     return [record for record in records if f"{record['run']},".startswith(f"{run.name},")]
 
 
 def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
     """Prints a row's summary: ladder and verdict of a profiled step, layers of a count, or all columns."""
     console = Terminal()
-    layers = RESULTS / run.folder / "layers.csv"
-    if layers.exists():
+    if (layers := RESULTS / run.folder / "layers.csv").exists():
         from mfulab.cli.flops import render
 
         rows = read_csv(layers)

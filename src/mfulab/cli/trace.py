@@ -48,11 +48,10 @@ def run(
         if name not in UNITS or not 0 < stated.get(name, 0) < 1e7:
             raise ConfigurationError(f"--peak {text}: give {', '.join(UNITS)} and TFLOP/s, as in bf16=1307")
     if compare or gate:
-        from mfulab.cli.trace_compare import compare as compared
+        from mfulab.cli import trace_text
 
-        # Each word by itself, since their order tells the old one from the new one.
-        paths = [path for word in given for path in files([word])]
-        return compared(paths, gate, as_json, language, steps=steps, capture=capture)
+        paths = [path for word in given for path in files([word])]  # in their order: the old one, the new one
+        return trace_text.compare(paths, gate, as_json, language, steps=steps, capture=capture)
     paths = files(given)
     if perfetto and len(paths) != 1:
         raise ConfigurationError(f"--perfetto {perfetto}: tracks are added to one trace, and {len(paths)} are given")
@@ -114,11 +113,9 @@ def counted_model(
         spent = json.loads(row["spent"])
         spent |= {"products": spent["products"] + spent["uncounted"], "uncounted": 0}  # the model has them all
         return {
-            "flops": flops,
+            **{"flops": flops, "flops_by_format": json.dumps({precision: flops})},
+            **{"executed_flops": executed, "executed_by_format": json.dumps({precision: executed})},
             "causal_flops": forward.causal_flops + (backward.causal_flops if trains else 0),
-            "executed_flops": executed,
-            "flops_by_format": json.dumps({precision: flops}),
-            "executed_by_format": json.dumps({precision: executed}),
             **dict.fromkeys(("executed_ratio", "issued_ratio", "products", "bytes_moved", "uncounted_percent")),
             **dict.fromkeys(("precision", "effective_precision"), precision),
             "flops_source": f"counted: {model}, {batch_size} samples a step",

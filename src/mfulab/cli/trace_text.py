@@ -1,22 +1,27 @@
-"""Text of `mfulab trace` for each file: the ladder, the verdict, the lost milliseconds, the longest of each kind."""
+"""Text of `mfulab trace` for each file: ladder, verdict, lost milliseconds, the longest of each kind; and of `mfulab
+compare` where a step of a second trace takes more or less than one of the first."""
 
 import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.table import Column, Table
 from rich.text import Text
 
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.core.terminal import Terminal
 from mfulab.loop.interactive.show import bar
-from mfulab.measurements.read_trace.reader import Read
+from mfulab.measurements.read_trace.reader import Read, read_file
 from mfulab.mfu import ladder as rungs
 from mfulab.mfu.headroom import PARTS
 from mfulab.tracing.analysis import Analysis
+from mfulab.tracing.device_time import CAUSES
+from mfulab.tracing.difference import Difference, Part, difference
 
 PRODUCTS = ("operator", "shapes", "calls", "share", "speed_column", "padding", "rate")
 OPERATORS = ("operator", "shapes", "bound", "ms", "best", "headroom")
@@ -28,7 +33,8 @@ GAPS = ("ended_by", "cause", "ms")
 OVERVIEW = ("file", "device", "step_time", "kernel_busy_percent", "mfu_percent", "verdict")
 RANKS = ("rank", "step_time", "kernel_busy_percent", "exposed", "transfer", "waiting")
 KINDS = {"products": "matmuls", "recomputed": "recomputation", "others": "other_operators"}  # of time, as named there
-LONGEST = 5
+COMPARED = ("operator", "shapes", "before", "after", "change")
+LONGEST, MOST_PARTS = 5, 15
 OF_KERNELS = ("products", "recomputed", "uncounted", "others")
 # Columns that hold words, of which a narrow terminal shows the begin.
 TEXTS = {"operator", "shapes", "kernel", "ended_by", "cause", "kind", "bound", "module", "collective", "file"}
@@ -53,26 +59,20 @@ def show(pairs: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
         table(console, text, "overview", OVERVIEW, overview)
     for row in {row["job"] if row.get("job_ranks") else id(row): row for row in rows}.values():
         # Of a job the time of the rank that waits least, of one rank its own.
-        kinds = [
-            (
-                *(kind["kind"], f"{kind['calls']}", quantity(kind["bytes"], "B"), f"{kind['processes']}"),
-                _ms(kind["ms"]),
-                *("—" if kind[name] is None else significant(kind[name], 3) for name in ("algorithm_gb_s", "bus_gb_s")),
-                _ms(kind["wait_ms"]),
-            )
-            for kind in json.loads(row.get("collective_bandwidth") or "[]")
-        ]
+        kinds = []
+        for kind in json.loads(row.get("collective_bandwidth") or "[]"):
+            counts = f"{kind['calls']}", quantity(kind["bytes"], "B"), f"{kind['processes']}"
+            rates = ("—" if kind[name] is None else significant(kind[name], 3) for name in COLLECTIVES[5:7])
+            kinds.append((kind["kind"], *counts, _ms(kind["ms"]), *rates, _ms(kind["wait_ms"])))
         table(console, text, "collectives", COLLECTIVES, kinds)
     for job in {row["job"]: row for row in rows if row.get("job_ranks")}.values():
         ranks = sorted((row for row in rows if row["job"] == job["job"]), key=lambda row: row["rank"])
         world, mfu = job["world_size"] or job["job_ranks"], _share(job["job_mfu_percent"])
         console.print(Text(text("job", ranks=job["job_ranks"], world=world, mfu=mfu), style="bold"))
-        lines = []
-        for row in ranks:
-            cells = ("kernel_busy_percent", "communication_percent", "transfer_percent", "waiting_percent")
-            mark = " ←" if row["rank"] == job["job_slowest_rank"] else ""
-            lines.append((f"{row['rank']}{mark}", quantity(row["time_s"], "s"), *(_share(row[name]) for name in cells)))
-        table(console, text, "ranks", RANKS, lines)
+        names = [f"{part}_percent" for part in ("kernel_busy", "communication", "transfer", "waiting")]
+        marks = [f"{row['rank']}" + " ←" * (row["rank"] == job["job_slowest_rank"]) for row in ranks]
+        lines = [(quantity(row["time_s"], "s"), *(_share(row[name]) for name in names)) for row in ranks]
+        table(console, text, "ranks", RANKS, [(mark, *line) for mark, line in zip(marks, lines, strict=True)])
         if any(row["transfer_percent"] is None for row in ranks):
             console.print(Text(text("unmatched"), style="dim"))
 
@@ -93,9 +93,8 @@ def _file(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, Any
         console.print(text("speed", speed=speed, peak=peak, formats=formats, flops=flops))
     words = verdicts.columns(row, language=language)
     console.print(Text(f"{words['verdict']}: {words['verdict_reason']}", style="yellow"))
-    for flag in (words["mfu_note"] if row["mfu_percent"] is not None else "", words["verdict_flags"]):
-        if flag:
-            console.print(Text(str(flag), style="red"))
+    for flag in filter(None, (words["mfu_note"] if row["mfu_percent"] is not None else "", words["verdict_flags"])):
+        console.print(Text(str(flag), style="red"))
     if (attainable := row["attainable_mfu_percent"]) is not None:
         gap = percent(attainable - row["mfu_percent"])
         console.print(text("attainable", share=percent(attainable), gap=gap))
@@ -105,13 +104,12 @@ def _file(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, Any
     if sentence := verdicts.misaligned(row, language):
         console.print(Text(sentence, style="yellow"))
     if row["useful_ms"] is not None:
+        if row["best_basis"]:
+            console.print(Text(text(f"best_{row['best_basis']}"), style="dim"))
         reasons = json.loads(row["reasons"] or "{}")
-        notes = [text(f"best_{row['best_basis']}")] if row["best_basis"] else []
         for part in (part for part in PARTS if f"{part}_ms" in reasons and row[f"{part}_ms"] is None):
             why = verdicts.reason(reasons[f"{part}_ms"], language)
-            notes.append(text("empty_part", part=text(part), reason=why))
-        for line in notes:
-            console.print(Text(line, style="dim"))
+            console.print(Text(text("empty_part", part=text(part), reason=why), style="dim"))
     _longest(console, text, analysis, row, language)
     console.print()
 
@@ -154,29 +152,21 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, 
         name = short(product.name.removeprefix("aten::").removeprefix("xla::matmul ").lstrip("_"), 24)
         operands = [shape for shape in json.loads(product.shapes or "[]") if len(shape) > 1][:3]
         shapes = " · ".join("×".join(map(str, shape)) for shape in operands)  # 16×559×1024 · 2816×1024
+        name += f" ({text('recomputation')})" if product.recomputed else ""
+        what = short(f"{shapes} {product.format or ''}".strip() or product.kernel, 40)
+        times = f"{product.calls}", percent(100 * product.time_ns / wall)
         speed = 1e9 * product.flops / product.time_ns if product.flops and product.time_ns else None
-        products.append(
-            (
-                name + (f" ({text('recomputation')})" if product.recomputed else ""),
-                short(f"{shapes} {product.format or ''}".strip() or product.kernel, 40),
-                *(f"{product.calls}", percent(100 * product.time_ns / wall)),
-                "" if speed is None else quantity(speed, "FLOP/s"),
-                "" if product.executed_ratio is None else percent(100 * product.executed_ratio - 100),
-                "" if product.slowdown == 1 else percent(100 / product.slowdown),
-            )
-        )
+        padding = "" if product.executed_ratio is None else percent(100 * product.executed_ratio - 100)
+        rate = "" if product.slowdown == 1 else percent(100 / product.slowdown)
+        products.append((name, what, *times, "" if speed is None else quantity(speed, "FLOP/s"), padding, rate))
     shown = len(PRODUCTS) - all(not product[-1] for product in products)  # no rates where all are full
     table(console, text, "products", PRODUCTS[:shown], [product[:shown] for product in products])
     roofs = [roof for roof in json.loads(row.get("operator_roofline") or "[]") if roof["kind"] in OF_KERNELS]
-    lines = [
-        (
-            short(roof["operator"].removeprefix("aten::"), 30),
-            short(roof["shapes"] or "", 34),
-            text(roof["bound"]) + text("doubtful") * roof["doubtful"] if roof["bound"] else "—",
-            *(_ms(roof[name]) for name in ("time_ms", "best_ms", "headroom_ms")),
-        )
-        for roof in roofs[: 2 * LONGEST]
-    ]
+    lines = list[Sequence[str]]()
+    for roof in roofs[: 2 * LONGEST]:
+        bound = text(roof["bound"]) + text("doubtful") * roof["doubtful"] if roof["bound"] else "—"
+        names = short(roof["operator"].removeprefix("aten::"), 30), short(roof["shapes"] or "", 34)
+        lines.append((*names, bound, *(_ms(roof[name]) for name in ("time_ms", "best_ms", "headroom_ms"))))
     table(console, text, "operators", OPERATORS, lines)
     without = Counter[str]()
     for roof in roofs:
@@ -200,22 +190,18 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, 
         console.print(Text(verdicts.flags(row["notes"], language), style="dim"))
 
 
-def _modules(row: dict[str, Any]) -> list[tuple[str, ...]]:
+def _modules(row: dict[str, Any]) -> Sequence[Sequence[str]]:
     """Modules and ranges as a tree: ms of a step, the share of the step, FLOPs, and MFU of that time."""
     modules = json.loads(row.get("module_times") or "[]")
     least = LEAST_PERCENT / 100 * max((module["ms"] for module in modules), default=0.0)
-    return [
-        (
-            "  " * (module["depth"] - 1) + short(module["name"], 44),
-            f"{module['calls']}",
-            _ms(module["ms"]),
-            percent(module["ms"] / 10 / row["time_s"]),
-            quantity(module["flops"], "FLOP") if module["flops"] else "",
-            percent(module["mfu_percent"]) if "mfu_percent" in module else "",
-        )
-        for module in modules
-        if 0 < module["depth"] <= DEEPEST and module["ms"] > least
-    ]
+    lines = []
+    for module in modules:
+        if 0 < module["depth"] <= DEEPEST and module["ms"] > least:
+            name, share = "  " * (module["depth"] - 1) + short(module["name"], 44), module["ms"] / 10 / row["time_s"]
+            flops = quantity(module["flops"], "FLOP") if module["flops"] else ""
+            mfu = percent(module["mfu_percent"]) if "mfu_percent" in module else ""
+            lines.append((name, f"{module['calls']}", _ms(module["ms"]), percent(share), flops, mfu))
+    return lines
 
 
 def table(console: Terminal, text: Texts, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -247,3 +233,66 @@ def short(name: str, most: int) -> str:
     """A name without what all have, cut to `most` characters."""
     name = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
     return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def either(old: Path, new: Path, noticeable: float, gate: float | None, out: Path | None, as_json: bool) -> int:
+    """Compares two traces, or two sets of results. Raises ConfigurationError for none, or `out` of traces."""
+    if not (old.is_file() and new.is_file()):
+        from mfulab.lab.tables.compare import show as show_results
+
+        return show_results(old, new, noticeable, gate, out, as_json)
+    if out:
+        raise ConfigurationError(f"--out {out}: it holds the runs of two sets of results; of traces print --json.")
+    return compare([old, new], gate, as_json, "en")
+
+
+def compare(paths: Sequence[Path], gate: float | None, as_json: bool, language: str, **options: Any) -> int:
+    """Shows the difference of the first rows of two files; 1 where the second is slower by more than the gate. Raises
+    ConfigurationError unless there are two files, TraceError if one cannot be read."""
+    if len(paths) != 2:
+        raise ConfigurationError(f"--compare: give two traces, the old one and the new one; here are {len(paths)}")
+    analyses = [read_file(path, **options)[0].analysis for path in paths]
+    compared = difference(*(analysis for analysis in analyses if analysis is not None))
+    failed = gate is not None and compared.verdict == "slower" and compared.change > gate
+    if as_json:
+        print(json.dumps(_plain(compared, failed), ensure_ascii=False))
+    else:
+        _difference(Terminal(highlight=False), Texts(language, "trace"), compared, gate)
+    return int(failed)
+
+
+def _difference(console: Terminal, text: Texts, compared: Difference, gate: float | None) -> None:
+    before, after = (f"{float(span) / 1e6:,.3f}" for span in (compared.before, compared.after))
+    noise = text("no_noise") if compared.noise is None else text("noise", share=percent(100 * compared.noise))
+    heading = text("compared", before=before, after=after, change=f"{100 * compared.change:+.2f}")
+    console.print(Text(heading, style="bold"))
+    console.print(f"{text(compared.verdict)}; {noise}")
+    if gate is not None:
+        console.print(text("gate", share=percent(100 * gate)))
+    whole = Part("step", "", "", compared.before, compared.after)
+    kinds = [(kind, *numbers) for kind, _, _, *numbers in (_cells(text, part) for part in (*compared.kinds(), whole))]
+    table(console, text, "budget", ("kind", *COMPARED[2:]), kinds)
+    rows = [_cells(text, part)[1:] for part in compared.parts[:MOST_PARTS] if part.difference]
+    table(console, text, "differences", COMPARED, rows)
+
+
+def _cells(text: Texts, part: Part) -> tuple[str, ...]:
+    kind = text(KINDS.get(part.kind, part.kind))
+    operator = text(part.operator) if part.operator in CAUSES else part.operator or kind
+    change = f"{float(part.difference) / 1e6:+,.3f}"
+    if not part.before or not part.after:
+        change = f"{change} ({text('appears') if part.after else text('vanishes')})"
+    spans = (f"{float(span) / 1e6:,.3f}" for span in (part.before, part.after))
+    return kind, short(operator, NAME), short(part.shapes, 40), *spans, change
+
+
+def _plain(compared: Difference, failed: bool) -> dict[str, Any]:
+    rows = [
+        {name: getattr(part, name) for name in ("kind", "operator", "shapes")}
+        | {f"{name}_ms": float(getattr(part, name)) / 1e6 for name in ("before", "after", "difference")}
+        for part in compared.parts
+    ]
+    noise = None if compared.noise is None else 100 * compared.noise
+    numbers: dict[str, Any] = {f"{name}_ms": float(getattr(compared, name)) / 1e6 for name in ("before", "after")}
+    numbers |= {"change_percent": 100 * compared.change, "noise_percent": noise}
+    return numbers | {"verdict": compared.verdict, "gate_failed": failed, "parts": rows}

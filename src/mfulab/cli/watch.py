@@ -97,10 +97,9 @@ def parted(sample: Mapping[str, Any]) -> str | None:
     whose, both = f"{most['name']} ({most['pid']})", f"tensor pipe × clock {ofu:.1f} %, counted {counted:.1f} %"
     if counted > PARTED * ofu:
         return f"{both}: more is counted than ran. FLOPs or number format of {whose} are wrong, or it paused"
-    if ofu > PARTED * counted:
-        causes = "recomputation, padding to tiles, slow instructions, a process that does not measure itself"
-        return f"{both}: more ran than is counted. {causes}, or {whose} counts too few FLOPs"
-    return None
+    causes = "recomputation, padding to tiles, slow instructions, a process that does not measure itself"
+    ran = f"{both}: more ran than is counted. {causes}, or {whose} counts too few FLOPs"
+    return ran if ofu > PARTED * counted else None
 
 
 def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
@@ -137,9 +136,9 @@ def run(
 ) -> int:
     """Watches the device, or `engines` or `jobs` instead, every `interval_s` seconds; returns the exit status."""
     if jobs:
-        from mfulab.cli import jobs as of_cluster
+        from mfulab.cli.jobs import frames as of_cluster
 
-        return follow(of_cluster.frames(jobs, hours, interval_s), count or 1, as_json, prometheus)
+        return follow(of_cluster(jobs, hours, interval_s), count or 1, as_json, prometheus)
     if engines:
         from mfulab.cli import engines as serving
 
@@ -159,12 +158,11 @@ def run(
 def follow(source: Iterator[Frame], count: int | None, as_json: bool, prometheus: int | None) -> int:
     """Shows what `source` gives, as it gives it, until interrupted or for `count` times; returns 0."""
     with ExitStack() as stack:
-        page = None
+        console, live, page = Terminal(), None, None
         if prometheus is not None:
             from mfulab.cli.export import prometheus_page
 
             page = stack.enter_context(prometheus_page(prometheus))
-        console, live = Terminal(), None
         with suppress(KeyboardInterrupt):
             for number, (sample, shown) in enumerate(source, start=1):
                 if page:

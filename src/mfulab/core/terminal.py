@@ -4,8 +4,10 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.segment import Segment
+from rich.table import Column, Table
 
 COMMANDS = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control and format characters, half ones, separators of lines
 
@@ -15,6 +17,12 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter) not in COMMANDS)
+
+
+def table(words: Iterable[str], numbers: Iterable[str], last: Iterable[str] = (), **options: Any) -> Table:
+    """A table with a line below its heads: columns of words, of numbers flush right, and the last ones of words."""
+    columns = (Column(name, justify="right") for name in numbers)
+    return Table(*words, *columns, *last, **{"box": box.SIMPLE_HEAD} | options)
 
 
 class Terminal(Console):

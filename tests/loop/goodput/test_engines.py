@@ -21,7 +21,7 @@ from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
 from mfulab.device.peaks import Peak
 from mfulab.loop.goodput import pages
-from mfulab.loop.goodput.engines import pages_of, sample_of
+from mfulab.loop.goodput.engines import sample_of
 
 PAGES = Path(__file__).parent / "pages"
 PEAK = Peak(spec=1.0, memory_gb_s=20.0)
@@ -29,7 +29,7 @@ SECONDS = 2.881
 
 
 def parse(page, url, at):
-    return pages_of(pages.parse(page, url, at), url)[0]
+    return pages.parse(page, url, at)[0]
 
 
 def text(name):
@@ -176,7 +176,7 @@ def test_each_engine_of_a_page_has_a_row_behind_the_total_s(tiny):
         return first + "".join(told.format(*one) for one in of_each)
 
     before, after = (
-        pages_of(pages.parse(page(*tokens), "a", at), "a")
+        pages.parse(page(*tokens), "a", at)
         for at, tokens in ((0.0, [(1000, 100), (1000, 100)]), (1.0, [(3000, 400), (2000, 200)]))
     )
     assert [one.replica for one in after] == ["", "engine=0", "engine=1"]
@@ -185,7 +185,7 @@ def test_each_engine_of_a_page_has_a_row_behind_the_total_s(tiny):
     whole, *each = (row["counted_tflop_s"] for row in rows)
     assert whole == pytest.approx(sum(each) / 2, rel=0.05), "each engine has a device of its own"
     shared = [one.replace("engine", "tp_rank").replace("WorkerId", "dp_rank") for one in (page((9, 1)),)]
-    assert pages_of(pages.parse(*shared, "a", 0.0), "a")[0].owners == 1
+    assert pages.parse(*shared, "a", 0.0)[0].owners == 1
 
 
 @given(
@@ -203,7 +203,7 @@ def test_any_partition_sums_to_its_total_with_or_without_repeats(series):
     sums = {one: sum(value for (engine, _), value in parts.items() if engine == one) for one, _ in parts}
     totals = [f'vllm:num_requests_running{{engine="{one}",tp_rank="0"}} {value}\n' for one, value in sums.items()]
     for page in ("".join(lines), "".join(lines + totals)):
-        whole, *engines = pages_of(pages.parse(page, "a", 0.0), "a")
+        whole, *engines = pages.parse(page, "a", 0.0)
         assert whole.values == {"running": sum(parts.values())}
         assert {one.replica: one.values["running"] for one in engines} == (
             {f"engine={one}": value for one, value in sums.items()} if len(sums) > 1 else {}
@@ -213,7 +213,7 @@ def test_any_partition_sums_to_its_total_with_or_without_repeats(series):
 def look(page):
     """Two readings of a page: a row a part, or one sentence."""
     with contextlib.suppress(ConfigurationError):
-        before, after = (pages_of(pages.parse(page, "a", at), "a") for at in (0.0, SECONDS))
+        before, after = (pages.parse(page, "a", at) for at in (0.0, SECONDS))
         for first, second in zip(before, after, strict=True):
             json.dumps(sample_of("a", first, second, None, "bf16", PEAK), allow_nan=False)
 
@@ -259,13 +259,13 @@ def test_a_page_that_comes_byte_by_byte_ends_and_holds_up_no_other(serve, monkey
     slow.finish_request = drip
     threading.Thread(target=slow.serve_forever, daemon=True).start()
     dripping = f"http://127.0.0.1:{slow.server_address[1]}"
-    found = pages.Reader([dripping, serve(text("vllm_v0"))]).read()
+    found, gone = pages.Reader([dripping, serve(text("vllm_v0"))]).read()
     over.set()
     slow.shutdown()
     slow.server_close()
-    late, good = found.values()
-    assert "no whole page within" in str(late)
-    assert good.of("vllm_num_requests_running") == [3.0]
+    assert "no whole page within" in str(gone[dripping])
+    ((good, *_),) = found.values()
+    assert good.values["running"] == 3.0
 
 
 def test_an_engine_that_was_started_anew_has_no_rates():

@@ -1,7 +1,6 @@
 """A serving engine by its own page for Prometheus: throughput and latency, and MFU and MBU of the devices behind it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -9,12 +8,11 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import FORMATS
 from mfulab.core.groups import ModelConfig
 from mfulab.device.peaks import Peak
-from mfulab.loop.goodput.pages import METRICS, Metrics
+from mfulab.loop.goodput.pages import METRICS, Page
 from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total
 from mfulab.models import decoders
 from mfulab.models.work import work_of
 
-MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
 COLUMNS = (
     *("running", "waiting", "cache_percent", "requests_per_s", "prompt_tokens_per_s", "generated_tokens_per_s"),
     *("ttft_s", "tpot_s", "utilization_percent", "tflop_s", "counted_tflop_s", "read_gb_s", "mbu_percent"),
@@ -22,45 +20,6 @@ COLUMNS = (
     *("held_percent", "kept_percent"),
 )
 LENGTHS = (64, 128)  # tokens of the two counts that give any other
-
-Reading = Mapping[str, float]
-Pair = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Page:
-    """One reading of an engine, or of all on a page: when, whose, and its known metrics by our names."""
-
-    seconds: float
-    engine: str
-    model: str
-    values: Reading
-    replica: str = ""  # what tells this engine from the others of its page
-    owners: int = 1  # engines that `values` are of, each with devices of its own
-
-
-def pages_of(page: Metrics, url: str) -> list[Page]:
-    """The page as a whole, then each engine of several on it. Raises ConfigurationError for one of no known metric."""
-    engines = ("vllm", "sglang", "mfulab")
-    engine = next((prefix for prefix in engines if any(name.startswith(prefix) for name in page.series)), "")
-    pages = [Page(page.seconds, engine, page.model, _values(page, None), owners=page.owners)]
-    if not pages[0].values:
-        some = ", ".join(sorted(page.names)[:3]) or "nothing"
-        why = f"has no metric of vLLM, SGLang or mfulab that is known here, but {some}"
-        raise ConfigurationError(f"--engine {url}: {why}")
-    for name, labels in page.engines.items():
-        model = dict(labels).get("model_name", page.model)
-        pages.append(Page(page.seconds, engine, model, _values(page, name), name))
-    return pages
-
-
-def _values(page: Metrics, engine: str | None) -> dict[str, float]:
-    values = {}
-    for kind, metrics in METRICS.items():
-        for name, aliases in metrics.items():
-            if parts := next(filter(None, (page.of(metric, engine) for metric in aliases)), None):
-                values[name] = sum(parts) / (len(parts) if kind == "of_one_gpu" or name in MEANS else 1)
-    return values
 
 
 def sample_of(
@@ -81,22 +40,27 @@ def sample_of(
     first, given, generated = grown("first_tokens"), grown("prompt_tokens"), grown("generated_tokens")
     prefill = decode = None
     moved, steps = total(grown("read_bytes"), grown("written_bytes")), grown("steps")
-    if config is not None and generated is not None and (lengths := _lengths(now)):
+    prompt, answer = (ratio(now.get(name), now.get("first_tokens")) for name in ("prompt_tokens", "generated_tokens"))
+    if config is not None and generated is not None and prompt and answer is not None:
+        context = prompt + answer / 2  # tokens, in the mean, that a decoded one attends to
         decoded = max(0.0, generated - (first or 0))
         if first is not None and given is not None:
             made = given - (grown("cached_tokens") or 0.0)
-            prefill, decode = (ratio(half, devices) for half in _work(config, lengths, made, first, decoded))
-        if moved is None and steps is not None:
-            moved = ratio(_bytes(config, lengths[1], precision, steps, decoded), devices)
+            token, head = _a_token(config, prompt, "inference")
+            # Attention is full; the output layer makes a token that follows, once a request.
+            prefill = ratio(made * token - max(0.0, made - first) * head, devices)
+            decode = ratio(decoded * _a_token(config, context, "decoding")[0], devices)
+        if moved is None and steps is not None:  # decoding reads weights each step, and each token's cache
+            work = _counted(config.model_dump_json(by_alias=True), LENGTHS[1], "decoding")
+            cached = decoded * work.cache_elements * context / LENGTHS[1]
+            moved = (steps * (work.parameters - work.looked_up) + cached) * FORMATS[precision].bytes / devices
     counted, exported = total(prefill, decode), grown("flops")
     flops = counted if exported is None else exported
     moved_gb_s = ratio(ratio(moved, passed), 1e9)
     share = partial(of_peak, seconds=passed, peak_tflop_s=peak.spec)
     columns: dict[str, Any] = {
         "cache_percent": product(100, now.get("cache")),
-        "requests_per_s": ratio(grown("requests"), passed),
-        "prompt_tokens_per_s": ratio(given, passed),
-        "generated_tokens_per_s": ratio(generated, passed),
+        **{f"{name}_per_s": ratio(grown(name), passed) for name in ("requests", "prompt_tokens", "generated_tokens")},
         "ttft_s": ratio(grown("first_tokens_s"), first),
         "tpot_s": ratio(grown("next_tokens_s"), grown("next_tokens")),
         "tflop_s": tflop_s(flops, passed),
@@ -126,7 +90,7 @@ def _attainable(flops: float | None, prefill: float | None, moved: float | None,
     return of_peak(flops, first_s + max(compute_s - first_s, moved / peak.memory_gb_s / 1e9), peak.spec)
 
 
-def _missing(row: Mapping[str, Any], now: Reading, peak: Peak, anew: bool) -> list[str]:
+def _missing(row: Mapping[str, Any], now: Mapping[str, float], peak: Peak, anew: bool) -> list[str]:
     has_histogram = "first_tokens" in now
     rules = {
         "anew": anew,
@@ -155,28 +119,7 @@ def _verdict(row: Mapping[str, Any]) -> str:
     return next(key for key, holds in rules.items() if holds)
 
 
-def _work(config: ModelConfig, lengths: Pair, made: float, first: float, decoded: float) -> Pair:
-    """FLOPs of prefill of `made` tokens and of decoding, attention full, the output layer once a token that is made."""
-    token, head = _a_token(config, lengths[0], "inference")
-    once, _ = _a_token(config, lengths[1], "decoding")
-    return made * token - max(0.0, made - first) * head, decoded * once
-
-
-def _bytes(config: ModelConfig, context: float, precision: str, steps: float, decoded: float) -> float:
-    """Weights of each scheduler's step and the cache of each decoded token: what decoding has to read."""
-    work = _counted(config.model_dump_json(by_alias=True), LENGTHS[1], "decoding")
-    cached = decoded * work.cache_elements * context / LENGTHS[1]
-    return (steps * (work.parameters - work.looked_up) + cached) * FORMATS[precision].bytes
-
-
-def _lengths(now: Reading) -> Pair | None:
-    """Mean tokens of a prompt, and those that a decoded token attends to; None without a request."""
-    prompt = ratio(now.get("prompt_tokens"), now.get("first_tokens"))
-    answer = ratio(now.get("generated_tokens"), now.get("first_tokens"))
-    return (prompt, prompt + answer / 2) if prompt and answer is not None else None
-
-
-def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> Pair:
+def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> tuple[float, float]:
     """FLOPs of a token, which grow with the length along a line, and of its output layer."""
     short, long = (_counted(config.model_dump_json(by_alias=True), tokens, mode) for tokens in LENGTHS)
     low, high = (work.forward_flops / work.tokens for work in (short, long))

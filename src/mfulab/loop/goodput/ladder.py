@@ -150,16 +150,13 @@ def job_of(folder: Path) -> Job:
     attempts.sort(key=lambda attempt: (attempt.rank, attempt.began))
     ranks = {rank: list(own) for rank, own in itertools.groupby(attempts, lambda attempt: attempt.rank)}
     job = Job(folder.name, 0, max(map(len, ranks.values())), {rank: [0, 0] for rank in ranks})
-    for rank, own in ranks.items():
-        for before, after in itertools.pairwise(own):
-            if after.began < before.ended:
-                if after.clock == before.clock and after.boot_ns is not None:
-                    raise ConfigurationError(
-                        f"{folder}: rank {rank} ran twice at once, in {before.name} and {after.name}: two jobs wrote"
-                        " here; give each a folder of its own"
-                    )
-                job.notes.append(("clock", {"rank": rank, "seconds": (before.ended - after.began) / 1e9}))
-                after.began = before.ended
+    for before, after in itertools.pairwise(attempts):
+        if after.rank == before.rank and after.began < before.ended:
+            if after.clock == before.clock and after.boot_ns is not None:
+                twice = f"rank {after.rank} ran twice at once, in {before.name} and {after.name}"
+                raise ConfigurationError(f"{folder}: {twice}: two jobs wrote here; give each a folder of its own")
+            job.notes.append(("clock", {"rank": after.rank, "seconds": (before.ended - after.began) / 1e9}))
+            after.began = before.ended
     began, ended = min(attempt.began for attempt in attempts), max(attempt.ended for attempt in attempts)
     job.wall = ended - began
     for own in ranks.values():
@@ -180,8 +177,7 @@ def read(file: Path) -> Attempt | None:
         head = Head.model_validate_json(first)
     except ValidationError:
         return None
-    clock = f"{head.host} {head.boot}"
-    boot_ns = head.boot_ns if head.boot else None
+    clock, boot_ns = f"{head.host} {head.boot}", head.boot_ns if head.boot else None
     attempt = Attempt(file.name, head.rank, head.world, clock, head.unix_ns, boot_ns, [Line(ns=0, step=0)])
     for text in filter(None, texts):
         last = attempt.lines[-1]

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from mfulab.core.errors import ConfigurationError
 
 METRICS: Mapping[str, Mapping[str, list[str]]] = data(Path(__file__).with_name("engines.yaml"))
 NAMES = frozenset(name for metrics in METRICS.values() for aliases in metrics.values() for name in aliases)
+MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
 REPEATS = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "cp_rank", "attn_tp_rank")
 ENGINES: tuple[str, ...] = ("model_name", "engine", "engine_id", "dp_rank", "WorkerId", "ReplicaId")
 ENGINES += ("replica", "worker_id", "instance", "pod")
@@ -33,21 +34,15 @@ Series = Mapping[Labels, float]
 
 
 @dataclass(frozen=True)
-class Metrics:
-    """A page's known metrics by name, a colon as an underscore: values by labels, without repeats."""
+class Page:
+    """One reading of an engine, or of all on a page: when, whose, and its known metrics by our names."""
 
     seconds: float
+    engine: str
     model: str
-    series: Mapping[str, Series]
-    names: Sequence[str]  # all, as on the page
-    engines: Mapping[str, Labels]  # name → labels; none where the page is of one
-    owners: int  # engines with devices of their own
-
-    def of(self, metric: str, engine: str | None = None) -> list[float]:
-        """Values of a metric's parts, of one engine or of all; of a total and its parts the total."""
-        labels = self.engines[engine] if engine else Labels()
-        own = {part: value for part, value in self.series.get(metric, {}).items() if labels <= part}
-        return [value for part, value in own.items() if not any(other < part for other in own)]
+    values: Mapping[str, float]
+    replica: str = ""  # what tells this engine from the others of its page
+    owners: int = 1  # engines that `values` are of, each with devices of its own
 
 
 class Reader:
@@ -56,15 +51,17 @@ class Reader:
     def __init__(self, urls: Iterable[str]) -> None:
         self._threads: dict[str, threading.Thread | None] = dict.fromkeys(urls)
 
-    def read(self) -> dict[str, Metrics | ConfigurationError]:
-        """A page of each address, or in one sentence why there is none."""
-        pages: dict[str, Metrics | ConfigurationError] = {}
+    def read(self) -> tuple[dict[str, list[Page]], dict[str, ConfigurationError]]:
+        """Gives the pages of each address, and in one sentence why others have none."""
+        pages, gone = dict[str, list[Page]](), dict[str, ConfigurationError]()
 
         def read_page(url: str) -> None:
+            where = url if "://" in url else f"http://{url}"
             try:
-                pages[url] = read(url)
+                text = loaded(where if where.count("/") > 2 else f"{where}/metrics", f"--engine {url}")
+                pages[url] = parse(text, url, time.monotonic())
             except ConfigurationError as error:
-                pages[url] = error
+                gone[url] = error
 
         until = time.monotonic() + DEADLINE_S
         fresh = [url for url, thread in self._threads.items() if not (thread and thread.is_alive())]
@@ -74,14 +71,9 @@ class Reader:
             thread.start()
         for thread in started.values():
             thread.join(max(0.0, until - time.monotonic()))
-        return {url: pages.get(url) or ConfigurationError(f"--engine {url}: {LATE}") for url in self._threads}
-
-
-def read(url: str) -> Metrics:
-    """Reads a page. Raises ConfigurationError, in one sentence, if none answers in time, or with a page of another."""
-    where = url if "://" in url else f"http://{url}"
-    text = loaded(where if where.count("/") > 2 else f"{where}/metrics", f"--engine {url}")
-    return parse(text, url, time.monotonic())
+        read = dict(pages)  # a late thread may add another
+        late = {url: ConfigurationError(f"--engine {url}: {LATE}") for url in self._threads if url not in read}
+        return read, {url: gone.get(url, error) for url, error in late.items()}
 
 
 def loaded(where: str, option: str) -> str:
@@ -98,8 +90,9 @@ def loaded(where: str, option: str) -> str:
     return text.decode(errors="replace")
 
 
-def parse(text: str, url: str, seconds: float) -> Metrics:
-    """A page's metrics. Raises ConfigurationError for a text that is none."""
+def parse(text: str, url: str, seconds: float) -> list[Page]:
+    """The page as a whole, then each engine of several on it. Raises ConfigurationError for a text that is no page, or
+    has no known metric."""
     metrics: dict[str, dict[Labels, list[tuple[list[tuple[int, str]], float]]]] = {}
     names, of_ranks, model = dict[str, None](), dict[tuple[str, ...], set[str]](), ""
     try:
@@ -118,16 +111,36 @@ def parse(text: str, url: str, seconds: float) -> Metrics:
                 metrics.setdefault(match[1], {}).setdefault(frozenset(labels.items()), []).append((order, sample.value))
     except (ValueError, KeyError, IndexError) as error:
         raise ConfigurationError(f"--engine {url}: answers with no page for Prometheus ({str(error)[:80]})") from error
+    if not metrics:
+        why = "has no metric of vLLM, SGLang or mfulab that is known here, but"
+        raise ConfigurationError(f"--engine {url}: {why} {', '.join(sorted(names)[:3]) or 'nothing'}")
     series = {name: {labels: min(repeats)[1] for labels, repeats in of.items()} for name, of in metrics.items()}
     engines = _engines(series)
     # Under DP attention each dp rank is another tp rank: they share the devices of one engine.
     shared = len(of_ranks) > 1 and all(len(ranks) == 1 for ranks in of_ranks.values())
     owners = {frozenset(pair for pair in labels if not shared or pair[0] != "dp_rank") for labels in engines.values()}
-    return Metrics(seconds, model, series, [*names], engines, max(1, len(owners)))
+    kind = next(prefix for prefix in ("vllm", "sglang", "mfulab") if any(name.startswith(prefix) for name in series))
+    pages = [Page(seconds, kind, model, _values(series, Labels()), owners=max(1, len(owners)))]
+    for name, own in engines.items():
+        pages.append(Page(seconds, kind, dict(own).get("model_name", model), _values(series, own), name))
+    return pages
+
+
+def _values(series: Mapping[str, Series], engine: Labels) -> dict[str, float]:
+    """Values of the metrics of an engine, or of all without labels; of a total and its parts the total."""
+    values = {}
+    for kind, metrics in METRICS.items():
+        for name, aliases in metrics.items():
+            for metric in aliases:
+                own = {part: value for part, value in series.get(metric, {}).items() if engine <= part}
+                if parts := [value for part, value in own.items() if not any(other < part for other in own)]:
+                    values[name] = sum(parts) / (len(parts) if kind == "of_one_gpu" or name in MEANS else 1)
+                    break
+    return values
 
 
 def _engines(series: Mapping[str, Series]) -> dict[str, Labels]:
-    """The engines of a page by what tells them apart; none where it is of one."""
+    """Labels of a page's engines by what tells them apart; none where the page is of one."""
     keys = {frozenset(pair for pair in labels if pair[0] in ENGINES) for of in series.values() for labels in of}
     keys = {key for key in keys if not any(key < other for other in keys)}
     if len(keys) < 2:

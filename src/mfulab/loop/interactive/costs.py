@@ -24,6 +24,7 @@ MOST_TRIES = 16
 CHECKED = frozenset(64 * 8**power for power in range(8))
 
 Format = tuple[torch.dtype, bool]  # the format that multiplied, and if convolutions did
+Flops = Mapping[Format, int]
 Product = tuple[Format, int, int]  # format of a matmul, convolution or attention, its FLOPs and its bytes
 
 
@@ -41,8 +42,8 @@ class Cost:
     """FLOPs of a phase by format, needed and executed, bytes that matmuls moved, and numbers of alike `products`.
     `useful` FLOPs served real tokens; None if the model's arguments do not say which ones are."""
 
-    formats: Mapping[Format, int] = field(default_factory=dict)
-    executed_formats: Mapping[Format, int] = field(default_factory=dict)
+    formats: Flops = field(default_factory=dict)
+    executed_formats: Flops = field(default_factory=dict)
     moved_bytes: int = 0
     uncounted: frozenset[str] = frozenset()
     useful: float | None = None

@@ -61,7 +61,9 @@ class Hooks:
         ends, every = after and self.guarded(after), called and self.guarded(called)
 
         def put(undo: ExitStack) -> None:
-            spared = self._are_guarded_against()
+            if self._guards[0] != (graphs := graphs_compiled()):
+                self._guards = graphs, hooks_are_guarded_against()
+            spared = self._guards[1]
             for model, begins in befores:
                 if spared and type(model).__call__ is not torch.nn.Module.__call__:
                     continue
@@ -80,12 +82,11 @@ class Hooks:
             self._elsewhere.callback(register(self.guarded(hook)).remove)
         if engine is not None:
             self._elsewhere.enter_context(patch.object(torch.autograd, "_engine_run_backward", engine))
-        self._follow_compiler()
-
-    def _are_guarded_against(self) -> bool:
-        if self._guards[0] != (graphs := graphs_compiled()):
-            self._guards = graphs, hooks_are_guarded_against()
-        return self._guards[1]
+        module = sys.modules.get("torch._dynamo.callback")  # which is imported with the first compiled code
+        if self._compiler is None and module is not None:
+            self._compiler = module.callback_handler
+            self._compiler.register_start_callback(self._compiles)
+            self._compiler.register_end_callback(self._hook_modules)
 
     def take_off(self) -> None:
         """Takes all hooks off; compilations are still followed."""
@@ -121,13 +122,6 @@ class Hooks:
 
         skip_frame(safe)
         return safe
-
-    def _follow_compiler(self) -> None:
-        module = sys.modules.get("torch._dynamo.callback")  # which is imported with the first compiled code
-        if self._compiler is None and module is not None:
-            self._compiler = module.callback_handler
-            self._compiler.register_start_callback(self._compiles)
-            self._compiler.register_end_callback(self._hook_modules)
 
     def _compiles(self, *_: object) -> None:
         self.compiled += 1

@@ -20,37 +20,28 @@ from mfulab.timing.clocks import Clock, EventClock, clock_for
 
 
 class Loop:
-    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check. `settle` is
-    called before each moment, `publish` with the cost of some steps, None if it is not known, and their number.
-    `phases` are those of watched steps; `rest` holds steps that nothing watches now, None while hooks are on. `named`
-    holds stretches of each named phase. `tick_s` are host seconds that the end of a step then takes."""
+    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check. `phases`
+    are those of watched steps; `rest` holds steps that nothing watches now, None while hooks are on. `named` holds
+    stretches of each named phase. `tick_s` are host seconds that the end of a step then takes."""
 
-    def __init__(
-        self,
-        models: Sequence[torch.nn.Module],
-        device: torch.device,
-        clock: Clock,
-        counting: bool,
-        settle: Callable[[], None],
-        publish: Callable[[Cost | None, int], None],
-    ) -> None:
-        self.phases = Phases(models, self._forward, lambda: self.mark("optimizer"), self._compiles, counting)
-        self._device, self._clock, self._settle, self._publish = device, clock, settle, publish
-        self._marks: list[Mark] = []
+    def __init__(self, models: Sequence[torch.nn.Module], device: torch.device, clock: Clock, counting: bool) -> None:
+        events = {"forward": self._forward, "optimizer": lambda: self.mark("optimizer"), "compilation": self._compiles}
+        self.phases = Phases(models, events, counting)
+        self._device, self._clock = device, clock
         self.rest: Rest | None = None
+        self.tick_s = 0.0
+
+    def open(self, settle: Callable[[], None], publish: Callable[[Cost | None, int], None]) -> None:
+        """Begins to watch: `settle` is called before each moment, `publish` with the cost of some steps, None if it is
+        not known, and their number."""
+        self._settle, self._publish, self._thread = settle, publish, threading.get_ident()
+        self._marks: list[Mark] = []
+        self.rest = None
         self._woken: Rest | None = None
         self._unproven: Rest | None = None
-        self._entries: list[Any] = []
-        self.tick_s = 0.0
-        self.named: dict[str, list[Step]] = {}
-
-    def open(self) -> None:
-        """Begins to watch."""
-        self._marks, self.rest, self._woken, self._unproven = [], None, None, None
         self._steadiness, self._explicit = Steadiness(), False
         self._spent = array("d")  # host seconds that hooks took of each watched step
-        self.named, self._is_named = {}, False
-        self._thread = threading.get_ident()
+        self.named: dict[str, list[Step]] = {}
         self.phases.open()
         self._reach()
         self._settle()
@@ -95,8 +86,7 @@ class Loop:
         self.mark("skip")
 
     def named_phase(self, name: str, what: What) -> None:
-        """Marks the begin or end of a named phase; from the first one on, hooks stay on."""
-        self._is_named = True
+        """Marks the begin or end of a named phase, from where on hooks are on again."""
         if self.rest is not None:
             self.skip()
         self.phases.begin(Kind(("outside", what, name), ()))
@@ -119,8 +109,8 @@ class Loop:
         return row.steps_of(marks, intervals, self.phases, done)
 
     def _reach(self) -> None:
-        phases = self.phases
-        self._reached = len(phases.done), structure.sequence_number(), phases.hooks.compiled, phases.hooks.spent_s
+        hooks = self.phases.hooks
+        self._reached = len(self.phases.done), structure.sequence_number(), hooks.compiled, hooks.spent_s
 
     def _compiles(self) -> None:
         if self.rest is not None:
@@ -147,8 +137,7 @@ class Loop:
             self._spent.append(phases.hooks.spent_s - spent_s)
         if not of_forwards:
             self._publish(None if counted else cost, 1)
-        nodes = self._reached[1] - number
-        shown = None
+        nodes, shown = self._reached[1] - number, None
         if not counted and phases.hooks.compiled == compiled and (cost is not None or not phases.counts):
             shown = [(phase.entry, phase.kind, phase.samples) for phase in inside], calls, nodes
         if self._unproven is not None and shown is not None:
@@ -162,22 +151,22 @@ class Loop:
         resolution_s = self._clock.resolution_s * (MARK_RARELY if isinstance(self._clock, EventClock) else 1)
         most, group = self._steadiness.between_checks(resolution_s)
         looks = self.phases.look_s * len(calls) <= LOOK * self._steadiness.step_s
-        look = self._look if looks or of_forwards else None
-        if not self.phases.rest(look):
+        if not self.phases.rest(self._look if looks or of_forwards else None):
             return
         if not self.tick_s:
-            self.tick_s = self._cost_of_tick(group) + (HOOK_S if of_forwards else 0.0)
+            timed, began = Rest(clock_for(self._device), 0, 2 * TICKS, group), time.perf_counter()
+            for _ in range(TICKS):
+                timed.tick()
+            self.tick_s = (time.perf_counter() - began) / TICKS + CALL_S + (HOOK_S if of_forwards else 0.0)
         expected = (calls[-1:] if of_forwards else calls) if looks else None
-        samples = row.samples_of(inside)
         self._entries = [phase.entry for phase in inside]
-        self.rest = Rest(self._clock, nodes, most, group, expected, cost, samples, of_forwards)
+        self.rest = Rest(self._clock, nodes, most, group, expected, cost, row.samples_of(inside), of_forwards)
 
     def _look(self, call: Call) -> None:
         rest = self.rest
-        # Another thread, the backward pass and compiled code call for themselves.
-        if rest is None or threading.get_ident() != self._thread or in_compiled_code():
-            return
-        if torch._C._current_autograd_node() is not None:
+        # Another thread, compiled code and the backward pass call for themselves.
+        is_own = rest is not None and threading.get_ident() == self._thread and not in_compiled_code()
+        if rest is None or not is_own or torch._C._current_autograd_node() is not None:
             return
         described = None if rest.calls is None else self.phases.describe(call)[0]
         if not rest.of_forwards:
@@ -207,10 +196,3 @@ class Loop:
     def _note_rest(self, rest: Rest) -> None:
         self._marks.append(Mark("rest", len(self.phases.done), self.phases.hooks.compiled, rest))
         self._reach()
-
-    def _cost_of_tick(self, group: int) -> float:
-        rest = Rest(clock_for(self._device), 0, 2 * TICKS, group)
-        began = time.perf_counter()
-        for _ in range(TICKS):
-            rest.tick()
-        return (time.perf_counter() - began) / TICKS + CALL_S

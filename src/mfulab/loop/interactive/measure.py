@@ -36,15 +36,8 @@ from mfulab.timing.clocks import clock_for
 from mfulab.timing.instruments import Instruments
 from mfulab.tracing.operators import BlockTrace
 
-_METRICS = {
-    "mfu": "mfu_percent",
-    "hfu": "hfu_percent",
-    "useful_mfu": "useful_mfu_percent",
-    "utilization": "utilization_percent",
-    "tflops": "tflop_s",
-    "step_time": "time_s",
-    "samples_per_second": "samples_per_s",
-}
+_METRICS = {name: f"{name}_percent" for name in ("mfu", "hfu", "useful_mfu", "utilization")}
+_METRICS |= {"tflops": "tflop_s", "step_time": "time_s", "samples_per_second": "samples_per_s"}
 
 R = TypeVar("R")
 Models = torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module]
@@ -52,22 +45,6 @@ Models = torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Mod
 
 class MeasureWarning(UserWarning):
     """Something in a block could not be measured; the loop itself went on."""
-
-
-def _while_open(method: Callable[..., R]) -> Callable[..., R | None]:
-    """Makes a method do nothing outside the block; after its errors the loop goes on, and the window closes."""
-
-    @functools.wraps(method)
-    def safe(self: "Measurement", *given: Any) -> R | None:
-        if self._open is not None:
-            try:
-                return method(self, *given)
-            except Exception as error:
-                _warn(f"measuring stopped: {type(error).__name__}: {error}")
-                self.__exit__(type(error), error, error.__traceback__)
-        return None
-
-    return safe
 
 
 class Measurement:
@@ -130,21 +107,18 @@ class Measurement:
         parameters = [parameter for module in self.models for parameter in module.parameters()]
         self._devices = list(dict.fromkeys(parameter.device for parameter in parameters))
         self.device = torch.device(device) if device is not None else (*self._devices, torch.device("cpu"))[0]
-        self._batch, self._given_flops, self._ceiling_s, self._quiet = batch, flops_per_step, ceiling_s, quiet
-        self._language = language
+        self._batch, self._given_flops, self._ceiling_s = batch, flops_per_step, ceiling_s
+        self._quiet, self._language, self._series_path, self._trace_path = quiet, language, series, trace
         try:
             self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
         except ValueError as error:
             says = "give dense TFLOP/s by number format, such as {'bf16': 989}"
             raise ValueError(f"peak_tflop_s={peak_tflop_s}: {says}") from error
-        self._series_path, self._trace_path = series, trace
         self._clock = clock_for(self.device)
         counting = flops_per_step is None and batch is None
-        self._loop = Loop(self.models, self.device, self._clock, counting, self._settle, self._publish)
+        self._loop = Loop(self.models, self.device, self._clock, counting)
         self._phases = self._loop.phases
         self.journal = journal_of(job)
-        self._steps: list[Step] = []
-        self._laps: list[tuple[float, Readings]] = []
         self._open: ExitStack | None = None
         self.row: dict[str, Any] = {}
         self.readings: Readings = {}
@@ -173,7 +147,8 @@ class Measurement:
             self.journal.mark(span, **facts)
 
     def _begin(self, undo: ExitStack) -> None:
-        self._steps, self._laps = [], []
+        self._steps: list[Step] = []
+        self._laps: list[tuple[float, Readings]] = []
         self._trace: BlockTrace | None = None
         place = Path(self._series_path or undo.enter_context(scratch()) / "series.csv")
         instruments = undo.enter_context(Instruments(self.device, place.parent, name=place.name))
@@ -182,10 +157,10 @@ class Measurement:
         self._watching = undo.enter_context(ExitStack())
         self._watch()
         self._memory = instruments.memory
-        self._published, self._settled = Published(self.device), False
-        undo.callback(self._published.close)
+        published, self._settled = Published(self.device, self._dtype), False
+        undo.callback(published.close)
         undo.callback(self._phases.close)
-        self._loop.open()
+        self._loop.open(self._settle, published.note_steps)
 
     def _settle(self) -> None:
         """Begins to watch anew once nothing is being counted: what the counter slowed is in no reading."""
@@ -201,47 +176,44 @@ class Measurement:
             self._trace = BlockTrace(self.device, Path(self._trace_path))
             self._trace.start()
 
-    def _publish(self, cost: Cost | None, steps: int) -> None:
-        self._published.note_steps(cost, self._dtype, steps)
-
     def _watch(self) -> None:
         self._sampled = self._watching.enter_context(sampling(self._samplers))
+
+    def _safely(self, call: Callable[..., R], *given: Any) -> R | None:
+        """Calls a function inside the block alone; after an error the loop goes on, and the window closes."""
+        if self._open is not None:
+            try:
+                return call(*given)
+            except Exception as error:
+                _warn(f"measuring stopped: {type(error).__name__}: {error}", stacklevel=4)
+                self.__exit__(type(error), error, error.__traceback__)
+        return None
 
     def step(self) -> None:
         """Marks the end of a step; then steps are counted by these calls alone."""
         rest = self._loop.rest
         if rest is None or not rest.tick():
-            self._guarded(self._loop.step)
+            self._safely(self._loop.step)
         if self.journal:
-            self._guarded(self.journal.step)
+            self._safely(self.journal.step)
 
-    @_while_open
-    def _guarded(self, call: Callable[[], object]) -> None:
-        call()
-
-    @_while_open
     def note(self, batch: Any) -> None:
         """Distinguishes steps with other shapes, before a step that calls no model given to the window with `batch`."""
-        self._loop.note(batch)
+        self._safely(self._loop.note, batch)
 
-    @_while_open
     def skip(self, span: str = "other") -> None:
         """Leaves out what ran since the last step: `span` names it in the journal, `checkpoint` or `evaluation`."""
-        self._note(span)
-        self._loop.skip()
+        self._safely(self._note, span)
+        self._safely(self._loop.skip)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Gives what runs inside it a row of its own in `phases`: `rollout`, `train`; one inside another is in both."""
-        self._mark_phase(name, "phase")
+        self._safely(self._loop.named_phase, name, "phase")
         try:
             yield
         finally:
-            self._mark_phase(name, "phase end")
-
-    @_while_open
-    def _mark_phase(self, name: str, what: row.What) -> None:
-        self._loop.named_phase(name, what)
+            self._safely(self._loop.named_phase, name, "phase end")
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._open is None:
@@ -264,9 +236,8 @@ class Measurement:
         """Numbers for a logger over the steps since the last lap, after `step()`; empty without one. `mfu`, `hfu` and
         `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in s; the verdict is `verdict/<cause>` = 1. `row`
         and `verdict` hold the lap's until the block ends. On a GPU it waits for the device."""
-        return self._lap() or {}
+        return self._safely(self._lap) or {}
 
-    @_while_open
     def _lap(self) -> dict[str, float]:
         self._loop.wake()
         steps = self._cut()
@@ -329,19 +300,14 @@ class Measurement:
         chosen = row.steady(steps, self._loop.watch_s)
         self.readings = per_step(readings, len(chosen))
         self.row = {name: reading.value for name, reading in self.readings.items()}
-        self.row |= row.times(chosen, self.readings, self.device)
-        self.row |= row.left_out(steps, chosen)
+        self.row |= row.times(chosen, self.readings, self.device) | row.left_out(steps, chosen)
         self.row["measuring_percent"] = row.measuring_percent(chosen, self._loop.watch_s, self._loop.tick_s)
         peaks = functools.partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
-        clock_mhz = self.row.get("clock_mhz")
-
-        def shares(work: Work) -> tuple[dict[str, Any], Readings]:
-            return row.shares(work, self._dtype(), self.device, self._devices, clock_mhz, peaks)
-
-        columns, reasons = shares(self._work(chosen))
+        about = self._dtype(), self.device, self._devices, self.row.get("clock_mhz"), peaks
+        columns, reasons = row.shares(self._work(chosen), *about)
         self.row |= columns
         named = self._loop.named.items()
-        self.phases = {name: row.named_row(stretches, self._steps, self._phases, shares) for name, stretches in named}
+        self.phases = {name: row.named_row(stretches, self._steps, self._phases, about) for name, stretches in named}
         self.readings |= reasons
         if self._trace and (analysis := self._trace.analysis):
             mean = sum(step.seconds for step in chosen) / len(chosen)
@@ -390,5 +356,5 @@ def _listed(model: Models | None) -> list[torch.nn.Module]:
     return models
 
 
-def _warn(message: str) -> None:
-    warnings.warn(f"mfulab: {message}", MeasureWarning, stacklevel=3)
+def _warn(message: str, stacklevel: int = 3) -> None:
+    warnings.warn(f"mfulab: {message}", MeasureWarning, stacklevel=stacklevel)

@@ -19,7 +19,7 @@ from mfulab.device.peaks import Peak
 from mfulab.device.samplers.reading import first_available, sampling
 from mfulab.device.samplers.selection import samplers_for
 from mfulab.flops.formulas import weighted_peak_flop_s
-from mfulab.loop.interactive.costs import Cost, Format
+from mfulab.loop.interactive.costs import Cost, Flops
 from mfulab.mfu.verdict import OTHERS
 from mfulab.timing.best_matmul import (
     CAREFUL,
@@ -91,12 +91,7 @@ class WeightedPeaks:
 
 
 def peaks_of(
-    device: torch.device,
-    formats: Mapping[Format, int],
-    executed: Mapping[Format, int],
-    given: DeviceConfig,
-    ceiling_s: float,
-    anew: bool = True,
+    device: torch.device, formats: Flops, executed: Flops, given: DeviceConfig, ceiling_s: float, anew: bool = True
 ) -> WeightedPeaks:
     """Looks up the peak of each format in use, and measures its best matmul, sharing `ceiling_s` seconds among them.
     `formats`, which are not empty, are FLOPs that the model needs by what was multiplied. The peaks that the user has
@@ -162,7 +157,7 @@ def attainable_s(cost: Cost, peaks: WeightedPeaks, device: torch.device, steps: 
     return seconds / steps, ""
 
 
-def by_precision(device: torch.device, formats: Mapping[Format, int]) -> dict[str, int]:
+def by_precision(device: torch.device, formats: Flops) -> dict[str, int]:
     """FLOPs by the format that this device's matmuls use, as torch's switches stand."""
     return _added((allowed_precision(dtype, device, by), flops) for (dtype, by), flops in formats.items())
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from mfulab.loop.interactive import structure
 from mfulab.loop.interactive.costs import Cost, Kind, KnownCosts, Phase, cost_of_all, describe
 from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code, state
 from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
-from mfulab.loop.interactive.structure import GraphsSeen, Inside, Structure
+from mfulab.loop.interactive.structure import Inside, Structure
 
 MOST_PENDING = 4096  # forward passes that one backward pass can go through and still be told apart
 MOST_OWED = 8  # phases that are counted so that one inside compiled code is
@@ -29,24 +29,21 @@ HOOK_S = 3e-6  # that a hook itself costs a call
 MOST_RUNS = 8  # backward passes in a row after which what follows is told apart
 _IS_TRAINED = operator.attrgetter("requires_grad")
 _OUTSIDE, _FAILED = Kind(("outside",), ()), Kind(("failed",), ())
+_NO_COST, _DONE = Cost(), Phase(_OUTSIDE, _OUTSIDE)
 
 
 class Phases:
-    """Follows a loop between `open` and `close`, from the thread that opens it; outermost calls are forward passes."""
+    """Follows a loop between `open` and `close`, from the thread that opens it; outermost calls are forward passes. It
+    calls what `on` holds at each forward pass, optimiser's step and compilation."""
 
-    def __init__(
-        self,
-        models: Sequence[torch.nn.Module],
-        on_forward: Callable[[], None],
-        on_optimizer: Callable[[], None],
-        on_compilation: Callable[[], None],
-        counting: bool,
-    ) -> None:
-        self._models, self._on_forward, self._on_optimizer, self._counting = models, on_forward, on_optimizer, counting
+    def __init__(self, models: Sequence[torch.nn.Module], on: Mapping[str, Callable[[], None]], counting: bool) -> None:
+        self._models, self._on_forward, self._on_optimizer = models, on["forward"], on["optimizer"]
+        self._counting = counting
         self._trainable = [list(model.parameters()) for model in models]
         self._compiled = any(structure.is_compiled(module) for model in models for module in model.modules())
         self._of_compiled: set[tuple[Any, ...]] = set()
-        self._graphs = GraphsSeen()
+        self._graphs: dict[Any, int] = {}  # hashes of graphs of backward passes, each looked through once
+        self._holds_compiled: dict[Any, bool] = {}  # whether compiled code made a part of such a graph
         self._time_first: set[tuple[Any, ...]] = set()
         self._names: dict[tuple[Any, ...], int] = {}
         self._enders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -60,7 +57,7 @@ class Phases:
         self._real: dict[Kind, RealTokens] = {}
         self._leaves: list[weakref.ref[torch.Tensor]] = []
         self._current, self._owed = _DONE, 0
-        self.hooks = Hooks(models, self._failed, on_compilation)
+        self.hooks = Hooks(models, self._failed, on["compilation"])
         self.calls: list[Kind] = []  # what forward passes were called with; the caller clears it
         self.look_s = 0.0  # host seconds that describing the last forward pass took, inside a hook of its own
         self.nested = False  # whether a call of a model was part of another
@@ -246,12 +243,14 @@ class Phases:
         nodes = max(0, structure.number(outputs) - first)
         if compiled := self._of_compiled_code(passed, nodes, outputs):
             nodes = 0  # under the counter the same forward pass makes a graph of its own operators
-        inside = self._structure.take()
-        made = 0
+        inside, made = self._structure.take(), 0
         if not compiled:
             ended = [*self._pending, self._current]
             spans = [(phase.began, phase.left) for phase in ended if phase.left is not None]
-            made = self._graphs.made(self._current.entry, inside, nodes, outputs, ended[0].began, spans)
+            seen = self._current.entry, inside.modules, nodes, len(spans)
+            if not inside.modules or seen not in self._graphs:  # where no module tells, each time
+                self._graphs[seen] = structure.graph_hash(outputs, ended[0].began, spans)
+            made = self._graphs[seen]
         self._end(("backward",), made, inside)
         words: list[Any] = ["backward"]
         sizes: list[int] = []
@@ -288,10 +287,11 @@ class Phases:
             return True
         # A counted forward pass makes a graph of its own operators, which may have as many nodes.
         graph = frozenset((phase.entry.words, phase.counted) for phase in passed), nodes
-        if not self._graphs.holds_compiled(graph, outputs):
-            return False
-        self._of_compiled |= words
-        return True
+        if graph not in self._holds_compiled:
+            self._holds_compiled[graph] = structure.holds_compiled(outputs)
+        if self._holds_compiled[graph]:
+            self._of_compiled |= words
+        return self._holds_compiled[graph]
 
     def _name(self, words: tuple[Any, ...]) -> int:
         return self._names.setdefault(words, len(self._names))
@@ -303,10 +303,8 @@ class Phases:
         return self._compiled or entry.words in self._of_compiled
 
     def _decide(self) -> None:
-        phase = self._current
-        wanted, starts = self._counting and not self.failure, self._counter is None
-        if wanted:
-            wanted = self.costs.wants(phase.entry) or self._owed > 0
+        phase, starts = self._current, self._counter is None
+        wanted = self._counting and not self.failure and (self.costs.wants(phase.entry) or self._owed > 0)
         if wanted and starts and phase.entry.words[0] == "backward" and self._is_of_compiled(phase.entry):
             # Its forward pass ran compiled, and so would this one, in which a counter sees little.
             for passed in self._passed:
@@ -376,15 +374,10 @@ class Phases:
         counter, self._counter = self._counter, None
         if counter is not None:
             counter.__exit__(None, None, None)
-            unused = counter.layers.unused
-            if unused is not None:
+            if (unused := counter.layers.unused) is not None:
                 self._unused = unused if self._unused is None else self._unused & unused
 
     def _failed(self, error: Exception) -> None:
         self.failure = f"{type(error).__name__}: {error}"
         if not in_compiled_code():
             self._stop_counting()
-
-
-_NO_COST = Cost()
-_DONE = Phase(_OUTSIDE, _OUTSIDE)

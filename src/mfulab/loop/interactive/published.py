@@ -89,10 +89,11 @@ def _read(file: Path) -> Rate:
 
 
 class Published:
-    """Publishes until `close`, on the host's clock: nothing waits for the device."""
+    """Publishes until `close`, on the host's clock: nothing waits for the device. `dtype` gives the model's, of steps
+    without matmuls."""
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
+    def __init__(self, device: Any, dtype: Callable[[], Any]) -> None:
+        self._device, self._dtype = device, dtype
         self._file = folder() / f"{os.getpid()}.json"
         self._begin()
         with suppress(OSError):
@@ -110,7 +111,7 @@ class Published:
         with suppress(OSError):
             self._file.unlink()
 
-    def note_steps(self, cost: "Cost | None", dtype: Any, steps: int = 1) -> None:
+    def note_steps(self, cost: "Cost | None", steps: int) -> None:
         """Adds steps that each cost so much, None if it is not known; publishes those of a second, if all are."""
         self._steps += steps
         self._all_known = self._all_known and cost is not None
@@ -121,17 +122,15 @@ class Published:
             return
         done, all_known, flops_by_format = self._steps, self._all_known, self._flops
         self._begin()
-        if not all_known:
+        if not all_known or why_unsafe(self._file.parent):
             return
         from mfulab.device.gpu import uuid_of
         from mfulab.loop.interactive.peaks import by_precision
 
-        formats = by_precision(self._device, flops_by_format or {(dtype(), False): 0})
+        formats = by_precision(self._device, flops_by_format or {(self._dtype(), False): 0})
         device = uuid_of(self._device) if is_gpu(self._device) else str(self._device.type)
         a_second = {name: flops / passed for name, flops in formats.items()}
         rate = Rate(os.getpid(), Path(sys.argv[0]).name, device, a_second, passed / done, time.time())
-        if why_unsafe(self._file.parent):
-            return
         with suppress(OSError):  # a full disk is no reason to stop a training
             beside = self._file.with_suffix(".part")
             beside.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from mfulab.device.compute import allowed_precision
 from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.device.samplers.selection import sources_answered
-from mfulab.loop.interactive.costs import Cost, Format, Phase, cost_of, cost_of_all
+from mfulab.loop.interactive.costs import Cost, Flops, Phase, cost_of, cost_of_all
 from mfulab.loop.interactive.peaks import WeightedPeaks, attainable_s
 from mfulab.loop.interactive.phases import Phases
 from mfulab.loop.interactive.rest import Rest
@@ -77,19 +77,15 @@ class Work:
 def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, Mark, Mark]]:
     """Seconds of each step and the marks around it, twice its own in a rest, from the seconds between moments."""
     kinds = {mark.what if mark.rest is None else "forward" if mark.rest.of_forwards else "step" for mark in marks}
-    wanted = next((bounds for what, bounds in _BOUNDS if what in kinds), ())
-    moments, cuts = itertools.accumulate(intervals, initial=0.0), []
+    wanted, cuts = next((bounds for what, bounds in _BOUNDS if what in kinds), ()), []
     before: tuple[Mark, float] | None = None
-    for mark in marks:
+    for mark, (size, moment) in ((mark, end) for mark, ends in _timed(marks, intervals) for end in ends):
         if mark.rest is not None:
             is_bound = mark.rest.of_forwards == ("forward" in wanted)
-            for size, moment in zip(mark.rest.sizes(), moments, strict=False):
-                if is_bound and before is not None:
-                    cuts += [((moment - before[1]) / size, mark, mark)] * size
-                before = (mark, moment) if is_bound else None
-            continue
-        moment = next(moments)
-        if mark.what in wanted:
+            if is_bound and before is not None:
+                cuts += [((moment - before[1]) / size, mark, mark)] * size
+            before = (mark, moment) if is_bound else None
+        elif mark.what in wanted:
             # What follows the last forward pass that nothing watched is of no known kind.
             if before is not None and mark.what != "skip" and not (before[0].rest and mark.what == "end"):
                 cuts.append((moment - before[1], before[0], mark))
@@ -98,40 +94,43 @@ def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[f
     return cuts
 
 
+def _timed(marks: Sequence[Mark], intervals: Iterable[float]) -> Iterator[tuple[Mark, list[tuple[int, float]]]]:
+    """Each mark with the steps that end at each of its moments: one moment, or in a rest as many as were marked."""
+    moments = itertools.accumulate(intervals, initial=0.0)
+    for mark in marks:
+        yield mark, list(zip(mark.rest.sizes() if mark.rest else [1], moments, strict=False))
+
+
 def steps_of(marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]) -> list[Step]:
     """Steps from their marks and the phases that are `done`."""
     steps: list[Step] = []
     for mark, cut in itertools.groupby(stretches(marks, intervals), lambda cut: cut[1] if cut[1] is cut[2] else None):
         if mark is not None and mark.rest is not None:
             steps += _rested(mark.rest, [seconds for seconds, _, _ in cut])
-            continue
-        for seconds, before, after in cut:
-            inside = done[before.phases : after.phases]
-            counted, compiled = any(phase.counted for phase in inside), before.compiled != after.compiled
-            steps.append(Step(seconds, phases.cost(inside), samples_of(inside), counted, compiled))
+        else:
+            steps += [_watched(*between, phases, done) for between in cut]
     return steps
+
+
+def _watched(seconds: float, before: Mark, after: Mark, phases: Phases, done: Sequence[Phase]) -> Step:
+    inside = done[before.phases : after.phases]
+    counted, compiled = any(phase.counted for phase in inside), before.compiled != after.compiled
+    return Step(seconds, phases.cost(inside), samples_of(inside), counted, compiled)
 
 
 def named_stretches(
     marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]
 ) -> Iterator[tuple[str, Step]]:
     """Gives the name of each named phase that ended, and its stretch; one inside another is part of both."""
-    moments = itertools.accumulate(intervals, initial=0.0)
     begun: list[tuple[Mark, float]] = []
-    for mark in marks:
+    for mark, ends in _timed(marks, intervals):
         if mark.rest is not None:
             begun = []
-            for _ in zip(mark.rest.sizes(), moments, strict=False):
-                pass
-            continue
-        moment = next(moments)
-        if mark.what == "phase":
-            begun.append((mark, moment))
+        elif mark.what == "phase":
+            begun.append((mark, ends[0][1]))
         elif mark.what == "phase end" and begun:
             before, since = begun.pop()
-            inside = done[before.phases : mark.phases]
-            counted, compiled = any(phase.counted for phase in inside), before.compiled != mark.compiled
-            yield mark.name, Step(moment - since, phases.cost(inside), samples_of(inside), counted, compiled)
+            yield mark.name, _watched(ends[0][1] - since, before, mark, phases, done)
 
 
 def _rested(rest: Rest, seconds: Sequence[float]) -> list[Step]:
@@ -212,25 +211,24 @@ def same_work(steps: Sequence[Step], cost: Cost, reading: Reading) -> Work:
 
 def counted_work(steps: Sequence[Step], phases: Phases) -> Work:
     """Work of steps as a counter saw it."""
-    if phases.failure:
-        return _unknown(f"the counter gave up ({phases.failure}); {HOW_TO_GIVE}")
     with_cost = [step for step in steps if step.cost is not None]
-    if not with_cost:
-        return _unknown(f"{phases.costs.differing or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
+    if phases.failure or not with_cost:
+        why = f"the counter gave up ({phases.failure})" if phases.failure else phases.costs.differing
+        return _unknown(f"{why or 'no step of a kind that was counted'}; {HOW_TO_GIVE}")
+    costs = {id(step.cost): step.cost for step in with_cost}
     counts = Counter(id(step.cost) for step in with_cost)
-    costs = {id(cost): cost for step in with_cost if (cost := step.cost) is not None}
-    total = cost_of_all([(cost, counts[place]) for place, cost in costs.items()])
+    total = cost_of_all([(cost, counts[place]) for place, cost in costs.items() if cost is not None])
     if not total.model:
         return _unknown(f"no operator with a formula ran in the steps that were counted; {HOW_TO_GIVE}")
     counted, derived = phases.costs.numbers
-    parts = [f"operators of {counted} kinds of phases, each counted once"]
-    if derived:
-        parts.append(f"{derived} kinds cost what counted ones of as many elements cost")
-    if phases.unused:
-        parts.append(f"did not run and cost nothing: {', '.join(phases.unused)}")
-    if left := len(steps) - len(with_cost):
-        parts.append(f"{left} of {len(steps)} steps are of kinds that were not counted and left out of MFU")
-    reading = Reading(total.model / len(with_cost), "", "; ".join(parts))
+    left = len(steps) - len(with_cost)
+    parts = (
+        f"operators of {counted} kinds of phases, each counted once",
+        f"{derived} kinds cost what counted ones of as many elements cost" * bool(derived),
+        f"did not run and cost nothing: {', '.join(phases.unused)}" * bool(phases.unused),
+        f"{left} of {len(steps)} steps are of kinds that were not counted and left out of MFU" * bool(left),
+    )
+    reading = Reading(total.model / len(with_cost), "", "; ".join(filter(None, parts)))
     return Work(total, len(with_cost), sum(step.seconds for step in with_cost), reading)
 
 
@@ -265,7 +263,7 @@ def shares(
     device: torch.device,
     lies_on: Sequence[torch.device],
     clock_mhz: float | None,
-    peaks: Callable[[Mapping[Format, int], Mapping[Format, int]], WeightedPeaks],
+    peaks: Callable[[Flops, Flops], WeightedPeaks],
 ) -> tuple[dict[str, Any], Readings]:
     """Columns of FLOPs, MFU and HFU of the mean step, since all FLOPs count, and why some are missing. `dtype` is that
     of the model's parameters, which `lies_on` hold; `clock_mhz` is the mean clock, None if it is not reported; `peaks`
@@ -314,12 +312,12 @@ def shares(
 
 
 def named_row(
-    stretches: Sequence[Step], steps: Sequence[Step], phases: Phases, columns: Callable[[Work], tuple[Any, Readings]]
+    stretches: Sequence[Step], steps: Sequence[Step], phases: Phases, about: tuple[Any, ...]
 ) -> dict[str, Any]:
     """Row of a named phase: calls, times, FLOPs and shares of a call, and the share of the steps' time. Stretches under
-    the counter are timed only where there is no other; `columns` makes shares of work."""
+    the counter are timed only where there is no other; `about` is what else `shares` is given."""
     whole = [stretch for stretch in stretches if not stretch.counted and not stretch.compiled] or stretches
-    shown, readings = columns(counted_work(whole, phases))
+    shown, readings = shares(counted_work(whole, phases), *about)
     mean_s = sum(stretch.seconds for stretch in whole) / len(whole)
     timed = steady(steps, 0.0)
     step_s = len(steps) * sum(step.seconds for step in timed) / len(timed) if steps else None

@@ -35,13 +35,9 @@ SPLIT_STEPS = 8
 
 
 class Script:
-    """Follows the script from the thread that makes this object; its hooks do nothing in threads and forks of it.
-
-    A step ends with that optimiser's step which comes least often, the last of equals; without an optimiser each
-    forward pass of a module is one. An optimiser that appears later lets the search begin anew.
-
-    `name` is the script's; `wanted` are the options of `mfulab measure`.
-    """
+    """Follows the script from the thread that makes this object; its hooks do nothing in threads and forks of it. A
+    step ends with that optimiser's step which comes least often, the last of equals; without one each forward pass of a
+    module is a step. An optimiser that appears later lets the search begin anew. `wanted` are the command's options."""
 
     def __init__(self, name: str, **wanted: Any) -> None:
         self._wanted, self._own = SimpleNamespace(name=name, **wanted), (os.getpid(), threading.get_ident())
@@ -57,15 +53,12 @@ class Script:
         self._window: Any = None
         self._split: Any = None
         self._is_stale, self._steps = False, 0
-        self._watch()
-
-    def _watch(self) -> None:
-        self._hooks.put_on(_nothing, called=self._called, optimizer=(_nothing, self._noticed))
+        self.follow_compiler()
 
     def follow_compiler(self) -> None:
-        """Lets hooks be off while torch compiles, once its compiler is imported."""
+        """Puts the searching hooks on; again once torch's compiler is imported, so that they are off while it works."""
         if self._boundary is None and not self._is_over:
-            self._watch()
+            self._hooks.put_on(_nothing, called=self._called, optimizer=(_nothing, self._noticed))
 
     def _called(self, module: torch.nn.Module, _: Any) -> None:
         """Notes a module that no other holds: a model. Without any optimiser its forward passes are steps."""
@@ -73,15 +66,18 @@ class Script:
         if (place in self._inside and place not in self._roots) or not self._is_own():
             return
         if place not in self._roots:
-            members = {id(child) for child in module.modules()}
+            members = set(map(id, module.modules()))
             self._inside |= members
             if next(module.parameters(), None) is None:
                 return
             self._roots = {key: root for key, root in self._roots.items() if key not in members} | {place: module}
         self._forwards[place] = passes = self._forwards[place] + 1
         is_due = passes > self._wanted.warm_up and (passes & (passes - 1) == 0 or passes == self._wanted.warm_up + 1)
-        none_steps = passes >= LONG or (is_due and not self._optimizers and not _has_optimizer())
-        if self._boundary is None and is_due and none_steps:
+        if self._boundary is not None or not is_due:
+            return
+        if passes >= LONG or not (
+            self._optimizers or any(issubclass(type(item), torch.optim.Optimizer) for item in gc.get_objects())
+        ):
             self._boundary = module
             self._open([module])
             self._handle = module.register_forward_hook(self._hooks.guarded(self._ended))
@@ -236,17 +232,11 @@ PARTS = ("loader", "copy", "forward", "backward", "optimiser", "other")
 
 
 class Split:
-    """Divides steps into phases by marks at the ends of their calls; marks follow one another without a gap.
-
-    On a GPU marks are events of the current stream: nothing waits for them, and a wait that its queue hides is none.
-
-    Attributes:
-        steps: names and marks of each step, the running one included.
+    """Divides steps into phases by marks at the ends of their calls; marks follow one another without a gap. On a GPU
+    they are events of the current stream: nothing waits for them. `steps` names the marks of each, the running one too.
     """
 
-    def __init__(
-        self, models: list[torch.nn.Module], device: torch.device, failed: Callable[[Exception], None]
-    ) -> None:
+    def __init__(self, models: list[torch.nn.Module], device: torch.device, failed: Callable[..., None]) -> None:
         self._clock, self._thread = clock_for(device), threading.get_ident()
         self.steps: list[list[str]] = [[]]
         self._running = ["other"]
@@ -312,7 +302,3 @@ class Split:
 
 def _nothing(*_: Any) -> None:
     """Is what a hook does that is only there for its neighbour."""
-
-
-def _has_optimizer() -> bool:
-    return any(issubclass(type(item), torch.optim.Optimizer) for item in gc.get_objects())

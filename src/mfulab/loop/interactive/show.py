@@ -32,10 +32,6 @@ def bar(percent: float) -> str:
     return "█" * filled + "░" * (BAR - filled) + ("▶" if percent > 100 else "")
 
 
-def _share(value: float) -> str:
-    return f"{value:.1f}" if value >= 0.95 or not value else percent(value)
-
-
 def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], language: str = "en") -> Table:
     """The measured rungs of the ladder, those beside its order dimmed; why the first is missing in place of a bar."""
     table, names = Table(box=None, pad_edge=False, show_header=False), Texts(language, "rungs")
@@ -45,7 +41,8 @@ def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], lan
         table.add_row(names(first), "—", Text(names.said(readings[first].reason), style="dim"))
     for rung in measured:
         style = "dim" if not rung.falls else "yellow" if drop and rung.column == drop.below.column else "green"
-        table.add_row(names(rung.column), f"{_share(rung.percent):>6} %", Text(bar(rung.percent), style=style))
+        share = f"{rung.percent:.1f}" if rung.percent >= 0.95 or not rung.percent else percent(rung.percent)
+        table.add_row(names(rung.column), f"{share:>6} %", Text(bar(rung.percent), style=style))
     return table
 
 
@@ -80,12 +77,12 @@ def phases_table(phases: Mapping[str, Mapping[str, Any]], language: str = "en") 
     """A line a named phase: time of a call, share of the step, FLOPs, and MFU or why there is none."""
     table, text = Table(box=None, pad_edge=False, show_header=False), Texts(language, "measured")
     for name, values in phases.items():
-        mfu, share = values["mfu_percent"], values["step_percent"]
-        cells = [name, f"{1e3 * values['mean_s']:.3f} ms × {values['calls']}"]
-        cells.append("" if share is None else text("of_step", share=share))
-        cells.append("" if values["flops"] is None else quantity(values["flops"], "FLOP"))
+        mfu, share = None if values["only_counted"] else values["mfu_percent"], values["step_percent"]
+        part = "" if share is None else text("of_step", share=share)
+        flops = "" if values["flops"] is None else quantity(values["flops"], "FLOP")
         why = text("only_counted_phase") if values["only_counted"] else values["reason"] or ""
-        cells.append(f"MFU {percent(mfu)} % {bar(mfu)}" if mfu is not None and not values["only_counted"] else why)
+        last = why if mfu is None else f"MFU {percent(mfu)} % {bar(mfu)}"
+        cells = (name, f"{1e3 * values['mean_s']:.3f} ms × {values['calls']}", part, flops, last)
         table.add_row(*map(Text, cells))
     return table
 
@@ -93,46 +90,48 @@ def phases_table(phases: Mapping[str, Mapping[str, Any]], language: str = "en") 
 def show(window: Any, console: Terminal | None = None, language: str = "en") -> None:
     """Prints a finished window, in colours where the terminal has them: what disturbed it, facts, ladder, verdict."""
     values, readings, verdict, text = window.row, window.readings, window.verdict, Texts(language, "measured")
-    lines: list[Any] = []
-    flags = [
-        (flag.key in DISTURBING, verdicts.sentence(flag.key, flag.numbers, language))
-        for flag in (verdict.flags if verdict else ())
-    ]
+    lines = list[Any]()
+
+    def say(line: str, style: str = "") -> None:
+        lines.append(Text(line, style=style))
+
+    disturbed, others = list[str](), list[str]()
+    for flag in verdict.flags if verdict else ():
+        said = verdicts.sentence(flag.key, flag.numbers, language)
+        (disturbed if flag.key in DISTURBING else others).append(said)
     # What makes a row no measure of its own device: others' load, throttling, too few steps, a slow ceiling.
-    disturbed, steps = [sentence for disturbing, sentence in flags if disturbing], values.get("steps") or 0
-    if steps < FEWEST_WINDOWS and not values.get("windows"):
+    if (steps := values.get("steps") or 0) < FEWEST_WINDOWS and not values.get("windows"):
         disturbed.append(text("few_steps", count=steps))
     if values.get("ceiling_other_processes_percent") is not None:
         disturbed.append(text("ceiling_beside"))
     if disturbed:
-        lines.append(Text(text("disturbed", what="; ".join(disturbed)), style="bold red"))
-    lines.append(Text(facts_line(values, language), style="bold"))
+        say(text("disturbed", what="; ".join(disturbed)), "bold red")
+    say(facts_line(values, language), "bold")
     if values.get("windows") and values.get("time_ci_low_s") is None:
-        lines.append(Text(text("no_interval", count=values["windows"]), style="dim"))
+        say(text("no_interval", count=values["windows"]), "dim")
     lines.append(ladder_table(values, readings, language))
     if phases := getattr(window, "phases", None):
         lines.append(phases_table(phases, language))
     shares = ((text(word), values.get(f"mfu_{word.removeprefix('of_')}_percent")) for word in WORDS)
     if parts := [text("share", share=percent(value), of=name) for name, value in shares if value is not None]:
-        lines.append(Text(f"MFU: {', '.join(parts)}"))
+        say(f"MFU: {', '.join(parts)}")
     if (ofu := values.get("expected_mfu_percent")) is not None:
         corrected = values.get("ofu_percent")
-        suffix = text("ofu_corrected", share=percent(corrected)) if corrected else ""
-        lines.append(Text(text("ofu", share=percent(ofu)) + suffix))
+        say(text("ofu", share=percent(ofu)) + (text("ofu_corrected", share=percent(corrected)) if corrected else ""))
     if (attainable := values.get("attainable_mfu_percent")) is not None:
         gap = attainable - values["mfu_percent"]
-        lines.append(Text(text("attainable", share=percent(attainable), gap=percent(gap))))
+        say(text("attainable", share=percent(attainable), gap=percent(gap)))
     if verdict is not None:
         cause = Texts(language).name("cause", verdict.cause)
         reason = verdicts.sentence(verdict.reason.key, verdict.reason.numbers, language)
-        advice = Texts(language, "advice")(verdict.cause)
         lines.append(Text.assemble((f"{cause}: ", "bold yellow"), (reason, "yellow")))
-        lines.append(Text(text("try", advice=advice), style="cyan"))
-        lines += [Text(text("look", flag=flag), style="red") for disturbing, flag in flags if not disturbing]
+        say(text("try", advice=Texts(language, "advice")(verdict.cause)), "cyan")
+    for other in others:
+        say(text("look", flag=other), "red")
     labels = {"flops": "FLOPs", "mfu_percent": "MFU", "peak_tflop_s": text("peak")}
     if values.get("mfu_percent") is not None:
         labels["attainable_mfu_percent"] = text("attainable_name")
     for name, label in labels.items():
         if name in readings and readings[name].value is None and readings[name].reason:
-            lines.append(Text(f"{label}: {readings[name].reason}", style="dim"))
+            say(f"{label}: {readings[name].reason}", "dim")
     (console or Terminal()).print(Group(*lines))

@@ -28,7 +28,6 @@ CHEAP = frozenset(
 
 
 _GUARD = "not G['__import_torch_dot_nn_dot_modules_dot_module']._global_forward_pre_hooks"
-Spans = Sequence[tuple[int, int]]
 
 
 class Inside(NamedTuple):
@@ -126,11 +125,9 @@ def vmapped() -> tuple[int, ...]:
 
 def real_tokens_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> RealTokens | None:
     """Real tokens of a counted call; looking at the batch is no part of what is counted, nor may it fail."""
-    try:
-        with _disable_current_modes():
-            return real_tokens(arguments, keywords)
-    except Exception:
-        return None
+    with suppress(Exception), _disable_current_modes():
+        return real_tokens(arguments, keywords)
+    return None
 
 
 # Number of the node that autograd makes next in this thread.
@@ -187,7 +184,7 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return in_place or hasattr(module, "_orig_mod") or hasattr(module.forward, "_torchdynamo_orig_callable")
 
 
-def graph_hash(outputs: Any, begin: int, spans: Spans) -> int:
+def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> int:
     """The operators that may cost FLOPs in the graph of a backward pass from `outputs`, by shapes of results and
     weights; nodes before `begin` and inside `spans`, in order, do not count."""
     code, starts = 0, [start for start, _ in spans]
@@ -202,25 +199,3 @@ def graph_hash(outputs: Any, begin: int, spans: Spans) -> int:
             weights = tuple(tuple(leaf.shape) for leaf in leaves if leaf is not None)
             code = hash((code, name, weights, *(tuple(result.shape) for result in node._input_metadata)))
     return code
-
-
-class GraphsSeen:
-    """Nodes that graphs of backward passes are made of; each graph is looked through once."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[Any, ...], int] = {}
-        self._compiled: dict[Any, bool] = {}
-
-    def made(self, entry: Any, inside: Inside, nodes: int, outputs: Any, begin: int, spans: Spans) -> int:
-        """Hash of the part of a graph that costs FLOPs and that no model's forward made: looked through once for as
-        many `nodes` by as many modules, and each time where no module tells."""
-        seen = entry, inside.modules, nodes, len(spans)
-        if not (inside.modules and seen in self._made):
-            self._made[seen] = graph_hash(outputs, begin, spans)
-        return self._made[seen]
-
-    def holds_compiled(self, graph: Any, outputs: Any) -> bool:
-        """Says whether compiled code made a part of a graph, which `graph` stands for."""
-        if graph not in self._compiled:
-            self._compiled[graph] = holds_compiled(outputs)
-        return self._compiled[graph]
