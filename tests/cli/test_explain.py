@@ -76,7 +76,7 @@ def test_a_mistake_is_one_message(capsys, changed, message):
 def test_without_a_speed_it_says_what_the_roofline_allows(capsys):
     assert main(words(tokens_per_s=None)) == 0
     printed = capsys.readouterr().out
-    for expected in ("training", "prefill", "decoding", "memory, GB", "at best"):
+    for expected in ("training", "prefill", "decoding", "kept, GB", "at best"):
         assert expected in printed
 
 

@@ -56,7 +56,7 @@ def _show_expected(console: Terminal, config: ModelConfig, asked: dict[str, Any]
     where = f"one {device}" if devices == 1 else f"each of {devices:,} {device}"
     samples = f"{asked.get('batch_size', 1)} samples a step on each device"
     title = f"{config.name} on {where} in {precision}, at best, {samples}"
-    names = "time, ms", f"{unit}/s", "MFU, %", "nothing fused, %", "bound by compute, %", "memory, GB", "fits"
+    names = "time, ms", f"{unit}/s", "MFU, %", "nothing fused, %", "bound by compute, %", "kept, GB", "too large"
     shown = table(["a step of"], names, title=title)
     for expectation in expectations:
         is_prefill = config.vocabulary_size and expectation.mode == "inference"
@@ -66,9 +66,10 @@ def _show_expected(console: Terminal, config: ModelConfig, asked: dict[str, Any]
             "" if expectation.unfused_mfu_percent is None else f"{expectation.unfused_mfu_percent:.1f}",
             f"{expectation.compute_bound_percent:.0f}",
             "" if expectation.memory_bytes is None else f"{expectation.memory_bytes / 1e9:.4g}",
-            {True: "yes", False: "no", None: "?"}[expectation.fits],
+            {True: "", False: "yes", None: "?"}[expectation.fits],
         )
     console.print(shown)
+    console.print("Kept: weights, state, saved activations, cache. The peak is higher: `mfulab fits` predicts it.")
     if any(expectation.others_s is None for expectation in expectations):
         console.print(lacks("What is not fused, and the memory of training,", "torch"), markup=False)
     for assumption in dict.fromkeys(expectation.assumes for expectation in expectations if expectation.assumes):
@@ -109,6 +110,8 @@ def _print(console: Terminal, explanation: Explanation) -> None:
     mfu = (f"{ours.mfu_percent:.1f} % MFU", "bold")
     rate = f", {explanation.tflop_s:.1f} TFLOP/s a device of {ours.peak_tflop_s:.1f} ({ours.denominator})"
     console.print(Text.assemble(f"{explanation.model} on {explanation.device}: ", mfu, rate))
+    if ours.mfu_percent > 100:
+        console.print("Above 100 %: the speed, the batch, the number of devices or the device is wrong.", style="red")
     matches, reported = explanation.matches, explanation.reported
     if reported is not None and not matches:
         console.print(f"No convention and no peak here gives {reported:g} % to {TOLERANCE} points.")

@@ -21,10 +21,16 @@ def show(model: str, words: Sequence[str], as_json: bool, **asked: Any) -> int:
     verb = "fits" if fit.fits else "does not fit"
     peak, room = quantity(fit.peak_bytes, "B"), quantity(fit.capacity_bytes, "B")
     console.print(f"{fit.model}, batch {fit.batch_size}: peak {peak} of {room}, {verb} {fit.device}")
-    for part in ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace"):
-        size = getattr(fit, f"{part}_bytes")
+    names = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
+    parts = {name: getattr(fit, f"{name}_bytes") for name in names}
+    passing = fit.peak_bytes - sum(filter(None, parts.values()))
+    parts |= {"in passing": passing} if passing > 0 else {}
+    for part, size in parts.items():
         console.print(f"  {part:12} {'not known' if size is None else quantity(size, 'B'):>9}")
-    console.print("Activations go as gradients come: the peak is what is alive at once, less than the sum.")
+    if passing > 0:
+        console.print("In passing: what the step makes and frees again, such as logits.")
+    else:
+        console.print("Activations go as gradients come: the peak is what is alive at once, less than the sum.")
     console.print(f"largest batch: {fit.largest_batch:,}", style="bold")
     console.print(fit.says, style="dim")
     return int(not fit.fits)

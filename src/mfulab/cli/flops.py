@@ -16,6 +16,7 @@ from mfulab.core.language.quantities import quantity
 from mfulab.core.terminal import Terminal
 from mfulab.mfu.models import model_config, names, read_yaml
 from mfulab.models.decoders import computed, missing
+from mfulab.models.work import check
 
 DEFAULT_TOKENS = 1024  # of a sequence where a published config.json is given and no length
 SMALLEST_PERCENT = 0.1  # of the FLOPs, below which a layer is not drawn
@@ -26,6 +27,7 @@ def show(
 ) -> None:
     """Prints the tree and the totals, or every layer as JSON. Raises ConfigurationError for what cannot be counted."""
     config = config_of(model, words, sequence_length)
+    check(config, sequence_length, 1, [])
     rows, lines = (_computed if missing(config) else _counted)(config, batch_size, sequence_length)
     notes = list(filter(None, lines))
     if as_json:

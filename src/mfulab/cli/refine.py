@@ -63,7 +63,11 @@ def run(hardware: str | None, results: Path, widest: float, minutes: float, most
     left = len(list(_least_known(results, hardware, 100 * widest, MOST_REPLICATES)))
     why = f"are known to less than ±{100 * widest:g} %, fail a check or were not steady"
     print(f"{left} runs {why}; snakemake shows what is new")
-    return UNDECIDED if left else 0
+    records = gather(results, hardware).records
+    timed = pd.DataFrame([row for table in TIMED for row in records.get(table, ()) if row["status"] == "ok"])
+    if alone := int(timed.reindex(columns=["precision_percent"]).isna().sum().iloc[0]):
+        print(f"{alone} runs of one process have no interval: replicates=2 measures another of each")
+    return UNDECIDED if left or alone else 0
 
 
 def _least_known(

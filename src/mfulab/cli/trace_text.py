@@ -73,7 +73,7 @@ def show(pairs: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
         marks = [f"{row['rank']}" + " ←" * (row["rank"] == job["job_slowest_rank"]) for row in ranks]
         lines = [(quantity(row["time_s"], "s"), *(_share(row[name]) for name in names)) for row in ranks]
         table(console, text, "ranks", RANKS, [(mark, *line) for mark, line in zip(marks, lines, strict=True)])
-        if any(row["transfer_percent"] is None for row in ranks):
+        if any(row["transfer_percent"] is None and row["communication_percent"] for row in ranks):
             console.print(Text(text("unmatched"), style="dim"))
 
 

@@ -283,7 +283,7 @@ class Measurement:
             return
         if not self._steps:
             if error is None:
-                _warn("no model given to the window was called inside it; call window.step() after each step")
+                _warn("this thread called no model given to the window inside it; call window.step() after each step")
             return
         self._fill({**row.merged(self._laps), **traced}, self._steps)
 

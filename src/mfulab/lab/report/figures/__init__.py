@@ -1,7 +1,7 @@
 """The figures: one module each, found by being here.
 
-A module has `TOPIC` (one of TOPICS), `ORDER` (its place there) and three functions: `rows(tables)` selects what
-is drawn (no rows: no figure), `finding(rows, text)` says it in one sentence whose numbers come from those rows,
+A module has `TOPIC` (one of TOPICS), `ORDER` (its place there) and three functions. `rows(tables)` selects what is
+drawn; without rows there is no figure. `finding(rows, text)` is one sentence whose numbers come from those rows.
 `draw(rows, figure, text)` draws them and returns the entries of the legend, to which one for hollow marks is added.
 Its words stand in the catalogues under the module's name.
 """
@@ -122,7 +122,9 @@ def has_data(name: str, tables: frames.Tables) -> bool:
 def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
     """Tells a figure's sentence, of rows measured here, if any, that can be right; a recorded machine is named."""
     own = frames.own(rows)
-    sentence = module.finding(frames.preferred(own, ~trust.impossible(own)), text)
+    impossible = trust.impossible(own)
+    sentence = module.finding(frames.preferred(own, ~impossible), text)
+    sentence += f" {text('contradict', count=int(impossible.sum()))}" if 0 < impossible.sum() < len(own) else ""
     machine = own["machine"].iloc[0] if "machine" in own and own["machine"].nunique() == 1 else ""
     return f"{machine}: {sentence}" if own["recorded"].all() and machine and machine not in sentence else sentence
 
