@@ -90,3 +90,9 @@ def test_without_a_speed_several_devices_share_the_memory(capsys):
 def test_a_reported_number_needs_a_speed(capsys):
     assert main(words(tokens_per_s=None, reported=40)) == 2
     assert "reported: needs a speed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("tokens_per_s", "is_told"), [(200_000, False), (2e9, True)])
+def test_a_speed_that_cannot_be_is_named(tokens_per_s, is_told, capsys):
+    assert main(words(tokens_per_s=tokens_per_s)) == 0
+    assert ("Above 100 %: the speed" in capsys.readouterr().out) is is_told

@@ -110,3 +110,20 @@ def test_the_command_says_what_fits(capsys):
     big = ["arguments.in_features=200000", "arguments.out_features=200000"]
     assert main(["fits", "torch.nn.Linear", "input_shape=[200000]", *big, "--json", "--device", H100]) == 1
     assert '"largest_batch": 0' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "is_more"),
+    [(["gpt2", "--batch-size", "8"], True), (["resnet18", "--mode", "inference"], True), (["resnet18", "--batch-size", "8"], False)],
+)
+def test_printed_parts_explain_the_peak(words, is_more, capsys):
+    """Where the peak is above the parts, the rest is a part of its own; else the parts are not all there at once."""
+    assert main(["fits", *words, "--device", H100]) == 0
+    printed = capsys.readouterr().out
+    assert ("\n  in passing " in printed) is is_more
+    assert ("less than the sum" in printed) is not is_more
+
+
+def test_an_image_model_takes_no_length(capsys):
+    assert main(["flops", "resnet18", "--sequence-length", "10"]) == 2
+    assert "model=resnet18 takes no tokens" in capsys.readouterr().err

@@ -155,7 +155,10 @@ def facets(
     cases = {value: value for value in rows[case].drop_duplicates()[:cases]} if isinstance(cases, int) else cases
     names = machines(rows)
     grid = zip(panels(figure, names, list(cases.values()), **shared).flat, product(names, cases), strict=True)
-    return [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in grid]
+    cells = [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in grid]
+    for axes in (axes for axes, here in cells if here.empty):
+        axes.text(0.5, 0.5, "—", transform=axes.transAxes, color=MUTED, ha="center")  # nothing was measured there
+    return cells
 
 
 def in_rows(figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared: Any) -> list[tuple[Any, Any]]:

@@ -138,7 +138,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         here = here.assign(place=here["way"].map(present.index), peak=here["measured_bytes"].astype(float) / unit)
         kinds.points(axes, here, "peak", "place", "measured_bytes", "total", color=style.INK, marker="D", s=25)
         axes.set(xlim=(0, 1.1 * most / unit), xlabel=letter)
-        axes.set_ylim(len(order) + 2.2, -0.6)  # room for the names of cards, below the bars
+        axes.set_ylim(len(order) + 3.2, -0.6)  # room for the names of cards, below the bars
         # A line at the memory of each card that lies in view, named along it, none closer to another than is read.
         end, last = axes.get_xlim()[1], 0.0
         words = {"rotation": 90, "fontsize": 7, "ha": "right", "va": "bottom", "color": style.MUTED}
