@@ -122,11 +122,16 @@ def has_data(name: str, tables: frames.Tables) -> bool:
 def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
     """Tells a figure's sentence, of rows measured here, if any, that can be right; a recorded machine is named."""
     own = frames.own(rows)
-    impossible = trust.impossible(own)
-    sentence = module.finding(frames.preferred(own, ~impossible), text)
-    sentence += f" {text('contradict', count=int(impossible.sum()))}" if 0 < impossible.sum() < len(own) else ""
+    sentence = module.finding(frames.preferred(own, ~trust.impossible(own)), text)
     machine = own["machine"].iloc[0] if "machine" in own and own["machine"].nunique() == 1 else ""
     return f"{machine}: {sentence}" if own["recorded"].all() and machine and machine not in sentence else sentence
+
+
+def reading(rows: DataFrame, text: Texts) -> str:
+    """Says how to read a figure, and how many of its runs its sentence leaves out."""
+    own = trust.impossible(frames.own(rows))
+    left_out = text("contradict", count=int(own.sum())) if own.any() and not own.all() else ""
+    return f"{text('reading')} {left_out}".rstrip()
 
 
 def save(drawn: Drawn, path: Path) -> None:

@@ -267,7 +267,7 @@ def _figure(
         "name": name,
         "title": text("title"),
         "finding": _unbroken(finding or figures.finding(module, rows, text)),
-        "reading": _unbroken(text("reading")),
+        "reading": _unbroken(figures.reading(rows, text)),
         "svg": svg,
         "rows": payload.drawn(rows),
         "command": figures.command(name, experiments, text.language),
