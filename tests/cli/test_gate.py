@@ -61,7 +61,7 @@ def test_cpu_time_leaves_out_what_a_command_waits_for(capsys):
         (["--reads", "(", "true", "true"], "--reads=(: no regular expression: "),
         (["--rate", "true", "true"], "--rate: says how --reads reads"),
         (["--cpu-time", "--reads", "a", "true", "true"], "--cpu-time and --reads: each says what is compared"),
-        (["true"], "1 commands: give two, each in quotes, or --base COMMIT -- COMMAND."),
+        (["true"], "commands: 1; give two, each in quotes, or --base COMMIT -- COMMAND."),
         (["--reads", "a|()", "echo b", "true"], "it reads '', which is no number above 0."),
         (["--base", "no-such-commit", "--", "true"], "--base=no-such-commit: no folder of a checkout, and git says: "),
     ],

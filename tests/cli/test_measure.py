@@ -384,7 +384,9 @@ def test_an_option_that_cannot_be_is_said_before_the_script_runs(option, value, 
 
 def test_a_script_that_is_not_there(capsys):
     assert main(["measure", "nowhere.py"]) == 2
-    assert "nowhere.py: no such script" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "nowhere.py: no such script" in said
+    assert "`mfulab measure -m nowhere`" in said
 
 
 @pytest.mark.slow

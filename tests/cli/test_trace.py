@@ -103,6 +103,11 @@ def test_a_mistake_in_an_option_is_one_message(tmp_path, capsys, words):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_options_of_a_model_need_one(tmp_path, capsys):
+    assert main(["trace", str(write(tmp_path / "a.json", one_step())), "--batch-size", "4"]) == 2
+    assert "--batch-size: is of a model that is counted; give --model too" in capsys.readouterr().err
+
+
 def test_a_file_that_is_not_there(capsys):
     assert main(["trace", "nowhere/*.json"]) == 2
     assert "no file is there" in capsys.readouterr().err

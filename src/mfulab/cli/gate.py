@@ -45,7 +45,7 @@ def run(
     if is_rate and not reads:
         raise ConfigurationError("--rate: says how --reads reads, which is missing.")
     if base is None and len(commands) != 2:
-        raise ConfigurationError(f"{len(commands)} commands: give two, each in quotes, or --base COMMIT -- COMMAND.")
+        raise ConfigurationError(f"commands: {len(commands)}; give two, each in quotes, or --base COMMIT -- COMMAND.")
     try:
         pattern = re.compile(reads) if reads else None
     except re.error as error:

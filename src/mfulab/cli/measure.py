@@ -21,7 +21,8 @@ def run(words: Sequence[str], is_module: bool, out: Path | None, **wanted: Any) 
     ConfigurationError where there is no such script, or no folder for the row."""
     script, *arguments = words
     if not is_module and not Path(script).is_file():
-        raise ConfigurationError(f"{script}: no such script. A module is given as `mfulab measure -m {script}`")
+        module = f"mfulab measure -m {script.removesuffix('.py').replace('/', '.')}"
+        raise ConfigurationError(f"{script}: no such script. A module is given as `{module}`")
     if out and not out.absolute().parent.is_dir():
         raise ConfigurationError(f"--json {out}: no such folder")
     wanted["out"] = out and out.absolute()  # the script may go elsewhere

@@ -55,6 +55,8 @@ def run(
     paths = files(given)
     if perfetto and len(paths) != 1:
         raise ConfigurationError(f"--perfetto {perfetto}: tracks are added to one trace, and {len(paths)} are given")
+    if model is None and (alone := [name.replace("_", "-") for name, value in of_model.items() if value is not None]):
+        raise ConfigurationError(f"--{alone[0]}: is of a model that is counted; give --model too")
     counted = None if model is None else counted_model(model, **of_model)  # gives a row the model's FLOPs
     reads: list[Read] = []
     for path in paths:
