@@ -182,10 +182,11 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
     advice = text.within("advice")(cause) if remedy else ""
     if row["hardware"].endswith(frames.READ):  # of another program: no experiment shows what helps it
         advice, remedy = text(OF_TRACES[cause]) if cause in OF_TRACES else advice, None
-    named = [f"{parts(part)} {percent(cost.points)} %" for part, cost in budget.items() if cost.points >= NAMED]
+    shares = {part: text("share_of", share=cost.points) for part, cost in budget.items()}
+    named = [f"{parts(part)} {shares[part]}" for part, cost in budget.items() if cost.points >= NAMED]
     drawn = []
     for part, cost in budget.items():
-        says = f"{parts(part)}: {significant(cost.ms)} ms, {percent(cost.points)} %"
+        says = f"{parts(part)}: {significant(cost.ms)} ms, {shares[part]}"
         drawn.append({"width": f"{max(0.0, cost.points):.2f}", "color": headroom.COLORS[part], "says": says})
     return {
         "title": f"{row['model']} · {text.name('mode', row['mode'])}",
@@ -229,7 +230,7 @@ def _phases(row: Mapping[str, Any], text: Texts) -> str:
     whole = sum(times.values())
     if len(times) < 2 or not whole:
         return ""
-    parts = ", ".join(f"{text(name)} {percent(100 * time / whole)} %" for name, time in times.items())
+    parts = ", ".join(f"{text(name)} {text('share_of', share=100 * time / whole)}" for name, time in times.items())
     return text("phases", parts=parts)
 
 
@@ -265,7 +266,7 @@ def _line(batch: Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     for fit in batch.fits:
         shown = f"{'≥ ' * batch.at_least}{quantity(fit) if (fit or 0) >= 10_000 else f'{fit:,}'}" if fit else ""
         fits.append("–" if fit is None else shown or text("none_fits"))  # no more digits than a prediction has
-    speed, case = [significant(batch.samples_per_s), f"{percent(batch.share_percent)} %"], batch.case
+    speed, case = [significant(batch.samples_per_s), text("share_of", share=batch.share_percent)], batch.case
     named = [_with(case["model"], _apart(case, cases, text)), *(text.name(key, case[key]) for key in curves.TOLD)]
     return [*named, size, *speed, *fits]
 
