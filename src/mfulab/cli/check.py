@@ -69,10 +69,12 @@ def _checked(device: str, baseline: Path | None) -> Line:
     if before:
         references = {key: (reading["value"], "baseline") for key, reading in before[0]["values"].items()}
     else:
-        whole, rates = peak(name, "fp16"), [key for key in values if key.endswith("_tflop_s")]
-        printed = {"memory_gb_s": whole.memory_gb_s, "clock_mhz": whole.spec_clock_mhz}
-        printed |= {key: peak(name, key.removesuffix("_tflop_s")).spec for key in rates}
-        references = {key: (value, "datasheet") for key, value in printed.items()} if is_gpu(where) else {}
+        printed: dict[str, float | None] = {}
+        if is_gpu(where):
+            whole, rates = peak(name, "fp16"), [key for key in values if key.endswith("_tflop_s")]
+            printed = {"memory_gb_s": whole.memory_gb_s, "clock_mhz": whole.spec_clock_mhz}
+            printed |= {key: peak(name, key.removesuffix("_tflop_s")).spec for key in rates}
+        references = {key: (value, "datasheet") for key, value in printed.items()}
         references |= recorded(RECORDINGS / identity.hardware_slug(device))
     return judged({"node": socket.gethostname(), "device": name, "kind": where.type, "values": values}, references)
 
