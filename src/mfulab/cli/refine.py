@@ -32,8 +32,8 @@ UNDECIDED = 3  # the exit status where minutes ended first
 
 def run(hardware: str | None, results: Path, widest: float, minutes: float, most: int, in_budget: bool = False) -> int:
     """Adds a process to each of the more promising half of the runs known to less than `widest`, repeatedly; the status
-    is 3 where some are left. `in_budget`: what the running sweep's budget leaves counts in place of `minutes`, for its
-    own runs alone, with status 0. Raises ConfigurationError where nothing was measured."""
+    is 3 where some are left or have no interval. `in_budget`: what the running sweep's budget leaves counts in place of
+    `minutes`, for its own runs alone, with status 0. Raises ConfigurationError where nothing was measured."""
     hardware = hardware or hardware_slug()
     if not (results / hardware).is_dir():
         raise ConfigurationError(f"{results / hardware}/: nothing was measured. Measure first: snakemake report.")
