@@ -11,6 +11,8 @@ from support.trace_events import H100, TRACE, event, launched, operator, steps, 
 from mfulab.cli.main import main
 from mfulab.core.language import verdicts
 from mfulab.core.said import Said
+from mfulab.flops.counter import OperatorCounter
+from mfulab.flops.layers import LayerTracker
 from mfulab.measurements.read_trace.reader import read_file
 from mfulab.mfu import job as jobs
 from mfulab.mfu import join
@@ -388,6 +390,87 @@ def test_a_real_checkpoint_is_seen(reentrant):
     assert analysis is not None
     assert analysis.flops() == {"fp32": 3 * one}
     assert analysis.flops("executed_flops", recomputed=True) == {"fp32": 4 * one}
+
+
+def per_sample_gradients():
+    """Gradients of one convolution for each of five images."""
+    layer = torch.nn.Conv2d(3, 8, 3)
+    weights = {name: weight.detach() for name, weight in layer.named_parameters()}
+    loss = lambda weights, image: torch.func.functional_call(layer, weights, (image[None],)).sum()  # noqa: E731
+    torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, torch.randn(5, 3, 8, 8))
+
+
+def gradient_penalty():
+    """A loss of a gradient, which is differentiated again."""
+    x, weight = torch.randn(8, 16, requires_grad=True), torch.randn(16, 16, requires_grad=True)
+    y = ((x @ weight).tanh() @ weight).sum()
+    (torch.autograd.grad(y, x, create_graph=True)[0].pow(2).sum() + y).backward()
+
+
+def optimized(optimizer, **options):
+    """A step whose optimiser multiplies matrices or vectors."""
+    layer, x = torch.nn.Linear(16, 16, bias=False), torch.randn(8, 16)
+    update = optimizer(layer.parameters(), **options)
+
+    def step():
+        update.zero_grad()
+        loss = layer(x).pow(2).sum()
+        loss.backward()
+        return loss
+
+    update.step(step)
+
+
+PROGRAMS = {
+    "vmap over models": lambda: torch.func.vmap(lambda weight: A @ weight)(torch.randn(5, 8, 16)),
+    "vmap over samples": per_sample_gradients,
+    "create_graph": gradient_penalty,
+    "complex": lambda: torch.randn(6, 8, dtype=torch.cfloat) @ torch.randn(8, 4, dtype=torch.cfloat),
+    "Muon": lambda: optimized(torch.optim.Muon),
+    "LBFGS": lambda: optimized(torch.optim.LBFGS, max_iter=3),
+}
+A = torch.randn(4, 8)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_trace_tells_as_many_flops_as_a_counter(name):
+    program = PROGRAMS[name]
+    program()
+    torch.manual_seed(0)
+    with OperatorCounter(LayerTracker(torch.nn.ModuleDict())) as counter:
+        program()
+    torch.manual_seed(0)
+    _, analysis = trace_readings(trace_steps(program, CPU, 1), CPU)
+    assert analysis is not None
+    assert sum(analysis.flops().values()) == counter.operations.model_flops
+    assert analysis.flops() == analysis.flops(recomputed=True), "nothing is computed twice"
+    assert not analysis.uncounted
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_products_of_sparse_operands_are_unknown(layout):
+    stored, dense = torch.eye(12).to_sparse(layout=layout), torch.randn(12, 8)
+    _, analysis = trace_readings(trace_steps(lambda: (stored @ dense, dense.T @ dense), CPU, 1), CPU)
+    assert analysis is not None
+    assert analysis.flops() == {"fp32": 2 * 8 * 12 * 8}
+    assert [reason for _, reason in analysis.uncounted.values()] == [Said("sparse")]
+
+
+def test_a_checkpoint_s_last_call_which_runs_no_kernel_executes_nothing(told):
+    number = {"Sequence number": 4, "Fwd thread id": 0}
+    analysis = told(
+        trace(
+            steps((0, 200)),
+            event("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 0, 100, 1),
+            operator("aten::mm", 5, 10, MM, **number),
+            launched("gemm", 6, 60, 20, 1),
+            operator("aten::mm", 20, 10, MM, **number),
+            operator("aten::mm", 70, 10, [[32, 64], [64, 16]]),
+            launched("gemm", 71, 90, 20, 2),
+        )
+    )  # fmt: skip
+    assert analysis.flops() == {"fp32": 65_536}
+    assert analysis.flops("executed_flops", recomputed=True) == {"fp32": 2 * 65_536}
 
 
 TWO = {"deviceProperties": [{**H100, "id": number} for number in (0, 1)]}

@@ -191,6 +191,8 @@ _TABLE: dict[str, Formula] = {
     "aten::linalg_cholesky_ex": lambda a, *_, **__: a.numel() * a.shape[-1] // 3,
     "aten::linalg_lu_factor_ex": lambda a, *_, **__: 2 * a.numel() * a.shape[-1] // 3,
     "aten::_linalg_solve_ex": lambda a, b, *_, **__: 2 * a.numel() * a.shape[-1] // 3 + 2 * a.shape[-1] * b.numel(),
+    "aten::linalg_lu_solve": lambda a, pivots, b, *_, **__: 2 * a.shape[-1] * b.numel(),
+    "aten::cholesky_solve": lambda b, a, *_, **__: 2 * a.shape[-1] * b.numel(),
     "aten::linalg_inv_ex": lambda a, *_, **__: 2 * a.numel() * a.shape[-1],
     # The fifth after the weight says whether it is transposed; its last the gradients of input and weight asked for.
     "aten::convolution aten::_convolution aten::convolution_overrideable": lambda x, w, *rest, out, **__: (
@@ -198,6 +200,10 @@ _TABLE: dict[str, Formula] = {
     ),
     "aten::cudnn_convolution aten::mkldnn_convolution aten::_conv_depthwise2d": lambda x, w, *_, out, **__: (
         convolution_flops(x.shape, w.shape, out.shape, False)
+    ),
+    # Of [time, batch, channels] and [kernel, channels, filters].
+    "aten::conv_tbc": lambda x, w, bias, pad=0, **__: (
+        2 * (x.shape[0] + 2 * pad - w.shape[0] + 1) * x.shape[1] * w.numel()
     ),
     "aten::convolution_backward": lambda g, x, w, *rest, **__: (
         sum(rest[7][:2]) * convolution_flops(x.shape, w.shape, g.shape, rest[4])

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import starmap, zip_longest
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,16 @@ _MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::
 
 def is_traced_matmul(name: str) -> bool:
     """True if an operator of a trace is a matmul, convolution or attention, whose arguments tell its cost."""
-    return name in FORMULAS or name.startswith(_MULTIPLYING)
+    # Whatever aten::matmul is given, it calls another of these.
+    return (name in FORMULAS and name != "aten::matmul") or name.startswith(_MULTIPLYING)
 
 
 @dataclass(frozen=True)
 class Shaped:
-    """Stands for a tensor in a formula: its shape alone."""
+    """Stands for a tensor in a formula: its shape, and whether its elements are complex."""
 
     shape: tuple[int, ...]
+    complex: bool = False
 
     @property
     def ndim(self) -> int:
@@ -56,6 +58,10 @@ class Shaped:
     def numel(self) -> int:
         """Number of elements."""
         return prod(self.shape)
+
+    def is_complex(self) -> bool:
+        """Says whether a multiply-add is four real ones."""
+        return self.complex
 
 
 @dataclass(frozen=True)
@@ -74,22 +80,24 @@ class Traced:
 NO_SHAPES, NO_VALUES = Said("no_shapes"), Said("no_argument_values")
 
 
-def traced_cost(name: str, shapes: Sequence[Any], values: Sequence[Any]) -> Traced:
-    """Cost of a call of operator `name` with inputs of these shapes (`Input Dims`) and values (`Concrete Inputs`)."""
+def traced_cost(name: str, shapes: Sequence[Any], values: Sequence[Any], types: Sequence[str] = ()) -> Traced:
+    """Cost of a call of operator `name`: shapes are `Input Dims`, values `Concrete Inputs`, types `Input type`."""
     if name.startswith(_COUNTED):
         flops, moved = values
         return Traced(Cost.of(flops), bytes_moved=moved)
     if not any(shapes):
         return Traced(None, reason=NO_SHAPES)
-    arguments = [_argument(shape, values[place] if place < len(values) else "") for place, shape in enumerate(shapes)]
+    arguments = [*starmap(_argument, zip_longest(shapes, values[: len(shapes)], types[: len(shapes)], fillvalue=""))]
     try:
         if name.startswith("triton_tem_"):
             return _template(arguments)
+        if name.startswith(("mkldnn::", "mkl::")) and isinstance(arguments[2], Shaped) and arguments[2].ndim > 1:
+            del arguments[1]  # an addend, or the packed weight, before the weight
         if name == "mkldnn::_convolution_pointwise":
             x, weight, _, padding, stride, dilation = arguments[:6]
             return _convolution("aten::convolution", [x, weight, None, stride, padding, dilation, False])
-        if name in ("mkldnn::_linear_pointwise", "mkl::_mkl_linear"):  # the latter's weight is packed, then as it was
-            x, weight = arguments[0], arguments[2 if name == "mkl::_mkl_linear" else 1]
+        if name in ("mkldnn::_linear_pointwise", "mkl::_mkl_linear"):
+            x, weight = arguments[:2]
             return _one_matmul(1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1])
         if name in _CONVOLUTIONS or name in _PLAIN:
             return _convolution(name, arguments)
@@ -115,9 +123,11 @@ def traced_format(types: Sequence[str]) -> str | None:
     return max(formats, key=order.index) if formats else None
 
 
-def _argument(shape: Any, value: Any) -> Any:
+def _argument(shape: Any, value: Any, kind: str) -> Any:
     if isinstance(shape, list) and shape:
-        return [Shaped(tuple(sides)) for sides in shape] if isinstance(shape[0], list) else Shaped(tuple(shape))
+        is_complex = "complex" in kind
+        several = [Shaped(tuple(sides)) for sides in shape] if isinstance(shape[0], list) else None
+        return several or Shaped(tuple(shape), is_complex)
     return _value(value) if isinstance(value, str) else value
 
 

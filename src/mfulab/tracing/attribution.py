@@ -6,12 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mfulab.core.said import Said
 from mfulab.flops.traced import Traced, is_traced_matmul, traced_cost
-from mfulab.tracing.trace import Indices, Times, Trace, launch_of, places_of
+from mfulab.tracing.trace import UPDATE, Indices, Times, Trace, launch_of, places_of
 
 COMPILED, FUSED = "## Call CompiledFxGraph", "compiled, fused operators"
 BACKWARD = "autograd::engine::evaluate_function"
 _ENGINE = ("autograd::", "torch::")
+STORED = "aten::_nnz"  # asked of a sparse operand inside its product
+SPARSE = Traced(None, reason=Said("sparse"))
 
 
 @dataclass(frozen=True)
@@ -23,56 +26,88 @@ class Attribution:
     around: Indices  # of each product, the one of unknown FLOPs that it lies in
     outermost: Indices  # of each host call, the outermost operator that it is or lies in
     innermost: dict[int, int]  # of each product, the innermost call with a formula: its types are those multiplied
-    costs: dict[int, Traced]  # what the products cost, by the identity of their `Call`
+    costs: dict[int, Traced]  # of each call that multiplies and whose arguments are recorded
     backward: npt.NDArray[np.bool_]  # whether the host call runs in the backward pass
-    recomputed: npt.NDArray[np.bool_]  # whether it runs there with gradients enabled: a checkpoint's second forward
+    recomputed: npt.NDArray[np.bool_]  # whether it is a checkpoint's second forward there
     of_activity: Indices  # the innermost host call that launched each activity
     by_graph: npt.NDArray[np.bool_]  # whether a graph launched the activity
+    by_optimizer: npt.NDArray[np.bool_]  # whether an optimiser's update did, whose products no model needs
     product_of_activity: Indices  # the product that launched each activity
     operator_of_activity: Indices  # the outermost operator that launched each activity
 
 
 def attribute(trace: Trace) -> Attribution:
     """Nests the host's calls by thread and time, and finds each activity's launch among them."""
-    host, count = trace.host, len(trace.host)
-    multiplies, operates, returns = (
-        trace.named(test).tolist() for test in (is_traced_matmul, _is_operator, lambda name: name.startswith(BACKWARD))
-    )
-    parent, product, outermost, surrounding = ([-1] * count for _ in range(4))
-    backward, recomputed = [False] * count, [False] * count
-    innermost: dict[int, int] = {}
-    calls = {id(call): call for place, call in host.calls.items() if multiplies[host.name[place]]}
-    costs = {key: traced_cost(call.name, call.shapes, call.values) for key, call in calls.items()}
-    told = {key for key, recorded in costs.items() if recorded.cost is not None}
+    host, multiplies = trace.host, trace.named(is_traced_matmul)
+    calls = {place: call for place, call in host.calls.items() if multiplies[host.name[place]]}
+    of_equal = {id(call): traced_cost(call.name, call.shapes, call.values, call.types) for call in calls.values()}
+    costs = {place: of_equal[id(call)] for place, call in calls.items()}
     order = np.lexsort((-host.end, host.begin, host.thread))
     order = order[~trace.of_module[order]]
-    stack: list[int] = []
-    ends, threads, names, forward = (column.tolist() for column in (host.end, host.thread, host.name, host.forward))
-    thread = None
-    for place in order.tolist():
-        if threads[place] != thread:
-            stack, thread = [], threads[place]
-        while stack and ends[stack[-1]] < ends[place]:
-            stack.pop()
-        name = names[place]
-        if stack:
-            above = stack[-1]
-            parent[place] = above
-            product[place], outermost[place], backward[place] = product[above], outermost[above], backward[above]
-        if operates[name]:
-            outermost[place] = place if outermost[place] < 0 else outermost[place]
-            recomputed[place] = backward[place] and forward[place]
-        backward[place] |= returns[name]
-        if multiplies[name]:
-            if product[place] < 0 or id(host.calls.get(product[place])) not in told:
-                surrounding[place], product[place] = product[place], place
-            innermost[product[place]] = place
-        stack.append(place)
-    of_activity, by_graph = _launched(trace, np.array(parent, np.int64), order)
-    own, around, outer = (np.array(column, np.int64) for column in (product, surrounding, outermost))
-    owners = (np.append(of, -1)[of_activity] for of in (own, outer))
-    passes = np.array(backward, bool), np.array(recomputed, bool)
-    return Attribution(own, around, outer, innermost, costs, *passes, of_activity, by_graph, *owners)
+    nested = _Nested(trace, order.tolist(), multiplies.tolist(), costs)
+    own, around, outer, parent, node, update = (np.array(column, np.int64) for column in nested.columns)
+    is_update = (update >= 0) & (node < 0) & ~np.append(host.forward, False)[outer]
+    own[np.isin(own, list(nested.unbatched)) | is_update] = -1
+    is_again = host.forward & trace.named(_is_operator)[host.name] & np.isin(node, list(nested.plain))
+    of_activity, by_graph = _launched(trace, parent, order)
+    by_optimizer, *owners = (
+        np.append(of, absent)[of_activity] for of, absent in ((is_update, False), (own, -1), (outer, -1))
+    )
+    about = node >= 0, is_again, of_activity, by_graph, by_optimizer
+    return Attribution(own, around, outer, nested.innermost, costs, *about, *owners)
+
+
+class _Nested:
+    """What each host call lies in: product, one around it, outermost operator, parent, autograd's node, update."""
+
+    def __init__(self, trace: Trace, order: list[int], multiplies: list[bool], costs: dict[int, Traced]) -> None:
+        host, count = trace.host, len(trace.host)
+        self.columns = [[-1] * count for _ in range(6)]
+        self.product, self.around, outermost, parent, node, update = self.columns
+        product = self.product
+        self.innermost: dict[int, int] = {}
+        self.unbatched = set[int]()  # products recorded by torch.func.vmap as of one sample, around that of all
+        # Nodes that also run without gradients, or other nodes: what has gradients there is recomputed. Where all has
+        # gradients the backward pass is differentiated itself (create_graph).
+        self.plain = set[int]()
+        begins = (lambda name: name.startswith(BACKWARD), lambda name: name.startswith(UPDATE))
+        tests = (_is_operator, *begins, lambda name: name == STORED)
+        operates, returns, updates, stores = (trace.named(test).tolist() for test in tests)
+        ends, threads, names, forward = (column.tolist() for column in (host.end, host.thread, host.name, host.forward))
+        stack, thread = list[int](), None
+        for place in order:
+            if threads[place] != thread:
+                stack, thread = [], threads[place]
+            while stack and ends[stack[-1]] < ends[place]:
+                stack.pop()
+            name = names[place]
+            if stack:
+                above = parent[place] = stack[-1]
+                product[place], outermost[place] = product[above], outermost[above]
+                node[place], update[place] = node[above], update[above]
+            if operates[name] and outermost[place] < 0:
+                outermost[place] = place
+            if node[place] >= 0 and (returns[name] or (outermost[place] == place and not forward[place])):
+                self.plain.add(node[place])
+            if returns[name]:
+                node[place] = place
+            elif updates[name]:
+                update[place] = place
+            if multiplies[name]:
+                self._multiply(place, costs)
+            elif stores[name] and product[place] >= 0:
+                costs[product[place]] = SPARSE
+            stack.append(place)
+
+    def _multiply(self, place: int, costs: dict[int, Traced]) -> None:
+        outer = self.product[place]
+        known, own = (costs[at].cost if at in costs else None for at in (outer, place))
+        if known is None:
+            self.around[place], self.product[place] = outer, place
+        elif own and own.flops >= 2 * known.flops > 0:
+            self.unbatched.add(outer)
+            self.product[place] = place
+        self.innermost[self.product[place]] = place
 
 
 def _is_operator(name: str) -> bool:

@@ -41,7 +41,7 @@ class DeviceTime:
         self.launched = launch_of(trace)[self.inside]
         compute = self.kind == COMPUTE
         # Kernels of operators without a formula, or of none, go by their names.
-        named = trace.named(multiplies)[activities.name[self.inside]]
+        named = trace.named(multiplies)[activities.name[self.inside]] & ~attribution.by_optimizer[self.inside]
         self.multiplied = compute & ~self.graph & ((self.product >= 0) | named)
         has_flops = np.isin(self.product, np.fromiter(counted, np.int64, len(counted))) & (self.product >= 0)
         again = has_flops & np.append(attribution.recomputed, False)[self.product]

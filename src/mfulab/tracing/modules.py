@@ -105,7 +105,7 @@ def by_module(
             time[path] += length
         time[()] += window.length - time.total()
     for root in roots[~attribution.recomputed[roots]].tolist():
-        recorded = attribution.costs.get(id(host.calls.get(root)))
+        recorded = attribution.costs.get(root)
         if recorded is not None and recorded.cost is not None:
             flops[paths[owner[root]]] += recorded.cost.flops
     calls = Counter(paths[span] for span in np.flatnonzero(window.called(spans.begin) & spans.named).tolist())

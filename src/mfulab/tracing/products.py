@@ -78,8 +78,9 @@ def products_of(
         for place in np.flatnonzero((owners >= 0) & (activities.kind == COMPUTE) & mine).tolist():
             times[int(owners[place])] += spans[place]
             kernels.setdefault(int(owners[place]), []).append(place)
-        if device is not None:
-            roots = roots[np.isin(roots, np.fromiter(kernels, np.int64, len(kernels)))]
+        # A checkpoint stops once all is there that is asked for: its last call runs no kernel.
+        launched = np.isin(roots, np.fromiter(kernels, np.int64, len(kernels)))
+        roots = roots[launched if device is not None else launched | ~attribution.recomputed[roots]]
     else:
         for root, above in zip(roots.tolist(), attribution.around[roots].tolist(), strict=True):
             times[root] += (time := int(host.end[root] - host.begin[root]))
@@ -99,8 +100,8 @@ def products_of(
         main = max((at for at, name in launched.items() if tiles.multiplies(name)), key=spans.__getitem__, default=-1)
         name, kernel = trace.names[host.name[root]], launched.get(main, "")
         product_format = product_format or tiles.format_of(kernel)
-        recorded = attribution.costs.get(id(call), UNTOLD)
-        key = (id(call) if call else name, product_format, again, kernel)
+        recorded = attribution.costs.get(root, UNTOLD)
+        key = (id(call) if call else name, id(recorded), product_format, again, kernel)
         product = by_key.get(key)
         if product is None:
             shapes = str([shape for shape in call.shapes if shape]) if call and any(call.shapes) else ""
@@ -134,7 +135,8 @@ def _unknown(trace: Trace, attribution: Attribution, window: Window, device: int
     inside = (activities.begin >= window.begin) & (activities.begin < window.end)
     multiplied = (activities.kind == COMPUTE) & trace.named(tiles.multiplies)[activities.name]
     on_device = (device is None) | (activities.device == device)
-    chosen = inside & multiplied & (attribution.product_of_activity < 0) & on_device
+    unowned = (attribution.product_of_activity < 0) & ~attribution.by_optimizer
+    chosen = inside & multiplied & unowned & on_device
     unknown, owners = dict[str, tuple[int, Said]](), attribution.operator_of_activity
     for place in np.flatnonzero(chosen):
         name, reason = trace.names[activities.name[place]], Said("of_no_operator")

@@ -2,8 +2,10 @@
 
 import re
 from array import array
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +33,26 @@ _NUMBER = re.compile(r"\s*\d+\s*$")
 PAUSE_NS = 3600 * 10**9  # no profile pauses for an hour, and no event takes one
 
 
+class _Names(dict[str, int]):
+    """Numbers of names as a file has them; names that are printed alike have one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.printed = defaultdict[str, int](count().__next__)
+
+    def __missing__(self, name: str) -> int:
+        self[name] = number = self.printed[printable(name)]
+        return number
+
+
 class Recorder:
     """Makes the columns of a `Trace`, event by event; -1 stands for a number that an event does not hold."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._names: dict[str, int] = {}
-        self._numbers: dict[str, int] = {}  # the same by names as the file has them
-        self._threads: dict[tuple[Any, Any], int] = {}  # of each process
-        self._places: dict[tuple[Any, int], int] = {}  # devices of each process
+        self._names = _Names()
+        self._threads = defaultdict[Pair, int](count().__next__)  # of each process
+        self._places = defaultdict[tuple[Any, int], int](count().__next__)  # devices of each process
         self._activities, self._host, self._launches = array("q"), array("q"), array("q")
         self._collectives: list[tuple[int, int, int, Collective]] = []
         self._calls: dict[int, Call] = {}
@@ -58,8 +71,8 @@ class Recorder:
         external: int, blocks: int, collective: Collective | None = None,
     ) -> None:  # fmt: skip
         """Adds what a device executed: `kind` of `KINDS`, process and device, and blocks of its grid, 0 if unknown."""
-        number = self._places.setdefault(place, len(self._places))
-        self._activities.fromlist([*span, kind, self._name(name), number, stream, correlation, external, blocks])
+        number = self._places[place]
+        self._activities.fromlist([*span, kind, self._names[name], number, stream, correlation, external, blocks])
         if collective:
             self._collectives.append((*span, number, collective))
 
@@ -68,25 +81,18 @@ class Recorder:
         annotation: bool, call: Call | None = None, sequence: int = -1,
     ) -> None:  # fmt: skip
         """Adds an operator or annotation of a process's thread; `call` holds its arguments, where they are recorded."""
-        number = self._threads.setdefault(thread, len(self._threads))
         if call is not None:  # equal ones are kept once
             text = str((call.name, call.shapes, call.types, call.values))
             if text not in self._shared:
                 self._shared[text] = call.plain()
             self._calls[len(self._host) // 8] = self._shared[text]
-        self._host.fromlist([*span, self._name(name), number, external, forward, annotation, sequence])
+        thread_number = self._threads[thread]
+        self._host.fromlist([*span, self._names[name], thread_number, external, forward, annotation, sequence])
 
     def launch(self, span: Span, thread: Pair, correlation: int, name: str, kernel: str = "") -> None:
         """Adds a call of the runtime, with the name of the kernel that it launches where that is known."""
-        launched = self._name(kernel) if kernel else -1
-        number = self._threads.setdefault(thread, len(self._threads))
-        self._launches.fromlist([*span, number, correlation, self._name(name), launched])
-
-    def _name(self, name: str) -> int:
-        number = self._numbers.get(name)
-        if number is None:
-            number = self._numbers[name] = self._names.setdefault(printable(name), len(self._names))
-        return number
+        launched = self._names[kernel] if kernel else -1
+        self._launches.fromlist([*span, self._threads[thread], correlation, self._names[name], launched])
 
     def done(self, metadata: dict[str, Any], events: int | None = None, notes: Sequence[Said] = ()) -> list[Trace]:
         """A trace of each process that launched or marked steps, of all events so far; `events` are the file's.
@@ -94,7 +100,7 @@ class Recorder:
         activities, host, launches = map(_columns, (self._activities, self._host, self._launches), (9, 8, 6))
         *spans, forward, annotation, sequence = host
         trace = Trace(
-            self.path, list(self._names), Activities(*activities),
+            self.path, list(self._names.printed), Activities(*activities),
             HostCalls(*[*spans, forward.astype(bool), annotation.astype(bool), sequence, self._calls]),
             Launches(*launches), metadata,
             sum(len(columns[0]) for columns in (activities, host, launches)) if events is None else events,

@@ -22,6 +22,7 @@ Collective = tuple[str, int, int]  # its kind, the bytes of its larger side, and
 MOST_ELEMENTS = 2**48  # along one side of a tensor
 MOST_DEVICES = 2**31
 MODULE = "nn.Module: "  # begins the name of a module's range, as torch.profiler writes it: nn.Module: NAME_NUMBER
+UPDATE = "Optimizer.step#"  # begins the name of the range that torch writes around an optimiser's step
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS = ("compute", "communication", "copy")
 _COMMUNICATION = ("nccl", "rccl", "mscclpp", "nvshmem", "deep_ep", "void deep_ep")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from mfulab.core.said import Said
 from mfulab.tracing.intervals import Intervals, clip, length, union
-from mfulab.tracing.trace import COMPUTE, Activities, Indices, Times, Trace, TraceError, launch_of
+from mfulab.tracing.trace import COMPUTE, UPDATE, Activities, Indices, Times, Trace, TraceError, launch_of
 
 # The annotation around steps that mfulab traces itself; their number follows.
 STEPS = "mfulab traced steps"
@@ -21,7 +21,7 @@ _VLLM = re.compile(r"execute_(?:\d+_)?context_(\d+)\(.*\)_generation_(\d+)\(.*\)
 _SGLANG = re.compile(r"(?:step\[(\w+)|(prefill|decode)\[)[ b].*\]")
 _KINDS = {"EXTEND": "prefill", "DECODE": "decoding", "decode": "decoding"}
 _HOST_COPY = re.compile(r"h(?:ost)?[-_ ]?(?:to|2)[-_ ]?d|d(?:evice)?[-_ ]?(?:to|2)[-_ ]?h", re.IGNORECASE)
-_OWN = ("Optimizer.step#", "enumerate(DataLoader)#")  # begin ranges that torch itself writes once a step
+_OWN = (UPDATE, "enumerate(DataLoader)#")  # begin ranges that torch itself writes once a step
 FEWEST = 3  # times that a kernel comes before its coming again tells steps
 LOST = 0.01  # of a stream's own work as much again without a launch
 UNSEEN_NS = 1_000_000  # no launch takes a millisecond
@@ -136,7 +136,7 @@ def _engine_steps(trace: Trace) -> list[Window]:
 def _by_torch(trace: Trace) -> list[Window]:
     """The steps between ranges that torch writes once in each: of the optimiser that steps least often, or batches."""
     for prefix in _OWN:
-        of_each, is_end = defaultdict[str, list[int]](list), prefix == _OWN[0]
+        of_each, is_end = defaultdict[str, list[int]](list), prefix == UPDATE
         for begin, end, name in _ranges(trace, [name if name.startswith(prefix) else None for name in trace.names]):
             of_each[name].append(end if is_end else begin)
         times = min(of_each.values(), key=len, default=[])
