@@ -1,5 +1,7 @@
 """The roofline's expectation against sums by hand, and what it says of memory and of bad input."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +31,14 @@ def test_each_operator_takes_the_longer_of_its_two_times():
     assert found.compute_bound_percent == pytest.approx(100 * 0.02 / 0.028)
     assert found.mfu_percent == pytest.approx(100 * 2.001e12 / 0.028 / 100e12)
     assert found.tokens_per_s == pytest.approx(10 / 0.028)
+
+
+def test_a_model_that_multiplies_nothing_is_one_message():
+    norm = made().operations[-1:]
+    with pytest.raises(ConfigurationError, match="no operator of this model multiplies"):
+        expected(replace(made(), operations=norm), 1e15, 1e12, 2)
+    with pytest.raises(ConfigurationError, match="no operator of this model multiplies"):
+        expect("norm_gelu_library", "NVIDIA H200", modes=["inference"])
 
 
 def test_training_in_16_bits_keeps_sixteen_bytes_a_parameter_and_its_activations():

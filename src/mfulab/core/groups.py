@@ -15,7 +15,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 class Closed(BaseModel):
     """A model that refuses keys it does not know, numbers without bounds, and true where a number belongs."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False, defer_build=True)
 
     @pydantic.field_validator("*", mode="before")
     @classmethod

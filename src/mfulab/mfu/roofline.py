@@ -59,6 +59,10 @@ def expected(
         products_s += max(compute_s, moving_s)
         by_compute_s += compute_s if compute_s >= moving_s else 0.0
         others_s += operation.other_elements * element_bytes / memory_byte_s
+    if not products_s:
+        raise ConfigurationError(
+            "no operator of this model multiplies: it has no MFU, and its roofline is memory's alone"
+        )
     flops = counted.flops("products") + counted.flops("attention")
     whole, needed = counted.saved_elements is not None, None
     if counted.mode != "training":

@@ -1,5 +1,6 @@
 """Makes `Trace`s of the events that a reader of a format finds, one a process, without what cannot have happened."""
 
+import marshal
 import re
 from array import array
 from collections import defaultdict
@@ -56,7 +57,7 @@ class Recorder:
         self._activities, self._host, self._launches = array("q"), array("q"), array("q")
         self._collectives: list[tuple[int, int, int, Collective]] = []
         self._calls: dict[int, Call] = {}
-        self._shared: dict[str, Call] = {}
+        self._shared: dict[bytes, Call] = {}
 
     def __len__(self) -> int:
         return len(self._activities) + len(self._host)
@@ -82,10 +83,10 @@ class Recorder:
     ) -> None:  # fmt: skip
         """Adds an operator or annotation of a process's thread; `call` holds its arguments, where they are recorded."""
         if call is not None:  # equal ones are kept once
-            text = str((call.name, call.shapes, call.types, call.values))
-            if text not in self._shared:
-                self._shared[text] = call.plain()
-            self._calls[len(self._host) // 8] = self._shared[text]
+            key = marshal.dumps((call.name, call.shapes, call.types, call.values), 0)
+            if key not in self._shared:
+                self._shared[key] = call.plain()
+            self._calls[len(self._host) // 8] = self._shared[key]
         thread_number = self._threads[thread]
         self._host.fromlist([*span, self._names[name], thread_number, external, forward, annotation, sequence])
 

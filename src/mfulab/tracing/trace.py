@@ -1,5 +1,6 @@
 """A trace as columns, in ns of its clock: what devices executed, operators that the host called, and launches."""
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ _STEP = re.compile(
 )
 
 
+@functools.cache
 def kind_of(kernel: str) -> int:
     """`COMMUNICATION` or `COMPUTE`, by a kernel's name."""
     return COMMUNICATION if kernel.lower().startswith(_COMMUNICATION) else COMPUTE
