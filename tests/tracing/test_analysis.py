@@ -407,9 +407,30 @@ def gradient_penalty():
     (torch.autograd.grad(y, x, create_graph=True)[0].pow(2).sum() + y).backward()
 
 
-def optimized(optimizer, **options):
-    """A step whose optimiser multiplies matrices or vectors."""
-    layer, x = torch.nn.Linear(16, 16, bias=False), torch.randn(8, 16)
+class Product(torch.autograd.Function):
+    """A product whose forward pass runs without gradients."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx, gradient):
+        a, b = ctx.saved_tensors
+        return gradient @ b.T, a.T @ gradient
+
+
+class Multiplied(torch.nn.Linear):
+    """A layer of such a product."""
+
+    def forward(self, x):
+        return Product.apply(x, self.weight)
+
+
+def optimized(optimizer, kind=torch.nn.Linear, **options):
+    """A step inside its optimiser's, as Lightning runs it."""
+    layer, x = kind(16, 16, bias=False), torch.randn(8, 16)
     update = optimizer(layer.parameters(), **options)
 
     def step():
@@ -427,6 +448,7 @@ PROGRAMS = {
     "create_graph": gradient_penalty,
     "complex": lambda: torch.randn(6, 8, dtype=torch.cfloat) @ torch.randn(8, 4, dtype=torch.cfloat),
     "Muon": lambda: optimized(torch.optim.Muon),
+    "closure": lambda: optimized(torch.optim.SGD, Multiplied),
     "LBFGS": lambda: optimized(torch.optim.LBFGS, max_iter=3),
 }
 A = torch.randn(4, 8)

@@ -45,7 +45,7 @@ class WrittenAttention:
 
     def __init__(self) -> None:
         self._scores: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self._known: list[tuple[tuple[Any, ...], list[Tensor], Pairs]] = []
+        self._pairs_of_masks: list[tuple[tuple[Any, ...], list[Tensor], Pairs]] = []
 
     def cost(self, module: torch.nn.Module, cost: Cost, a: Tensor, b: Tensor) -> Cost:
         """The cost of a product, by the pairs of its module's attention where its sides are queries and keys. A
@@ -93,7 +93,7 @@ class WrittenAttention:
         if any(value is None for value in values):
             return replace(mask_pairs(None, *sides), bound=True)
         key = (*sides, *((*_identity(value), hidden) for value, hidden in zip(values, hides, strict=True)))
-        for earlier, _, pairs in self._known:
+        for earlier, _, pairs in self._pairs_of_masks:
             if earlier == key:
                 return pairs
         with _disable_current_modes():
@@ -101,7 +101,7 @@ class WrittenAttention:
             for other in sees[1:]:
                 sees[0] = sees[0] & other
             pairs = mask_pairs(sees[0], *sides)
-        self._known = [*self._known[1 - _KEPT :], (key, values, pairs)]
+        self._pairs_of_masks = [*self._pairs_of_masks[1 - _KEPT :], (key, values, pairs)]
         return pairs
 
 

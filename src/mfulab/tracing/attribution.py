@@ -46,7 +46,7 @@ def attribute(trace: Trace) -> Attribution:
     order = order[~trace.of_module[order]]
     nested = _Nested(trace, order.tolist(), multiplies.tolist(), costs)
     own, around, outer, parent, node, update = (np.array(column, np.int64) for column in nested.columns)
-    is_update = (update >= 0) & (node < 0) & ~np.append(host.forward, False)[outer]
+    is_update = (update >= 0) & (node < 0)
     own[np.isin(own, list(nested.unbatched)) | is_update] = -1
     is_again = host.forward & trace.named(_is_operator)[host.name] & np.isin(node, list(nested.plain))
     of_activity, by_graph = _launched(trace, parent, order)
@@ -91,8 +91,8 @@ class _Nested:
                 self.plain.add(node[place])
             if returns[name]:
                 node[place] = place
-            elif updates[name]:
-                update[place] = place
+            elif updates[name] or forward[place]:  # what has gradients is the closure's, which computes a step
+                update[place] = place if updates[name] else -1
             if multiplies[name]:
                 self._multiply(place, costs)
             elif stores[name] and product[place] >= 0:
@@ -101,10 +101,10 @@ class _Nested:
 
     def _multiply(self, place: int, costs: dict[int, Traced]) -> None:
         outer = self.product[place]
-        known, own = (costs[at].cost if at in costs else None for at in (outer, place))
-        if known is None:
+        around, own = (costs[at].cost if at in costs else None for at in (outer, place))
+        if around is None:
             self.around[place], self.product[place] = outer, place
-        elif own and own.flops >= 2 * known.flops > 0:
+        elif own and own.flops >= 2 * around.flops > 0:
             self.unbatched.add(outer)
             self.product[place] = place
         self.innermost[self.product[place]] = place

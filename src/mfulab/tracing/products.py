@@ -1,6 +1,6 @@
 """Matmuls, convolutions and attention of a window: calls, time, FLOPs, tiles; and those of unknown FLOPs."""
 
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
+from mfulab.flops.cost import Cost
 from mfulab.flops.traced import NO_SHAPES, Traced, traced_format
 from mfulab.tracing import tiles
 from mfulab.tracing.attribution import Attribution
@@ -41,6 +42,16 @@ class Product:
     kernel: str = ""
     reason: Said | None = None
 
+    def add(self, time_ns: int, cost: Cost | None) -> None:
+        """Adds one call."""
+        self.calls += 1
+        self.time_ns += time_ns
+        self.shortest_ns = min(time_ns, self.shortest_ns or time_ns) if time_ns else self.shortest_ns
+        if cost:
+            self.flops += cost.flops
+            self.causal_flops += cost.causal_flops
+            self.executed_flops += cost.executed_flops
+
     @property
     def misaligned_side(self) -> int | None:
         """Longest side of a matmul that is no multiple of 16 bytes, where its kernel's loads are shorter for that."""
@@ -69,59 +80,34 @@ def products_of(
     trace: Trace, attribution: Attribution, window: Window, device: int | None = None
 ) -> tuple[list[Product], dict[str, tuple[int, Said]], dict[int, Product]]:
     """The window's products with their FLOPs, those of unknown FLOPs, and the product of each call, of one device."""
-    host, activities, on_gpu = trace.host, trace.activities, len(trace.activities) > 0
-    roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
-    times, kernels, spans = Counter[int](), dict[int, list[int]](), (activities.end - activities.begin).tolist()
-    if on_gpu:
-        owners = attribution.product_of_activity
-        mine = (device is None) | (activities.device == device)
-        for place in np.flatnonzero((owners >= 0) & (activities.kind == COMPUTE) & mine).tolist():
-            times[int(owners[place])] += spans[place]
-            kernels.setdefault(int(owners[place]), []).append(place)
-        # A checkpoint stops once all is there that is asked for: its last call runs no kernel.
-        launched = np.isin(roots, np.fromiter(kernels, np.int64, len(kernels)))
-        roots = roots[launched if device is not None else launched | ~attribution.recomputed[roots]]
-    else:
-        for root, above in zip(roots.tolist(), attribution.around[roots].tolist(), strict=True):
-            times[root] += (time := int(host.end[root] - host.begin[root]))
-            if above >= 0:  # a product of unknown FLOPs around it, of which the rest is left
-                times[above] -= time
-    properties = trace.device_properties(device)
+    host, activities, by_key, of_call = trace.host, trace.activities, dict[Any, Product](), dict[int, Product]()
+    spans, properties = (activities.end - activities.begin).tolist(), trace.device_properties(device)
     capability = properties.get("computeMajor", 0), properties.get("computeMinor", 0)
-    by_key, of_call = dict[Any, Product](), dict[int, Product]()
-    for root in roots.tolist():
-        call = host.calls.get(root)
+    for root, time, kernels in _roots(trace, attribution, window, device):
+        call, recorded = host.calls.get(root), attribution.costs.get(root, UNTOLD)
         inner = host.calls.get(attribution.innermost[root], call)
-        launched = {place: trace.names[activities.name[place]] for place in kernels.get(root, ())}
-        product_format = traced_format(inner.types) if inner else None
-        if product_format == "fp32" and any(map(tiles.rounds_to_tf32, launched.values())):
-            product_format = "tf32"
+        names = {place: trace.names[activities.name[place]] for place in kernels}
+        names = {place: name for place, name in names.items() if tiles.multiplies(name)}
+        main = max(names, key=spans.__getitem__, default=-1)
+        name, kernel = trace.names[host.name[root]], names.get(main, "")
+        number_format = traced_format(inner.types) if inner else None
+        if number_format == "fp32" and any(map(tiles.rounds_to_tf32, names.values())):
+            number_format = "tf32"
+        number_format = number_format or tiles.format_of(kernel)
         again = bool(attribution.recomputed[root])
-        main = max((at for at, name in launched.items() if tiles.multiplies(name)), key=spans.__getitem__, default=-1)
-        name, kernel = trace.names[host.name[root]], launched.get(main, "")
-        product_format = product_format or tiles.format_of(kernel)
-        recorded = attribution.costs.get(root, UNTOLD)
-        key = (id(call) if call else name, id(recorded), product_format, again, kernel)
-        product = by_key.get(key)
-        if product is None:
+        key = (id(call) if call else name, id(recorded), number_format, again, kernel)
+        if key not in by_key:
             shapes = str([shape for shape in call.shapes if shape]) if call and any(call.shapes) else ""
             about = {field: getattr(recorded, field) for field in ("reason", "matmul", "elements", "bytes_moved")}
-            product = by_key[key] = Product(name, shapes, product_format, again, kernel=kernel, **about)
+            by_key[key] = Product(name, shapes, number_format, again, kernel=kernel, **about)
             if kernel:
                 # A convolution's backward pass is two matmuls of as many FLOPs; of others the longest kernel tells.
-                names = list(filter(tiles.multiplies, launched.values())) if recorded.convolution else [kernel]
-                product.judge(names, recorded, int(activities.blocks[main]), capability)
-        of_call[root] = product
-        product.calls += 1
-        product.time_ns += times[root]
-        if times[root]:
-            product.shortest_ns = min(times[root], product.shortest_ns or times[root])
-        if cost := recorded.cost:
-            for what in ("flops", "causal_flops", "executed_flops"):
-                setattr(product, what, getattr(product, what) + getattr(cost, what))
-    told = (product for product in by_key.values() if product.time_ns or not product.reason)
-    ordered = sorted(told, key=lambda product: -product.time_ns)
-    uncounted: dict[str, tuple[int, Said]] = {}
+                judged = list(names.values()) if recorded.convolution else [kernel]
+                by_key[key].judge(judged, recorded, int(activities.blocks[main]), capability)
+        of_call[root] = by_key[key]
+        by_key[key].add(time, recorded.cost)
+    timed = (product for product in by_key.values() if product.time_ns or not product.reason)
+    ordered, uncounted = sorted(timed, key=lambda product: -product.time_ns), dict[str, tuple[int, Said]]()
     for product in ordered:
         if product.reason:
             before, reason = uncounted.get(product.name, (0, product.reason))
@@ -129,16 +115,39 @@ def products_of(
     return ordered, uncounted | _unknown(trace, attribution, window, device), of_call
 
 
+def _roots(
+    trace: Trace, attribution: Attribution, window: Window, device: int | None
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Products that the window calls: their index, ns of their kernels or on a CPU of their own, and these kernels."""
+    host, activities, kernels = trace.host, trace.activities, dict[int, list[int]]()
+    roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
+    if not len(activities):
+        times, around = host.end - host.begin, attribution.around[roots]
+        own = times.copy()
+        # A product of unknown FLOPs around another keeps the rest.
+        np.subtract.at(own, around[around >= 0], times[roots[around >= 0]])
+        yield from ((root, time, []) for root, time in zip(roots.tolist(), own[roots].tolist(), strict=True))
+        return
+    mine = (activities.kind == COMPUTE) & ((device is None) | (activities.device == device))
+    owners, times = attribution.product_of_activity, activities.end - activities.begin
+    for place in np.flatnonzero((owners >= 0) & mine).tolist():
+        kernels.setdefault(int(owners[place]), []).append(place)
+    for root in roots.tolist():
+        # A checkpoint stops once all is there that is asked for: its last call runs no kernel.
+        if root in kernels or (device is None and not attribution.recomputed[root]):
+            launched = kernels.get(root, [])
+            yield root, int(times[launched].sum()), launched
+
+
 def _unknown(trace: Trace, attribution: Attribution, window: Window, device: int | None) -> dict[str, tuple[int, Said]]:
     """Operators without a formula whose kernels multiply by their names, and such kernels of no operator."""
     activities, host = trace.activities, trace.host
     inside = (activities.begin >= window.begin) & (activities.begin < window.end)
     multiplied = (activities.kind == COMPUTE) & trace.named(tiles.multiplies)[activities.name]
-    on_device = (device is None) | (activities.device == device)
     unowned = (attribution.product_of_activity < 0) & ~attribution.by_optimizer
-    chosen = inside & multiplied & unowned & on_device
+    on_device = (device is None) | (activities.device == device)
     unknown, owners = dict[str, tuple[int, Said]](), attribution.operator_of_activity
-    for place in np.flatnonzero(chosen):
+    for place in np.flatnonzero(inside & multiplied & unowned & on_device):
         name, reason = trace.names[activities.name[place]], Said("of_no_operator")
         if attribution.by_graph[place]:
             reason = Said("by_graph")
