@@ -38,6 +38,8 @@ _ADDING = ("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", "aten:
 _SAME_VALUES = frozenset({"aten::expand", "aten::alias", "aten::t", "aten::transpose", "aten::unsqueeze", "aten::view"})
 LOOK_UPS = frozenset({"aten::embedding", "aten::_embedding_bag", "aten::index", "aten::index_select", "aten::gather"})
 
+Tensors = list[torch.Tensor]
+
 
 @dataclass(frozen=True)
 class Key:
@@ -152,7 +154,7 @@ class OperatorCounter(Opened):
             yield
 
     def _multiplies_zeros(self, name: str, args: tuple[Any, ...]) -> bool:
-        operands = tree_leaves(args[name.startswith(_ADDING) :])
+        operands = tree_leaves(args[name.startswith(_ADDING) :]) if self._zeros else ()
         return any(isinstance(operand, torch.Tensor) and operand in self._zeros for operand in operands)
 
     def _listens(self, arguments: Any) -> bool:
@@ -180,50 +182,60 @@ class OperatorCounter(Opened):
 
     def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Adds one call of an operator: a `torch.ops` overload packet, a higher-order operator or a Triton kernel."""
-        name = operator_name(operator)
-        read = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)]
-        written = [tensor for tensor in tree_leaves(out) if isinstance(tensor, torch.Tensor)]
+        name, leaves = operator_name(operator), (tree_leaves((args, kwargs)), tree_leaves(out))
+        read, written = ([leaf for leaf in some if isinstance(leaf, torch.Tensor)] for some in leaves)
         if self._memory:
             self.live.note(read, written)
         self._layers.read(read)
         layer, direction = self._layers.place()
+        is_nested = any(tensor.is_nested for tensor in read)
         try:
             cost = _cost(operator, name, out, args, kwargs)
         except RuntimeError:
-            if not any(tensor.is_nested for tensor in read):
+            if not is_nested:
                 raise
             cost = None  # a nested tensor has no shape to ask for: the operator is named
-        if cost and self._zeros and self._multiplies_zeros(name, args):
-            cost = Cost(0, 0, cost.executed_flops)
         if cost:
+            cost = Cost(0, 0, cost.executed_flops) if self._multiplies_zeros(name, args) else cost
             key = Key(layer, name, direction, read[0].dtype if read else None, cost.side)
-            if name in PRODUCTS and not any(tensor.is_nested for tensor in read):
-                module = self._layers.module(layer)
-                cost = self._written.cost(module, cost, *args[-2:] if name == "aten::bmm" else args[1:3])
-                if direction != "backward":
-                    self._written.made(key, module, cost, out)
-            self.by_node[self._layers.node(read), direction] += cost.flops
-            call = Totals.of(cost)
-            call.elements = elements(read + written)
-            if FORMULAS.get(name) is grouped_matmul and args[1].ndim == 3:
-                call.elements -= unread_elements(self._experts, args[0], args[1])
+            scores = out if name in PRODUCTS and not is_nested else None
+            call = self._product(key, cost, read, written, args, scores)
         else:
-            key = Key(layer, name, direction)
-            # What has no tangent gets zeros of one element, by which torch multiplies: executed, and not needed.
-            is_zero = name == "aten::zeros" and not out.ndim
-            if is_zero or (name in _SAME_VALUES and args[0] in self._zeros):
-                self._zeros[out] = True
-            if scores := self._written.follow(name, out, args):
-                place, before, after = scores
-                self.operations.totals.setdefault(place, Totals()).add(Totals.of(after, before))
-            other = other_flops(operator, read + written, args, kwargs)
-            self.operations.uncounted.update([name] if other is None else [])
-            call = Totals(1, other_flops=other or 0)
-            if name in LOOK_UPS:  # of a table as much is read as is written
-                read = [*(tensor for tensor in read if tensor is not args[0]), *written[:1]]
-            if other != 0 or not _shares_memory(read, written):  # a view moves nothing
-                call.other_elements = elements(read + written)
+            key, call = Key(layer, name, direction), self._other(operator, name, read, written, out, args, kwargs)
         self.operations.totals.setdefault(key, Totals()).add(call)
+
+    def _product(self, key: Key, cost: Cost, read: Tensors, written: Tensors, args: Any, scores: Any) -> Totals:
+        """One call that counts towards MFU."""
+        name = key.operator
+        if scores is not None:  # a matmul that attention may be written with
+            module = self._layers.module(key.layer)
+            cost = self._written.cost(module, cost, *args[-2:] if name == "aten::bmm" else args[1:3])
+            if key.direction != "backward":
+                self._written.made(key, module, cost, scores)
+        self.by_node[self._layers.node(read), key.direction] += cost.flops
+        call = Totals.of(cost)
+        call.elements = elements(read + written)
+        if FORMULAS.get(name) is grouped_matmul and args[1].ndim == 3:
+            call.elements -= unread_elements(self._experts, args[0], args[1])
+        return call
+
+    def _other(
+        self, operator: Any, name: str, read: Tensors, written: Tensors, out: Any, args: Any, kwargs: Any
+    ) -> Totals:
+        """One call that does not count towards MFU."""
+        # What has no tangent gets zeros of one element, by which torch multiplies: executed, and not needed.
+        is_zero = name == "aten::zeros" and not out.ndim
+        if is_zero or (name in _SAME_VALUES and args[0] in self._zeros):
+            self._zeros[out] = True
+        if scores := self._written.follow(name, out, args):
+            place, before, after = scores
+            self.operations.totals.setdefault(place, Totals()).add(Totals.of(after, before))
+        flops = other_flops(operator, read + written, args, kwargs)
+        self.operations.uncounted.update([name] if flops is None else [])
+        if name in LOOK_UPS:  # of a table as much is read as is written
+            read = [*(tensor for tensor in read if tensor is not args[0]), *written[:1]]
+        moves = flops != 0 or not _shares_memory(read, written)  # a view moves nothing
+        return Totals(1, other_flops=flops or 0, other_elements=elements(read + written) if moves else 0)
 
 
 def eager_stance() -> AbstractContextManager[Any]:

@@ -126,46 +126,24 @@ def profile_columns(
     """Joined columns of one profiled step, a profile_step row with its config's columns. `flops`, `compute` and
     `memory` are rows of count_flops and ceilings, or empty; `fp32_time_s` is the time of the same step in fp32, where
     measured."""
-    mode, micro_batches, processes = _size(row)
     counted, is_ok = counted_flops(row, flops), row.get("status") == "ok"
-    compute, memory = _of_devices(compute, row.get("devices")), _of_devices(memory, row.get("devices"))
+    compute, memory = (_of_devices(ceiling, row.get("devices")) for ceiling in (compute, memory))
     bytes_moved, read_bytes, cache_bytes = _moved(row, flops)
-    time, energy = (row.get("time_s"), row.get("energy_j")) if is_ok else (None, None)
-    samples = product(processes * micro_batches, row.get("batch_size"))
-    shares = utilization(
-        time,
-        device=device,
-        **counted,
-        read_bytes=read_bytes,
-        interval_s=(row.get("time_ci_low_s"), row.get("time_ci_high_s")),
-        clock_mhz=row.get("clock_mhz"),
-        compute=compute,
-        memory=memory,
-    )
-    swept_tflop_s = compute.get("swept_tflop_s") if compute.get("raised_by") == row.get("run") else None
-    is_disturbed = (compute.get("disturbed_replicates") or 0) >= (compute.get("replicates") or 1)
+    time, interval_s = row.get("time_s") if is_ok else None, (row.get("time_ci_low_s"), row.get("time_ci_high_s"))
+    about: Any = {"interval_s": interval_s, "clock_mhz": row.get("clock_mhz"), "read_bytes": read_bytes}
+    shares = utilization(time, device=device, **counted, **about, compute=compute, memory=memory)
     # A decoded token has no padding beside it.
-    useful = None if mode == "decoding" else ratio(flops.get("useful_percent"), 100)
+    useful = None if row.get("mode") == "decoding" else ratio(flops.get("useful_percent"), 100)
     joined = {
         **counted,
         **shares,
         "useful_mfu_percent": product(shares["mfu_percent"], useful),
-        "samples_per_s": ratio(samples, time),
-        "tokens_per_s": ratio(product(samples, 1 if mode == "decoding" else row.get("sequence_length")), time),
+        **_rates(row, time, row.get("energy_j") if is_ok else None, counted["flops"]),
         "key_value_cache_bytes": cache_bytes,
         "bytes_moved": bytes_moved,
         "arithmetic_intensity": ratio(counted["flops"], bytes_moved),
-        "peak_precision": compute.get("format"),
-        "ceiling_raised_percent": percent(compute.get("measured_tflop_s"), swept_tflop_s),
-        "ceiling_slowdown": compute.get("slowdown") if is_disturbed else None,
+        **_ceilings(row, compute, memory),
         "slower_than_fp32": ratio(time, fp32_time_s) if compute.get("emulates") else None,
-        "ceiling_tflop_s": compute.get("measured_tflop_s"),
-        "peak_tflop_s": compute.get("computed_tflop_s"),
-        "peak_clock_mhz": compute.get("computed_clock_mhz"),
-        "ceiling_gb_s": memory.get("measured_gb_s"),
-        "peak_gb_s": memory.get("computed_gb_s"),
-        "samples_per_j": ratio(samples, energy),
-        "flops_per_j": ratio(counted["flops"], energy),
         "predicted_memory_bytes": predicted_memory(row, flops, device),
     }
     joined |= roofline_times(row, flops, compute.get("measured_tflop_s"), memory.get("measured_gb_s"))
@@ -176,6 +154,31 @@ def profile_columns(
     told = row.get("modules") if not is_gpu(device) or row.get("kernel_busy_percent") is not None else None
     joined["module_times"] = module_times(told, None if is_gpu(device) else time, best)
     return joined | verdict.columns({**row, **joined, "time_s": time})
+
+
+def _rates(row: Values, time: Known, energy: Known, flops: Known) -> dict[str, Known]:
+    """Samples and tokens a second, samples and FLOPs a joule."""
+    mode, micro_batches, processes = _size(row)
+    samples = product(processes * micro_batches, row.get("batch_size"))
+    tokens = product(samples, 1 if mode == "decoding" else row.get("sequence_length"))
+    per_joule = {"samples_per_j": ratio(samples, energy), "flops_per_j": ratio(flops, energy)}
+    return {"samples_per_s": ratio(samples, time), "tokens_per_s": ratio(tokens, time), **per_joule}
+
+
+def _ceilings(row: Values, compute: Values, memory: Values) -> dict[str, Any]:
+    """Measured and computed peaks under a step, and what makes the measured one doubtful."""
+    swept_tflop_s = compute.get("swept_tflop_s") if compute.get("raised_by") == row.get("run") else None
+    is_disturbed = (compute.get("disturbed_replicates") or 0) >= (compute.get("replicates") or 1)
+    return {
+        "peak_precision": compute.get("format"),
+        "ceiling_raised_percent": percent(compute.get("measured_tflop_s"), swept_tflop_s),
+        "ceiling_slowdown": compute.get("slowdown") if is_disturbed else None,
+        "ceiling_tflop_s": compute.get("measured_tflop_s"),
+        "peak_tflop_s": compute.get("computed_tflop_s"),
+        "peak_clock_mhz": compute.get("computed_clock_mhz"),
+        "ceiling_gb_s": memory.get("measured_gb_s"),
+        "peak_gb_s": memory.get("computed_gb_s"),
+    }
 
 
 def module_times(modules: str | None, step_s: float | None, best_tflop_s: float | None, steps: int = 1) -> str | None:
@@ -245,29 +248,25 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     is_counted = bool(total_flops) and (row.get("uncounted_percent") or 0) <= MOST_UNCOUNTED
     weighted, ran = (ratio(weighted_peak_flop_s(counts, peak_flop_s), TERA) for counts in (flops, executed))
     weights = {name: round(count / total_flops, 4) for name, count in flops.items()} if total_flops else {}
-    mfu = of_peak(sum(flops.values()) if is_counted else None, time, weighted)
-    share, basis = headroom.best_time(json.loads(row.get("products") or "[]"), measured or {})
-    parts = None
-    if row.get("spent") and time is not None:  # the window's, shared among its steps so that the parts still sum to it
-        spent = headroom.shared(json.loads(row["spent"]), round(1e9 * time))
-        ratios, best_ns = {name: row.get(name) for name in headroom.RATIOS}, product(share, spent.get("products"))
-        parts = headroom.headroom(spent, product(useful, 1e9), **ratios, best_ns=best_ns)
+    mfu, hfu = (
+        of_peak(sum(counts.values()) if is_counted else None, time, peak_tflop_s)
+        for counts, peak_tflop_s in ((flops, weighted), (executed, ran))
+    )
     bandwidth = peak(device, "fp32", units).memory_gb_s if device else None
-    operators = json.loads(row.get("operators") or "[]") if time else []
-    roofs = headroom.of_operators(operators, tflop_s_of, bandwidth, steps)
+    roofs = headroom.of_operators(
+        json.loads(row.get("operators") or "[]") if time else [], tflop_s_of, bandwidth, steps
+    )
     joined = {
         "attainable_mfu_percent": product(mfu, ratio(time, headroom.attainable_s(roofs, row.get("executed_ratio")))),
         "tflop_s": tflop_s(total_flops, time),
         "peak_tflop_s": weighted,
         "peak_weights": json.dumps(weights) if weights else None,
-        "mfu_spec_percent": mfu,
-        "mfu_percent": mfu,
+        **dict.fromkeys(("mfu_spec_percent", "mfu_percent"), mfu),
         "mfu_basis": "spec" if mfu is not None else None,
         "mfu_causal_percent": product(mfu, ratio(row.get("causal_flops"), total_flops)),
-        "hfu_percent": of_peak(sum(executed.values()) if is_counted else None, time, ran),
+        "hfu_percent": hfu,
         "arithmetic_intensity": ratio(total_flops, row.get("bytes_moved")),
-        **headroom.columns(parts),
-        "best_basis": basis if useful else None,
+        **_trace_headroom(row, time, useful, measured or {}),
         "peak_gb_s": bandwidth,
         "operator_roofline": json.dumps(roofs, ensure_ascii=False) if roofs else None,
         "module_times": module_times(row.get("modules"), None, weighted, steps),
@@ -277,6 +276,17 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     reason = _without_mfu(row, joined, missing, percent(useful, time))
     joined["mfu_reason"] = packed_all([reason]) if reason else None
     return joined | verdict.columns({**row, **joined, "time_s": time})
+
+
+def _trace_headroom(row: Values, time: Known, useful_s: Known, measured: Mapping[Any, float]) -> dict[str, Any]:
+    """Parts of a traced step in ms, and who measured the best speeds; the window's, shared so that they sum to it."""
+    share, basis = headroom.best_time(json.loads(row.get("products") or "[]"), measured)
+    parts = None
+    if row.get("spent") and time is not None:
+        spent = headroom.shared(json.loads(row["spent"]), round(1e9 * time))
+        ratios, best_ns = {name: row.get(name) for name in headroom.RATIOS}, product(share, spent.get("products"))
+        parts = headroom.headroom(spent, product(useful_s, 1e9), **ratios, best_ns=best_ns)
+    return {**headroom.columns(parts), "best_basis": basis if useful_s else None}
 
 
 def _trace_peak(device: str, precision: str, units: int | None, given: Values) -> tuple[float | None, Said | None]:
