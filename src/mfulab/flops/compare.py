@@ -48,18 +48,12 @@ def compare_formulas(model: torch.nn.Module, count: Count, samples: int, context
     flops, sizes = count.operations.model_flops, (samples * context, context)
     gpt = "holds for GPT's shape: an MLP four times as wide, as many heads of keys as of queries"
     formulas = [
-        ("6·N", "2001.08361", kaplan_flops(shape, sizes[0]), "leaves attention out"),
-        ("6·N + 12·L·H·Q·T", "2204.02311", palm_flops(shape, *sizes), "counts biases and norms as matmuls"),
-        ("72·B·T·L·h²·(1 + T/6h + V/12hL)", "2205.05198", megatron_flops(shape, *sizes), gpt),
+        ("6·N", "arXiv:2001.08361", kaplan_flops(shape, sizes[0]), "leaves attention out"),
+        ("6·N + 12·L·H·Q·T", "arXiv:2204.02311", palm_flops(shape, *sizes), "counts biases and norms as matmuls"),
+        ("72·B·T·L·h²·(1 + T/6h + V/12hL)", "arXiv:2205.05198", megatron_flops(shape, *sizes), gpt),
     ]
+    names = ("formula", "source", "formula_flops", "counted_flops", "deviation_percent", "note")
     return [
-        {
-            "formula": name,
-            "source": f"arXiv:{source}",
-            "formula_flops": round(value),
-            "counted_flops": flops,
-            "deviation_percent": 100 * (value / flops - 1),
-            "note": note,
-        }
+        dict(zip(names, (name, source, round(value), flops, 100 * (value / flops - 1), note), strict=True))
         for name, source, value, note in formulas
     ]

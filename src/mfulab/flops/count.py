@@ -80,9 +80,9 @@ class _RealTokens(ExitStack):
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.tokens: RealTokens | None = None
-        hookable = (module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule))
-        for module in hookable:
-            self.callback(module.register_forward_pre_hook(self._note, with_kwargs=True).remove)
+        for module in model.modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                self.callback(module.register_forward_pre_hook(self._note, with_kwargs=True).remove)
 
     def _note(self, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         if self.tokens is None and torch._C._current_autograd_node() is None:

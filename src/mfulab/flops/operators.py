@@ -18,15 +18,12 @@ Shape = Sequence[int]
 
 
 def register(operator: Any, formula: Formula) -> None:
-    """Gives an operator a formula, in one line: `register(torch.ops.mine.matmul, lambda x, w: 2 * x.numel())`.
+    """Gives an operator a formula in place of any other: `register(torch.ops.mine.matmul, lambda x, w: 2 * x.numel())`.
     `operator` is one of `torch.ops`, of `torch.library.custom_op`, a Triton kernel (as a custom operator: torch does
-    not see one launched by hand), or a name such as `"mine::matmul"`. The formula takes its arguments, and its result
-    as `out` where it has such a parameter, and returns FLOPs or a Cost. It replaces an earlier one, torch's own
-    included."""
-    if "out" in inspect.signature(formula).parameters:
-        FORMULAS[operator_name(operator)] = formula
-    else:
-        FORMULAS[operator_name(operator)] = lambda *args, out, **kwargs: formula(*args, **kwargs)
+    not see one launched by hand), or a name such as `"mine::matmul"`. The formula takes the arguments, and the result
+    as `out` where it has such a parameter, and returns FLOPs or a Cost."""
+    takes_out = "out" in inspect.signature(formula).parameters
+    FORMULAS[operator_name(operator)] = formula if takes_out else lambda *args, out, **kwargs: formula(*args, **kwargs)
 
 
 def operator_name(operator: Any) -> str:
@@ -56,9 +53,8 @@ def _is_sparse(tensor: Any) -> bool:
 
 
 def _stored(tensor: Any) -> int:
-    if not _is_sparse(tensor):
-        return int(tensor.numel())
-    return int((tensor._values() if tensor.is_sparse else tensor.values()).numel())
+    values = (tensor._values() if tensor.is_sparse else tensor.values()) if _is_sparse(tensor) else tensor
+    return int(values.numel())
 
 
 def batched_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int | Cost:

@@ -119,11 +119,9 @@ def of_operators(
 def attainable_s(roofs: Sequence[Mapping[str, Any]], executed_ratio: float | None = None) -> float | None:
     """Seconds of a step if each operator of `of_operators` took its best time, else its own, and nothing waited.
     Padding of matmuls stays where known, as operations executed ÷ counted. None where no matmul has a best time."""
+    factors = {("products", "compute"): executed_ratio or 1.0}
     times_ms = [
-        roof["time_ms"]
-        if roof["bound"] is None
-        else roof["best_ms"]
-        * (executed_ratio or 1.0 if (roof["kind"], roof["bound"]) == ("products", "compute") else 1.0)
+        roof["best_ms"] * factors.get((roof["kind"], roof["bound"]), 1.0) if roof["bound"] else roof["time_ms"]
         for roof in roofs
         if roof["kind"] not in ("idle", "input_wait")
     ]

@@ -18,6 +18,7 @@ from mfulab.mfu.utilization import TERA, default_basis, of_peak, percent, produc
 
 MOST_UNCOUNTED = 50.0  # % of a trace's matmuls' time: beyond it MFU would say more of what is not known
 BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
+TIMES = {"cold": "cold_time_s", "burst": "burst_time_s", "end_to_end": "end_to_end_s"}  # of a matmul
 Values = Mapping[str, Any]
 Known = float | None
 
@@ -69,17 +70,18 @@ def _moved(row: Values, flops: Values) -> tuple[Known, Known, Known]:
     return product(processes, total(product(micro_batches, _counted(flops, mode, "bytes"), scale), -saved)), read, cache
 
 
-def _taught(row: Values) -> bool:
-    return row.get("teacher") not in (None, "none")
-
-
 def roofline_times(row: Values, flops: Values, ceiling_tflop_s: Known, ceiling_gb_s: Known) -> dict[str, Known]:
     """The least time that the measured roofline allows forward and backward, of matmuls alone and with every other
     operator reading and writing memory. Empty with checkpointing and quantised weights, whose parts are not known."""
     counted: Mapping[str, list[tuple[int, int]]] = json.loads(flops.get("intensities") or "{}")
     (mode, micro_batches, processes), element_bytes = _size(row), _element_bytes(row.get("dtype"))
     passes = ("forward", "backward") if mode == "training" else (mode,)
-    is_partial = row.get("checkpointing") or row.get("weight_bytes") or _taught(row) or {*passes} - {*counted}
+    is_partial = (
+        row.get("checkpointing")
+        or row.get("weight_bytes")
+        or row.get("teacher") not in (None, "none")
+        or {*passes} - {*counted}
+    )
     if is_partial or not (ceiling_tflop_s and ceiling_gb_s and element_bytes):
         return {"roofline_time_s": None, "unfused_roofline_time_s": None}
     fused = unfused = 0.0
@@ -96,7 +98,9 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
     # Scores of eager attention, a teacher, buckets and gathered weights, a cache, or graphs of inference come on top.
-    is_uncounted = row.get("attention") == "math" or _taught(row) or (row.get("processes") or 1) > 1
+    is_uncounted = (
+        row.get("attention") == "math" or row.get("teacher") not in (None, "none") or (row.get("processes") or 1) > 1
+    )
     is_uncounted |= row.get("mode") in ("prefill", "decoding") or row.get("autograd") in ("recorded", "leaked")
     which = "inference" if not training else "checkpointed" if again else "step"
     peak = flops.get(f"{which}_peak_bytes")
@@ -209,9 +213,10 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
     peak, ceiling = compute.get("computed_tflop_s"), compute.get("measured_tflop_s")
     return {
         "tflop_s": speed,
-        "cold_tflop_s": tflop_s(row.get("flops"), row.get("cold_time_s") if time else None),
-        "burst_tflop_s": tflop_s(row.get("flops"), row.get("burst_time_s") if time else None),
-        "end_to_end_tflop_s": tflop_s(row.get("flops"), row.get("end_to_end_s") if time else None),
+        **{
+            f"{kind}_tflop_s": tflop_s(row.get("flops"), row.get(name) if time else None)
+            for kind, name in TIMES.items()
+        },
         "share_of_spec_percent": percent(speed, peak),
         "share_of_measured_percent": percent(speed, ceiling),
         "share_of_reference_percent": percent(row.get("reference_time_s"), time),
@@ -248,10 +253,8 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
     is_counted = bool(total_flops) and (row.get("uncounted_percent") or 0) <= MOST_UNCOUNTED
     weighted, ran = (ratio(weighted_peak_flop_s(counts, peak_flop_s), TERA) for counts in (flops, executed))
     weights = {name: round(count / total_flops, 4) for name, count in flops.items()} if total_flops else {}
-    mfu, hfu = (
-        of_peak(sum(counts.values()) if is_counted else None, time, peak_tflop_s)
-        for counts, peak_tflop_s in ((flops, weighted), (executed, ran))
-    )
+    needed, done = (sum(counts.values()) if is_counted else None for counts in (flops, executed))
+    mfu = of_peak(needed, time, weighted)
     bandwidth = peak(device, "fp32", units).memory_gb_s if device else None
     roofs = headroom.of_operators(
         json.loads(row.get("operators") or "[]") if time else [], tflop_s_of, bandwidth, steps
@@ -264,7 +267,7 @@ def trace_columns(row: Values, measured: Mapping[Any, float] | None = None) -> d
         **dict.fromkeys(("mfu_spec_percent", "mfu_percent"), mfu),
         "mfu_basis": "spec" if mfu is not None else None,
         "mfu_causal_percent": product(mfu, ratio(row.get("causal_flops"), total_flops)),
-        "hfu_percent": hfu,
+        "hfu_percent": of_peak(done, time, ran),
         "arithmetic_intensity": ratio(total_flops, row.get("bytes_moved")),
         **_trace_headroom(row, time, useful, measured or {}),
         "peak_gb_s": bandwidth,

@@ -82,10 +82,8 @@ def utilization(
     read_bytes: Known = None, interval_s: tuple[Known, Known] = (None, None), clock_mhz: Known = None,
     compute: Mapping[str, Any], memory: Mapping[str, Any], executed_compute: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """MFU by every denominator, HFU and MBU of one step, in percent, as columns of the profile table.
-
-    MFU is the model's own FLOPs ÷ time ÷ peak, HFU the executed FLOPs ÷ time ÷ peak (Chowdhery et al. 2022, PaLM,
-    appendix B). MBU is bytes of parameters and key-value cache ÷ time ÷ memory bandwidth (Agarwal et al. 2023, "LLM
+    """MFU by every denominator, HFU and MBU of one step, in percent, as columns of the profile table. MFU and HFU are
+    as in `of_peak`. MBU is bytes of parameters and key-value cache ÷ time ÷ memory bandwidth (Agarwal et al. 2023, "LLM
     Inference Performance Engineering: Best Practices", Databricks): a pass reads each parameter at least once.
     `device` decides the default denominator. MFU's interval is of `interval_s`, in seconds, and of a measured ceiling.
     `causal_flops` halve causal attention, `executed_flops` are what ran. `read_bytes` are parameters and key-value

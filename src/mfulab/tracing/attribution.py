@@ -50,10 +50,8 @@ def attribute(trace: Trace) -> Attribution:
     own[np.isin(own, list(nested.unbatched)) | is_update] = -1
     is_again = host.forward & trace.named(_is_operator)[host.name] & np.isin(node, list(nested.plain))
     of_activity, by_graph = _launched(trace, parent, order)
-    by_optimizer, *owners = (
-        np.append(of, absent)[of_activity] for of, absent in ((is_update, False), (own, -1), (outer, -1))
-    )
-    about = node >= 0, is_again, of_activity, by_graph, by_optimizer
+    owners = (np.append(of, -1)[of_activity] for of in (own, outer))
+    about = node >= 0, is_again, of_activity, by_graph, np.append(is_update, False)[of_activity]
     return Attribution(own, around, outer, nested.innermost, costs, *about, *owners)
 
 
@@ -63,12 +61,11 @@ class _Nested:
     def __init__(self, trace: Trace, order: list[int], multiplies: list[bool], costs: dict[int, Traced]) -> None:
         host, count = trace.host, len(trace.host)
         self.columns = [[-1] * count for _ in range(6)]
-        self.product, self.around, outermost, parent, node, update = self.columns
-        product = self.product
+        product, _, outermost, parent, node, update = self.columns
         self.innermost: dict[int, int] = {}
         self.unbatched = set[int]()  # products recorded by torch.func.vmap as of one sample, around that of all
-        # Nodes that also run without gradients, or other nodes: what has gradients there is recomputed. Where all has
-        # gradients the backward pass is differentiated itself (create_graph).
+        # Nodes that also run something without gradients: what has some there is recomputed. Where all has gradients
+        # the backward pass is differentiated itself (create_graph).
         self.plain = set[int]()
         begins = (lambda name: name.startswith(BACKWARD), lambda name: name.startswith(UPDATE))
         tests = (_is_operator, *begins, lambda name: name == STORED)
@@ -100,14 +97,15 @@ class _Nested:
             stack.append(place)
 
     def _multiply(self, place: int, costs: dict[int, Traced]) -> None:
-        outer = self.product[place]
-        around, own = (costs[at].cost if at in costs else None for at in (outer, place))
-        if around is None:
-            self.around[place], self.product[place] = outer, place
-        elif own and own.flops >= 2 * around.flops > 0:
+        product, around, *_ = self.columns
+        outer = product[place]
+        whole, own = (costs[at].cost if at in costs else None for at in (outer, place))
+        if whole is None:
+            around[place], product[place] = outer, place
+        elif own and own.flops >= 2 * whole.flops > 0:
             self.unbatched.add(outer)
-            self.product[place] = place
-        self.innermost[self.product[place]] = place
+            product[place] = place
+        self.innermost[product[place]] = place
 
 
 def _is_operator(name: str) -> bool:

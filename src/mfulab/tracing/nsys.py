@@ -138,6 +138,5 @@ class _Export:
 
 def _sizes(text: str | None) -> list[Any]:
     with suppress(ValueError):
-        sizes = json.loads(text or "[]")
-        return sizes if isinstance(sizes, list) else []
+        return list(json.loads(text or "[]"))
     return []

@@ -86,8 +86,8 @@ def products_of(
     for root, time, kernels in _roots(trace, attribution, window, device):
         call, recorded = host.calls.get(root), attribution.costs.get(root, UNTOLD)
         inner = host.calls.get(attribution.innermost[root], call)
-        names = {place: trace.names[activities.name[place]] for place in kernels}
-        names = {place: name for place, name in names.items() if tiles.multiplies(name)}
+        named = ((place, trace.names[activities.name[place]]) for place in kernels)
+        names = {place: name for place, name in named if tiles.multiplies(name)}
         main = max(names, key=spans.__getitem__, default=-1)
         name, kernel = trace.names[host.name[root]], names.get(main, "")
         number_format = traced_format(inner.types) if inner else None

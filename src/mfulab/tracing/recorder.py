@@ -24,7 +24,6 @@ from mfulab.tracing.trace import (
     Span,
     Trace,
     TraceError,
-    launch_delays,
     launch_of,
     printable,
 )
@@ -34,24 +33,12 @@ _NUMBER = re.compile(r"\s*\d+\s*$")
 PAUSE_NS = 3600 * 10**9  # no profile pauses for an hour, and no event takes one
 
 
-class _Names(dict[str, int]):
-    """Numbers of names as a file has them; names that are printed alike have one number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.printed = defaultdict[str, int](count().__next__)
-
-    def __missing__(self, name: str) -> int:
-        self[name] = number = self.printed[printable(name)]
-        return number
-
-
 class Recorder:
     """Makes the columns of a `Trace`, event by event; -1 stands for a number that an event does not hold."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._names = _Names()
+        self._names = defaultdict[str, int](count().__next__)
         self._threads = defaultdict[Pair, int](count().__next__)  # of each process
         self._places = defaultdict[tuple[Any, int], int](count().__next__)  # devices of each process
         self._activities, self._host, self._launches = array("q"), array("q"), array("q")
@@ -101,7 +88,7 @@ class Recorder:
         activities, host, launches = map(_columns, (self._activities, self._host, self._launches), (9, 8, 6))
         *spans, forward, annotation, sequence = host
         trace = Trace(
-            self.path, list(self._names.printed), Activities(*activities),
+            self.path, list(map(printable, self._names)), Activities(*activities),
             HostCalls(*[*spans, forward.astype(bool), annotation.astype(bool), sequence, self._calls]),
             Launches(*launches), metadata,
             sum(len(columns[0]) for columns in (activities, host, launches)) if events is None else events,
@@ -123,14 +110,16 @@ def _checked(trace: Trace, devices: Indices) -> Trace:
     activities.device = devices[activities.device] if len(activities) else activities.device
     held = trace.collectives
     trace.collectives = [(begin, end, int(devices[place]), what) for begin, end, place, what in held]
-    for device in np.unique(trace.activities.device).tolist():
-        delays = launch_delays(trace, device)
+    launch = launch_of(trace)
+    for device in np.unique(activities.device).tolist():
+        linked = (launch >= 0) & (activities.device == device)
+        delays = activities.begin[linked] - trace.launches.begin[launch[linked]]
         if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:
             raise TraceError(
                 f"{trace.path}: overlapping clocks: kernels of device {device} begin {apart / 1e6:,.1f} ms before "
                 f"they are launched (median), so device and host times cannot be joined"
             )
-        if cut := _trim(trace.activities, device):
+        if cut := _trim(activities, device):
             trace.trimmed[device] = cut
     return trace
 

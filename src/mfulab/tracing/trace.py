@@ -194,13 +194,6 @@ class Trace:
         return next((device for device in self.properties if device.get("id") == ordinal), alike)
 
 
-def launch_delays(trace: Trace, device: int | None = None) -> Times:
-    """Nanoseconds from each launch's call to the begin of what it launched on a device, or on any, where linked."""
-    launch = launch_of(trace)
-    linked = (launch >= 0) & ((device is None) | (trace.activities.device == device))
-    return trace.activities.begin[linked] - trace.launches.begin[launch[linked]]
-
-
 def launch_of(trace: Trace) -> Indices:
     """The index of the launch of each activity, by correlation; -1 without one."""
     return places_of(trace.activities.correlation, trace.launches.correlation)
