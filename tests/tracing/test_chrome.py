@@ -13,7 +13,7 @@ from support.trace_events import TRACE, event, launched, operator, steps, trace,
 from mfulab.tracing import chrome
 from mfulab.tracing.chrome import Stream, TraceError, nanoseconds
 from mfulab.tracing.events import read
-from mfulab.tracing.trace import launch_delays
+from mfulab.tracing.trace import launch_of
 
 
 def events_of(path):
@@ -147,4 +147,6 @@ def test_a_file_that_is_not_there(tmp_path):
 
 def test_launches_are_linked_by_correlation(tmp_path):
     path = write(tmp_path / "t.json", trace(launched("a", 10, 15, 5, 3), launched("b", 11, 30, 5, 4), steps((0, 50))))
-    assert sorted(launch_delays(read(path)[0]).tolist()) == [5_000, 19_000]
+    recording = read(path)[0]
+    delays = recording.activities.begin - recording.launches.begin[launch_of(recording)]
+    assert sorted(delays.tolist()) == [5_000, 19_000]

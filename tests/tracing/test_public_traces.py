@@ -77,9 +77,11 @@ def test_flops_equal_a_hand_count(name):
 
 
 def summed(name: str) -> int:
-    """FLOPs of all calls of mm, bmm and addmm, by the shapes that each was recorded with."""
-    flops = 0
+    """FLOPs of all calls of mm, bmm and addmm but an optimiser's, by the shapes that each was recorded with."""
+    flops, updates = 0, [event for event in events_of(name) if event["name"].startswith("Optimizer.step#")]
     for event in events_of(name):
+        if any(update["ts"] <= event.get("ts", 0) < update["ts"] + update["dur"] for update in updates):
+            continue
         shapes = event.get("args", {}).get("Input Dims", [])
         if event["name"] in ("aten::mm", "aten::bmm"):
             a, b = shapes[:2]
@@ -93,7 +95,8 @@ def summed(name: str) -> int:
 
 @pytest.mark.parametrize(("name", "steps"), [("rank0_of_2", 2), ("rank1_of_2", 2), ("graph_launched_decode", 1)])
 def test_flops_equal_a_sum_over_events(name, steps):
-    """Both ranks hold calls of aten::linear with shapes that are not theirs; what they are made of counts."""
+    """Both ranks hold calls of aten::linear with shapes that are not theirs; what they are made of counts. Shampoo's
+    own matmuls, 18 % of all, are no model's."""
     captured = summed(f"{name}_capture") if name.startswith("graph") else 0
     assert row_of(name)[0]["flops"] * steps == pytest.approx(summed(name) + captured, rel=1e-3)
 
