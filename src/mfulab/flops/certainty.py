@@ -104,9 +104,8 @@ def has_formula(name: str) -> bool:
 
 
 class LayerCount(ExitStack):
-    """Counts a model's forward pass by what its layers say of themselves: an independent second count. Linear layers,
-    convolutions and recurrent layers are known by their shapes; `flops` has one entry a layer, by name. A call inside
-    the backward pass is a recomputation and left out."""
+    """Counts a forward pass a second time, by the shapes of linear, convolution and recurrent layers: `flops` by name.
+    Calls inside the backward pass are recomputation and left out."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

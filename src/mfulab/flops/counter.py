@@ -43,8 +43,7 @@ Tensors = list[torch.Tensor]
 
 @dataclass(frozen=True)
 class Key:
-    """Key over which calls are summed. `dtype` is the format of an operator that counts towards MFU, else None; `side`
-    as in Cost."""
+    """Key over which calls are summed; `dtype` is of an operator that counts towards MFU, `side` as in Cost."""
 
     layer: str
     operator: str

@@ -1,6 +1,5 @@
-"""flex_attention inside a counter: its pairs by its own mask function, and a result on any device. The one function
-that all callers end in is replaced: without data it becomes the attention made for counting, with data it runs as it
-would, unseen, and is counted as a whole."""
+"""flex_attention inside a counter, on any device, its pairs by its own mask function. The one function that all callers
+end in is replaced: without data by the attention made for counting, with data it is counted as a whole."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -25,8 +25,7 @@ class TransformerShape:
     latent_width: int = 0  # elements a token that multi-head latent attention keeps for keys and values; else 0
 
     def cache_elements(self, tokens: int) -> int:
-        """Elements that `tokens` tokens leave in the cache: 2·L·heads·width each, or L latent vectors (DeepSeek-AI
-        2024, arXiv:2405.04434, section 2.1); 0 if not causal."""
+        """Elements in the cache: 2·L·heads·width a token, or L latents (arXiv:2405.04434, section 2.1)."""
         width = self.latent_width or 2 * self.key_value_heads * self.head_width
         return self.layers * width * tokens if self.causal else 0
 

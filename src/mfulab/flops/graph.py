@@ -22,9 +22,8 @@ class Node:
 
 
 def chain(loss: torch.Tensor, model: torch.nn.Module, saved: SavedTensors) -> list[Node]:
-    """Nodes from the first operator to the loss; none if they branch or are more than MOST. Call it before backward.
-
-    Saved tensors are those that were noted: to ask a node for them makes a checkpoint recompute."""
+    """Nodes from the first operator to the loss, of which backward has not run; none if they branch or are over MOST.
+    Saved tensors are those noted: to ask a node for them makes a checkpoint recompute."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     nodes: list[Node] = []
     node: Any = loss.grad_fn

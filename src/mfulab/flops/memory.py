@@ -27,8 +27,7 @@ class StepMemory:
         return sum(getattr(self, part.name) for part in fields(self))
 
     def sharded(self, devices: int) -> "StepMemory":
-        """Part of each device where all but activations and cache are divided among the devices: ZeRO's stage 3
-        (Rajbhandari et al. 2020, arXiv:1910.02054, section 5), FSDP's full sharding."""
+        """Part of a device with all but activations and cache divided: ZeRO 3 (arXiv:1910.02054, section 5)."""
         divided = ("weights", "master_weights", "gradients", "optimizer_state")
         return replace(self, **{name: -(-getattr(self, name) // devices) for name in divided})
 

@@ -197,10 +197,6 @@ _TABLE: dict[str, Formula] = {
     "aten::cudnn_convolution aten::mkldnn_convolution aten::_conv_depthwise2d": lambda x, w, *_, out, **__: (
         convolution_flops(x.shape, w.shape, out.shape, False)
     ),
-    # Of [time, batch, channels] and [kernel, channels, filters].
-    "aten::conv_tbc": lambda x, w, bias, pad=0, **__: (
-        2 * (x.shape[0] + 2 * pad - w.shape[0] + 1) * x.shape[1] * w.numel()
-    ),
     "aten::convolution_backward": lambda g, x, w, *rest, **__: (
         sum(rest[7][:2]) * convolution_flops(x.shape, w.shape, g.shape, rest[4])
     ),

@@ -110,9 +110,8 @@ class SavedTensors(Opened):
 
 
 class LstmsOnCpu(ExitStack):
-    """Notes, of LSTMs on the meta device, what oneDNN would save beyond the operators that were counted: `more`. On a
-    CPU torch runs LSTMs of batches by oneDNN in fp32, and in bf16 where the CPU has instructions for it; not those with
-    projections, and no packed sequences."""
+    """Notes what oneDNN would save of LSTMs beyond the operators counted on the meta device: `more`. torch runs by it
+    fp32, and bf16 where the CPU has instructions for it, but no projections and no packed sequences."""
 
     def __init__(self, model: torch.nn.Module, saved: SavedTensors) -> None:
         super().__init__()

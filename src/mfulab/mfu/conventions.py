@@ -50,8 +50,7 @@ CONVENTIONS = tuple(BY_KEY.values())
 
 
 def flops(work: Work, choices: Choices) -> float:
-    """FLOPs of a step as a convention counts them. A parameter costs 2 FLOPs a token and pass, forward and two
-    gradients in training: 6·N in all (Kaplan et al. 2020, arXiv:2001.08361)."""
+    """FLOPs of a step by a convention; a parameter costs 2 a token and pass, in training 6·N (arXiv:2001.08361)."""
     if choices.elements:
         return work.total_flos
     passes = 3 if work.mode == "training" else 1

@@ -127,9 +127,8 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
 def profile_columns(
     row: Values, flops: Values, compute: Values, memory: Values, device: str | None, fp32_time_s: float | None = None
 ) -> dict[str, Any]:
-    """Joined columns of one profiled step, a profile_step row with its config's columns. `flops`, `compute` and
-    `memory` are rows of count_flops and ceilings, or empty; `fp32_time_s` is the time of the same step in fp32, where
-    measured."""
+    """Joined columns of one profile_step row with its config's. `flops`, `compute` and `memory` are rows of count_flops
+    and ceilings, or empty; `fp32_time_s` is the time of that step in fp32, where measured."""
     counted, is_ok = counted_flops(row, flops), row.get("status") == "ok"
     compute, memory = (_of_devices(ceiling, row.get("devices")) for ceiling in (compute, memory))
     bytes_moved, read_bytes, cache_bytes = _moved(row, flops)
@@ -186,9 +185,8 @@ def _ceilings(row: Values, compute: Values, memory: Values) -> dict[str, Any]:
 
 
 def module_times(modules: str | None, step_s: float | None, best_tflop_s: float | None, steps: int = 1) -> str | None:
-    """JSON: modules of a step, each below what it lies in, with its depth in that tree; 0 is the step itself. MFU is of
-    the time that each takes, by the whole step's peak. `step_s`: a CPU's step without a trace, which its modules share
-    as they do the traced one; a GPU's are kernels' time."""
+    """JSON: modules of a step with their depth, each below what it lies in; 0 is the step. MFU is of a module's own
+    time. `step_s` is a CPU's step without a trace, which its modules share; a GPU's are kernels' time."""
     traced = json.loads(modules or "[]")
     ms = 1e3 * step_s / traced[0]["time_ns"] if traced and step_s and traced[0]["time_ns"] else 1e-6 / steps
     told = []

@@ -44,9 +44,8 @@ def model_config(
     changes: Mapping[str, Any] = {},
     sequence_length: int | None = None,
 ) -> ModelConfig:
-    """The config of a model by its name in `config/model/`, a YAML file or its content; empty if `changes`, by dotted
-    keys, say it all. `sequence_length` is of a model that names none. Raises ConfigurationError for what is no
-    model's."""
+    """A model's config by its name in `config/model/`, a YAML file or content, with `changes` by dotted keys. A model
+    without `sequence_length` takes the one given. Raises ConfigurationError for what is no model's."""
     if isinstance(model, ModelConfig):
         content: dict[str, Any] = model.model_dump(by_alias=True)
     elif isinstance(model, Mapping):

@@ -201,8 +201,7 @@ def _number(text: str) -> float | Decimal:
 
 
 def _parsed(text: bytes, mend: bool = False) -> Any:
-    """The value, or what is wrong as an error. With `mend` two faults of torch are read: infinities as C++ prints them,
-    and backslashes of paths that it did not escape."""
+    """The value, or its fault as an error; `mend` reads C++'s infinities and backslashes that torch did not escape."""
     try:
         if mend:
             text = _INFINITE.sub(rb"null", _ESCAPES.sub(lambda match: match[1] or rb"\\", text))

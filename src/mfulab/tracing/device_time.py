@@ -141,8 +141,7 @@ class DeviceTime:
         return "compiled code holds its matmuls itself" if is_hidden else ""
 
     def _parts(self) -> dict[Part, int]:
-        """Nanoseconds of the window by kind of time, operator and shapes, each once, idle time by its cause. Of what
-        overlaps, the first kind of `SPENT` counts, then what began first."""
+        """Nanoseconds by kind, operator and shapes, idle by cause; of overlaps the first of `SPENT` counts."""
         names, host, parts = self.trace.names, self.trace.host, Counter[Part]()
         covered, left = NONE, np.ones(len(self.begin), bool)
         for kind, chosen in zip(SPENT, self.layers, strict=False):

@@ -158,8 +158,7 @@ def _collective(args: dict[str, Any]) -> Collective | None:
 
 
 def _external(args: dict[str, Any]) -> int:
-    number = args.get("External id")
-    return _integer(args.get("external id", -1) if number is None else number)
+    return _integer(args.get("External id", args.get("external id", -1)))
 
 
 def _integer(value: Any) -> int:

@@ -22,8 +22,7 @@ Names = tuple[str, ...]  # names of modules and ranges, the outermost first
 
 @dataclass(frozen=True)
 class Module:
-    """Time and FLOPs of all calls of one path of names and what is below it; alike siblings are one. ns of a window, in
-    the device's kernels, on a CPU the host's."""
+    """Calls, ns (of kernels, on a CPU the host's) and FLOPs of one path of names and all below it."""
 
     path: Names
     calls: int
@@ -32,9 +31,8 @@ class Module:
 
 
 class Spans:
-    """Modules and ranges on the host, which have names, and calls of the backward pass, which have none. `parent` is
-    the span around each, -1 without one; `paths` are the names from the outermost, of a backward call those of its
-    forward operator."""
+    """Named modules and ranges on the host, and unnamed calls of the backward pass. `parent` is the span around each,
+    or -1; `paths` are the names from the outermost, of a backward call those of its forward operator."""
 
     def __init__(self, trace: Trace) -> None:
         host = trace.host
@@ -80,8 +78,7 @@ class Spans:
 def by_module(
     trace: Trace, attribution: Attribution, window: Window, spans: Spans, device: int | None = None
 ) -> list[Module]:
-    """Every module and range with what lies in it, each before its parts, the longest first; none without any. The
-    first, of no name, is all that the device did, on a CPU the window."""
+    """Every module and range before its parts, longest first; none without any. The first is all of the window."""
     if not len(spans.begin):
         return []
     paths, time, flops = [*spans.paths, ()], Counter[Names](), Counter[Names]()  # the last is that of -1: of no module

@@ -115,8 +115,7 @@ class BlockTrace:
 
 
 def operator_table(traced: TracedPass) -> list[Row]:
-    """A row for each operator and input shapes, most self time first; times, bytes, and FLOPs by torch.profiler's own
-    formulas (empty without one) of all traced steps."""
+    """A row for each operator and input shapes, most self time first; FLOPs are by torch.profiler, empty without."""
     rows: list[Row] = []
     for event in traced.profiler.key_averages(group_by_input_shape=True):
         if event.key.startswith(OURS):

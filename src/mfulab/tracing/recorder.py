@@ -83,9 +83,9 @@ class Recorder:
         self._launches.fromlist([*span, self._threads[thread], correlation, self._names[name], launched])
 
     def done(self, metadata: dict[str, Any], events: int | None = None, notes: Sequence[Said] = ()) -> list[Trace]:
-        """A trace of each process that launched or marked steps, of all events so far; `events` are the file's.
-        Raises TraceError where another clock than the host's timed kernels."""
-        activities, host, launches = map(_columns, (self._activities, self._host, self._launches), (9, 8, 6))
+        """A trace of each process that launched work. Raises TraceError where another clock timed kernels."""
+        flat = (self._activities, 9), (self._host, 8), (self._launches, 6)
+        activities, host, launches = (np.array(all_rows, np.int64).reshape(-1, n).T.copy() for all_rows, n in flat)
         *spans, forward, annotation, sequence = host
         trace = Trace(
             self.path, list(map(printable, self._names)), Activities(*activities),
@@ -169,14 +169,9 @@ def _trim(activities: Activities, device: int) -> tuple[int, int] | None:
     return (count, lost) if count else None
 
 
-def _columns(flat: "array[int]", count: int) -> list[Any]:
-    return list(np.array(flat, np.int64).reshape(-1, count).T.copy())
-
-
 def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[Trace]:
-    """A trace of each process that launched work, or marked steps; the whole where there is but one. `threads` are the
-    process of each thread, `places` that of each device, as the file names them: in a trace of torch it may be the
-    device's number."""
+    """A trace of each process that launched work or marked steps; the whole where there is one. `threads` and `places`
+    are the processes of threads and devices as the file names them: torch may give the device's number."""
     host, launches = trace.host, trace.launches
     names = _names([*dict.fromkeys(threads)], [*dict.fromkeys(places)])
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names[process] for process in threads))}

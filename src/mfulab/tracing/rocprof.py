@@ -1,5 +1,4 @@
-"""Reads the JSON of rocprofv3 (`rocprofv3 --sys-trace --output-format json`) into a `Trace`. Schema: ROCm,
-rocprofiler-sdk, "Using rocprofv3". Times are whole nanoseconds."""
+"""Reads rocprofv3's JSON (`--output-format json`) into a `Trace`: rocprofiler-sdk, "Using rocprofv3". Times are ns."""
 
 import json
 import math

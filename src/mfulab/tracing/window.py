@@ -147,10 +147,8 @@ def _by_torch(trace: Trace) -> list[Window]:
 
 
 def _repeating(trace: Trace) -> list[Window]:
-    """The longest run of equal steps on the main stream, divided by a kernel that comes once in each.
-
-    Layers repeat too. Steps are told by a copy from or to the host, or by no rarer kernel after the first of them.
-    """
+    """The longest run of equal steps on the main stream, divided by a kernel that comes once in each. Layers repeat
+    too: steps are told by a copy from or to the host, or by no rarer kernel after the first of them."""
     activities = trace.activities
     place = np.unique(np.stack((activities.device, activities.stream)), axis=1, return_inverse=True)[1].ravel()
     busy = np.bincount(place, np.where(activities.kind == COMPUTE, activities.end - activities.begin, 0))
