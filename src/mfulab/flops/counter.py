@@ -207,7 +207,7 @@ class OperatorCounter(Opened):
         """One call that counts towards MFU."""
         name = key.operator
         if scores is not None:  # a matmul that attention may be written with
-            module = self._layers.module(key.layer)
+            module = self._layers.model.get_submodule(key.layer)
             cost = self._written.cost(module, cost, *args[-2:] if name == "aten::bmm" else args[1:3])
             if key.direction != "backward":
                 self._written.made(key, module, cost, scores)

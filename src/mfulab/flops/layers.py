@@ -76,10 +76,6 @@ class LayerTracker(Opened):
         self._unread: dict[int, set[str]] | None = None  # storages of weights → the modules that hold them
         self.failed = ROOT  # name of the innermost layer that was running when its forward failed
 
-    def module(self, layer: str) -> torch.nn.Module:
-        """The module of a layer's name."""
-        return self.model.get_submodule(layer)
-
     @property
     def current(self) -> str:
         """Name of the innermost layer whose forward is running, as in `model.named_modules()`."""

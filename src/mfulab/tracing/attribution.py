@@ -64,12 +64,10 @@ class _Nested:
         product, _, outermost, parent, node, update = self.columns
         self.innermost: dict[int, int] = {}
         self.unbatched = set[int]()  # products recorded by torch.func.vmap as of one sample, around that of all
-        # Nodes that also run something without gradients: what has some there is recomputed. Where all has gradients
-        # the backward pass is differentiated itself (create_graph).
+        # Nodes that also run something without gradients: what has some is recomputed, not a graph of gradients.
         self.plain = set[int]()
-        begins = (lambda name: name.startswith(BACKWARD), lambda name: name.startswith(UPDATE))
-        tests = (_is_operator, *begins, lambda name: name == STORED)
-        operates, returns, updates, stores = (trace.named(test).tolist() for test in tests)
+        begins = (lambda name, word=word: name.startswith(word) for word in (BACKWARD, UPDATE, STORED))
+        operates, returns, updates, stores = (trace.named(test).tolist() for test in (_is_operator, *begins))
         ends, threads, names, forward = (column.tolist() for column in (host.end, host.thread, host.name, host.forward))
         stack, thread = list[int](), None
         for place in order:
