@@ -85,7 +85,7 @@ class Recorder:
     def done(self, metadata: dict[str, Any], events: int | None = None, notes: Sequence[Said] = ()) -> list[Trace]:
         """A trace of each process that launched work. Raises TraceError where another clock timed kernels."""
         flat = (self._activities, 9), (self._host, 8), (self._launches, 6)
-        activities, host, launches = (np.array(all_rows, np.int64).reshape(-1, n).T.copy() for all_rows, n in flat)
+        activities, host, launches = ([*np.array(rows, np.int64).reshape(-1, n).T.copy()] for rows, n in flat)
         *spans, forward, annotation, sequence = host
         trace = Trace(
             self.path, list(map(printable, self._names)), Activities(*activities),
