@@ -2,12 +2,14 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from mfulab.device.samplers.reading import Reading
 from mfulab.timing import windows
-from mfulab.timing.clocks import HostClock
+from mfulab.timing.clocks import EventClock, HostClock
 from mfulab.timing.pace import Pace
 from mfulab.timing.windows import measure_window, observe, warm_up
 
@@ -179,3 +181,29 @@ def test_host_clock_gives_its_intervals_once():
         clock.mark()
     assert len(clock.intervals()) == 2
     assert clock.intervals() == []
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_marks_lie_on_the_device_that_is_watched_though_another_is_the_current_one(monkeypatch, kind):
+    class Event:
+        def __init__(self, enable_timing):
+            self.stream = None
+
+        def record(self, stream="of the current device"):
+            self.stream = stream
+
+        def elapsed_time(self, later):
+            return 1.0
+
+    waited = []
+    module = SimpleNamespace(Event=Event, synchronize=lambda device="the current device": waited.append(device))
+    if kind == "cuda":
+        module.current_stream = lambda device: f"of {device}"
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    clock = EventClock(torch.device(kind, 1))
+    clock.mark()
+    (event,) = clock._marks
+    clock.intervals()
+    only = kind == "mps"
+    assert event.stream == ("of the current device" if only else "of cuda:1")
+    assert waited == ["the current device" if only else torch.device("cuda", 1)]
