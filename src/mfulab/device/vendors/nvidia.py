@@ -30,8 +30,9 @@ from mfulab.device.vendors import (
 )
 from mfulab.device.vendors.nvml_sampler import fields, nvml_at_end, nvml_sampler, other_processes
 
-# What the default wheels run on: CUDA 13, and compute capabilities from Turing's on; those for CUDA 12.6 have older.
-NEW_CUDA, TURING, NEWEST, NEWEST_OF_OLD = 13000, (7, 5), (12, 1), (9, 0)
+# What the default wheels run on: CUDA 13, and compute capabilities from Turing's on; those for CUDA 12.6 have older, and
+# run on any driver for CUDA 12.
+NEW_CUDA, OLD_CUDA, TURING, NEWEST, NEWEST_OF_OLD = 13000, 12000, (7, 5), (12, 1), (9, 0)
 OLD_WHEELS = " --index-url https://download.pytorch.org/whl/cu126"
 
 
@@ -150,23 +151,23 @@ class Nvidia(Vendor):
         build, have = torch_build.installed(), self.capability(uuid)
         if build is None or build.cuda is None:
             return ""
-        runs = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2) or cuda_driver.version()
+        runs = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2) or cuda_driver.version() or NEW_CUDA
+        built, is_ancient = int((build.cuda or "0").split(".")[0]) * 1000, runs < OLD_CUDA
         is_new = have is not None and have > NEWEST_OF_OLD
-        is_old = not is_new and ((runs or NEW_CUDA) < NEW_CUDA or (have or TURING) < TURING)
-        instead = (
-            f"To measure the GPU: {build.replaced('cuda126*' if is_old else 'cuda*', OLD_WHEELS if is_old else '')}"
-        )
+        is_old = not is_new and (OLD_CUDA <= runs < NEW_CUDA or (have or TURING) < TURING)
+        command = build.replaced("cuda126*" if is_old else "cuda*", OLD_WHEELS if is_old else "")
+        instead = f"To measure the GPU: {'a newer driver, and ' * is_ancient}{command}"
         if not build.cuda:
             kind = "CPUs alone" if build.is_for_cpus else "AMD's GPUs"
             return f"torch {build.version} is built for {kind}. {instead}"
-        if runs and runs // 1000 < int(build.cuda.split(".")[0]):
-            has = f"{runs // 1000}.{runs % 1000 // 10}"
-            instead = "To measure the GPU: a newer driver" if is_new else f"{instead}, or a newer driver"
-            return (
-                f"driver {self.driver() or ''} runs CUDA {has}, and torch {build.version} needs {build.cuda}. {instead}"
-            )
-        newest = NEWEST_OF_OLD if int(build.cuda.split(".")[0]) * 1000 < NEW_CUDA else NEWEST
-        if have is None or TURING <= have <= newest:  # which every build has code for
+        if runs // 1000 * 1000 < built:
+            if is_new or (is_ancient and not (is_old and built >= NEW_CUDA)):
+                instead = "To measure the GPU: a newer driver"
+            elif not is_ancient:
+                instead += ", or a newer driver"
+            has = f"driver {self.driver() or ''} runs CUDA {runs // 1000}.{runs % 1000 // 10}"
+            return f"{has}, and torch {build.version} needs {build.cuda}. {instead}"
+        if have is None or TURING <= have <= (NEWEST if built >= NEW_CUDA else NEWEST_OF_OLD):  # every build has code
             return ""
         reason = self.why_unusable(uuid) if "torch" in sys.modules else _asked_of_torch(uuid)
         return f"{reason}. {instead}" if reason else ""
@@ -180,10 +181,8 @@ class Nvidia(Vendor):
                 return ""
             named = f"compute capability {have[0]}.{have[1]}"
             return f"torch {torch.__version__} has code for {', '.join(architectures)}, none for this GPU ({named})"
-        return (
-            f"torch {torch.__version__} cannot use the GPU that the driver shows (is the driver "
-            f"older than torch's CUDA {torch.version.cuda}?)"
-        )
+        needs = f"HIP {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+        return f"torch {torch.__version__} cannot use the GPU that the driver shows (is the driver older than torch's {needs}?)"
 
     def visible(self, uuids: Sequence[str]) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
