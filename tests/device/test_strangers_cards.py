@@ -182,6 +182,19 @@ def test_a_container_that_was_given_no_gpu_is_told_and_a_machine_without_one_is_
     assert bool(identity.unused()) is bool(loaded)
 
 
+def test_a_gpu_in_mig_mode_without_an_instance_is_left_with_what_to_do(machine, monkeypatch):
+    machine(WHEEL, Gpu(mig_instances=[]))
+    says = "NVIDIA H100 80GB HBM3 is in MIG mode without an instance: nvidia-smi mig -cgi 0 -C makes one"
+    assert identity.gpus() == []
+    assert identity.resolve("auto") == "cpu"
+    assert identity.unused() == identity.why_not("cuda") == says
+    with pytest.raises(NoDeviceError, match="makes one; choose device=cpu"):
+        identity.resolve("cuda")
+    machine(WHEEL, Gpu(mig_instances=[]), Gpu("Tesla T4", UUID[:-1] + "2", T4))
+    assert [gpu.name for gpu in identity.gpus()] == ["Tesla T4"]
+    assert identity.resolve("auto") == "cuda"
+
+
 def test_a_gpu_that_the_user_hides_is_no_news(machine, monkeypatch):
     machine(CPU, Gpu())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
