@@ -7,9 +7,9 @@ C[16×8]: c0 (g, 2t), c1 (g, 2t+1), c2 (g+8, 2t), c3 (g+8, 2t+1).
 """
 
 from llvmlite import ir
-from numba import config, cuda, float32, types, uint32
+from numba import cuda, float32, types, uint32
 
-from mfulab.kernels.numba_cuda_unrolled import NumbaCudaUnrolled
+from mfulab.kernels.numba_cuda_unrolled import FOUR, LIMIT, NumbaCudaUnrolled
 
 try:
     from numba.cuda.extending import intrinsic
@@ -20,10 +20,8 @@ TILE, DEPTH, THREADS, LOADS = uint32(128), uint32(16), uint32(256), uint32(8)
 ROW_A, ROW_B = uint32(20), uint32(136)  # DEPTH + 4, TILE + 8: a warp's fragments then lie in 32 different banks
 BUFFER_A, BUFFER_B = uint32(2560), uint32(2176)  # TILE · ROW_A, DEPTH · ROW_B
 SHARED_A, SHARED_B = 5120, 4352  # two buffers each
-# Rows of A and of B between a thread's loads: THREADS / DEPTH and THREADS / TILE.
-DOWN_A, DOWN_B = uint32(16), uint32(2)
-EIGHT, FOUR = uint32(8), uint32(4)
-LIMIT = {} if config.ENABLE_CUDASIM else {"max_registers": 128}  # two blocks on an SM
+DOWN_A, DOWN_B = uint32(16), uint32(2)  # rows between a thread's loads: THREADS / DEPTH and THREADS / TILE
+EIGHT = uint32(8)
 _PRODUCT = (
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
     "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"

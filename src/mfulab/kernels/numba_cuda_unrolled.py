@@ -7,7 +7,7 @@ from numba import config, cuda, float32, uint32
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
-from mfulab.kernels.numba_cuda import NumbaCuda, device_array
+from mfulab.kernels.numba_cuda import NumbaCuda
 
 TILE, DEPTH, RUN = uint32(128), uint32(8), uint32(8)
 COLUMNS = uint32(16)  # TILE // RUN
@@ -25,20 +25,19 @@ LIMIT = {} if config.ENABLE_CUDASIM else {"max_registers": 128}
 
 
 @cuda.jit(device=True, inline="always")
-def fetch_a(coming, loads, a, matrix, row, down, k, rows, inner):
-    """A thread's loads of A's tile, each `down` rows below the one before: beyond `inner` zeros, which add nothing, and
-    beyond the last row that row again, whose sums nobody writes."""
-    for i in range(loads):
-        at = (matrix * rows + min(row + i * down, rows - uint32(1))) * inner + k
+def _fetch_a(coming, a, matrix, row, k, rows, inner):
+    """A thread's loads of A's tile: beyond `inner` zeros, beyond the last row that row, whose sums nobody writes."""
+    for i in range(LOADS):
+        at = (matrix * rows + min(row + i * DOWN_A, rows - uint32(1))) * inner + k
         coming[i] = a[at] if k < inner else float32(0)
 
 
 @cuda.jit(device=True, inline="always")
-def fetch_b(coming, loads, b, matrix, k, down, column, inner, columns):
-    """A thread's loads of B's tile as `fetch_a` does A's, but down the inner dimension."""
+def _fetch_b(coming, b, matrix, k, column, inner, columns):
+    """A thread's loads of B's tile as `_fetch_a` does A's, but down the inner dimension."""
     at = (matrix * inner + k) * columns + min(column, columns - uint32(1))
-    for i in range(loads):
-        coming[i] = b[at + i * down * columns] if k + i * down < inner else float32(0)
+    for i in range(LOADS):
+        coming[i] = b[at + i * DOWN_B * columns] if k + i * DOWN_B < inner else float32(0)
 
 
 @cuda.jit(device=True, inline="always")
@@ -99,15 +98,15 @@ def _matmul(a, b, c, rows, columns, inner):
     row_a, k_a = top + thread // DEPTH, thread % DEPTH
     k_b, column_b = thread // TILE, left + thread % TILE
     to_a = k_a * ROW + thread // DEPTH
-    fetch_a(coming_a, LOADS, a, batch, row_a, DOWN_A, k_a, rows, inner)
-    fetch_b(coming_b, LOADS, b, batch, k_b, DOWN_B, column_b, inner, columns)
+    _fetch_a(coming_a, a, batch, row_a, k_a, rows, inner)
+    _fetch_b(coming_b, b, batch, k_b, column_b, inner, columns)
     _keep(tile_a, to_a, DOWN_A, coming_a)
     _keep(tile_b, thread, THREADS, coming_b)
     cuda.syncthreads()
     here = uint32(0)
     for start in range(DEPTH, inner + DEPTH, DEPTH):
-        fetch_a(coming_a, LOADS, a, batch, row_a, DOWN_A, k_a + start, rows, inner)
-        fetch_b(coming_b, LOADS, b, batch, k_b + start, DOWN_B, column_b, inner, columns)
+        _fetch_a(coming_a, a, batch, row_a, k_a + start, rows, inner)
+        _fetch_b(coming_b, b, batch, k_b + start, column_b, inner, columns)
         from_row, from_column = here * BUFFER_A + y, here * BUFFER_B + x
         _multiply_four(tile_a, tile_b, from_row, from_column, total)
         _multiply_four(tile_a, tile_b, from_row + FOUR * ROW, from_column + FOUR * TILE, total)
@@ -133,4 +132,4 @@ class NumbaCudaUnrolled(NumbaCuda):
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         sides = tuple(np.uint32(side) for side in (a.shape[1], b.shape[2], a.shape[2]))
-        return device_array(a.view(-1)), device_array(b.view(-1)), device_array(c.view(-1)), *sides
+        return *super().prepare(a.view(-1), b.view(-1), c.view(-1)), *sides
