@@ -40,7 +40,7 @@ class Gpu:
     refused_fields: set[int] = field(default_factory=set)
     gpm: bool = True
     gpm_values: dict[int, float] = field(default_factory=lambda: {2: 90.0, 3: 25.0, 5: 60.0, 10: 30.0, 20: 100.0})
-    mig_instances: list["Gpu"] = field(default_factory=list)
+    mig_instances: list["Gpu"] | None = None  # without MIG mode
     parent: "Gpu | None" = None
     virtualization: int = pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE
 
@@ -55,7 +55,7 @@ class StandIn:
         self._keep: list[Any] = []
         for gpu in gpus:
             self._register(gpu)
-            for instance in gpu.mig_instances:
+            for instance in gpu.mig_instances or ():
                 instance.parent = gpu
                 self._register(instance)
 
@@ -149,7 +149,7 @@ class StandIn:
         return self._number(mode, self._gpu(handle).virtualization)
 
     def nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> int:  # noqa: N802
-        on = bool(self._gpu(handle).mig_instances)
+        on = self._gpu(handle).mig_instances is not None
         self._number(current, on)
         return self._number(pending, on)
 

@@ -41,7 +41,12 @@ def synchronise(device: Any) -> None:
     """Waits until a torch.device has done what was enqueued; a CPU has."""
     import torch
 
-    torch.get_device_module(device).synchronize()
+    torch.get_device_module(device).synchronize(*named(device))
+
+
+def named(device: Any) -> tuple[Any, ...]:
+    """The arguments that choose a torch.device in functions of its module: none where there is but one, as of MPS."""
+    return (device,) if device.type == GPU else ()
 
 
 class ByKind(dict[str, Value]):

@@ -57,7 +57,8 @@ def why_not(kind: str) -> str:
         return "; ".join(map(str, absent))
     names = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     hidden = " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
-    return f"{hidden or 'the driver'} leaves no GPU to be seen"
+    silent = next(filter(None, (vendor.why_silent() for vendor in vendors.of_kind(kind))), "")
+    return (not hidden and silent) or f"{hidden or 'the driver'} leaves no GPU to be seen"
 
 
 def hardware_slug(device_type: str = "auto") -> str:

@@ -51,11 +51,6 @@ def boot() -> str:
     return text("proc/sys/kernel/random/boot_id") or ""
 
 
-def forget_peak_memory() -> None:
-    """Lets the peak resident set begin anew; elsewhere than on Linux it is that of the process's whole life."""
-    write("proc/self/clear_refs", "5")
-
-
 def peak_memory_bytes() -> int | None:
     """The most memory of this process that was resident, in bytes: VmHWM, on macOS getrusage's."""
     peak = _status_bytes("VmHWM")

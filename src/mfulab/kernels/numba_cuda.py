@@ -4,6 +4,7 @@ import functools
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 
@@ -56,8 +57,6 @@ def device_array(tensor: Any) -> Any:
 
 def current_stream() -> Any:
     """torch's current stream for Numba; the simulator's only one is 0."""
-    import torch
-
     return _external_stream(torch.cuda.current_stream().cuda_stream) if torch.cuda.is_initialized() else 0
 
 

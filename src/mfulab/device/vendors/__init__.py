@@ -12,10 +12,8 @@ from typing import Any
 from mfulab.core.errors import ConfigurationError
 from mfulab.device.samplers.reading import Reading, Sampler, Watched, sampler
 
-AT_END = {
-    **{"utilization_percent": "%", "other_processes": "", "device_memory_bytes": "B"},
-    **{"clock_mhz": "MHz", "temperature_c": "°C"},
-}
+AT_END = {"utilization_percent": "%", "other_processes": "", "device_memory_bytes": "B"}
+AT_END |= {"clock_mhz": "MHz", "temperature_c": "°C"}
 
 
 @sampler
