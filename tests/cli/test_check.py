@@ -22,7 +22,7 @@ H100 = {"fp32": 54.1, "tf32": 360.5, "bf16": 691.4, "fp16": 690.0, "fp8": 1200.0
 def gpu(monkeypatch):
     """A check of a stand-in for an H100, whose products are as fast as `speeds` says."""
     monkeypatch.chdir(ROOT)
-    library = StandIn(Gpu()).install(monkeypatch)
+    library = StandIn(Gpu(capped_share=0.0)).install(monkeypatch)
     uuid = library.gpus[0].uuid
     device, speeds = torch.device("cuda"), {"memory": 3000.0, "copies": 54.8} | H100
     monkeypatch.setattr(compute, "prepare", lambda config: (device, 1))

@@ -150,7 +150,8 @@ def install() -> Any:
     )
     gpu = Gpu(
         name=here.name, capability=here.capability, gpm=here.gpm, memory_bytes=here.memory_bytes,
-        max_clock_mhz=here.clock_mhz, memory_clock_mhz=here.memory_mhz, bus_bits=here.bus_bits, gpm_values=dict.fromkeys(METRICS, 50.0),
+        max_clock_mhz=here.clock_mhz, memory_clock_mhz=here.memory_mhz, bus_bits=here.bus_bits,
+        gpm_values=dict.fromkeys(METRICS, 50.0),
         refused=set() if here.mig else set(here.refused), mig_instances=[instance] if here.mig else [],
     )  # fmt: skip
     library = StandIn(gpu).install(_Patch)

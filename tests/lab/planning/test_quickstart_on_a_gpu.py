@@ -38,6 +38,15 @@ def test_formats_and_batches_are_the_device_s(here, best, batches):
     assert {m["precision"]["name"] for m in matmuls} == {best, "fp32"}
 
 
+@pytest.mark.parametrize(("here", "rungs"), [(H200, {"bf16", "fp32"}), (T4, {"fp32"})])
+def test_triton_multiplies_16_bits_where_it_uses_tensor_cores(here, rungs):
+    found = planned(*here)
+    triton = [config for config in of(found, "bench_matmul") if config["kernel"]["name"] == "triton_plain"]
+    assert {config["precision"]["name"] for config in triton} == rungs
+    because = {each["because"] for each in found.excluded if each["run"].startswith("kernel=triton_plain")}
+    assert any("no tensor cores before" in reason for reason in because) == (rungs == {"fp32"})
+
+
 P100 = (("fp16", "bf16", "tf32", "fp8"), 17.1e9)
 
 
