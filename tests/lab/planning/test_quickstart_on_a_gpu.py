@@ -47,6 +47,18 @@ def test_triton_multiplies_16_bits_where_it_uses_tensor_cores(here, rungs):
     assert any("no tensor cores before" in reason for reason in because) == (rungs == {"fp32"})
 
 
+@pytest.mark.parametrize("experiment", ["quickstart_gpu", "seminar"])
+def test_kernels_for_nvidia_are_not_tried_on_amd(experiment):
+    [composition] = compose_experiments([f"experiment={experiment}"], CONFIG)
+    for hardware, tried in (("amd-instinct-mi300x-oam", False), ("nvidia-h200", True)):
+        found = plan(composition, hardware, "cuda", {}, 200e9)
+        kernels = {config["kernel"]["name"] for config in of(found, "bench_matmul")}
+        assert "torch" in kernels
+        assert any(name.startswith(("numba_cuda", "cuda_", "cublas")) for name in kernels) == tried
+        because = {each["because"] for each in found.excluded}
+        assert any("written for NVIDIA" in reason for reason in because) != tried
+
+
 P100 = (("fp16", "bf16", "tf32", "fp8"), 17.1e9)
 
 

@@ -173,6 +173,21 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
     assert not command, "no peak helps where FLOPs were not counted"
 
 
+def test_a_recorded_machine_s_failures_are_not_told_beside_runs_of_one_s_own(measured):
+    tables, _ = frames.read(measured)
+    failed = tables["profile"].head(1).assign(status="out_of_memory", message="GPU 0 has 79 GiB", recorded=True)
+    own = tables["profile"].head(2).assign(status=["ok", "unsupported"], message="no such format", recorded=False)
+    nothing = {name: table.iloc[:0] for name, table in tables.items()}
+
+    def told(*rows) -> str:
+        return "; ".join(document._unmeasured({**nothing, "profile": pd.concat(rows)}, Texts("en", "page")))
+
+    assert "79 GiB" in told(failed)
+    assert "79 GiB" not in told(failed, own)
+    assert "no such format" in told(failed, own)
+    assert told(failed, own.head(1)) == ""
+
+
 def test_runs_left_out_on_purpose_are_told_by_their_reasons(tmp_path):
     runs = [f"kernel=torch,size={size},precision=bf16" for size in range(40)]
     lines = [f'quick,bench_matmul,"{run}","the device has no units of this format"' for run in runs]

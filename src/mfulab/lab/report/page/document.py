@@ -197,17 +197,18 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
-    """Rows that were not measured, and those with a suspicious MFU, in words."""
-    lines = []
+    """Rows that were not measured, and those with a suspicious MFU, in words: of recorded machines where alone."""
+    lines, is_own = [], not all(tables[name]["recorded"].all() for name in TABLES)
+    shown = {name: table[~table["recorded"]] if is_own else table for name, table in tables.items()}
     for name in TABLES:
-        table = tables[name]
+        table = shown[name]
         for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):
             word = text.name("status", str(status))
             alike = list(rows.groupby("message", sort=False)["run"])
             lines += [_of_runs(runs, f"{word}. {message}".strip(), text) for message, runs in alike[:LISTED]]
             more = sum(len(runs) for _, runs in alike[LISTED:])
             lines += [text("more_unmeasured", count=more, status=word, table=name)] if more else []
-    noted = tables["profile"][tables["profile"]["mfu_note"] != ""]
+    noted = shown["profile"][shown["profile"]["mfu_note"] != ""]
     lines += [_of_runs(runs, str(note), text) for note, runs in noted.groupby("mfu_note", sort=False)["run"]]
     traces = tables["traces"][(tables["traces"]["mfu_reason"] != "") & ~tables["traces"]["recorded"]]
     return lines + [_of_runs(runs, str(why), text) for why, runs in traces.groupby("mfu_reason", sort=False)["run"]]
