@@ -16,6 +16,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures, frames, summary
+from mfulab.lab.report.drawing import percent
 from mfulab.lab.report.page import document, why
 from mfulab.lab.runtime import forked
 from mfulab.lab.tables.columns import columns
@@ -159,15 +160,19 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
     def first(*rows, language="en") -> tuple[str, str]:
         told = {**tables, "profile": pd.concat(rows)}
         says = document._headline([{"finding": "of recorded machines"}], told, Texts(language, "page"))
-        return says, document._give_peak(document._without_mfu(told))
+        return says, document._give_peak(document._without_both(told))
 
     recorded = rows.assign(recorded=True)
     says, command = first(recorded, own)
     assert says.endswith(": no MFU: no peak is known for bf16 on this device.")
     assert command == "snakemake --cores 1 report --config overrides='device.peak_tflop_s.bf16=…'"
     assert "최대 성능을 알 수 없습니다" in first(recorded, own, language="ko")[0]
-    with_mfu = rows[rows["mfu_percent"].notna()].head(1)
+    with_mfu = rows[rows[["mfu_percent", "utilization_percent"]].notna().all(axis=1)].head(1)
     assert first(recorded, own, with_mfu) == first(recorded) == ("of recorded machines", "")
+    says, command = first(recorded, rows.assign(utilization_percent=float("nan")))  # as of a MIG instance
+    assert "tells no utilization" in says
+    assert f"an MFU of {percent(rows['mfu_percent'].max())} %" in says
+    assert not command
     says, command = first(recorded, own.assign(mfu_note="uncounted"))
     assert "FLOPs were not counted" in says
     assert not command, "no peak helps where FLOPs were not counted"

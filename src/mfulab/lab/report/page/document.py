@@ -79,7 +79,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     shown = [figure for section in sections for figure in section["figures"]]
     names = {figure["name"] for figure in shown}
     charted = mfu_versus_utilization.rows(tables)
-    without = _without_mfu(tables)
+    without = _without_both(tables)
     lowest = None if charted.empty or len(without) else mfu_versus_utilization.lowest(charted)
     doubts, doubt_lines, again = trust.summary(tables, language)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -282,24 +282,26 @@ def _headline(shown: list[dict[str, Any]], tables: frames.Tables, text: Texts) -
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
     if not measured and (failed := trust.failed(tables, text.language)):
         return failed
-    if not (lacking := _without_mfu(tables)).empty:
-        step = frames.with_machine(tables, lacking).iloc[0]
-        return f"{step['machine']}: {verdicts.columns(step.to_dict(), None, text.language)['mfu_note']}."
+    if not (lacking := frames.with_machine(tables, _without_both(tables))).empty:
+        best = lacking.sort_values("mfu_percent", ascending=False).iloc[0]
+        note = verdicts.columns(best.to_dict(), None, text.language)["mfu_note"]
+        no_mfu = lacking["mfu_percent"].isna().all()
+        return f"{best['machine']}: {note}." if no_mfu else text("no_utilization", best=best)
     steps = frames.ok(frames.own(frames.with_traces(tables)), "time_s")
     is_trace = len(steps) == 1 and steps["hardware"].iloc[0].endswith(frames.READ) and not steps["recorded"].iloc[0]
     return shown[0]["finding"] if shown and not is_trace else why.of_traces(tables, text)
 
 
-def _without_mfu(tables: frames.Tables) -> pd.DataFrame:
-    """Steps that were measured here, where none of them has an MFU: the figures of MFU then show recorded machines."""
+def _without_both(tables: frames.Tables) -> pd.DataFrame:
+    """Steps measured here, where none has MFU and utilization: the figure of both then shows recorded machines."""
     steps = frames.ok(tables["profile"], "time_s")
     steps = steps[~steps["recorded"]]
-    return steps if steps["mfu_percent"].isna().all() else steps.iloc[:0]
+    return steps.iloc[:0] if steps[["mfu_percent", "utilization_percent"]].notna().all(axis=1).any() else steps
 
 
-def _give_peak(without_mfu: pd.DataFrame) -> str:
+def _give_peak(steps: pd.DataFrame) -> str:
     """The command that gives the peaks for lack of which steps have no MFU; empty where none lacks."""
-    formats = without_mfu.loc[without_mfu["mfu_note"] == "no_peak", "peak_precision"]
+    formats = steps.loc[steps["mfu_note"] == "no_peak", "peak_precision"]
     given = " ".join(f"device.peak_tflop_s.{name}=…" for name in sorted(formats.unique()))
     return f"{figures.SNAKEMAKE} --cores 1 report --config overrides='{given}'" if given else ""
 
