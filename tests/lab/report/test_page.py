@@ -157,25 +157,26 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
     rows = tables["profile"].assign(recorded=False)
     own = rows.assign(mfu_percent=float("nan"), mfu_note="no_peak", peak_precision="bf16", effective_precision="bf16")
 
-    def first(*rows, language="en") -> tuple[str, str]:
+    def first(*rows, language="en") -> tuple[str, list[str]]:
         told = {**tables, "profile": pd.concat(rows)}
         says = document._headline([{"finding": "of recorded machines"}], told, Texts(language, "page"))
-        return says, document._give_peak(document._without_both(told))
+        lacking = document._without_both(told)
+        return says, sorted({*lacking.loc[lacking["mfu_note"] == "no_peak", "peak_precision"]})
 
     recorded = rows.assign(recorded=True)
-    says, command = first(recorded, own)
+    says, peaks = first(recorded, own)
     assert says.endswith(": no MFU: no peak is known for bf16 on this device.")
-    assert command == "snakemake --cores 1 report --config overrides='device.peak_tflop_s.bf16=…'"
+    assert peaks == ["bf16"]
     assert "최대 성능을 알 수 없습니다" in first(recorded, own, language="ko")[0]
     with_mfu = rows[rows[["mfu_percent", "utilization_percent"]].notna().all(axis=1)].head(1)
-    assert first(recorded, own, with_mfu) == first(recorded) == ("of recorded machines", "")
-    says, command = first(recorded, rows.assign(utilization_percent=float("nan")))  # as of a MIG instance
+    assert first(recorded, own, with_mfu) == first(recorded) == ("of recorded machines", [])
+    says, peaks = first(recorded, rows.assign(utilization_percent=float("nan")))  # as of a MIG instance
     assert "tells no utilization" in says
     assert f"an MFU of {percent(rows['mfu_percent'].max())} %" in says
-    assert not command
-    says, command = first(recorded, own.assign(mfu_note="uncounted"))
+    assert not peaks
+    says, peaks = first(recorded, own.assign(mfu_note="uncounted"))
     assert "FLOPs were not counted" in says
-    assert not command, "no peak helps where FLOPs were not counted"
+    assert not peaks, "no peak helps where FLOPs were not counted"
 
 
 def test_a_recorded_machine_s_failures_are_not_told_beside_runs_of_one_s_own(measured):

@@ -101,7 +101,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         precision=trust.precision(tables, language),
         rows_shown=_rows_shown(runs, text),
         unused=list(map(text.said, frames.unused(tables))),
-        give_peak=_give_peak(without),
+        unknown_peaks=sorted(without.loc[without["mfu_note"] == "no_peak", "peak_precision"].unique()),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(worded, text),
         problems=[*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, urgent)],
@@ -285,8 +285,7 @@ def _headline(shown: list[dict[str, Any]], tables: frames.Tables, text: Texts) -
     if not (lacking := frames.with_machine(tables, _without_both(tables))).empty:
         best = lacking.sort_values("mfu_percent", ascending=False).iloc[0]
         note = verdicts.columns(best.to_dict(), None, text.language)["mfu_note"]
-        no_mfu = lacking["mfu_percent"].isna().all()
-        return f"{best['machine']}: {note}." if no_mfu else text("no_utilization", best=best)
+        return f"{best['machine']}: {note}." if pd.isna(best["mfu_percent"]) else text("no_utilization", best=best)
     steps = frames.ok(frames.own(frames.with_traces(tables)), "time_s")
     is_trace = len(steps) == 1 and steps["hardware"].iloc[0].endswith(frames.READ) and not steps["recorded"].iloc[0]
     return shown[0]["finding"] if shown and not is_trace else why.of_traces(tables, text)
@@ -297,13 +296,6 @@ def _without_both(tables: frames.Tables) -> pd.DataFrame:
     steps = frames.ok(tables["profile"], "time_s")
     steps = steps[~steps["recorded"]]
     return steps.iloc[:0] if steps[["mfu_percent", "utilization_percent"]].notna().all(axis=1).any() else steps
-
-
-def _give_peak(steps: pd.DataFrame) -> str:
-    """The command that gives the peaks for lack of which steps have no MFU; empty where none lacks."""
-    formats = steps.loc[steps["mfu_note"] == "no_peak", "peak_precision"]
-    given = " ".join(f"device.peak_tflop_s.{name}=…" for name in sorted(formats.unique()))
-    return f"{figures.SNAKEMAKE} --cores 1 report --config overrides='{given}'" if given else ""
 
 
 def _unbroken(words: str) -> str:
