@@ -79,7 +79,8 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     shown = [figure for section in sections for figure in section["figures"]]
     names = {figure["name"] for figure in shown}
     charted = mfu_versus_utilization.rows(tables)
-    lowest = None if charted.empty else mfu_versus_utilization.lowest(charted)
+    without = _without_both(tables)
+    lowest = None if charted.empty or len(without) else mfu_versus_utilization.lowest(charted)
     doubts, doubt_lines, again = trust.summary(tables, language)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     code = partial(CODE.sub, r"<code>\1</code>")
@@ -100,6 +101,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         precision=trust.precision(tables, language),
         rows_shown=_rows_shown(runs, text),
         unused=list(map(text.said, frames.unused(tables))),
+        unknown_peaks=sorted(without.loc[without["mfu_note"] == "no_peak", "peak_precision"].unique()),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(worded, text),
         problems=[*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, urgent)],
@@ -195,17 +197,18 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
-    """Rows that were not measured, and those with a suspicious MFU, in words."""
-    lines = []
+    """Rows that were not measured, and those with a suspicious MFU, in words: of recorded machines where alone."""
+    lines, is_own = [], not all(tables[name]["recorded"].all() for name in TABLES)
+    shown = {name: table[~table["recorded"]] if is_own else table for name, table in tables.items()}
     for name in TABLES:
-        table = tables[name]
+        table = shown[name]
         for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):
             word = text.name("status", str(status))
             alike = list(rows.groupby("message", sort=False)["run"])
             lines += [_of_runs(runs, f"{word}. {message}".strip(), text) for message, runs in alike[:LISTED]]
             more = sum(len(runs) for _, runs in alike[LISTED:])
             lines += [text("more_unmeasured", count=more, status=word, table=name)] if more else []
-    noted = tables["profile"][tables["profile"]["mfu_note"] != ""]
+    noted = shown["profile"][shown["profile"]["mfu_note"] != ""]
     lines += [_of_runs(runs, str(note), text) for note, runs in noted.groupby("mfu_note", sort=False)["run"]]
     traces = tables["traces"][(tables["traces"]["mfu_reason"] != "") & ~tables["traces"]["recorded"]]
     return lines + [_of_runs(runs, str(why), text) for why, runs in traces.groupby("mfu_reason", sort=False)["run"]]
@@ -279,9 +282,20 @@ def _headline(shown: list[dict[str, Any]], tables: frames.Tables, text: Texts) -
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
     if not measured and (failed := trust.failed(tables, text.language)):
         return failed
+    if not (lacking := frames.with_machine(tables, _without_both(tables))).empty:
+        best = lacking.sort_values("mfu_percent", ascending=False).iloc[0]
+        note = verdicts.columns(best.to_dict(), None, text.language)["mfu_note"]
+        return f"{best['machine']}: {note}." if pd.isna(best["mfu_percent"]) else text("no_utilization", best=best)
     steps = frames.ok(frames.own(frames.with_traces(tables)), "time_s")
     is_trace = len(steps) == 1 and steps["hardware"].iloc[0].endswith(frames.READ) and not steps["recorded"].iloc[0]
     return shown[0]["finding"] if shown and not is_trace else why.of_traces(tables, text)
+
+
+def _without_both(tables: frames.Tables) -> pd.DataFrame:
+    """Steps measured here, where none has MFU and utilization: the figure of both then shows recorded machines."""
+    steps = frames.ok(tables["profile"], "time_s")
+    steps = steps[~steps["recorded"]]
+    return steps.iloc[:0] if steps[["mfu_percent", "utilization_percent"]].notna().all(axis=1).any() else steps
 
 
 def _unbroken(words: str) -> str:
