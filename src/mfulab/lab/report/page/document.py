@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts, catalogue, verdicts
-from mfulab.core.language.quantities import duration, quantity, significant
+from mfulab.core.language.quantities import quantity, significant
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import figures, frames, trust
 from mfulab.lab.report.drawing import fonts, style, vector
@@ -96,7 +96,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         text=text,
         headline=_headline(shown, tables, text),
         provenance=style.provenance(frames.in_words(runs, text)),
-        duty_cycle=text("duty_cycle", total=duration(duty.total_s), duty=duty) if duty else "",
+        duty_cycle=text("duty_cycle", duty=duty) if duty else "",
         precision=trust.precision(tables, language),
         rows_shown=_rows_shown(runs, text),
         unused=list(map(text.said, frames.unused(tables))),
