@@ -39,8 +39,8 @@ def keep_commas(workflow: Any) -> None:
 
 
 def begin_before_executing(workflow: Any, lab: Any) -> None:
-    """Lets `lab.begin()` write the plan just before Snakemake executes: never in a dry run or a summary. A sweep that
-    was killed left Snakemake's lock, which is forgotten: a row that is there is whole. `--unlock` forgets both locks."""
+    """Lets `lab.begin()` write the plan just before Snakemake executes: never in a dry run or a summary. Forgets the
+    lock that a killed sweep left Snakemake, as a row that is there is whole; `--unlock` forgets both locks."""
     execute, unlock = workflow.execute, workflow.unlock
 
     def execute_after_planning(executor_plugin: Any, *arguments: Any, **options: Any) -> Any:

@@ -43,7 +43,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     order = rows.groupby("what")["range"].max().nlargest(MOST).sort_values().index
     most = max(1.3, 1.1 * np.exp(np.abs(np.log(rows["relative"])).max()))
     names = {kind: kind for kind in sorted(rows["kind"].unique())}
-    for axes, here in style.facets(figure, rows, "kind", names, sharex=True, sharey=True):
+    for axes, here in style.facets(figure, rows, text, "kind", names, sharex=True, sharey=True):
         here = here[here["what"].isin(order)]
         axes.axvline(1, **style.LIMIT)
         here = here.assign(place=kinds.lanes(axes, here, "what", order))

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from mfulab.core.language import verdicts
 from mfulab.lab.report import frames, remedies, trust
 from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, percent, runs, style
 from mfulab.lab.report.figures.headroom import COLORS
@@ -88,7 +89,8 @@ def _sound(rows: DataFrame) -> DataFrame:
 
 
 def because(row: Series, rows: DataFrame, text: Texts) -> str:
-    """Sentence on why the lowest of the rows is that low, and what it costs; empty where nothing explains it."""
+    """Sentence on why the lowest of the rows is that low, and what it costs; empty where nothing explains it. What
+    disturbed that row comes first."""
     clauses = text.within("because")
     if not clauses.has(row["verdict"]):
         return ""
@@ -97,7 +99,9 @@ def because(row: Series, rows: DataFrame, text: Texts) -> str:
     run = text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
     key, total = ("because_useful", 2) if row["mfu_percent"] >= USELESS else ("because", 1)
     busy = text("busy") if row["utilization_percent"] >= BUSY else ""
-    return text(key, run=run, because=reason, trusted=_trusted(rows, text), busy=busy, what=_what(rows, total, text))
+    says = text(key, run=run, because=reason, trusted=_trusted(rows, text), busy=busy, what=_what(rows, total, text))
+    disturbance = verdicts.disturbance(row, text.language)
+    return f"{text.within('measured')('disturbed', what=disturbance)} {says}" if disturbance else says
 
 
 def shown(rows: DataFrame, text: Texts) -> DataFrame:
