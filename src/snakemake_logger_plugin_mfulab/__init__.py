@@ -160,7 +160,7 @@ class LogHandler(LogHandlerBase):
             with self.turn:
                 if self.running and time.monotonic() - self.told_at >= SILENCE_S:
                     run = list(self.running.values())[-1]
-                    last = [line for log in run.log for line in _lines(log)[-1:] if run.rule == "refine"]
+                    last = [line for log in run.log if run.rule == "refine" for line in _lines(log)[-1:]]
                     what = f"{self.place('all')}… {run.rule}  {run.name}"
                     self._print(self._colour(FAINT, " · ".join([what, duration(time.time() - run.started), *last])))
 

@@ -78,8 +78,8 @@ def _said(language: str, text: str) -> str:
 class _Words(Formatter):
     """Adds formats to those of Python.
 
-    `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{t:duration}` minutes, `{v:speed}` takes TFLOP/s,
-    `{p:percent}` is never 0.0. `{v:significant 2}` has so many digits, `{row[mode]:name mode}` is a value's word.
+    `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{t:duration}` has minutes, `{v:speed}` takes
+    TFLOP/s, `{p:percent}` is never 0.0. `{v:significant 2}` has so many digits, `{row[mode]:name mode}` is a word.
     """
 
     def __init__(self, text: Texts):

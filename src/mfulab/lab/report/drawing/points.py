@@ -41,7 +41,7 @@ def legend(figure: Figure, rows: DataFrame, text: Texts, entries: Legend) -> Non
 
 
 def name_highest(axes: Axes, rows: DataFrame, x: str, y: str, every: int = 3) -> None:
-    """Names each model's highest point, off the others and, where there is room, off `every` such point of lines."""
+    """Names each model's highest point, off the others and, with room, off each `every`-th point of the lines."""
     lines = [place for line in axes.lines for place in line.get_xydata()[::every].tolist() if place[1] == place[1]]
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)
     named = highest[[x, y, "model"]].itertuples(index=False, name=None)
