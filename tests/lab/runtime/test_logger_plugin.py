@@ -1,5 +1,6 @@
 """The logger plugin under the real Snakemake, on a toy: what a user sees while a sweep runs, fails, or cannot start."""
 
+import io
 import os
 import pty
 import re
@@ -187,6 +188,19 @@ def test_a_line_tells_what_is_left_by_the_predictions_of_the_estimate(monkeypatc
     assert handler._finished(1, 166.0).endswith("1 min 06 s of 3 min 26 s, about 2 min 20 s left")
     handler.running[2] = Run("page", "", 166.0, ("reports/report.html",))
     assert "left" not in handler._finished(2, 176.0)
+
+
+@pytest.mark.parametrize(("rule", "read"), [("profile_step", []), ("refine", ["log"])])
+def test_only_the_log_that_is_shown_is_read_while_a_run_is_measured(monkeypatch, rule: str, read: list[str]) -> None:
+    handler, logs, sleeps = handler_of(), list[str](), iter([None])
+    handler.told_at, handler.turn, handler.stream = -2 * plugin.SILENCE_S, threading.Lock(), io.StringIO()
+    handler.running[1] = Run(rule, "a", 0.0, log=("log",))
+    monkeypatch.setattr(plugin, "_lines", lambda path: logs.append(path) or ["the last line"])
+    monkeypatch.setattr(plugin.time, "sleep", lambda seconds: next(sleeps))  # which ends the loop the second time
+    with pytest.raises(StopIteration):
+        handler._break_silence()
+    assert logs == read
+    assert ("the last line" in handler.stream.getvalue()) is bool(read)
 
 
 def test_a_job_that_no_plan_announced_counts_once() -> None:

@@ -17,6 +17,10 @@ def scatter(
     axes: Axes, rows: DataFrame, x: str, y: str, colors: Mapping[str, str], shapes: Mapping[str, str] | None = None
 ) -> None:
     """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful rows are hollow."""
+    if len(rows) > style.MANY:  # of marks that would lie on one another, to three digits, one is enough
+        mantissas, exponents = np.frexp(rows[[x, y]])
+        looks = rows[["precision", "mode", "batch_size", runs.DOUBTFUL]]
+        rows = rows[~np.ldexp(mantissas.round(3), exponents).join(looks).duplicated()]
     area = 36 + 16 * np.log2(rows["batch_size"].fillna(1).clip(lower=1))  # points², by the number of doublings
     look: style.Look = {"s": area, "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
     look |= {"style": "mode", "markers": shapes} if shapes else {}

@@ -68,8 +68,11 @@ def _trusted(rows: DataFrame, text: Texts) -> str:
 
 def lowest(rows: DataFrame) -> Series:
     """The run of lowest MFU that the sentence is about, of several useful ones: there is something to try for it."""
-    told = _told(_sound(rows))
-    return rows.loc[(useful if len(useful := _useful(told)) > 1 else told)["mfu_percent"].idxmin()]
+    return _lowest(_told(_sound(rows)))
+
+
+def _lowest(told: DataFrame) -> Series:
+    return told.loc[(useful if len(useful := _useful(told)) > 1 else told)["mfu_percent"].idxmin()]
 
 
 def _useful(told: DataFrame) -> DataFrame:
@@ -106,11 +109,12 @@ def because(row: Series, rows: DataFrame, text: Texts) -> str:
 
 def shown(rows: DataFrame, text: Texts) -> DataFrame:
     """At most MOST runs by falling MFU, spread evenly, those of the sentences too, with `name`, `cause` and `color`."""
-    machines, told = style.machines(rows), _told(_sound(rows))["mfu_percent"]
-    named = {told.idxmin(), told.idxmax(), lowest(rows).name}
+    machines, told = style.machines(rows), _told(_sound(rows))
+    named = {told["mfu_percent"].idxmin(), told["mfu_percent"].idxmax(), _lowest(told).name}
     most, of_machines = MOST // len(machines), []
+    few = rows[["machine", "model", "mode", "mfu_percent", "samples_per_s", runs.DOUBTFUL]]  # of many columns
     for machine in machines:
-        here = rows[rows["machine"] == machine].sort_values("mfu_percent", ascending=False)
+        here = few[few["machine"] == machine].sort_values("mfu_percent", ascending=False)
         if len(here) > most:
             here = preferred(here, (here["mfu_percent"] > 0) & ~trust.doubtful(here))
             fastest = here.sort_values("samples_per_s", ascending=False).drop_duplicates(["model", "mode"])
@@ -118,6 +122,7 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
             others = here.index[here.index.isin(fastest.index.difference(named_here))]
             places = np.linspace(0, len(others) - 1, min(len(others), most - len(named_here))).round().astype(int)
             here = here[here.index.isin([*named_here, *others[places]])]
+        here = rows.loc[here.index]
         of_machines.append(here.assign(name=curves.apart(here, text)))
     rows = pd.concat(of_machines)
     budgets = [remedies.budget(row) for row in rows.to_dict("records")]
