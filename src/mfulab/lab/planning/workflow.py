@@ -268,8 +268,7 @@ class Workflow:
         return path if store.holds(Path(path), text) else self._scratch(path.replace("/", ","), text)
 
     @cached_property
-    def _scratch_folder(self) -> Path:
-        """A folder outside the project, as long as this process lives."""
+    def _scratch_folder(self) -> Path:  # outside the project, as long as this process lives
         stack = ExitStack()
         atexit.register(stack.close)
         return stack.enter_context(scratch())

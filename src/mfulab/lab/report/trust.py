@@ -1,7 +1,6 @@
 """Doubts about measured rows, their precision and their duty cycle; for the page, the terminal and the figures."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -29,8 +28,7 @@ WORDS = (
 DISTURBING = WORDS[:5]  # flags of a verdict: the device did something else meanwhile, or not what it can
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(NamedTuple):
     """Runs that are doubtful for one reason, by its key in section `trust`, or a ceiling; with the steps to repeat."""
 
     key: str

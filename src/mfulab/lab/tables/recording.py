@@ -111,7 +111,6 @@ def _asked(results: Path, hardware: str) -> dict[str, list[str]]:
 
 
 def _absent(project: Path, planned: Collection[str]) -> list[str]:
-    """Experiments of the project that a recording lacks."""
     steps = {path.stem: yaml.safe_load(files.read_text(path))["steps"] for path in project.glob(EXPERIMENTS)}
     measures = {name for name, names in steps.items() if any(MEASUREMENTS[step].table in RECORDED for step in names)}
     return sorted(measures - set(planned) - NOT_WANTED)

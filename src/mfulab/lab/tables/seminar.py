@@ -221,7 +221,6 @@ def _soft_gradient() -> float:
 
 
 def _deprecated() -> int:
-    """How many of four calls of the material warn that they are deprecated."""
     linear, amp, deprecated = nn.Linear(2, 2), torch.cuda.amp, 0
     old: list[Callable[[], object]] = [lambda: amp.autocast(enabled=False), lambda: amp.GradScaler(enabled=False)]
     old += [lambda: torch.quantization.quantize_dynamic(linear, {nn.Linear}), lambda: torch.jit.script(linear)]

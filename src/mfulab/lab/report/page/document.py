@@ -139,7 +139,6 @@ def _why(figures_shown: set[str], tables: frames.Tables, language: str) -> dict[
 
 
 def _seminar(folder: Path, text: Texts) -> dict[str, Any]:
-    """The seminar's numbers in words, and how many are wrong."""
     claims = frames.texts(folder / "seminar.csv")
     claims = claims.assign(**{column: claims[column].map(text.said) for column in CLAIMED})
     return {"seminar": claims.to_dict("records"), "wrong_in_seminar": int((claims["agrees"] != "True").sum())}
@@ -193,7 +192,6 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
 
 
 def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
-    """Experiments whose rows the page shows, and how many recorded machines."""
     measured = ", ".join(sorted(filter(None, runs.loc[~runs["recorded"], "experiment"].unique())))
     recorded = runs.loc[runs["recorded"], "hardware"].nunique()
     says = [text("shown_experiments", names=measured)] if measured else []
@@ -341,7 +339,6 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
 
 
 def _environment(tables: frames.Tables, text: Texts) -> dict[str, Any]:
-    """A column a machine, a line a fact that at least one of them has."""
     rows = frames.with_machine(tables, tables["environment"]).drop_duplicates("machine", keep="last")
     skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s", *frames.JUDGED}
     cells = {name: [_fact(name, value) for value in rows[name]] for name in rows if name not in skipped}

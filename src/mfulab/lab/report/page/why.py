@@ -1,8 +1,7 @@
 """Section "Why": for each model and workload the verdict, its cost and remedy; then what readers ask of their runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,8 +37,7 @@ WAITING = 5.0  # % of the time from which a loader is worth a thought
 GAIN = 1.05  # speed-up from which another number format is worth its rounding
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Recommended batch size of one case, and the largest that fits each card."""
 
     case: Mapping[str, Any]  # by curves.KEYS
@@ -214,7 +212,6 @@ def _of_run(config: str, row: Mapping[str, Any]) -> str:
 
 
 def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
-    """The setting of a run as far as it is known, its step time and its MFU."""
     batch, share = row["batch_size"], row["mfu_percent"]
     setting = [] if batch != batch else [text("batch", batch_size=int(batch))]
     setting += [text.name("precision", row["precision"])] if row["precision"] else []
@@ -223,7 +220,6 @@ def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
 
 
 def _phases(row: Mapping[str, Any], text: Texts) -> str:
-    """The step's split into forward, backward and optimiser, where it was measured."""
     times = {name: time for name in PHASES if (time := row.get(f"{name}_ms")) is not None and time == time}
     whole = sum(times.values())
     if len(times) < 2 or not whole:
