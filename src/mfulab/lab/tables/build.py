@@ -21,16 +21,9 @@ PUBLIC = "public"  # rows that are no machine's of ours: public traces and runs
 PRECISION = re.compile(r"\bprecision=\w+")  # in a run's name: with another one it is the same step
 
 
-def collect(
-    manifests: Iterable[Path] = (),
-    root: Path = Path(),
-    *,
-    also: Iterable[Path] = (),
-    results: Path | None = None,
-    reference: Path | None = None,
-    recorded: str = "",
-    partial: bool = False,
-) -> Collected:
+def collect(manifests: Iterable[Path] = (), root: Path = Path(), *, also: Iterable[Path] = (),
+            results: Path | None = None, reference: Path | None = None, recorded: str = "",
+            partial: bool = False) -> Collected:  # fmt: skip
     """Everything to be reported, joined; a run that was found is not replaced by a later one. `manifests` are the
     experiments asked for: a run without a row is failed, or to come if `partial`. `also` are other plans, whose
     finished rows are added. Machines without a plan are read under `results`, recorded ones under `reference`, of that

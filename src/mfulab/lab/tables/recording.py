@@ -46,14 +46,8 @@ def _plans(results: Path, hardware: str) -> list[Path]:
     return sorted((results / hardware / "plan").glob("*.json"))
 
 
-def record(
-    results: Path,
-    hardware: str,
-    commit: str = "",
-    allow_dirty: bool = False,
-    allow_unfit: bool = False,
-    replace: bool = False,
-) -> Path:
+def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = False, allow_unfit: bool = False,
+           replace: bool = False) -> Path:  # fmt: skip
     """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, writing nothing, if unfit."""
     folder, gathered = folder_of(results, hardware), gather(results, hardware)
     rows = [row for table in gathered.records.values() for row in table]

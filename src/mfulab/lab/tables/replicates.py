@@ -62,12 +62,8 @@ def merge(records: Records) -> Records:
     return records
 
 
-def merge_rows(
-    rows: Sequence[Record],
-    quantities: Sequence[Quantity] = (TIME,),
-    best: Bests | None = None,
-    gpus: Collection[str] = (),
-) -> list[Record]:
+def merge_rows(rows: Sequence[Record], quantities: Sequence[Quantity] = (TIME,), best: Bests | None = None,
+               gpus: Collection[str] = ()) -> list[Record]:  # fmt: skip
     """Rows of several processes made one for each run: medians over those that count, sums of durations and counts over
     all. A CPU's time is the undisturbed one, its ceiling the best. `best` is what the probe reads at best on each
     machine; `gpus` are machines whose times are medians, as nobody shares them. An interval needs two processes."""
