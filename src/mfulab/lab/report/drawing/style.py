@@ -162,6 +162,7 @@ def facets(
     cells = [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in grid]
     for axes in (axes for axes, here in cells if here.empty):
         axes.text(0.5, 0.5, text("no_run"), transform=axes.transAxes, color=MUTED, ha="center")
+        axes.tick_params(labelleft=bool(shared.get("sharey")))  # a scale of nothing
     return cells
 
 
