@@ -118,8 +118,8 @@ def section(tables: frames.Tables, lowest: pd.Series | None, figures: set[str], 
     if lowest is not None and lowest.name in measured.index:  # the run that the page's first sentences are about
         shown = pd.concat([measured.loc[[lowest.name]], shown.drop(index=lowest.name, errors="ignore")])
     cases = [_case(row, figures, text) for row in shown.to_dict("records")]
-    verdicts_here = pd.Series([case["verdict"] for case in cases]).value_counts()
-    says = text("says", verdict=verdicts_here.index[0], count=int(verdicts_here.iloc[0]), total=len(cases))
+    causes = shown[CAUSE].value_counts()
+    says = text("says", verdict=text.name("cause", causes.index[0]), count=int(causes.iloc[0]), total=len(cases))
     all_read = rows["hardware"].str.endswith(frames.READ).all()  # traces leave these questions open
     answers = [] if all_read else _answers(rows, input_figure.rows(tables), text)
     return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
